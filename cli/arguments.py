@@ -29,6 +29,7 @@ CLUSTER = ("ranks", "island", "inside", "between")
 """Keys that describe islands of ranks: counts, then gigabytes a second."""
 LEAST_NUMBER, MOST_NUMBER = 1e-6, 10**9
 MOST_CALCULATED_RANKS = 512
+MOST_PROCESSES = 1024
 FAMILY_EXAMPLES = "gpipe, 1f1b, interleaved-1f1b:2, zb-h1, zb-h2"
 
 
@@ -54,8 +55,7 @@ def add_instance(parser: argparse.ArgumentParser) -> None:
         "--microbatches",
         metavar="M",
         type=count,
-        required=True,
-        help="microbatches of an iteration",
+        help="microbatches of an iteration; by default as many as the profile has numbers for",
     )
     parser.add_argument(
         "--objective",
@@ -158,6 +158,23 @@ def add_solver(
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
 
 
+def add_workers(parser: argparse._ActionsContainer, what: str) -> None:
+    """Adds where ``what`` is solved side by side."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--workers",
+        metavar="N",
+        type=workers,
+        help=f"processes that solve {what} side by side and share the cores; one for every two "
+        "cores by default, with 1 this process",
+    )
+    where.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="instead: the workers of the Dask scheduler there, such as tcp://host:8786",
+    )
+
+
 def add_partition(parser: argparse.ArgumentParser) -> None:
     """How the layers of a profile are cut by the optimizer."""
     parser.add_argument(
@@ -218,6 +235,7 @@ def _positive(what: str) -> Callable[[str], float]:
 
 count = _whole_number(1, MOST_MICROBATCHES, f"from 1 to {MOST_MICROBATCHES}")
 at_least_one, whole = (_whole_number(n, 2**31 - 1, f">= {n}") for n in (1, 0))
+workers = _whole_number(1, MOST_PROCESSES, f"from 1 to {MOST_PROCESSES}")
 seconds, amount = _positive("seconds"), _positive("a number")
 
 
@@ -319,6 +337,11 @@ def _limit(words: str) -> float | None:
     if size is None or value is None or not math.isfinite(size * value):
         return None
     return size * value
+
+
+def scale(text: str) -> list[int]:
+    """``8,16,32``"""
+    return [at_least_one(word) for word in text.split(",")]
 
 
 def limits(text: str) -> list[Limit]:

@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "what each scheme costs: bubble, bytes, memory, and when to pass weights",
     ),
     "arithmetic": ("arithmetic", "a model's parameters, FLOPs and bytes by layer, and its links"),
+    "plan": ("plan", "the best configurations of a model on so many GPUs, with a bound on all"),
     "predict": ("predict", "a configuration's step time and memory, before anything runs"),
     "calibrate": ("calibrate", "measured runs to a cluster whose rates fit them"),
     "sweep": ("sweep", "the memory limit against the bubble rate"),

@@ -18,7 +18,7 @@ from pipeloom.ir.errors import printable
 from .failures import one_line
 
 if TYPE_CHECKING:
-    from pipeloom.planner.solving.progress import Event, Searched, Searching
+    from pipeloom.planner.solving.progress import Event, Finished, Searched, Searching
     from pipeloom.solver.core.progress import Progress
 
 STDERR = 2
@@ -51,12 +51,15 @@ class ProgressDisplay:
     """The search whose line is open on a terminal."""
 
     def __call__(self, event: Event) -> None:
-        from pipeloom.planner.solving.progress import Note, Searching
+        from pipeloom.planner.solving.progress import Finished, Note, Searching
 
         if isinstance(event, Note):
             if not (self.quiet and event.routine):
                 self.close()
                 self._write(one_line(str(event)) + "\n")
+        elif isinstance(event, Finished):
+            if not self.quiet:
+                self._finished(event)
         elif not self.quiet:
             shown = self._searches.setdefault(event.name, _LastLine())
             if isinstance(event, Searching):
@@ -84,6 +87,12 @@ class ProgressDisplay:
         elif line is not None:
             self._write(printable(line) + "\n")
         self.close()
+
+    def _finished(self, event: Finished) -> None:
+        if self.stream.isatty():
+            self._write_over("several", str(event))
+        else:
+            self._write(f"{event}\n")
 
     def _write_over(self, name: str, text: str) -> None:
         if name != self._open:

@@ -160,7 +160,7 @@ class Analysis(EvaluationTable):
 
 def analyze(
     profile: ProfileLike | ProfileSource | None,
-    microbatches: int,
+    microbatches: int | None = None,
     *,
     objective: str | Objective = Objective.PERIOD,
     tokens: int | None = None,
@@ -186,6 +186,8 @@ def analyze(
     model = None if transformer is None else _transformer(transformer)
     given = profile if cluster is None else _cluster(cluster)
     assert given is not None
+    given = ProfileSource.of(given, progress)
+    microbatches = given.number(microbatches)
     found, profile_of, way = _profiles(given, microbatches, model, partition, progress)
     check_microbatches(microbatches, found.num_stages, MOST_ANALYZED)
     rows = evaluate_families(

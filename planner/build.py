@@ -19,7 +19,7 @@ from .solving.progress import Listener, Note, unheard
 def build(
     family: str,
     profile: ProfileLike | ProfileSource,
-    microbatches: int,
+    microbatches: int | None = None,
     *,
     memory_limit: float | None = None,
     objective: str | Objective = Objective.PERIOD,
@@ -38,7 +38,7 @@ def build(
     """
     find_family(family)
     source, tell = ProfileSource.of(profile, progress), progress or unheard
-    objective = objective_of(objective)
+    objective, microbatches = objective_of(objective), source.number(microbatches)
     _, profile_of, _ = profiles_of(source, microbatches, partition)
     fitting = profile_of(family)
     with naming(source.where):

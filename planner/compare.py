@@ -101,7 +101,7 @@ class Comparison(EvaluationTable):
 
 def compare(
     profile: ProfileLike | ProfileSource,
-    microbatches: int,
+    microbatches: int | None = None,
     *,
     memory_limit: float | None = None,
     objective: str | Objective = Objective.PERIOD,
@@ -124,6 +124,7 @@ def compare(
     """
     source, objective = ProfileSource.of(profile, progress), objective_of(objective)
     cuts = {"partition": partition, "min_layers": min_layers, "max_layers": max_layers}
+    microbatches = source.number(microbatches)
     found, profile_of, cut = family_profiles(source, microbatches, cuts)
     if memory_limit is not None:
         check_limit(memory_limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from pipeloom.ir.errors import InputError
@@ -23,6 +24,7 @@ from .inputs.placement_spec import AUTO, PlacementLike, PlacementSpec
 from .inputs.problem_setup import (
     ProfileLike,
     ProfileSource,
+    check_alike,
     check_choice,
     check_whole,
     layers_of,
@@ -33,6 +35,7 @@ from .inputs.problem_setup import (
 from .partition.joint import plan_partition
 from .passing.choose import plan_passing
 from .placement.choose import plan_placement
+from .solving.cache import ScheduleCache
 from .solving.progress import Listener, Note
 from .solving.search import CachedSearch, memory_held
 from .systems import System, answer_for, find_system
@@ -43,7 +46,7 @@ TIME_LIMIT = 60.0
 
 def optimize(
     profile: ProfileLike | ProfileSource,
-    microbatches: int,
+    microbatches: int | None = None,
     *,
     memory_limit: float | None = None,
     objective: str | Objective = Objective.PERIOD,
@@ -60,11 +63,13 @@ def optimize(
     time_limit: float | None = None,
     work_limit: float | None = None,
     seed: int = 0,
-    cache: str | None = None,
+    cache: str | ScheduleCache | None = None,
     progress: Listener | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Answer:
     """The best schedule found for ``microbatches`` of ``profile``, and how good it is known to be.
+
+    ``microbatches``: as many as the profile has numbers for, where it has one for each.
 
     ``profile``: stages or layers, as an object, a JSON object or a file of one. ``memory_limit``:
     of the activations on each rank, in the profile's unit of memory; the profile's own by default.
@@ -112,10 +117,12 @@ def optimize(
         memory=memory_held,
     )
     search = CachedSearch.of(options, cache, progress)
+    microbatches = source.number(microbatches)
     limits: dict[str, Any] = {"memory_limit": memory_limit, "objective": objective_of(objective)}
     limits["where"] = source.where
     if system is not None:
         each, rules = time_limit is None, _rules(min_layers, max_layers)
+        _check_alike(source, cut, f"--for {for_}")
         given = (
             system.cuttable(layers_of(source, "none", "none"))
             if cut
@@ -124,10 +131,15 @@ def optimize(
         limits |= {"placement": spec, "rules": rules}
         return _for_system(system, given, microbatches, search, each=each, **limits)
     if cut:
+        _check_alike(source, cut, "a cut chosen by optimize")
         layers = layers_of(source, recompute, offload)
         limits |= {"way": Way(partition or "joint"), "rules": _rules(min_layers, max_layers)}
         return plan_partition(layers, microbatches, search, placement=spec, **limits)
     stages = stages_of(source, microbatches, recompute, offload)
+    if passing != "activations":
+        _check_alike(source, cut, f"--passing {passing}")
+    if spec.name == AUTO:
+        _check_alike(source, cut, "--placement auto")
     if passing == "auto":
         return plan_passing(stages, microbatches, search, **limits)
     if spec.name == AUTO:
@@ -166,6 +178,12 @@ def _for_system(
         problem = make_problem(given, microbatches, placement=placement, **limits)
         free = _one_problem(problem, search, where)
     return answer_for(system, plans, unsearched, search, free)
+
+
+def _check_alike(source: ProfileSource, cut: bool, what: str) -> None:
+    """Raises InputError where microbatches are unlike, which ``what`` does not plan."""
+    layers = replace(source.layers.cluster, stages=source.layers.layers) if cut else source.stages
+    check_alike(layers, f"{source.where}: {'layers' if cut else 'stages'}", what)
 
 
 def positive(name: str, limit: float | None) -> float | None:

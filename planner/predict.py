@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from math import exp
 from typing import Any, TypeAlias
 
@@ -14,7 +13,6 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import duration
 from pipeloom.report.text_table import table
-from pipeloom.solver.families import ASYNCHRONOUS, FAMILIES
 
 from .clusters.cluster import Cluster
 from .clusters.cluster_json import read_cluster
@@ -23,14 +21,13 @@ from .inputs.documents import Document
 from .inputs.problem_setup import ProfileLike, ProfileSource
 from .models.reading import ModelLike
 from .prediction.layer_times import Traffic
-from .prediction.memory import GIB, KINDS, RankMemory, memory_of
+from .prediction.memory import GIB, KINDS, RankMemory, memory_of, rooms_of
+from .prediction.schedule_word import OPTIMAL, check_schedule
 from .prediction.setup import OpOrder, Setup
 from .prediction.step import StepTimes
 
 LIKELY = 1.2816
 """Standard deviations on both sides of the middle 80 % of a normal distribution."""
-OPTIMAL = "optimal"
-"""In place of a family: the schedule that ``optimize`` finds for the predicted profile."""
 OPTIMIZING = 2000000
 """Work limit of that search, so that a prediction is the same on every machine."""
 ClusterLike: TypeAlias = Cluster | Document
@@ -189,8 +186,8 @@ def predict(
 
     Raises InputError with a line for each fault.
     """
-    _check_schedule(run.get("schedule"))
-    where = _cluster(cluster, run.get("gpu"))
+    check_schedule(run.get("schedule"))
+    where = cluster_of(cluster, run.get("gpu"))
     optimal = run.get("schedule") == OPTIMAL
     if optimal:
         run = {key: value for key, value in run.items() if key != "schedule"}
@@ -200,23 +197,8 @@ def predict(
     return Prediction.of(_optimized(step) if optimal else step)
 
 
-def _check_schedule(name: Any) -> None:
-    """Raises InputError for what is no family; those whose stages do not stay are refused later."""
-    base = name.lower().partition(":")[0] if isinstance(name, str) else OPTIMAL
-    if base not in {*FAMILIES, OPTIMAL, "?"} and "not stated" not in base:
-        usable = ", ".join([*filter(_stays, FAMILIES), OPTIMAL])
-        near = get_close_matches(base, [*FAMILIES, OPTIMAL], 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise InputError(f"schedule: expected one of {usable}, got {name!r}{hint}")
-
-
-def _stays(family: str) -> bool:
-    """Whether each of its stages has one rank, and steps are one update."""
-    kind = type(FAMILIES[family]).__module__.split(".")[-2]
-    return kind not in {"weights", "bidirectional"} and family not in ASYNCHRONOUS
-
-
-def _cluster(given: ClusterLike | None, gpu: Any) -> Cluster:
+def cluster_of(given: ClusterLike | None, gpu: Any) -> Cluster:
+    """The cluster, or the usual one of a GPU. Raises InputError where there is neither."""
     if given is not None:
         return read_cluster(given)
     if gpu is None:
@@ -251,7 +233,7 @@ def _layers(given: ProfileLike, step: StepTimes) -> tuple[StageProfile, ...]:
 def _optimized(step: StepTimes) -> StepTimes:
     """With the best schedule for the profile, of as many stages a rank; with the family's where
     no other is known to fit, or none that does is faster."""
-    rooms = _rooms(step)
+    rooms = rooms_of(step)
     try:
         found = _within(step, rooms)
     except InfeasibleError:
@@ -274,13 +256,3 @@ def _within(step: StepTimes, rooms: tuple[float, ...]) -> StepTimes:
         work_limit=OPTIMIZING,
     )
     return replace(step, planned=OpOrder(answer.schedule))
-
-
-def _rooms(step: StepTimes) -> tuple[float, ...]:
-    """Bytes that the activations of each rank may take: what its device has beside all else, of
-    which the allocator takes its share too."""
-    reached, device = step.cluster.efficiency, step.cluster.gpu.memory_gib
-    tensors = (device - reached.context_gib) * GIB / (1 + reached.fragmentation)
-    kinds = [kind for kind in KINDS if kind not in {"activations", "reserve"}]
-    others = (sum(rank.bytes[kind] for kind in kinds) for rank in memory_of(step))
-    return tuple(max(0.0, tensors - other) for other in others)

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import check_limit
 from pipeloom.ir.units import counted
 from pipeloom.report.frontier_svg import Frontier, FrontierPoint, frontier_svg
+from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.families import FAMILIES
 from pipeloom.solver.placement.search import room
 
@@ -26,7 +27,9 @@ from .evaluation.evaluation import Evaluation
 from .evaluation.table import EvaluationTable, evaluations_table
 from .inputs.documents import FilePath
 from .inputs.problem_setup import ProfileLike, ProfileSource, objective_of
+from .solving.cache import KeptAnswers, NewAnswers, NotKeptError, ScheduleCache
 from .solving.progress import Listener, Note, labelled, unheard
+from .solving.workers import Workers, in_order, stop_asked
 
 COLUMNS = (
     "memory_limit", "status", "bubble_rate", "lower_bound_rate", "period", "makespan",
@@ -107,7 +110,7 @@ class Sweep(EvaluationTable):
 
 def sweep(
     profile: ProfileLike | ProfileSource,
-    microbatches: int,
+    microbatches: int | None,
     memory_limits: Mapping[str, float] | Iterable[float],
     *,
     output: FilePath | None = None,
@@ -116,6 +119,9 @@ def sweep(
     min_layers: int | None = None,
     max_layers: int | None = None,
     time_limit: float = 30.0,
+    workers: int = 1,
+    scheduler: str | None = None,
+    cache: str | None = None,
     progress: Listener | None = None,
     should_stop: Callable[[], bool] | None = None,
     **options: Any,
@@ -124,17 +130,36 @@ def sweep(
 
     ``memory_limits``: of the activations on each rank; a mapping has what each is called, in file
     names too. ``output``: a folder, made if absent, for a schedule of each limit, written when it
-    is found, for tables and a picture. Other arguments are those of :func:`pipeloom.optimize`;
-    ``time_limit``: seconds for each limit. Once ``should_stop`` turns true larger limits are left
-    out. Raises InputError for wrong input.
+    is found, for tables and a picture. ``cache``: a folder of answers, with which a sweep that was
+    stopped goes on; by default the folder ``cache`` in ``output``. ``workers``: processes that
+    solve limits side by side (a script that asks for more than one has its calls below ``if
+    __name__ == "__main__"``); ``scheduler``: instead, the address of a Dask scheduler, whose
+    workers do. Other arguments are those of :func:`pipeloom.optimize`; ``time_limit``: seconds for
+    each limit. Once ``should_stop`` turns true limits that are not begun are left out. Raises
+    InputError for wrong input, LostWorkersError.
     """
+    away, limits = Workers(workers, scheduler), _limits(memory_limits)
     folder = None if output is None else _folder(os.fspath(output))
+    if cache is None and folder is not None:
+        cache = str(folder / "cache")
     source, objective = ProfileSource.of(profile, progress), objective_of(objective)
     cuts = {"partition": partition, "min_layers": min_layers, "max_layers": max_layers}
+    microbatches = source.number(microbatches)
     known, profile_of, cut = family_profiles(source, microbatches, cuts)
-    options |= {"objective": objective, "time_limit": time_limit, "should_stop": should_stop}
+    options |= {"objective": objective, "time_limit": time_limit, "cache": cache}
     options |= {"profile": source, "microbatches": microbatches, "cuts": cuts if cut else {}}
-    found = list(_sweep(_limits(memory_limits), folder, progress or unheard, options))
+    told, stop = progress or unheard, should_stop or NEVER
+    told(Note(f"{counted(len(limits), 'limit')}, at most {_each(options)}", routine=True))
+    jobs = [options | {"memory_limit": limit} for limit in limits.values()]
+    labels = [f"limit {n} of {len(limits)} ({words})" for n, words in enumerate(limits, 1)]
+    solved = (
+        _spread(jobs, labels, told, stop, away)
+        if away.spread(len(limits))
+        else _one_by_one(jobs, labels, told, stop)
+    )
+    found = [_written(swept, folder) for swept in _no_worse(solved, limits, labels, told)]
+    if stop() and len(found) < len(limits):
+        told(Note(f"interrupted: {counted(len(limits) - len(found), 'limit')} left out"))
     families = evaluate_families(FAMILIES, profile_of, microbatches, math.inf, objective)
     rows = tuple(swept.row for swept in found)
     swept = Sweep(known, microbatches, objective, rows, tuple(found), tuple(families), output)
@@ -143,24 +168,77 @@ def sweep(
     return swept
 
 
-def _sweep(
-    limits: Mapping[str, float], folder: Path | None, tell: Listener, options: dict[str, Any]
+def _one_by_one(
+    jobs: Sequence[dict[str, Any]], labels: Sequence[str], tell: Listener, stop: StoppingCriterion
+) -> Iterator[tuple[int, Evaluation]]:
+    for number, (job, label) in enumerate(zip(jobs, labels, strict=True)):
+        row, stopped = evaluate_optimum(**job, progress=labelled(label, tell), should_stop=stop)
+        yield number, row
+        if stopped:
+            return
+
+
+def _spread(
+    jobs: Sequence[dict[str, Any]],
+    labels: Sequence[str],
+    tell: Listener,
+    stop: StoppingCriterion,
+    workers: Workers,
+) -> Iterator[tuple[int, Evaluation]]:
+    """Workers solve what the cache lacks; it keeps each answer as soon as there is one."""
+    folder = jobs[0]["cache"]
+    cache = ScheduleCache(folder, lambda line: tell(Note(line))) if folder else None
+    rows = [_kept(job, labelled(label, tell)) for job, label in zip(jobs, labels, strict=True)]
+    kept = [(number, row) for number, row in enumerate(rows) if row is not None]
+    missing = [number for number, row in enumerate(rows) if row is None]
+
+    def results() -> Iterator[tuple[int, Evaluation]]:
+        yield from kept
+        asked = [jobs[number] for number in missing]
+        for number, (row, entries) in workers.run(_solve, asked, tell=tell, should_stop=stop):
+            for key, entry in entries.items():
+                if cache is not None:
+                    cache.write(key, entry)
+            yield missing[number], row
+
+    return in_order(results())
+
+
+def _kept(job: dict[str, Any], tell: Listener) -> Evaluation | None:
+    """The cache's answer; None where there is none, or no cache."""
+    if not job["cache"] or job.get("recompute") == "all":
+        return None
+    cache = KeptAnswers(job["cache"], lambda line: tell(Note(line)))
+    try:
+        return evaluate_optimum(**job | {"cache": cache}, progress=tell)[0]
+    except NotKeptError:
+        return None
+
+
+def _solve(job: dict[str, Any]) -> tuple[Evaluation, dict[str, dict[str, Any]]]:
+    """Within a worker: the best schedule, and what a cache keeps of it."""
+    new = NewAnswers()
+    row, _ = evaluate_optimum(**job | {"cache": new}, should_stop=stop_asked)
+    return row, new.entries
+
+
+def _no_worse(
+    solved: Iterator[tuple[int, Evaluation]],
+    limits: Mapping[str, float],
+    labels: Sequence[str],
+    tell: Listener,
 ) -> Iterator[Swept]:
     """A schedule that fits under one limit fits under the next: each is at least as good."""
-    tell(Note(f"{counted(len(limits), 'limit')}, at most {_each(options)}", routine=True))
     before: Evaluation | None = None
-    for number, (words, limit) in enumerate(limits.items(), 1):
-        label = f"limit {number} of {len(limits)} ({words})"
-        options |= {"memory_limit": limit, "progress": labelled(label, tell)}
-        row, stopped = evaluate_optimum(**options)
+    typed = list(limits.items())
+    for number, row in solved:
+        words, limit = typed[number]
         if row.planned is None:
-            tell(Note(f"{label}: infeasible", routine=True))
+            tell(Note(f"{labels[number]}: infeasible", routine=True))
+            yield Swept(words, limit, row)
         else:
-            before = row = _better(row, before, limit)
-        yield _written(Swept(words, limit, row), folder)
-        if stopped:
-            tell(Note("interrupted: larger limits are left out"))
-            return
+            before = _better(row, before, limit)
+            yield Swept(words, limit, before)
 
 
 def _limits(given: Mapping[str, float] | Iterable[float]) -> dict[str, float]:

@@ -73,7 +73,10 @@ class System:
                 f"{where}: stages: expected a multiple of {profile.ranks} for {self.name}, got "
                 f"{profile.num_stages}"
             )
-        return replace(profile, stages=tuple(replace(s, t_fb=None) for s in profile.stages))
+        return replace(
+            profile,
+            stages=tuple(s.changed(lambda one: replace(one, t_fb=None)) for s in profile.stages),
+        )
 
     def cuttable(self, layers: LayeredProfile) -> LayeredProfile:
         """Without pairs, and with those layers kept together that the system has in one stage."""

@@ -98,12 +98,15 @@ def memory_steps(schedule: Schedule, rank: int) -> list[tuple[float, float]]:
     changes: list[tuple[float, float]] = []
     shown = list(_every(schedule, rank))
     again = {
-        (bar.op.stage, bar.op.microbatch): stages[bar.op.stage].level(bar.op.level)
+        (bar.op.stage, bar.op.microbatch): (
+            stages[bar.op.stage].at(bar.op.microbatch).level(bar.op.level)
+        )
         for bar in shown
         if bar.op.kind is OpKind.R
     }
     for bar in shown:
-        stage, level = stages[bar.op.stage], again.get((bar.op.stage, bar.op.microbatch))
+        pair = bar.op.stage, bar.op.microbatch
+        stage, level = stages[bar.op.stage].at(bar.op.microbatch), again.get(pair)
         m_r, m_o = level.m_r if level else stage.m_b, stage.m_o or 0.0
         at, change = {
             OpKind.F: (bar.start, m_r),

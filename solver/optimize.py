@@ -23,6 +23,7 @@ from .core.overlap_relaxation import without_overlap
 from .core.progress import FALLBACK
 from .core.relaxations import has_remat, recomputable, recomputing
 from .core.schedule_cost import within_memory
+from .core.unlike import check_planned
 from .core.worker_threads import Pieces, has_ended, in_thread
 from .exact import BACKENDS
 from .exact.enumeration import enumerable, enumerate_orders
@@ -31,6 +32,7 @@ from .portfolio import PORTFOLIOS, exactly
 from .proofs import closed_form_bounds
 from .remat.portfolio import search_remat
 from .search.averaging_postpass import average_early
+from .unlike import plan_unlike
 from .weight_passing import WeightPassingSearch, search_every_arrival
 
 
@@ -59,7 +61,8 @@ def optimize(problem: Problem, options: SolveOptions | None = None, **changes: A
 
 
 def _incumbent(problem: Problem, options: SolveOptions) -> Incumbent:
-    """An empty incumbent. Raises InputError where the options do not fit the placement."""
+    """An empty incumbent. Raises InputError where the options do not fit the placement, or
+    microbatches that are unlike the problem."""
     passing = problem.placement.passing
     known = [*PORTFOLIOS, *(BACKENDS if passing is Passing.ACTIVATIONS else ())]
     if options.solver not in known:
@@ -68,6 +71,7 @@ def _incumbent(problem: Problem, options: SolveOptions) -> Incumbent:
         raise InputError(
             "passing: mixed: optimize plans schedules that pass activations alone, or weights alone"
         )
+    check_planned(problem)
     problem = recomputing(problem) if options.recompute_all else problem
     return Incumbent(problem, work_bound(problem), options)
 
@@ -90,6 +94,9 @@ class Solving:
         self.done = False
         self._running: Future[bool] | None = None
         self._best, self._options = best, options
+        if best.problem.profile.unlike:
+            self._pieces = plan_unlike(best, options.seed, options.solver)
+            return
         if has_remat(best.problem):
             self._pieces = _remat_pieces(best, options)
             return

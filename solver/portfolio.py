@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import count
@@ -26,6 +25,7 @@ from .construct.linear import Constructor, HeuristicParameters, settings
 from .construct.warm_start import warm_starts
 from .core.incumbent import Incumbent
 from .core.linear_instance import LinearInstance
+from .core.options import LEAST_WORKERS, cores
 from .core.progress import FALLBACK
 from .core.worker_threads import Pieces, Worker, run_workers
 from .exact.enumeration import enumerate_orders
@@ -63,9 +63,8 @@ def automatically(best: Incumbent, seed: int) -> Pieces:
     enumerate_orders(best)
     yield
     parts: list[Worker] = [search.pieces, partial(prove_and_search, seed=seed)]
-    parts += [
-        partial(search_elsewhere, seed=(seed, n)) for n in range(2, 2 if best.limited else cores())
-    ]
+    others = 0 if best.limited else workers_abreast() - LEAST_WORKERS
+    parts += [partial(search_elsewhere, seed=(seed, 2 + n)) for n in range(others)]
     resumed = [_resumed(part) for part in parts]
     while True:
         run_workers(best, resumed[:1] if best.one_worker else resumed)
@@ -104,11 +103,9 @@ PORTFOLIOS: Mapping[str, Callable[[Incumbent, int], Pieces]] = {
 }
 
 
-def cores() -> int:
+def workers_abreast() -> int:
     """The number of workers side by side: one a core, two at least."""
-    available = getattr(os, "sched_getaffinity", None)
-    number = len(available(0)) if available else os.cpu_count() or 1
-    return max(2, min(number, MOST_WORKERS))
+    return max(LEAST_WORKERS, min(cores(), MOST_WORKERS))
 
 
 def start(best: Incumbent, seed: int) -> ConstructAndImprove:

@@ -6,10 +6,10 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ..recording import record
+from ..spreading import add_workers, spread
 from .asking import ask, families
 from .comparing import Answer, Answers, broken, differences
 from .instances import FAMILIES, Instance, built, instances
@@ -23,11 +23,11 @@ def main(arguments: list[str]) -> int:
     options = _options(arguments)
     asked = [*instances(), *built(families())]
     chosen = [each for each in asked if not options.only or each.kind in options.only]
-    found = _answers(chosen, options.jobs)
+    found = _answers(chosen, options)
     if options.check:
         return check(_recorded(), found, whole=not options.only)
     if options.twice:
-        found = _marked(found, _answers(chosen, options.jobs))
+        found = _marked(found, _answers(chosen, options))
     kept = _recorded() if options.only else {}
     print(f"recorded in {record(HERE, 'answers', {'answers': {**kept, **found}})}")
     print(_summary(found))
@@ -42,20 +42,19 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         "--only", action="append", choices=kinds, metavar="KIND",
         help=f"this kind alone, may be given again: {', '.join(kinds)}",
     )  # fmt: skip
-    parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
+    add_workers(parser)
     parser.add_argument(
         "--twice", action="store_true", help="ask again and record which answers are repeated"
     )
     return parser.parse_args(arguments)
 
 
-def _answers(chosen: Sequence[Instance], jobs: int) -> dict[str, Answer]:
+def _answers(chosen: Sequence[Instance], options: argparse.Namespace) -> dict[str, Answer]:
     """By the instance's name; each is told as soon as it is there."""
     found: dict[str, Answer] = {}
-    with ThreadPoolExecutor(jobs) as threads:
-        for instance, answer in zip(chosen, threads.map(ask, chosen), strict=True):
-            found[instance.name] = answer
-            print(f"{answer['seconds']:6.2f} s  {instance.name}: {_words(answer)}", flush=True)
+    for instance, answer in spread(options, ask, chosen):
+        found[instance.name] = answer
+        print(f"{answer['seconds']:6.2f} s  {instance.name}: {_words(answer)}", flush=True)
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 
+from ..spreading import add_workers, spread
 from .instances import SETS, Instance
 from .picture import picture
 from .results import Cells, load, run_cell, save, settings, stands
@@ -59,6 +60,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         "--widest", type=int, default=0, metavar="N", help="list the N widest gaps of each set"
     )
     parser.add_argument("--picture", metavar="FILE", help="draw the recorded frontier of --row")
+    add_workers(parser)
     return parser.parse_args(arguments)
 
 
@@ -81,17 +83,22 @@ def _measured(
 ) -> Cells:
     """Each instance's cell, recorded at once; one that was measured alike before is kept."""
     print("\n".join(heading()), flush=True)
-    cells, selected = load(HERE, name), {}
+    cells, measure = load(HERE, name), []
     for instance in instances:
         wanted = settings(instance, options.time_limit, options.seed)
         if not stands(cells.get(instance.name), wanted):
-            if monotonic() > deadline:
-                continue
-            cells[instance.name] = run_cell(name, instance, wanted)
-            save(HERE, name, cells)
-        selected[instance.name] = cells[instance.name]
-        print(row(instance.name, selected[instance.name]), flush=True)
-    return selected
+            measure.append((name, instance, wanted))
+        else:
+            print(row(instance.name, cells[instance.name]), flush=True)
+    left = {instance.name for _, instance, _ in measure}
+    for (_, instance, _), cell in spread(
+        options, run_cell, measure, lambda: monotonic() > deadline
+    ):
+        cells[instance.name] = cell
+        left.remove(instance.name)
+        save(HERE, name, cells)
+        print(row(instance.name, cell), flush=True)
+    return {i.name: cells[i.name] for i in instances if i.name not in left}
 
 
 def _judge(name: str, cells: Cells, of: int) -> bool:

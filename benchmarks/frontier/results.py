@@ -57,8 +57,10 @@ def stands(cell: dict[str, Any] | None, wanted: dict[str, Any]) -> bool:
     return cell is not None and cell["settings"] == wanted and cell["environment"] == environment()
 
 
-def run_cell(set_name: str, instance: Instance, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Solves one instance in a fresh process; a crash is an ``error`` in its cell."""
+def run_cell(asked: tuple[str, Instance, dict[str, Any]]) -> dict[str, Any]:
+    """Solves one instance, of a set, in a fresh process, with the settings that are wanted; a crash
+    is an ``error`` in its cell."""
+    set_name, instance, wanted = asked
     words = [set_name, instance.name, str(wanted["time_limit"]), str(wanted["seed"])]
     cell: dict[str, Any] = {
         "settings": wanted,

@@ -9,11 +9,12 @@ than 20.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
-from benchmarks.recording import record
-
+from ..recording import record
+from ..spreading import add_workers, spread
 from .instances import SEEDS
 from .study import better, searched
 from .table import summary, table
@@ -27,10 +28,12 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.partition", description=__doc__)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each way of each model")
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="how many, from 0")
+    add_workers(parser)
     asked = parser.parse_args(arguments)
     began, cells = monotonic(), []
-    for seed in range(asked.seeds):
-        cells.append(searched(seed, asked.seconds))
+    search = partial(searched, seconds=asked.seconds)
+    for _, cell in spread(asked, search, range(asked.seeds)):
+        cells.append(cell)
         print(table(cells[-1:])[-1], flush=True)
     took = round(monotonic() - began)
     words = summary(cells)

@@ -6,10 +6,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..recording import record
+from ..spreading import add_workers, spread
 from .cells import CASES, Budget, above, cell, excess, table
 
 HERE = Path(__file__).parent
@@ -24,16 +26,21 @@ def main(arguments: list[str]) -> int:
     budgeted = {name: args.work if args.work is not None else args.seconds}
     first, last = args.cells
     cells = _recorded(name, budgeted) if (first, last) != (0, len(EVERY) - 1) else {}
-    for case, share in EVERY[first : last + 1]:
-        found = cell(case, share, budget)
-        cells[case.name, share] = found
+    asked = [(case.name, share) for case, share in EVERY[first : last + 1]]
+    for (case, share), found in spread(args, partial(_cell, budget), asked):
+        cells[case, share] = found
         ordered = [cells[key] for each, at in EVERY if (key := (each.name, at)) in cells]
         path = record(HERE, name, {"budget": budgeted, "cells": ordered})
-        print(f"{case.name}, {share:g} P M_B: auto is {_words(excess(found))}", flush=True)
+        print(f"{case}, {share:g} P M_B: auto is {_words(excess(found))}", flush=True)
     print(*table(ordered), sep="\n")
     print(*_summary(ordered, budget), sep="\n")
     print(f"recorded in {path}")
     return 1 if any(above(each, budget) for each in ordered) else 0
+
+
+def _cell(budget: Budget, asked: tuple[str, float]) -> dict[str, Any]:
+    name, share = asked
+    return cell(next(case for case in CASES if case.name == name), share, budget)
 
 
 def _parsed(arguments: list[str]) -> argparse.Namespace:
@@ -57,6 +64,7 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
         help=f"those alone, of 0-{len(EVERY) - 1}; the others stay as recorded with the same "
         "budget",
     )
+    add_workers(parser)
     return parser.parse_args(arguments)
 
 

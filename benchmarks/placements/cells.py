@@ -21,7 +21,7 @@ from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.optimize import Solving, optimize
 from pipeloom.solver.placement.replication import why_one_way
 from pipeloom.solver.placement.search import Chosen, best_placement, placements
-from pipeloom.solver.portfolio import cores
+from pipeloom.solver.portfolio import workers_abreast
 
 from ..frontier.unequal import (
     M_B,
@@ -153,7 +153,7 @@ def _auto(
         each=each,
         memory_limit=case.limit(share),
         copies=2,
-        abreast=cores(),
+        abreast=workers_abreast(),
     )
 
 

@@ -6,12 +6,14 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 from ..recording import record
+from ..spreading import add_workers, spread
 from .checks import Outcome, check
 from .instances import Instance, random_instance
 
@@ -30,7 +32,7 @@ def main(arguments: list[str]) -> int:
     options = _options(arguments)
     began = perf_counter()
     seeds = range(options.first, options.first + options.count)
-    found = list(_checked(seeds, options.work_limit, began))
+    found = list(_checked(seeds, options, began))
     result = summary(found) | {
         "first_seed": options.first,
         "work_limit": options.work_limit,
@@ -53,21 +55,27 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--work-limit", type=float, default=WORK_LIMIT, help="millions of simulated ops a solve"
     )
+    add_workers(parser)
     return parser.parse_args(arguments)
 
 
-def _checked(seeds: range, work_limit: float, began: float) -> Iterator[tuple[Instance, Outcome]]:
+def _checked(
+    seeds: range, options: argparse.Namespace, began: float
+) -> Iterator[tuple[Instance, Outcome]]:
     """Prints what is wrong at once, and now and then how far it is."""
     told = began
-    for seed in seeds:
+    for seed, outcome in spread(options, partial(_outcome, options.work_limit), seeds):
         instance = random_instance(seed)
-        outcome = check(instance, work_of(seed, work_limit))
         for fault in outcome.faults:
             print(f"{instance}: {fault}", flush=True)
         if perf_counter() - told > EVERY_SECONDS:
             told = perf_counter()
             print(f"{seed - seeds.start + 1} of {len(seeds)}, {told - began:.0f} s", flush=True)
         yield instance, outcome
+
+
+def _outcome(work_limit: float, seed: int) -> Outcome:
+    return check(random_instance(seed), work_of(seed, work_limit))
 
 
 def work_of(seed: int, work_limit: float) -> float:

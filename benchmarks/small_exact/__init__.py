@@ -6,6 +6,8 @@ import argparse
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -20,6 +22,7 @@ from tests.support.oracle import TooManyOrdersError, exhaustive_optimum
 from tests.support.weight_oracle import least_makespan
 
 from ..recording import record
+from ..spreading import add_workers, spread
 from .instances import KINDS, problem_of
 
 HERE = Path(__file__).parent
@@ -51,7 +54,7 @@ def main(arguments: list[str]) -> int:
     options = _options(arguments)
     print(f"--seed {options.seed} --count {options.count}", flush=True)
     began = perf_counter()
-    found = list(_solved(options.seed, options.count, options.seconds))
+    found = list(_solved(options))
     result = {"seed": options.seed, "count": options.count, "time_limit": options.seconds}
     result |= {"seconds": round(perf_counter() - began, 1), "kinds": summary(found)}
     wrong = [f"{one.kind}, seed {one.seed}: {one.wrong}" for one in found if one.wrong]
@@ -66,19 +69,20 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 30), help="of the first")
     parser.add_argument("--count", type=int, default=COUNT, help="problems, the kinds in turn")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each at most")
+    add_workers(parser)
     return parser.parse_args(arguments)
 
 
-def _solved(seed: int, count: int, seconds: float) -> Iterator[Found]:
-    for number, kind in zip(range(count), _in_turn(), strict=False):
-        one = solved(kind, seed + number, seconds)
+def _solved(options: argparse.Namespace) -> Iterator[Found]:
+    seeds = range(options.seed, options.seed + options.count)
+    asked = list(zip(cycle(KINDS), seeds, strict=False))
+    for _, one in spread(options, partial(_one, options.seconds), asked):
         if one is not None:
             yield one
 
 
-def _in_turn() -> Iterator[str]:
-    while True:
-        yield from KINDS
+def _one(seconds: float, asked: tuple[str, int]) -> Found | None:
+    return solved(*asked, seconds)
 
 
 def solved(kind: str, seed: int, seconds: float) -> Found | None:

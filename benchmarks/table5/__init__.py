@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from ..recording import record
+from ..spreading import add_workers, spread
 from .compare import compare
 from .rows import load_rows
 from .table import render
@@ -21,13 +23,15 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--row", help="one row alone, such as 6.2B-24; nothing is recorded then")
+    add_workers(parser)
     options = parser.parse_args(arguments)
     rows = [row for row in load_rows() if options.row in (None, str(row))]
     if not rows:
         parser.error(f"--row: expected one of {', '.join(map(str, load_rows()))}")
     results = []
-    for row in rows:
-        results.append(compare(row, options.time_limit, options.seed))
+    solve = partial(compare, time_limit=options.time_limit, seed=options.seed)
+    for _, result in spread(options, solve, rows):
+        results.append(result)
         print(render(results[-1:], heading=len(results) == 1), flush=True)
     if options.row is None:
         settings = {"time_limit": options.time_limit, "seed": options.seed}

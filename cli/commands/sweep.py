@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..arguments import add_table, example, limits
+from ..arguments import add_table, add_workers, example, limits
 from ..inputs import searched
 from ..output import answer
 
@@ -23,6 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="activation memory of each rank, in the profile's unit (20G or 16GiB where that is "
         "bytes); none is one too",
     )
+    add_workers(parser, "limits")
+    parser.add_argument(
+        "--cache",
+        metavar="DIR",
+        help="folder of answers, with which a sweep that was stopped goes on; cache in the "
+        "output's folder by default",
+    )
     parser.add_argument(
         "-o",
         "--output",
@@ -34,10 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from pipeloom.planner.solving.workers import processes_here
     from pipeloom.planner.sweep import sweep
 
+    args.workers = args.workers or processes_here()
     typed = {limit.words: limit for limit in args.memory_limits}
-    found = searched(args, sweep, typed, names=("output",))
+    found = searched(args, sweep, typed, names=("output", "workers", "scheduler"))
     words = f"{found}\nwritten to {Path(args.output) / 'frontier.svg'} and beside it"
     answer(args, found.to_dict(), words)
     return 0 if found.built else 1

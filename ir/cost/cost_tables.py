@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ..kernels import kernel
 from ..model.ops import FloatArray, IntArray, OpKind, fields_of, levels_of
 from ..model.problem import Problem
-from ..model.profile import Profile
+from ..model.profile import Profile, StageProfile
+
+
+@kernel
+def of_kind(table: FloatArray, row: int, stage: int, microbatch: int) -> float:
+    """An entry of a table by row and stage, and by microbatch where these are unlike.
+
+    Which of the two it is a kernel is compiled for: where microbatches are alike nothing is added.
+    """
+    if table.ndim == 2:
+        return float(table[row, stage])
+    return float(table[row, stage, microbatch])
+
+
+@kernel
+def of_pair(table: FloatArray, stage: int, microbatch: int) -> float:
+    """An entry of a table by stage, and by microbatch where these are unlike."""
+    if table.ndim == 1:
+        return float(table[stage])
+    return float(table[stage, microbatch])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +42,8 @@ class Costs:
     F(s-1, j) to F(s, j), 0 at stage 0. ``into_b[s, j]``: delay from the end of B(s+1, j) to B(s,
     j), 0 at the last stage. ``m_b``, ``m_w``: (S,). ``kept``: (2 + L, S), memory held between F and
     B by the choice for a microbatch: M_B where the stage cannot. ``limit``: (P,), infinite where
-    there is none.
+    there is none. Where microbatches are unlike all that is by stage has one more axis at the end,
+    the microbatch: (6 + L, S, M), (S, M) and so on (:func:`of_kind`, :func:`of_pair`).
     """
 
     durations: FloatArray
@@ -36,49 +58,51 @@ class Costs:
 
     @classmethod
     def of(cls, problem: Problem) -> Costs:
-        stages = problem.profile.stages
-        t_f, t_b, t_w = (
-            np.array([getattr(s, key) for s in stages], dtype=np.float64)
-            for key in ("t_f", "t_b", "t_w")
-        )
-        fused = np.array([s.fused for s in stages], dtype=np.float64)
-        owner = problem.placement.matrix(len(stages), problem.microbatches)
+        profile = problem.profile
+        owner = problem.placement.matrix(profile.num_stages, problem.microbatches)
         into_f, into_b = np.zeros(owner.shape), np.zeros(owner.shape)
-        delays = _delays(problem.profile)
-        for s in range(1, len(stages)):
-            matrix = delays[stages[s - 1].activation_bytes]
-            into_f[s] = matrix[owner[s - 1], owner[s]]
-            into_b[s - 1] = matrix[owner[s], owner[s - 1]]
-        again, kept = _remat(problem.profile)
-        move = _copy_times(problem.profile)
-        return cls(
-            durations=np.stack([t_f, t_b, t_w, fused, again[1], move, move, *again[2:]]),
-            again=again,
-            owner=owner,
-            into_f=into_f,
-            into_b=into_b,
-            m_b=np.array([s.m_b for s in stages], dtype=np.float64),
-            m_w=np.array([s.m_w for s in stages], dtype=np.float64),
-            kept=kept,
-            limit=np.array(problem.memory_limit, dtype=np.float64),
+        delays = _delays(profile)
+        columns = np.arange(problem.microbatches)
+        for s in range(1, profile.num_stages):
+            sizes = [one.activation_bytes for one in _microbatches(profile, s - 1)]
+            matrices, which = np.stack([delays[size] for size in sizes]), columns % len(sizes)
+            into_f[s] = matrices[which, owner[s - 1], owner[s]]
+            into_b[s - 1] = matrices[which, owner[s], owner[s - 1]]
+        tables = [_tables(profile, j) for j in range(problem.microbatches if profile.unlike else 1)]
+        durations, again, kept, m_b, m_w = (
+            np.ascontiguousarray(np.stack(each, axis=-1)) if profile.unlike else each[0]
+            for each in zip(*tables, strict=True)
         )
+        limit = np.array(problem.memory_limit, dtype=np.float64)
+        return cls(durations, again, owner, into_f, into_b, m_b, m_w, kept, limit)
 
     def of_ops(self, packed: IntArray) -> FloatArray:
         """How long each of these packed ops takes."""
-        kind, stage, _ = fields_of(packed)
-        again = self.again[np.minimum(levels_of(packed) + 1, len(self.again) - 1), stage]
-        return np.where(kind == OpKind.R, again, self.durations[kind, stage])
+        kind, stage, microbatch = fields_of(packed)
+        level = np.minimum(levels_of(packed) + 1, len(self.again) - 1)
+        axes = self.durations.ndim
+        again = self.again[(level, stage, microbatch)[:axes]]
+        return np.where(kind == OpKind.R, again, self.durations[(kind, stage, microbatch)[:axes]])
 
 
-def _copy_times(profile: Profile) -> FloatArray:
+def _tables(profile: Profile, microbatch: int) -> tuple[FloatArray, ...]:
+    """``durations``, ``again``, ``kept``, ``m_b`` and ``m_w`` of one microbatch."""
+    stages = [stage.at(microbatch) for stage in profile.stages]
+    columns = ((s.t_f, s.t_b, s.t_w, s.fused, s.m_b, s.m_w) for s in stages)
+    *times, m_b, m_w = (np.array(row, dtype=np.float64) for row in zip(*columns, strict=True))
+    again, kept = _remat(profile, stages)
+    move = _copy_times(profile, microbatch)
+    return np.stack([*times, again[1], move, move, *again[2:]]), again, kept, m_b, m_w
+
+
+def _copy_times(profile: Profile, microbatch: int) -> FloatArray:
     """Durations of O, and of L, by stage."""
-    times = map(profile.offload_time, range(profile.num_stages))
+    times = (profile.offload_time(s, microbatch) for s in range(profile.num_stages))
     return np.array([np.inf if time is None else time for time in times], dtype=np.float64)
 
 
-def _remat(profile: Profile) -> tuple[FloatArray, FloatArray]:
+def _remat(profile: Profile, stages: Sequence[StageProfile]) -> tuple[FloatArray, FloatArray]:
     """Time of R, (1 + L, S), and memory kept, (2 + L, S), by choice; at least one level."""
-    stages = profile.stages
     levels = [stage.all_levels for stage in stages]
     rows = 1 + max([1, *map(len, levels)])
     again = np.full((rows, len(stages)), np.inf)
@@ -92,9 +116,16 @@ def _remat(profile: Profile) -> tuple[FloatArray, FloatArray]:
     return again, kept
 
 
+def _microbatches(profile: Profile, stage: int) -> Sequence[StageProfile]:
+    """The stage's microbatches where they are unlike, else one for all."""
+    of = profile.stages[stage]
+    return of.each or (of,)
+
+
 def _delays(profile: Profile) -> dict[float | None, FloatArray]:
     """The delay from rank to rank for each size of activation that a stage sends."""
-    sizes = {stage.activation_bytes for stage in profile.stages}
+    every = (_microbatches(profile, s) for s in range(profile.num_stages))
+    sizes = {one.activation_bytes for each in every for one in each}
     if profile.t_comm is not None:
         return dict.fromkeys(sizes, profile.delays(None))
     return {size: profile.delays(size) for size in sizes}

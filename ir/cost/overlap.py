@@ -15,12 +15,12 @@ import numpy as np
 from ..errors import InvalidScheduleError
 from ..model.ops import (
     KIND_MASK,
-    STAGE_MASK,
     STAGE_SHIFT,
     FloatArray,
     IntArray,
     Op,
     OpKind,
+    fields_of,
     offsets_of,
 )
 from ..model.placement import Passing, PlacementKind
@@ -75,8 +75,9 @@ def pair_starts(schedule: Schedule) -> IntArray:
 def op_durations(schedule: Schedule, flat: IntArray, costs: Costs) -> FloatArray:
     """How long each of all ranks' ops takes, one rank after the other."""
     durations, starts = costs.of_ops(flat).copy(), pair_starts(schedule)
-    stage = flat >> STAGE_SHIFT & STAGE_MASK
-    pairs = zip(stage[starts].tolist(), stage[starts + 1].tolist(), strict=True)
-    times = [schedule.problem.profile.pair_time(f, b) for f, b in pairs]
+    _, stage, microbatch = fields_of(flat)
+    columns = (stage[starts], stage[starts + 1], microbatch[starts], microbatch[starts + 1])
+    pairs = np.stack(columns, axis=1).tolist()
+    times = [schedule.problem.profile.pair_time(*pair) for pair in pairs]
     durations[starts] = durations[starts + 1] = times
     return durations

@@ -68,7 +68,8 @@ def choice_of(problem: Problem, order: Sequence[IntArray]) -> Choice:
     ]
     durations = Costs.of(problem).durations
     for taken, which, lacks in ((again, _R, "t_r"), (out, _O, "m_o with a host_link")):
-        stages = np.flatnonzero(taken.any(axis=1) & np.isinf(durations[which]))
+        lacking = np.isinf(durations[which]).reshape(problem.stages, -1).any(axis=1)
+        stages = np.flatnonzero(taken.any(axis=1) & lacking)
         lines += [f"stage {s}: the profile has no {lacks} for it" for s in stages.tolist()]
     recomputed = kind == _R
     choice = out * OFFLOADED
@@ -84,7 +85,8 @@ def choice_of(problem: Problem, order: Sequence[IntArray]) -> Choice:
 
 
 def changes(costs: Costs) -> FloatArray:
-    """Change of a rank's memory at ops by kind and stage, (7, S); nothing is recomputed here."""
+    """Change of a rank's memory at ops by kind and stage, (7, S), or by microbatch as
+    well, (7, S, M); nothing is recomputed here."""
     m_b, m_w, out = costs.m_b, costs.m_w, costs.kept[OFFLOADED]
     return np.stack([m_b, m_w - m_b, -m_w, -m_b, np.zeros_like(m_b), out - m_b, m_b - out])
 
@@ -96,10 +98,13 @@ def held(problem: Problem, order: Sequence[IntArray]) -> list[FloatArray]:
     choice = choice_of(problem, order) if pulled(order) else None
     for row in order:
         kind, stage, microbatch = fields_of(row)
-        steps = change[kind, stage]
+        axes = change.ndim
+        steps = change[(kind, stage, microbatch)[:axes]]
         if choice is not None:
-            kept = costs.kept[np.maximum(choice[stage, microbatch], STAYS), stage]
-            steps = np.select([kind == _F, kind == _R], [kept, costs.m_b[stage] - kept], steps)
+            level = np.maximum(choice[stage, microbatch], STAYS)
+            kept = costs.kept[(level, stage, microbatch)[:axes]]
+            m_b = costs.m_b[(stage, microbatch)[: axes - 1]]
+            steps = np.select([kind == _F, kind == _R], [kept, m_b - kept], steps)
         rows.append(np.cumsum(steps))
     return rows
 

@@ -32,7 +32,7 @@ from ..model.ops import (
 from ..model.problem import Objective, Problem
 from ..model.profile import Profile, StageProfile
 from ..model.schedule import Schedule, Timing
-from .cost_tables import Costs
+from .cost_tables import Costs, of_kind, of_pair
 from .gradient_averaging import averages
 from .graph_simulator import simulate_transfers
 from .remat import OFFLOADED, STAYS, Choice, choice_of, pulled
@@ -103,22 +103,30 @@ def run_kernel(  # noqa: PLR0917
                     break
                 if kind == _R:
                     level = choice[stage, microbatch]
-                    memory += m_b[stage] - kept[level, stage]
-                    finish = now = begin + durations[kind if level == 1 else level + 5, stage]
+                    memory += of_pair(m_b, stage, microbatch) - of_kind(
+                        kept, level, stage, microbatch
+                    )
+                    finish = now = begin + of_kind(
+                        durations, kind if level == 1 else level + 5, stage, microbatch
+                    )
                     there[stage, microbatch] = finish
                 elif kind == _O:
                     begin = max(f_end[stage, microbatch], copies[0, rank])
-                    finish = copies[0, rank] = begin + durations[kind, stage]
+                    finish = copies[0, rank] = begin + of_kind(durations, kind, stage, microbatch)
                     now = max(now, finish)
-                    memory -= m_b[stage] - kept[OFFLOADED, stage]
+                    memory -= of_pair(m_b, stage, microbatch) - of_kind(
+                        kept, OFFLOADED, stage, microbatch
+                    )
                     there[stage, microbatch] = -2.0
                 else:
                     if there[stage, microbatch] != -2.0:
                         waits_for[rank] = -2
                         break
                     begin = max(now, copies[1, rank])
-                    finish = copies[1, rank] = begin + durations[kind, stage]
-                    memory += m_b[stage] - kept[OFFLOADED, stage]
+                    finish = copies[1, rank] = begin + of_kind(durations, kind, stage, microbatch)
+                    memory += of_pair(m_b, stage, microbatch) - of_kind(
+                        kept, OFFLOADED, stage, microbatch
+                    )
                     there[stage, microbatch] = finish
                 high = max(high, memory)
                 start[i] = begin
@@ -132,13 +140,15 @@ def run_kernel(  # noqa: PLR0917
                         waits_for[rank] = op - (1 << STAGE_SHIFT)
                         break
                     begin = max(now, came + into_f[stage, microbatch])
-                memory += m_b[stage]
+                memory += of_pair(m_b, stage, microbatch)
                 if remat is not None:
                     level = choice[stage, microbatch]
                     if level > STAYS:
-                        memory += kept[level, stage] - m_b[stage]
+                        memory += of_kind(kept, level, stage, microbatch) - of_pair(
+                            m_b, stage, microbatch
+                        )
                 high = max(high, memory)
-                now = begin + durations[kind, stage]
+                now = begin + of_kind(durations, kind, stage, microbatch)
                 f_end[stage, microbatch] = now
                 if stage + 1 < stages:
                     wakes = owner[stage + 1, microbatch]
@@ -146,8 +156,8 @@ def run_kernel(  # noqa: PLR0917
                 if b_end[stage, microbatch] < 0.0:
                     waits_for[rank] = -2
                     break
-                now = begin + durations[kind, stage]
-                memory -= m_w[stage]
+                now = begin + of_kind(durations, kind, stage, microbatch)
+                memory -= of_pair(m_w, stage, microbatch)
             else:
                 if f_end[stage, microbatch] < 0.0:
                     waits_for[rank] = -2
@@ -164,11 +174,11 @@ def run_kernel(  # noqa: PLR0917
                         waits_for[rank] = (op + (1 << STAGE_SHIFT)) & ~KIND_MASK | _B
                         break
                     begin = max(now, came + into_b[stage, microbatch])
-                now = begin + durations[kind, stage]
+                now = begin + of_kind(durations, kind, stage, microbatch)
                 b_end[stage, microbatch] = now
-                memory -= m_b[stage]
+                memory -= of_pair(m_b, stage, microbatch)
                 if kind == _B:
-                    memory += m_w[stage]
+                    memory += of_pair(m_w, stage, microbatch)
                 if stage > 0:
                     wakes = owner[stage - 1, microbatch]
             start[i] = begin

@@ -56,7 +56,8 @@ def activation_traffic(problem: Problem) -> FloatArray:
     for s, stage in enumerate(problem.profile.stages[:-1]):
         here, there = owner[s], owner[s + 1]
         apart = here != there
-        number = stage.activation_bytes or 0.0
-        np.add.at(sent, (here[apart], there[apart]), number)
-        np.add.at(sent, (there[apart], here[apart]), number)
+        each = range(problem.microbatches)
+        numbers = np.array([stage.at(j).activation_bytes or 0.0 for j in each])[apart]
+        np.add.at(sent, (here[apart], there[apart]), numbers)
+        np.add.at(sent, (there[apart], here[apart]), numbers)
     return sent

@@ -22,7 +22,7 @@ def parse_layers(data: dict[str, Any], where: str) -> LayeredProfile:
     entries = [(entry, layer) for entry in document.layers for layer in entry.each()]
     layers = tuple(stage_of(entry, (layer_of(layer),)) for entry, layer in entries)
     together = [bool(entry.with_next) for entry, _ in entries]
-    cluster = cluster_of(document, (), document.tied)
+    cluster = cluster_of(document, document.layers, (), document.tied)
     return LayeredProfile(layers, (*together[:-1], False), cluster)
 
 

@@ -7,7 +7,7 @@ stages and layers that there are. ``docs/formats.md`` describes all keys.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from ..units import counted
 from .fields import (
     MOST_COST,
     MOST_LAYERS,
@@ -43,6 +44,29 @@ from .validation import Document, DocumentFault, Expected, Whole, raise_faults, 
 
 PROFILE = "pipeloom.profile"
 _DELAYS = TypeAdapter(list[list[Amount]])
+_COST, _COSTS = TypeAdapter(Cost), TypeAdapter(list[Cost])
+
+
+def _costs(value: Any) -> float | list[float]:
+    """One number, or one a microbatch."""
+    if not isinstance(value, list):
+        return _COST.validate_python(value)
+    if not value:
+        raise wrong("a finite number >= 0, or a list of them, one a microbatch")
+    return _COSTS.validate_python(value)
+
+
+def _maybe_costs(value: Any) -> float | list[float] | None:
+    return None if value is None else _costs(value)
+
+
+def _side_by_side(
+    one: float | list[float], other: float | list[float]
+) -> Iterator[tuple[float, float]]:
+    """Two keys' numbers, microbatch by microbatch where either is a list."""
+    number = max(len(each) if isinstance(each, list) else 1 for each in (one, other))
+    rows = (each if isinstance(each, list) else [each] * number for each in (one, other))
+    return zip(*rows, strict=False)
 
 
 def _rank(value: Any, info: ValidationInfo) -> int:
@@ -93,6 +117,8 @@ def _delays(value: Any, info: ValidationInfo) -> float | tuple[tuple[float, ...]
     return tuple(map(tuple, rows)) if isinstance(value, list) else rows[0][0]
 
 
+Costs: TypeAlias = Annotated[float | list[float], PlainValidator(_costs)]
+MaybeCosts: TypeAlias = Annotated[float | list[float] | None, PlainValidator(_maybe_costs)]
 Rank: TypeAlias = Annotated[int, PlainValidator(_rank)]
 Delays: TypeAlias = float | tuple[tuple[float, ...], ...] | None
 Groups: TypeAlias = list[list[Annotated[tuple[int, int], PlainValidator(_pair)]]]
@@ -150,32 +176,45 @@ class LevelDocument(Document):
         return name
 
 
-class CostDocument(Document):
-    """Times in ms, memory in the profile's unit, and bytes; null where it is not known."""
+EACH = (
+    *("t_f", "t_b", "t_w", "t_bw", "t_r", "m_b", "m_w", "m_r", "m_o"),
+    *("activation_bytes", "offload_bytes"),
+)
+"""The keys that may be lists of one number a microbatch."""
 
-    t_f: Cost
-    t_b: Cost
-    t_w: Cost
+
+class CostDocument(Document):
+    """Times in ms, memory in the profile's unit, and bytes; null where it is not known.
+
+    Those of :data:`EACH` may be lists of one number a microbatch, all as long.
+    """
+
+    t_f: Costs
+    t_b: Costs
+    t_w: Costs
     t_fb: Cost | None = None
-    m_b: Cost
-    m_w: Cost
-    activation_bytes: Cost | None = None
+    m_b: Costs
+    m_w: Costs
+    activation_bytes: MaybeCosts = None
     weight_bytes: Cost | None = None
     grad_bytes: Cost | None = None
     optimizer_bytes: Cost | None = None
-    t_bw: Cost | None = None
-    t_r: Cost | None = None
-    m_r: Cost | None = None
-    m_o: Cost | None = None
-    offload_bytes: Cost | None = None
+    t_bw: MaybeCosts = None
+    t_r: MaybeCosts = None
+    m_r: MaybeCosts = None
+    m_o: MaybeCosts = None
+    offload_bytes: MaybeCosts = None
     levels: list[LevelDocument] | None = None
 
     @field_validator("m_w", "m_r", "m_o")
     @classmethod
-    def _within_m_b(cls, value: float | None, info: ValidationInfo) -> float | None:
+    def _within_m_b(
+        cls, value: float | list[float] | None, info: ValidationInfo
+    ) -> float | list[float] | None:
         most = info.data.get("m_b")
-        if value is not None and most is not None and value > most:
-            raise wrong(f"at most m_b ({most:g})")
+        for given, bound in () if value is None or most is None else _side_by_side(value, most):
+            if given > bound:
+                raise wrong(f"at most m_b ({bound:g})")
         return value
 
     @field_validator("levels")
@@ -184,7 +223,9 @@ class CostDocument(Document):
         cls, levels: list[LevelDocument] | None, info: ValidationInfo
     ) -> list[LevelDocument] | None:
         """Not too many, no name twice, and none keeps more than all."""
-        given, most = levels or [], info.data.get("m_b")
+        given = levels or []
+        m_b = info.data.get("m_b")
+        most = min(m_b) if isinstance(m_b, list) else m_b
         if len(given) > MOST_LEVELS:
             raise said(f"expected at most {MOST_LEVELS} levels, got {len(given)}")
         names = [level.name for level in given]
@@ -211,6 +252,26 @@ class CostDocument(Document):
             raise_faults([DocumentFault((absent,), said(f"missing; expected it beside {given}"))])
         return self
 
+    @model_validator(mode="after")
+    def _as_long(self, info: ValidationInfo) -> CostDocument:
+        """All lists of a profile have one length, that of the first."""
+        lengths = {key: len(value) for key in EACH if isinstance(value := getattr(self, key), list)}
+        if lengths and info.context is not None:
+            number = info.context.setdefault("each", next(iter(lengths.values())))
+            line = f"expected a number, or a list of {number} as before, one a microbatch, got"
+            raise_faults(
+                DocumentFault((key,), said(f"{line} {counted(length, 'number')}"))
+                for key, length in lengths.items()
+                if length != number
+            )
+        return self
+
+    @property
+    def microbatches(self) -> int | None:
+        """How many numbers its lists have; None where there are none."""
+        lists = (value for key in EACH if isinstance(value := getattr(self, key), list))
+        return next(map(len, lists), None)
+
 
 class StageDocument(CostDocument):
     layers: list[LayerDocument] | None = None
@@ -224,7 +285,7 @@ class LayerEntry(LayerDocument, CostDocument):
 
     @field_validator("t_bw")
     @classmethod
-    def _cut_by_parts(cls, value: float | None) -> None:
+    def _cut_by_parts(cls, value: float | list[float] | None) -> None:
         if value is not None:
             raise said("expected it of stages alone, as layers are cut by t_b and t_w")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,6 +12,7 @@ from ..model.links import Groups, Link, Links, Sharing
 from ..model.profile import DataParallel, Level, Profile, StageProfile
 from .json_reader import read_json
 from .profile_document import (
+    EACH,
     PROFILE,
     ClusterDocument,
     CostDocument,
@@ -45,13 +47,17 @@ def profile_of(document: ProfileDocument) -> Profile:
     )
     if len(stages) == 1:
         stages *= document.num_stages or document.ranks
-    return cluster_of(document, stages, document.tied)
+    return cluster_of(document, document.stages, stages, document.tied)
 
 
 def cluster_of(
-    document: ClusterDocument, stages: tuple[StageProfile, ...], tied: tuple[tuple[int, ...], ...]
+    document: ClusterDocument,
+    entries: Sequence[CostDocument],
+    stages: tuple[StageProfile, ...],
+    tied: tuple[tuple[int, ...], ...],
 ) -> Profile:
-    """All that a profile says but its stages and ties, with these."""
+    """All that a profile says but its stages and ties, with these; ``entries``: of its stages or
+    layers."""
     host, replicas = document.host_link, document.data_parallel
     return Profile(
         stages=stages,
@@ -65,6 +71,7 @@ def cluster_of(
         data_parallel=None if replicas is None else DataParallel(replicas.size, _link(replicas)),
         tied=tied,
         micro_batch=document.micro_batch,
+        microbatches=next((e.microbatches for e in entries if e.microbatches is not None), None),
     )
 
 
@@ -72,7 +79,14 @@ def stage_of(document: CostDocument, layers: tuple[Layer, ...]) -> StageProfile:
     costs = {key: getattr(document, key) for key in CostDocument.model_fields}
     given = document.levels or ()
     costs["levels"] = tuple(Level(level.name, level.t_r, level.m_r) for level in given)
-    return StageProfile(**costs, layers=layers)
+    lists = {key: value for key, value in costs.items() if key in EACH and isinstance(value, list)}
+    columns = range(document.microbatches or 1)
+    return StageProfile.of(
+        [
+            StageProfile(**costs | {key: value[j] for key, value in lists.items()}, layers=layers)
+            for j in columns
+        ]
+    )
 
 
 def layer_of(document: LayerDocument) -> Layer:
@@ -101,7 +115,7 @@ def _sharing(shared: str | list[list[tuple[int, int]]] | None) -> Sharing | Grou
 def dump_profile(profile: Profile) -> dict[str, Any]:
     """The profile as a JSON object; parsing it gives an equal profile."""
     document: dict[str, Any] = {"format": PROFILE, "version": 1, "name": profile.name}
-    document["stages"] = [_dump_stage(stage) for stage in profile.stages]
+    document["stages"] = _dump_stages(profile)
     if profile.num_stages == 1:  # else it would be read as one that all ranks share
         document["num_stages"] = 1
     document["ranks"] = profile.ranks
@@ -141,10 +155,23 @@ def dump_layer(layer: Layer) -> dict[str, Any]:
 
 
 def _dump_stage(stage: StageProfile) -> dict[str, Any]:
-    values = {key: getattr(stage, key) for key in CostDocument.model_fields}
+    values = {key: _dump_figure(stage, key) for key in CostDocument.model_fields}
     values["levels"] = list(map(asdict, stage.levels)) or None
     known = {key: value for key, value in values.items() if value is not None}
     return known | ({"layers": list(map(dump_layer, stage.layers))} if stage.layers else {})
+
+
+def _dump_stages(profile: Profile) -> list[dict[str, Any]]:
+    stages = [_dump_stage(stage) for stage in profile.stages]
+    if profile.microbatches is not None and not profile.unlike and stages:  # else M is not told
+        stages[0]["t_f"] = [stages[0]["t_f"]] * profile.microbatches
+    return stages
+
+
+def _dump_figure(stage: StageProfile, key: str) -> Any:
+    """One number, or one a microbatch where these differ."""
+    each = [getattr(one, key) for one in stage.each]
+    return each if len(set(each)) > 1 else getattr(stage.at(0), key)
 
 
 def finite(limits: tuple[float, ...]) -> list[float | None]:

@@ -118,6 +118,8 @@ class ScheduleDocument(Document):
         most = MOST_PAIRS // (known(info, "stages") or 1)
         if number > most:
             raise wrong(f"a whole number >= 1 and <= {most}")
+        if known(info, "each") not in (None, number):
+            raise wrong(f"{known(info, 'each')}, as many as the lists in its profile have numbers")
         return keep(number, info)
 
     @field_validator("order")

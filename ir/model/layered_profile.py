@@ -47,6 +47,10 @@ class LayeredProfile:
 
 def joined(stages: Sequence[StageProfile]) -> StageProfile:
     """Consecutive stages as one, which sends as the last one; a sum with unknown parts is so."""
+    number = max(len(stage.each) for stage in stages)
+    if number:
+        columns = ([stage.at(j) for stage in stages] for j in range(number))
+        return StageProfile.of(tuple(map(joined, columns)))
     total = {key: sum(getattr(stage, key) for stage in stages) for key in _SUMMED}
     for key in _SUMMED_WHERE_KNOWN:
         parts = [getattr(stage, key) for stage in stages]

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
+from ..errors import InputError
 from .ops import IntArray
 from .placement import Placement
 from .profile import Profile
@@ -22,7 +23,8 @@ class Objective(Enum):
 class Problem:
     """One instance: every valid schedule of it keeps the placement and the memory limit.
 
-    ``memory_limit`` is one number a rank, ``math.inf`` where there is none.
+    ``memory_limit`` is one number a rank, ``math.inf`` where there is none. Raises InputError where
+    the profile has numbers for another number of microbatches.
     """
 
     profile: Profile
@@ -30,6 +32,14 @@ class Problem:
     placement: Placement
     memory_limit: tuple[float, ...]
     objective: Objective = Objective.PERIOD
+
+    def __post_init__(self) -> None:
+        for s, stage in enumerate(self.profile.stages):
+            if stage.each and len(stage.each) != self.microbatches:
+                raise InputError(
+                    f"microbatches: expected {len(stage.each)}, as many as stages[{s}] has numbers "
+                    f"for, got {self.microbatches}"
+                )
 
     @classmethod
     def linear(

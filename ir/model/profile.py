@@ -6,9 +6,11 @@ Times are milliseconds, memory is bytes; any one consistent unit works.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +31,12 @@ _CAPPED = ("m_r", "m_o")  # by the part's M_B
 
 WHOLE = "full"
 """The name of the level that computes a whole forward again."""
+
+
+def is_share(name: str) -> bool:
+    """Whether a level is named by the share that it holds, such as ``41%``: these the runtime finds
+    itself, in the graph of a stage."""
+    return re.fullmatch("[1-9][0-9]?%", name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +63,8 @@ class StageProfile:
     until then; ``levels``: instead of them, several ways to do so. ``m_o``: what stays on the
     device of one that is offloaded; ``offload_bytes``: what moves, each way (None: M_B less
     ``m_o``). None where the stage cannot.
+
+    ``each``: the same of every microbatch where they are unlike; all else is their mean then.
     """
 
     t_f: float
@@ -74,6 +84,23 @@ class StageProfile:
     offload_bytes: float | None = None
     t_bw: float | None = None
     levels: tuple[Level, ...] = ()
+    each: tuple[StageProfile, ...] = ()
+
+    @classmethod
+    def of(cls, each: Sequence[StageProfile]) -> StageProfile:
+        """The stage of these microbatches: the one that they are all like, or their mean."""
+        first = each[0]
+        if all(one == first for one in each):
+            return first
+        return replace(first, **_means(each), each=tuple(each))
+
+    def at(self, microbatch: int) -> StageProfile:
+        """The times and sizes of one microbatch."""
+        return self.each[microbatch] if self.each else self
+
+    def changed(self, change: Callable[[StageProfile], StageProfile]) -> StageProfile:
+        """``change`` of the stage, or of it for every microbatch."""
+        return StageProfile.of(tuple(map(change, self.each))) if self.each else change(self)
 
     @property
     def all_levels(self) -> tuple[Level, ...]:
@@ -86,15 +113,32 @@ class StageProfile:
         """The level of that number; None where there are fewer."""
         return self.all_levels[number] if number < len(self.all_levels) else None
 
+    def part_at(self, number: int) -> str | None:
+        """The name of the level of that number; None where it computes the whole forward again."""
+        found = self.level(number)
+        return None if found is None or found.name == WHOLE else found.name
+
     @property
     def fused(self) -> float:
         """How long B and W take as one op."""
         return self.t_b + self.t_w if self.t_bw is None else self.t_bw
 
     @property
+    def moved(self) -> float:
+        """Bytes out to the host, or back, where it is offloaded."""
+        return self.m_b - (self.m_o or 0.0) if self.offload_bytes is None else self.offload_bytes
+
+    @property
     def saving(self) -> float:
         """Time saved where its F and its BW run at once; negative where that takes longer."""
         return 0.0 if self.t_fb is None else self.t_f + self.fused - self.t_fb
+
+
+def _means(each: Sequence[StageProfile]) -> dict[str, Any]:
+    """The mean of each figure that is not the same of all, where all have it."""
+    columns = {key.name: [getattr(one, key.name) for one in each] for key in fields(StageProfile)}
+    unlike = {key: column for key, column in columns.items() if column.count(column[0]) < len(each)}
+    return {key: math.fsum(column) / len(each) for key, column in unlike.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +161,7 @@ class Profile:
     ``memory_limit`` bounds activations, one number a rank; None is unlimited. ``host_link`` is each
     rank's own, as fast in both directions at once. ``tied``: groups of stages, each ascending, that
     share parameters. ``micro_batch``: sequences in the microbatches that were measured, None where
-    it is not known.
+    it is not known. ``microbatches``: how many there are, where it has a number for each of them.
     """
 
     stages: tuple[StageProfile, ...]
@@ -131,19 +175,22 @@ class Profile:
     data_parallel: DataParallel | None = None
     tied: tuple[tuple[int, ...], ...] = ()
     micro_batch: int | None = None
+    microbatches: int | None = None
 
     @property
     def num_stages(self) -> int:
         """How many stages there are, S."""
         return len(self.stages)
 
-    def offload_time(self, stage: int) -> float | None:
+    @property
+    def unlike(self) -> bool:
+        """Whether microbatches differ on any stage."""
+        return any(stage.each for stage in self.stages)
+
+    def offload_time(self, stage: int, microbatch: int = 0) -> float | None:
         """How long the stage's activations take out to the host, or back; None where they stay."""
-        of = self.stages[stage]
-        if self.host_link is None or of.m_o is None:
-            return None
-        moved = of.m_b - of.m_o if of.offload_bytes is None else of.offload_bytes
-        return self.host_link.delay(moved)
+        of = self.stages[stage].at(microbatch)
+        return None if self.host_link is None or of.m_o is None else self.host_link.delay(of.moved)
 
     def delays(self, size: float | None) -> FloatArray:
         """Delay from rank to rank (row: sender), shape (P, P), diagonal 0.
@@ -191,7 +238,8 @@ class Profile:
         """
         if chunks < 1:
             raise ValueError(f"cannot cut a stage into {chunks} chunks")
-        stages = tuple(_part(stage, 1.0 / chunks) for stage in self.stages for _ in range(chunks))
+        parts = [stage.changed(lambda one: _part(one, 1.0 / chunks)) for stage in self.stages]
+        stages = tuple(part for part in parts for _ in range(chunks))
         tied = tuple(
             tuple(stage * chunks + chunk for stage in group for chunk in range(chunks))
             for group in self.tied
@@ -203,12 +251,13 @@ class Profile:
         """Whether it is known of every stage how long a pair takes."""
         return all(stage.t_fb is not None for stage in self.stages)
 
-    def pair_time(self, forward: int, backward: int) -> float:
-        """Duration of the F of one stage and the BW of another (or the same) run at once.
+    def pair_time(self, forward: int, backward: int, first: int = 0, second: int = 0) -> float:
+        """Duration of the F of one stage and the BW of another (or the same) run at once, of the
+        ``first`` microbatch and the ``second``.
 
         The two save as much as the one of them that saves less, and take no less than either alone.
         """
-        f, b = self.stages[forward], self.stages[backward]
+        f, b = self.stages[forward].at(first), self.stages[backward].at(second)
         least = max(f.t_f, b.fused)
         return max(least, f.t_f + b.fused - min(f.saving, b.saving))
 

@@ -80,7 +80,7 @@ def _remat(facts: Facts, first: _First) -> Iterator[str]:
         if kind == "R" and facts.level(run) is None:
             level = f"level {run.level}" if facts.stage(s).levels or run.level else "t_r and m_r"
             yield f"{run} runs, but the profile has no {level} for stage {s}"
-        if kind == "O" and not facts.can_offload(s):
+        if kind == "O" and not facts.can_offload(s, j):
             yield f"{s}O{j} runs, but the profile has no host_link, or no m_o for stage {s}"
         if kind == "R" and ("O", s, j) in first:
             yield f"{s}R{j} runs beside {s}O{j}: what is recomputed cannot be offloaded"
@@ -146,23 +146,24 @@ def _partner(facts: Facts, run: Run) -> Run | None:
 def _duration(facts: Facts, run: Run) -> float:
     """A pair takes as long as both, less what their stages save, and no less than either."""
     other = _partner(facts, run)
-    alone = facts.duration(run.stage, run.kind)
+    alone = facts.duration(run)
     if run.kind == "R":
         level = facts.level(run)
         return level.t_r if level else 0.0
     if other is None:
         return alone
-    second = facts.duration(other.stage, other.kind)
-    saved = min(_saved(facts, run.stage), _saved(facts, other.stage))
+    second = facts.duration(other)
+    saved = min(_saved(facts, run), _saved(facts, other))
     return max(alone, second, alone + second - saved)
 
 
-def _saved(facts: Facts, stage: int) -> float:
-    """Time saved where the stage's F and BW run at once."""
-    at_once = facts.stage(stage).t_fb
+def _saved(facts: Facts, run: Run) -> float:
+    """Time saved where the microbatch's F and BW run at once on the op's stage."""
+    at_once = facts.stage(run.stage).t_fb
     if at_once is None:
         return 0.0
-    return facts.duration(stage, "F") + facts.duration(stage, "BW") - at_once
+    alone = facts.at(run.stage, run.microbatch).durations
+    return alone["F"] + alone["BW"] - at_once
 
 
 def _timing(facts: Facts, first: _First, waits: _Arrivals) -> Iterator[str]:
@@ -236,7 +237,7 @@ def _inputs(facts: Facts, first: _First, run: Run) -> Iterator[tuple[float, str]
         made = first.get((kind, stage, j))
         if made is None or made is run:
             continue
-        size = facts.stage(min(s, stage)).activation_bytes or 0.0  # both ways as large
+        size = facts.at(min(s, stage), j).activation_bytes  # both ways as large
         delay = facts.network.delay(made.rank, run.rank, size)
         yield made.end + delay, f"{made} of rank {made.rank} has come"
 
@@ -267,7 +268,8 @@ def _held(facts: Facts, row: list[Run]) -> Iterator[tuple[Run, float]]:
     held = 0.0
     again = {(run.stage, run.microbatch): facts.level(run) for run in row if run.kind == "R"}
     for run in row:
-        stage, level = facts.stage(run.stage), again.get((run.stage, run.microbatch))
+        stage = facts.at(run.stage, run.microbatch)
+        level = again.get((run.stage, run.microbatch))
         m_r, m_o = level.m_r if level else stage.m_b, stage.m_o or 0.0
         held += {
             "F": m_r,

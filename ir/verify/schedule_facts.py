@@ -68,12 +68,28 @@ class Move(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class MicrobatchFacts:
+    """Times and sizes of one microbatch on a stage.
+
+    ``durations``: how long each kind of op but R takes, in ms; no ``O`` and ``L`` where it cannot
+    be offloaded.
+    """
+
+    durations: dict[str, float]
+    m_b: float
+    m_w: float
+    t_r: float | None
+    m_r: float | None
+    m_o: float | None
+    activation_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """A schedule document, and what the verifiers read out of it.
 
-    ``durations``: how long each kind of op but R takes on a stage, in ms; no ``O`` and ``L`` where
-    it cannot be offloaded. They and the profile's stages have one entry that all stages share, or
-    one each.
+    ``each``: by stage and microbatch. It and the profile's stages have one entry that all stages
+    share, or one each, and each of ``each`` one that all microbatches share, or one each.
     """
 
     plan: ScheduleDocument
@@ -83,7 +99,7 @@ class Facts:
     order: list[list[Run]]
     pairs: list[list[int]]
     moves: list[Move]
-    durations: list[dict[str, float]]
+    each: list[list[MicrobatchFacts]]
 
     def stage(self, stage: int) -> StageDocument:
         stages = self.plan.profile.stages
@@ -94,15 +110,21 @@ class Facts:
         stage = self.stage(run.stage)
         if stage.levels:
             return stage.levels[run.level] if run.level < len(stage.levels) else None
-        if run.level or stage.t_r is None or stage.m_r is None:
+        own = self.at(run.stage, run.microbatch)
+        if run.level or own.t_r is None or own.m_r is None:
             return None
-        return LevelDocument(name="its only one", t_r=stage.t_r, m_r=stage.m_r)
+        return LevelDocument(name="its only one", t_r=own.t_r, m_r=own.m_r)
 
-    def duration(self, stage: int, kind: str) -> float:
-        return self.durations[stage if len(self.durations) > 1 else 0].get(kind, 0.0)
+    def at(self, stage: int, microbatch: int) -> MicrobatchFacts:
+        """The times and sizes of a microbatch on a stage."""
+        each = self.each[stage if len(self.each) > 1 else 0]
+        return each[microbatch if len(each) > 1 else 0]
 
-    def can_offload(self, stage: int) -> bool:
-        return "O" in self.durations[stage if len(self.durations) > 1 else 0]
+    def duration(self, run: Run) -> float:
+        return self.at(run.stage, run.microbatch).durations.get(run.kind, 0.0)
+
+    def can_offload(self, stage: int, microbatch: int) -> bool:
+        return "O" in self.at(stage, microbatch).durations
 
     @property
     def runs(self) -> list[Run]:
@@ -130,7 +152,7 @@ def schedule_facts(plan: ScheduleDocument, where: str) -> Facts:
         order,
         plan.pairs or [[] for _ in order],
         [_move(place, entry) for place, entry in enumerate(plan.transfers or ())],
-        [_durations(stage, plan.profile.host_link) for stage in plan.profile.stages],
+        [_each(stage, plan.profile.host_link) for stage in plan.profile.stages],
     )
 
 
@@ -158,11 +180,28 @@ def _move(place: int, entry: Mapping[str, Any]) -> Move:
     return Move(place, entry["tensor"], room=room, blocks=blocks, **ends, **numbers)
 
 
-def _durations(stage: StageDocument, host: LinkDocument | None) -> dict[str, float]:
-    fused = stage.t_b + stage.t_w if stage.t_bw is None else stage.t_bw
-    times = {"F": stage.t_f, "B": stage.t_b, "W": stage.t_w, "BW": fused}
-    if host is None or stage.m_o is None:
-        return times
-    moved = stage.m_b - stage.m_o if stage.offload_bytes is None else stage.offload_bytes
-    copying = (host.latency or 0.0) + moved / 1e6 / host.gigabytes_per_second
-    return times | {"O": copying, "L": copying}
+def _each(stage: StageDocument, host: LinkDocument | None) -> list[MicrobatchFacts]:
+    """One entry where all microbatches are alike, else one each."""
+    return [_of_microbatch(stage, host, j) for j in range(stage.microbatches or 1)]
+
+
+def _of_microbatch(
+    stage: StageDocument, host: LinkDocument | None, microbatch: int
+) -> MicrobatchFacts:
+    def own(value: float | list[float]) -> float:
+        return value[microbatch] if isinstance(value, list) else value
+
+    def maybe(value: float | list[float] | None) -> float | None:
+        return None if value is None else own(value)
+
+    t_b, t_w, t_bw, m_b = own(stage.t_b), own(stage.t_w), maybe(stage.t_bw), own(stage.m_b)
+    m_o, moved = maybe(stage.m_o), maybe(stage.offload_bytes)
+    times = {"F": own(stage.t_f), "B": t_b, "W": t_w, "BW": t_b + t_w if t_bw is None else t_bw}
+    if host is not None and m_o is not None:
+        moved = m_b - m_o if moved is None else moved
+        copying = (host.latency or 0.0) + moved / 1e6 / host.gigabytes_per_second
+        times |= {"O": copying, "L": copying}
+    sent = maybe(stage.activation_bytes) or 0.0
+    return MicrobatchFacts(
+        times, m_b, own(stage.m_w), maybe(stage.t_r), maybe(stage.m_r), m_o, sent
+    )

@@ -18,6 +18,7 @@ from pipeloom.ir.model.profile import Link, Links, Profile
 from pipeloom.ir.model.schedule import Schedule, TransferKind
 from pipeloom.ir.model.transfers import delay_matrix
 from pipeloom.solver.bounds import lower_bound
+from pipeloom.solver.bounds.general import busy
 from pipeloom.solver.core.options import Memory
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.optimize import optimize
@@ -102,8 +103,7 @@ def enough_memory(problem: Problem) -> Enough | None:
 
 def bubble(problem: Problem, cost: float) -> float:
     """The bubble rate of a schedule of ``cost``; 0 where nothing takes any time."""
-    costs = Costs.of(problem)
-    work = float(costs.durations[:3].sum()) * problem.microbatches
+    work = float(busy(problem).sum())
     return 1.0 - work / (problem.ranks * cost) if cost > 0 else 0.0
 
 
@@ -178,10 +178,11 @@ def _found(
 
 def _largest(problem: Problem) -> list[float]:
     """The largest M_B of each rank's stages; of a rank that runs all stages, their sum."""
-    stages = problem.profile.stages
+    columns = range(problem.microbatches if problem.profile.unlike else 1)
+    most = [max(stage.at(j).m_b for j in columns) for stage in problem.profile.stages]
     if problem.placement.passing is Passing.WEIGHTS:
-        return [sum(stage.m_b for stage in stages)] * problem.ranks
-    return [max((stages[s].m_b for s in here), default=0.0) for here in _stages_run(problem)]
+        return [sum(most)] * problem.ranks
+    return [max((most[s] for s in here), default=0.0) for here in _stages_run(problem)]
 
 
 def _stages_run(problem: Problem) -> list[list[int]]:

@@ -11,13 +11,14 @@ from typing import Any, TypeAlias, TypeVar
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.fields import MOST_PAIRS
+from pipeloom.ir.formats.profile_document import EACH
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.units import counted
 
-from ..solving.progress import Event, Listener, Note
+from ..solving.progress import Event, Listener, Note, unheard
 from .documents import Document, read_document
 from .placement_spec import PlacementSpec
 
@@ -42,6 +43,10 @@ class ProfileSource:
             self._document, self.where = read_document(given, "profile")
         else:
             raise TypeError(f"profile: expected a profile or its file, got {given!r}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """In another process it tells nobody."""
+        return self.__dict__ | {"_tell": unheard}
 
     @classmethod
     def of(cls, given: ProfileLike | ProfileSource, progress: Listener | None) -> ProfileSource:
@@ -82,6 +87,23 @@ class ProfileSource:
         from pipeloom.ir.formats.layered_profile_json import dump_layers, parse_layers
 
         return self._read(LayeredProfile, parse_layers, dump_layers)
+
+    def number(self, microbatches: int | None) -> int:
+        """How many microbatches there are: as given, or as many as the profile has numbers for.
+
+        Raises InputError where neither says so, or they differ.
+        """
+        found = (self.stages if self.has_stages else self.layers.cluster).microbatches
+        if found is None and microbatches is None:
+            raise InputError(
+                f"microbatches: missing; expected a number, as {self.where} has none a microbatch"
+            )
+        if found is not None and microbatches not in (None, found):
+            raise InputError(
+                f"microbatches: expected {found}, as many as the lists in {self.where} have "
+                f"numbers, got {microbatches}"
+            )
+        return (found or 0) if microbatches is None else microbatches
 
     def _read(
         self,
@@ -173,16 +195,21 @@ def with_remat(profile: Profile, recompute: str, offload: str, missing: str) -> 
 
 def _at_level(profile: Profile, name: str) -> Profile:
     """The profile with one level of recomputation, of the stages that have it."""
-    stages = tuple(
-        replace(
-            stage,
-            t_r=None,
-            m_r=None,
-            levels=tuple(level for level in stage.all_levels if level.name == name),
-        )
-        for stage in profile.stages
-    )
-    return replace(profile, stages=stages)
+
+    def change(stage: StageProfile) -> StageProfile:
+        levels = tuple(level for level in stage.all_levels if level.name == name)
+        return replace(stage, t_r=None, m_r=None, levels=levels)
+
+    return replace(profile, stages=tuple(stage.changed(change) for stage in profile.stages))
+
+
+def check_alike(profile: Profile, where: str, what: str) -> None:
+    """Raises InputError, naming the first list, where microbatches are unlike and ``what`` is for
+    those that are alike."""
+    for s, stage in enumerate(profile.stages):
+        for key in EACH:
+            if len({getattr(one, key) for one in stage.each}) > 1:
+                raise InputError(f"{where}[{s}]: {key}: expected one number for {what}, got a list")
 
 
 def stages_of(

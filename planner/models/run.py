@@ -101,7 +101,7 @@ class TrainingRun:
         degrees that do not divide each other, the GPUs, the model or the batch.
         """
         values = RunValues(given, (*KEYS, *_TOO))
-        run = cls(**_plain(values, model))
+        run = cls(**plain_fields(values, model))
         values.raise_faults()
         run = _with_degrees(run, values, model)
         values.raise_faults()
@@ -152,7 +152,7 @@ _TOO = ("microbatches", "local_batch")
 """Other words for the batch: microbatches of a replica, sequences of a replica."""
 
 
-def _plain(values: RunValues, model: Model) -> dict[str, Any]:
+def plain_fields(values: RunValues, model: Model) -> dict[str, Any]:
     """The fields that depend on no other one."""
     gpu = values.get("gpu")
     if gpu is not None and not isinstance(gpu, str):

@@ -76,6 +76,11 @@ def _faults_of_layers(run: TrainingRun, model: Model) -> Iterator[str]:
             f"layers_per_stage: expected {counted(run.stages, 'number')} that sum to {run.layers}, "
             f"or {run.layers + 2} with embedding and head, got {list(run.layers_per_stage)}"
         )
+    elif 0 in run.layers_per_stage[1:-1]:
+        yield (
+            "layers_per_stage: expected a layer in each stage between the first and the last, "
+            f"got {list(run.layers_per_stage)}"
+        )
 
 
 def _faults_of_widths(run: TrainingRun, model: Model) -> Iterator[str]:

@@ -19,7 +19,7 @@ from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.optimize import Solving
 from pipeloom.solver.placement.search import Chosen, TriedPlacement, best_placement
 from pipeloom.solver.placement.successive_halving import Known
-from pipeloom.solver.portfolio import cores
+from pipeloom.solver.portfolio import workers_abreast
 
 from ..answer import Answer, Candidate, NothingFits
 from ..solving.cache import Question
@@ -63,7 +63,7 @@ def plan_placement(
         objective=objective,
         copies=copies,
         kinds=kinds,
-        abreast=cores(),
+        abreast=workers_abreast(),
         should_stop=search.options.should_stop,
         begins=partial(_announce, search, limits),
     )

@@ -10,11 +10,12 @@ allocator and libraries take beside tensors, by the cluster's calibration.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pipeloom.ir.model.ops import OpKind
 
+from ..clusters.efficiency import Efficiency
 from ..models.run import Sharding
 from ..models.work import LayerWork
 from .step import StepTimes
@@ -42,31 +43,46 @@ class RankMemory:
 
 def memory_of(step: StepTimes) -> tuple[RankMemory, ...]:
     """The memory of each rank of the pipeline."""
+    reached, held = step.cluster.efficiency, step.activation_bytes
+    return tuple(_with_reserve(reached, each, float(held[r])) for r, each in _all_but_held(step))
+
+
+def rooms_of(step: StepTimes) -> tuple[float, ...]:
+    """Bytes that the activations of each rank may take: what its device has beside all else, of
+    which the allocator takes its share too."""
+    reached, device = step.cluster.efficiency, step.cluster.gpu.memory_gib
+    tensors = (device - reached.context_gib) * GIB / (1 + reached.fragmentation)
+    return tuple(max(0.0, tensors - each.total) for _, each in _all_but_held(step))
+
+
+def _all_but_held(step: StepTimes) -> Iterator[tuple[int, RankMemory]]:
+    """Each rank with its memory, without activations and reserve."""
     owners = step.setup.owners
-    ranks = range(step.setup.run.pp)
-    return tuple(
-        _rank(step, tuple(s for s, owner in enumerate(owners) if owner == rank), rank)
-        for rank in ranks
-    )
+    for rank in range(step.setup.run.pp):
+        yield rank, _rank(step, tuple(s for s, owner in enumerate(owners) if owner == rank))
 
 
-def _rank(step: StepTimes, stages: tuple[int, ...], rank: int) -> RankMemory:
+def _with_reserve(reached: Efficiency, rank: RankMemory, held: float) -> RankMemory:
+    found = {**rank.bytes, "activations": held}
+    reserve = reached.fragmentation * sum(found.values()) + reached.context_gib * GIB
+    return RankMemory(rank.stages, found | {"reserve": reserve})
+
+
+def _rank(step: StepTimes, stages: tuple[int, ...]) -> RankMemory:
     states = [step.setup.states[s] for s in stages]
     works = [work for s in stages for work in step.setup.work.stages[s]]
     fetched = 2 if step.setup.run.sharding is Sharding.FSDP else 1
-    found = {
+    known = {
         "weights": sum(each.weights for each in states),
         "gradients": sum(each.gradients for each in states),
         "optimizer": sum(each.optimizer for each in states),
-        "activations": float(step.activation_bytes[rank]),
+        "activations": 0.0,
         "gathered": fetched * max(each.gathered for each in states),
-        "workspace": max(map(_beside, works)),
+        "workspace": max(map(beside, works)),
     }
-    reached = step.cluster.efficiency
-    reserve = reached.fragmentation * sum(found.values()) + reached.context_gib * GIB
-    return RankMemory(stages, found | {"reserve": reserve})
+    return RankMemory(stages, known)
 
 
-def _beside(work: LayerWork) -> float:
+def beside(work: LayerWork) -> float:
     """Bytes beside M_B while the layer runs."""
     return work.m_r + work.workspace + sum(t.bytes for t in work.held if t.made is OpKind.B)

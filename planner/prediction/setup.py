@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, reduce
+from functools import cache, cached_property, lru_cache, reduce
 from math import inf
 from operator import add
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import IntArray, OpKind, fields_of, offsets_of
+from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Updates
 from pipeloom.ir.units import counted
@@ -24,7 +25,7 @@ from ..models.layers import work_of
 from ..models.model import Model
 from ..models.precision import Precision
 from ..models.reading import ModelLike, read_model
-from ..models.run import TrainingRun
+from ..models.run import Sharding, TrainingRun
 from ..models.states import States, states_of
 from ..models.work import Attention, Gemm, Kernel, LayerWork, ModelWork, WorkKind
 from .kernel_times import RATES
@@ -50,11 +51,8 @@ class Setup:
         Raises InputError where the run does not fit the model.
         """
         known = read_model(model)
-        keys = dict(run)
-        if known.positions:
-            keys = {"attention": "unfused", "sequence_parallel": False} | keys
-        found = TrainingRun.of(keys, known)
-        _check_precision(found.precision, cluster)
+        found = TrainingRun.of(usual(known) | dict(run), known)
+        check_precision(found.precision, cluster)
         if found.microbatches * found.stages > MOST_PAIRS:
             most = MOST_PAIRS // found.stages
             raise InputError(
@@ -66,8 +64,7 @@ class Setup:
     @cached_property
     def work(self) -> ModelWork:
         """All layers' work on one rank; equal layers are one object, of other setups too."""
-        found = work_of(self.model, self.run)
-        return replace(found, layers=tuple(_LAYERS.setdefault(work, work) for work in found.layers))
+        return ModelWork(layers_of(self.model, self.run), self.run.layers_by_stage)
 
     @property
     def model_flops(self) -> float:
@@ -116,10 +113,7 @@ class Setup:
     @cached_property
     def owners(self) -> tuple[int, ...]:
         """The rank of each stage."""
-        placed = self.order.schedule.problem.placement.matrix(
-            self.run.stages, self.run.microbatches
-        )
-        return tuple(placed[:, 0].tolist())
+        return placement_of(self.run).owners
 
     def shape(self, work: LayerWork) -> str:
         """A name for all that the time of ``work`` depends on, but for 16-bit formats."""
@@ -150,7 +144,12 @@ class Setup:
         return OpOrder(build_family(name, profile, run.microbatches, memory_limit=inf))
 
 
-def _check_precision(precision: Precision, cluster: Cluster) -> None:
+def usual(model: Model) -> dict[str, Any]:
+    """The defaults of a run that depend on the model."""
+    return {"attention": "unfused", "sequence_parallel": False} if model.positions else {}
+
+
+def check_precision(precision: Precision, cluster: Cluster) -> None:
     gpu = cluster.gpu
     if not gpu.has(RATES[precision]):
         known = ", ".join(each for each in Precision if gpu.has(RATES[each]))
@@ -167,6 +166,33 @@ def _flops(kernel: Kernel) -> float:
 
 
 _LAYERS: dict[LayerWork, LayerWork] = {}
+
+
+def layers_of(model: Model, run: TrainingRun) -> tuple[LayerWork, ...]:
+    """All layers' work on one rank; equal layers are one object, of other runs too."""
+    sharding = run.sharding if run.sharding is Sharding.FSDP else Sharding.NONE
+    cut = min(run.pp, 2) if model.tied else 1
+    plain = replace(run, gpu=None, gpus=1, dp=1, vp=1, pp=cut, global_batch=1)
+    return _layers(model, replace(plain, layers_per_stage=None, schedule="", sharding=sharding))
+
+
+@cache
+def _layers(model: Model, run: TrainingRun) -> tuple[LayerWork, ...]:
+    """The layers of a run without what none depends on."""
+    return tuple(_LAYERS.setdefault(work, work) for work in work_of(model, run).layers)
+
+
+def placement_of(run: TrainingRun) -> Placement:
+    """The rank of each stage, which the run's family says."""
+    return _placement(_named(run.schedule, run.vp), run.pp, run.vp)
+
+
+@lru_cache(maxsize=256)
+def _placement(family: str, ranks: int, chunks: int) -> Placement:
+    return find_family(family).placed(Profile((_EQUAL,) * (ranks * chunks), ranks))[1]
+
+
+_EQUAL = StageProfile(1.0, 1.0, 1.0, 1.0, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,8 +223,7 @@ def _named(family: str, chunks: int) -> str:
 
 @lru_cache(maxsize=256)
 def _order(family: str, ranks: int, chunks: int, microbatches: int) -> OpOrder:
-    stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.0)
-    profile = Profile((stage,) * (ranks * chunks), ranks)
+    profile = Profile((_EQUAL,) * (ranks * chunks), ranks)
     try:
         found = build_family(_named(family, chunks), profile, microbatches)
     except InputError as error:

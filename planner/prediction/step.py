@@ -56,14 +56,15 @@ class StepTimes:
     def layers(self) -> dict[int, LayerTimes]:
         """The times of each different layer, by the identity of its work."""
         return {
-            id(work): self._layer(work)
+            id(work): self.layer(work)
             for work in {id(w): w for w in self.setup.work.layers}.values()
         }
 
-    def _layer(self, work: LayerWork) -> LayerTimes:
+    def layer(self, work: LayerWork) -> LayerTimes:
+        """The times of a layer, measured over calculated time of its shape counted in."""
         factor = self.cluster.efficiency.shapes.get(self.setup.shape(work), 1.0)
         run = self.setup.run
-        key = id(work), (run.tp, run.cp, run.ep, run.etp, run.dp), factor
+        key = id(work), (run.tp, run.cp, run.ep, run.etp), factor
         if key not in self.memo:
             self.memo[key] = layer_times(work, self.kernels, self.messages, factor)
         return self.memo[key]
@@ -71,20 +72,20 @@ class StepTimes:
     @cached_property
     def profile(self) -> Profile:
         """The pipeline profile: one entry a stage, links between the ranks of one replica."""
-        return self._profile((self.planned or self.setup.order).splits)
+        return self.profile_for((self.planned or self.setup.order).splits)
 
     @cached_property
     def safe_profile(self) -> Profile:
         """The same, of which every schedule's memory holds: M_B is no less than M_W."""
-        return self._profile(True)
+        return self.profile_for(True)
 
     @property
     def raised(self) -> tuple[int, ...]:
         """The stages whose M_B is raised there."""
-        pairs = zip(self.safe_profile.stages, self._profile(False).stages, strict=True)
+        pairs = zip(self.safe_profile.stages, self.profile_for(False).stages, strict=True)
         return tuple(s for s, (safe, own) in enumerate(pairs) if safe.m_b > own.m_b)
 
-    def _profile(self, splits: bool) -> Profile:
+    def profile_for(self, splits: bool) -> Profile:
         calculated = map(self._stage, self.setup.counted_stages)
         costs = self._measured_stages() if self.measured else calculated
         held = (_held(stage, splits) for stage in costs)
@@ -162,6 +163,11 @@ class StepTimes:
     def activation_bytes(self) -> FloatArray:
         """The most that each rank's microbatches hold at once, (P,)."""
         return self._simulated[1]
+
+    @property
+    def makespan(self) -> float:
+        """Milliseconds to the end of the last op of all ranks."""
+        return float(self._simulated[0].max())
 
     @cached_property
     def ends(self) -> tuple[StepTail, ...]:

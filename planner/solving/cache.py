@@ -115,10 +115,40 @@ class ScheduleCache:
         """Writes an answer, and ``more`` facts of it; a note says where it cannot be written."""
         content = {"schedule": dump_schedule(schedule), **({} if more is None else {"more": more})}
         entry = {"format": FORMAT, "version": 1, "digest": digest(content), **content}
+        self.write(question.key, entry)
+
+    def write(self, key: str, entry: dict[str, Any]) -> None:
         try:
-            write_json(entry, str(self.path(question)))
+            write_json(entry, str(self._folder / f"{key}.json"))
         except InputError as error:
             self._note(f"cache: {error}")
+
+
+class NotKeptError(Exception):
+    """An answer is not in the cache."""
+
+
+class KeptAnswers(ScheduleCache):
+    """A cache that is only read: where it has no answer a solve ends with NotKeptError."""
+
+    def find_more(self, question: CacheQuestion) -> tuple[Schedule, dict[str, Any]]:
+        found = super().find_more(question)
+        if found is None:
+            raise NotKeptError
+        return found
+
+
+class NewAnswers(ScheduleCache):
+    """A cache on another machine, which is empty: its ``entries`` by key are written here."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, dict[str, Any]] = {}
+
+    def find_more(self, question: CacheQuestion) -> None:
+        return None
+
+    def write(self, key: str, entry: dict[str, Any]) -> None:
+        self.entries[key] = entry
 
 
 def _checked(entry: dict[str, Any], question: CacheQuestion) -> tuple[Schedule, dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -53,7 +54,26 @@ class Searched:
         return f"{self.name}: {self.ending}" if self.name else self.ending
 
 
-Event: TypeAlias = Note | Searching | Searched
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How many of several solves are done, after so many seconds."""
+
+    done: int
+    of: int
+    seconds: float
+
+    @property
+    def seconds_left(self) -> float:
+        """An estimate: the others take as long as those done did."""
+        return self.seconds * (self.of / self.done - 1)
+
+    def __str__(self) -> str:
+        left = timedelta(seconds=round(self.seconds_left))
+        more = f", about {left} left" if self.done < self.of else ""
+        return f"{self.done} of {self.of} solved in {self.seconds:.1f} s{more}"
+
+
+Event: TypeAlias = Note | Searching | Searched | Finished
 """``str(event)`` is a line of text."""
 Listener: TypeAlias = Callable[[Event], None]
 
@@ -66,7 +86,9 @@ def labelled(label: str, listener: Listener) -> Listener:
     """``listener`` of one of several plans: ``label`` stands in front of the names of searches."""
 
     def listen(event: Event) -> None:
-        if isinstance(event, Note):
+        if isinstance(event, Finished):
+            listener(event)
+        elif isinstance(event, Note):
             listener(replace(event, text=f"{label}: {event.text}"))
         else:
             name = f"{label}: {event.name}" if event.name else label

@@ -31,14 +31,16 @@ class CachedSearch:
 
     @classmethod
     def of(
-        cls, options: SolveOptions, cache: str | None, progress: Listener | None
+        cls, options: SolveOptions, cache: str | ScheduleCache | None, progress: Listener | None
     ) -> CachedSearch:
-        """The same with the cache in a folder; with none where all is recomputed, which is no part
-        of what a cache is asked. Raises InputError where there can be no such folder."""
+        """The same with a cache, or the one in a folder; with none where all is recomputed, which
+        is no part of what a cache is asked. Raises InputError where there can be no such folder."""
         tell = progress or unheard
         if not cache or options.recompute_all:
             return cls(options, progress=tell)
-        return cls(options, ScheduleCache(cache, lambda line: tell(Note(line))), tell)
+        if isinstance(cache, str):
+            cache = ScheduleCache(cache, lambda line: tell(Note(line)))
+        return cls(options, cache, tell)
 
     @property
     def stopped(self) -> bool:

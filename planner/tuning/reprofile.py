@@ -11,6 +11,8 @@ from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 
+from ..inputs.problem_setup import check_alike
+
 Times = dict[tuple[OpKind, int, int], float]
 """By kind, stage and level."""
 
@@ -23,8 +25,10 @@ def reprofile(traces: Sequence[Schedule]) -> Profile:
     them. Where a stage ran fused BWs alone, T_B and T_W have the share of it that they had in the
     old profile (half each where that was 0). Where none was recomputed, or none at a level, T_R is
     to T_F as it was, and so is T_FB to all three. Sizes, limits and links stay as they are.
+    Raises InputError for microbatches that are unlike.
     """
     profile, took = traces[0].problem.profile, _medians(traces)
+    check_alike(profile, "profile: stages", "medians of what was measured")
     stages = tuple(_stage(old, s, took) for s, old in enumerate(profile.stages))
     return replace(profile, stages=stages)
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model import program as ir
-from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.ops import Op, OpKind, pack
 from pipeloom.ir.units import counted
 
 from ..errors import ExecutionError
@@ -70,7 +70,7 @@ class Executor:
         label: str = "",
     ) -> None:
         self.program, self._label = program, label
-        self._least = Costs.of(program.schedule.problem).durations / 1e3 if pace else None
+        self._paced = Costs.of(program.schedule.problem) if pace else None
         self._transport = transport
         self._memory = memory
         self._cells, self._runners, self._routing = cells, runners, routing
@@ -179,8 +179,8 @@ class Executor:
         op = compute.op
         cell, runner = self._cells[op.stage, op.microbatch], self._runners[op.stage]
         run: Call = partial(calls(runner, op.kind, cell), cell)
-        if self._least is not None and not op.kind.copies:
-            run = partial(_stretched, run, float(self._least[op.kind, op.stage]))
+        if self._paced is not None and not op.kind.copies:
+            run = partial(_stretched, run, float(self._paced.of_ops(pack([op]))[0]) / 1e3)
         timed = [self.clock.timed(run, self._marks)]
         self._marks += 2
         hand_over = self._hand_over(op, cell)

@@ -18,7 +18,7 @@ from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.autograd.variable import Variable
 from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode
@@ -90,7 +90,7 @@ class Deferral(TorchFunctionMode):
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         super().__init__()
-        self._parameters = frozenset(id(p) for p in parameters if not _accumulates_by_hook(p))
+        self._parameters = frozenset(id(p) for p in parameters if not AccumulationHooks([p]))
 
     def into(self, queue: WeightQueue) -> Self:
         """The mode that fills ``queue``."""
@@ -147,23 +147,32 @@ def hooked(parameter: nn.Parameter) -> bool:
     return bool(
         parameter._backward_hooks
         or parameter._post_accumulate_grad_hooks
-        or _accumulates_by_hook(parameter)
+        or AccumulationHooks([parameter])
     )
 
 
-def _accumulates_by_hook(parameter: nn.Parameter) -> bool:
-    """Whether others hook in where autograd adds to its gradient, as wrappers that reduce it do.
+class AccumulationHooks:
+    """The hooks where autograd adds to the gradients of ``parameters``, as of wrappers that reduce
+    them; false while there are none.
 
     torch does not tell, but what it keeps hooks in it shows to whoever adds one.
     """
-    if not parameter.requires_grad:
-        return False
-    node = get_gradient_edge(parameter).node
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self._nodes = [get_gradient_edge(p).node for p in parameters if p.requires_grad]
+        self._hooks = [hooks for node in self._nodes for hooks in _hooks_of(node)]
+
+    def __bool__(self) -> bool:
+        return any(map(len, self._hooks))
+
+
+def _hooks_of(node: Node) -> list[Mapping[int, object]]:
+    """The dicts that torch keeps the node's hooks in."""
     own = [node.register_hook(_nothing), node.register_prehook(_nothing)]
-    hooked = any(len(handle.hooks_dict_ref() or ()) > 1 for handle in own)
+    found = [handle.hooks_dict_ref() or {} for handle in own]
     for handle in own:
         handle.remove()
-    return hooked
+    return found
 
 
 def _nothing(*_: object) -> None:

@@ -28,6 +28,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import checkpoint
 
 Flat = Callable[..., Sequence[Tensor]]
@@ -82,7 +83,11 @@ class _Computation(nn.Module):
         self._function = function
 
     def forward(self, *arguments: Tensor) -> Sequence[Tensor]:
-        return self._function(*arguments)
+        before = torch.initial_seed()
+        found = self._function(*arguments)
+        if torch.initial_seed() != before:  # told here: torch puts its state back after a trace
+            raise TraceError(_DRAWN)
+        return found
 
 
 def export_joint(
@@ -139,6 +144,25 @@ def _undrawn() -> Iterator[None]:
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])
+
+
+@contextmanager
+def unseeded(own: Iterable[torch.Generator], *, alone: bool) -> Iterator[None]:
+    """A context after which torch's generators, and a stage's ``own``, are as before.
+
+    Raises TraceError where one was seeded or set to a state: draws alone are calls of the graph.
+    ``alone``: no other thread draws meanwhile.
+    """
+    generators = [*own, *([torch.default_generator] if alone else [])]
+    before = [generator.get_state() for generator in generators]
+    try:
+        started = [generator.manual_seed(_SEED).get_state() for generator in generators]
+        yield
+        if not all(g.get_state().equal(s) for g, s in zip(generators, started, strict=True)):
+            raise TraceError(_DRAWN)
+    finally:
+        for generator, state in zip(generators, before, strict=True):
+            generator.set_state(state)
 
 
 _SEED = 2_718_281_828
@@ -292,13 +316,15 @@ def _seeded(*_: Any) -> None:
     raise TraceError(_DRAWN)
 
 
+_SEEDING = {
+    torch: ("manual_seed", "seed", "set_rng_state"),
+    torch.random: ("manual_seed", "seed", "set_rng_state"),
+    torch.cuda: ("manual_seed", "manual_seed_all", "set_rng_state", "set_rng_state_all"),
+}
 _REPLACED: list[tuple[Any, str, Any]] = [
     (checkpoint, "_checkpoint_without_reentrant_generator", _without_reentrant),
     (checkpoint, "CheckpointFunction", _Reentrant),
-    (torch, "manual_seed", _seeded),
-    (torch.random, "manual_seed", _seeded),
-    (torch.cuda, "manual_seed", _seeded),
-    (torch.cuda, "manual_seed_all", _seeded),
+    *((place, name, _seeded) for place, names in _SEEDING.items() for name in names),
     (meta, "_meta_grouped_mm_common", _grouped_in_any),
 ]
 
@@ -398,6 +424,20 @@ def direct(target: Any) -> Any:
     return target._op if isinstance(target, torch._ops.OpOverload) else target
 
 
+@contextmanager
+def _with_shapes(mode: FakeTensorMode | None) -> Iterator[None]:
+    """A context in which the mode has an environment of shapes, all of them fixed: without one
+    Inductor keeps nothing for graphs that are alike."""
+    if mode is None:
+        yield
+        return
+    before, mode.shape_env = mode.shape_env, mode.shape_env or ShapeEnv()
+    try:
+        yield
+    finally:
+        mode.shape_env = before
+
+
 def compiled(
     graph: fx.Graph, module: fx.GraphModule, inputs: Sequence[Tensor]
 ) -> Callable[[list[Tensor]], Sequence[Tensor]]:
@@ -421,7 +461,7 @@ def compiled(
             ends: Any = output.args[0]
             output.meta["user_visible_output_idxs"] = list(range(len(ends)))
             context = torch._guards.TracingContext(mode)
-            with torch._guards.tracing(context):
+            with torch._guards.tracing(context), _with_shapes(mode):
                 return compile_fx_inner(traced, list(inputs))
     except Exception as error:
         raise TraceError(f"Inductor does not compile it: {_why(error)}") from error

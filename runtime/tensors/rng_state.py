@@ -8,17 +8,22 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 
 from .microbatches import tensors
 
 
 class RandomState:
-    """The states, now, of the generators that a computation on ``devices`` draws from."""
+    """The states, now, of the generators that a computation on ``devices`` draws from, and of its
+    ``own``."""
 
-    def __init__(self, devices: Iterable[torch.device]) -> None:
+    def __init__(
+        self, devices: Iterable[torch.device], own: Iterable[torch.Generator] = ()
+    ) -> None:
         self._devices = sorted({x.index or 0 for x in devices if x.type == "cuda"})
         self._cpu = torch.get_rng_state()
         self._cuda = [torch.cuda.get_rng_state(device) for device in self._devices]
+        self._own = [(generator, generator.get_state()) for generator in own]
 
     def drawn(self) -> bool:
         """Whether any number has been drawn since."""
@@ -31,14 +36,27 @@ class RandomState:
         torch.set_rng_state(self._cpu)
         for device, state in zip(self._devices, self._cuda, strict=True):
             torch.cuda.set_rng_state(state, device)
+        for generator, state in self._own:
+            generator.set_state(state)
 
     @contextmanager
     def again(self) -> Iterator[None]:
         """A context that draws the same numbers once more; after it all goes on as if none had been
         drawn."""
-        with torch.random.fork_rng(self._devices):
-            self.restore()
-            yield
+        after = [(generator, generator.get_state()) for generator, _ in self._own]
+        try:
+            with torch.random.fork_rng(self._devices):
+                self.restore()
+                yield
+        finally:
+            for generator, state in after:
+                generator.set_state(state)
+
+
+def generators_of(module: nn.Module) -> list[torch.Generator]:
+    """The generators of random numbers that modules have as attributes."""
+    held = (vars(part).values() for part in module.modules())
+    return [x for values in held for x in values if isinstance(x, torch.Generator)]
 
 
 def devices_of(values: Iterable[Any]) -> set[torch.device]:

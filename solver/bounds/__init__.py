@@ -19,7 +19,8 @@ from ..core.bound import Bound
 from ..core.decomposition import different_parts
 from ..core.linear_instance import LinearInstance
 from ..core.overlap_relaxation import least_times, overlap_work
-from ..core.relaxations import has_remat, relaxed, relaxed_at_backwards, unfused
+from ..core.relaxations import has_remat, plain, relaxed, relaxed_at_backwards, unfused
+from ..core.unlike import check_unpaired, least
 from .bidirectional import visits_head_tail, visits_throughput
 from .feasibility import check_feasible
 from .general import critical_path, work
@@ -35,6 +36,7 @@ from .linear import head_tail
 from .low_memory.activation_slots import slots
 from .low_memory.crossings import crossings
 from .remat import recomputed_or_held, recomputed_or_idle
+from .unlike import unlike_bounds
 from .weight_arrival import weight_arrivals
 
 
@@ -88,6 +90,9 @@ def lower_bounds(problem: Problem) -> Iterator[Bound]:
     :data:`REMAT`, one in which pairs save time by :func:`..core.overlap_relaxation.least_times`.
     """
     check_feasible(problem)
+    if problem.profile.unlike:
+        yield from _unlike(problem)
+        return
     if overlap_saves(problem):
         words = "the busiest rank runs one op or pair at a time"
         yield Bound(overlap_work(unfused(problem)), "work", words)
@@ -96,6 +101,20 @@ def lower_bounds(problem: Problem) -> Iterator[Bound]:
         yield from plain_bounds(least_times(relaxed_at_backwards(problem)))
         for bound in REMAT:
             yield bound(least_times(unfused(problem)))
+
+
+def _unlike(problem: Problem) -> Iterator[Bound]:
+    """The bounds where microbatches are unlike, and those of the least of them.
+
+    Raises InputError for pairs, about which they say nothing.
+    """
+    check_unpaired(problem)
+    bare = plain(unfused(problem))
+    yield work(bare)
+    yield critical_path(bare)
+    if problem.placement.passing is Passing.ACTIVATIONS and not has_remat(problem):
+        yield from unlike_bounds(bare)
+    yield from lower_bounds(least(problem))
 
 
 def work_bound(problem: Problem) -> Bound:

@@ -35,7 +35,8 @@ def work(problem: Problem) -> Bound:
 def busy(problem: Problem) -> FloatArray:
     """The summed duration of each rank's ops, shape (P,)."""
     costs = Costs.of(problem)
-    per_op = np.broadcast_to(costs.durations[:3].sum(axis=0)[:, None], costs.owner.shape)
+    of_pairs = costs.durations[:3].sum(axis=0).reshape(problem.stages, -1)
+    per_op = np.broadcast_to(of_pairs, costs.owner.shape)
     return np.bincount(costs.owner.ravel(), weights=per_op.ravel(), minlength=problem.ranks).astype(
         np.float64
     )
@@ -49,14 +50,16 @@ def critical_path(problem: Problem) -> Bound:
     the first and the last of them, and so at most the period too.
     """
     costs = Costs.of(problem)
-    delays = float((costs.into_f + costs.into_b).sum(axis=0).max())
-    value = float(costs.durations[:2].sum() + costs.durations[2, 0] + delays)
+    delays = (costs.into_f + costs.into_b).sum(axis=0)
+    computes = costs.durations[:2].sum(axis=(0, 1)) + costs.durations[2, 0]
+    value = float((computes + delays).max())
+    j = int((computes + delays).argmax())
     return Bound(
         value,
         "critical-path",
         "one microbatch passes all stages and comes back",
         numbers=lambda: [
             f"one microbatch alone passes {counted(problem.stages, 'stage')} and comes back, "
-            f"{duration(delays)} of it on links"
+            f"{duration(float(delays[j]))} of it on links"
         ],
     )

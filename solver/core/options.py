@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import TypeAlias
 
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import IntArray
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
@@ -14,6 +16,10 @@ from pipeloom.ir.model.schedule import Schedule
 from .progress import Listener
 from .stopping import NEVER, Budget, StoppingCriterion
 
+THREADS = "PIPELOOM_THREADS"
+"""The environment variable with the cores that this process is to use."""
+LEAST_WORKERS = 2
+"""Worker threads of a solve at least."""
 Order: TypeAlias = tuple[IntArray, ...]
 """Packed ops, one array a rank."""
 Memory: TypeAlias = Callable[[Schedule], Sequence[float]]
@@ -76,3 +82,14 @@ class SolveOptions:
 
 
 Optimizer: TypeAlias = Callable[[Problem, SolveOptions], Schedule]
+
+
+def cores() -> int:
+    """The cores to use: all, or as many as :data:`THREADS` says. Raises InputError."""
+    given = os.environ.get(THREADS)
+    if given is not None:
+        if not (given.isascii() and given.isdigit() and 0 < len(given) < 7 and int(given)):
+            raise InputError(f"{THREADS}: expected a whole number >= 1, got {given!r}")
+        return int(given)
+    available = getattr(os, "sched_getaffinity", None)
+    return len(available(0)) if available else os.cpu_count() or 1

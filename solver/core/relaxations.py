@@ -25,8 +25,10 @@ Mask = npt.NDArray[np.bool_]
 def with_stages(
     problem: Problem, change: Callable[..., StageProfile], *columns: Iterable[Any]
 ) -> Problem:
-    """The problem with ``change`` of each stage, given the stage's value of each column too."""
-    stages = tuple(map(change, problem.profile.stages, *columns))
+    """The problem with ``change`` of each stage, given the stage's value of each column too; the
+    same of every microbatch where they are unlike."""
+    rows = zip(problem.profile.stages, *columns, strict=True)
+    stages = tuple(s.changed(lambda one, own=own: change(one, *own)) for s, *own in rows)
     return replace(problem, profile=replace(problem.profile, stages=stages))
 
 
@@ -43,14 +45,16 @@ def offloadable(problem: Problem) -> Mask:
 def _possible(problem: Problem, kind: OpKind) -> Mask:
     if problem.placement.passing is not Passing.ACTIVATIONS:
         return np.zeros(problem.stages, dtype=np.bool_)
-    return np.asarray(np.isfinite(Costs.of(problem).durations[kind]))
+    finite = np.isfinite(Costs.of(problem).durations[kind])
+    return np.asarray(finite.reshape(problem.stages, -1).all(axis=1))
 
 
 def fusible(problem: Problem) -> Mask:
     """The stages whose B and W take less as one op, shape (S,)."""
     if problem.placement.passing is not Passing.ACTIVATIONS:
         return np.zeros(problem.stages, dtype=np.bool_)
-    return np.array([stage.fused < stage.t_b + stage.t_w for stage in problem.profile.stages])
+    every = [stage.each or (stage,) for stage in problem.profile.stages]
+    return np.array([any(one.fused < one.t_b + one.t_w for one in each) for each in every])
 
 
 def has_remat(problem: Problem) -> bool:
@@ -58,12 +62,17 @@ def has_remat(problem: Problem) -> bool:
 
 
 def without_recomputing(profile: Profile) -> Profile:
-    stages = tuple(replace(stage, t_r=None, m_r=None, levels=()) for stage in profile.stages)
-    return replace(profile, stages=stages)
+    def change(stage: StageProfile) -> StageProfile:
+        return replace(stage, t_r=None, m_r=None, levels=())
+
+    return replace(profile, stages=tuple(stage.changed(change) for stage in profile.stages))
 
 
 def without_offloading(profile: Profile) -> Profile:
-    stages = tuple(replace(stage, m_o=None, offload_bytes=None) for stage in profile.stages)
+    def change(stage: StageProfile) -> StageProfile:
+        return replace(stage, m_o=None, offload_bytes=None)
+
+    stages = tuple(stage.changed(change) for stage in profile.stages)
     return replace(profile, stages=stages, host_link=None)
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from pipeloom.ir.cost.cost_tables import of_kind, of_pair
 from pipeloom.ir.cost.remat import OFFLOADED, STAYS
 from pipeloom.ir.cost.simulator import run_kernel
 from pipeloom.ir.kernels import kernel
@@ -80,32 +81,38 @@ def keeps_rules(  # noqa: PLR0917
         microbatch = op >> MICROBATCH_SHIFT
         steps = done[stage, microbatch]
         if kind == _F:
-            held += m_b[stage]
+            held += of_pair(m_b, stage, microbatch)
             done[stage, microbatch] = _HERE
             if remat is not None:
                 level = remat[0][0][stage, microbatch]
                 if level > STAYS:
-                    held += remat[0][1][level, stage] - m_b[stage]
+                    held += of_kind(remat[0][1], level, stage, microbatch) - of_pair(
+                        m_b, stage, microbatch
+                    )
                     done[stage, microbatch] = _AWAY
             keeps = steps == 0 and (at < low or held <= limit)
         elif kind == _W:
-            held -= m_w[stage]
+            held -= of_pair(m_w, stage, microbatch)
             keeps = steps == _BACK
             done[stage, microbatch] = _DONE
         elif kind <= _BW:
-            held -= m_b[stage]
+            held -= of_pair(m_b, stage, microbatch)
             if kind == _B:
-                held += m_w[stage]
+                held += of_pair(m_w, stage, microbatch)
             keeps = steps == _HERE
             done[stage, microbatch] = _BACK
         elif remat is not None:
             kept = remat[0][1]
             if kind == _O:
-                held -= m_b[stage] - kept[OFFLOADED, stage]
+                held -= of_pair(m_b, stage, microbatch) - of_kind(
+                    kept, OFFLOADED, stage, microbatch
+                )
                 keeps = steps == _HERE
                 done[stage, microbatch] = _AWAY
             else:
-                held += m_b[stage] - kept[remat[0][0][stage, microbatch], stage]
+                held += of_pair(m_b, stage, microbatch) - of_kind(
+                    kept, remat[0][0][stage, microbatch], stage, microbatch
+                )
                 keeps = steps == _AWAY and (at < low or held <= limit)
                 done[stage, microbatch] = _HERE
         if not keeps:

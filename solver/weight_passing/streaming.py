@@ -147,14 +147,9 @@ class _OpTimes:
     """The times of ops if none had to wait."""
 
     def __init__(self, problem: Problem, order: Sequence[IntArray]) -> None:
-        durations = Costs.of(problem).durations
+        costs = Costs.of(problem)
         self._delays = cache(partial(delay_matrix, problem.profile))
-        self._done = [
-            np.concatenate(
-                [[0.0], np.cumsum(durations[row & KIND_MASK, row >> STAGE_SHIFT & STAGE_MASK])]
-            )
-            for row in order
-        ]
+        self._done = [np.concatenate([[0.0], np.cumsum(costs.of_ops(row))]) for row in order]
 
     def ways(self, journey: Sequence[Transfer]) -> Iterator[_Leg]:
         earliest, starts = 0.0, []

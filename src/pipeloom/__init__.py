@@ -47,10 +47,14 @@ if TYPE_CHECKING:
     from .planner.explain.explanation import explain as explain
     from .planner.measured.profile import profile_from as profile_from
     from .planner.optimize import optimize as optimize
+    from .planner.plan import Plan as Plan
+    from .planner.plan import plan as plan
     from .planner.predict import Prediction as Prediction
     from .planner.predict import predict as predict
     from .planner.prediction.calibration import Calibration as Calibration
     from .planner.prediction.calibration import calibrate as calibrate
+    from .planner.scaling import Scaling as Scaling
+    from .planner.scaling import scaling as scaling
     from .planner.show import show as show
     from .planner.sweep import sweep as sweep
     from .planner.verify import verify as verify
@@ -109,7 +113,9 @@ _HOMES = {
     "planner.prediction.calibration": ("Calibration", "calibrate"),
     "planner.compare": ("compare",),
     "planner.evaluation.evaluation": ("Evaluation",),
+    "planner.plan": ("Plan", "plan"),
     "planner.predict": ("Prediction", "predict"),
+    "planner.scaling": ("Scaling", "scaling"),
     "planner.sweep": ("sweep",),
     "torch": ("PlannedSchedule",),
     "training": ("measure", "run", "tune"),

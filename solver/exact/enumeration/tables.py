@@ -19,7 +19,8 @@ from .kernel import Moves, Small
 
 @dataclass(frozen=True, slots=True)
 class MicrobatchClass:
-    """The microbatches that run ``stage`` on ``rank``; ``way``: which of the ways they go."""
+    """The microbatches that run ``stage`` on ``rank``; ``way``: which of the ways they go, those
+    that are unlike on ways of their own."""
 
     stage: int
     rank: int
@@ -29,13 +30,16 @@ class MicrobatchClass:
 
 def classes_of(costs: Costs) -> list[MicrobatchClass]:
     """All classes, way by way, each from the first stage to the last."""
-    ways: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
-    for microbatch, column in enumerate(costs.owner.T.tolist()):
-        ways[tuple(column)].append(microbatch)
+    ways: defaultdict[tuple[bytes, ...], list[int]] = defaultdict(list)
+    unlike = costs.durations.ndim > 2
+    tables = (costs.durations, costs.m_b, costs.m_w, costs.into_f, costs.into_b) if unlike else ()
+    for microbatch in range(costs.owner.shape[1]):
+        own = (table[..., microbatch].tobytes() for table in (costs.owner, *tables))
+        ways[tuple(own)].append(microbatch)
     return [
         MicrobatchClass(stage, rank, way, tuple(own))
-        for way, (column, own) in enumerate(ways.items())
-        for stage, rank in enumerate(column)
+        for way, own in enumerate(ways.values())
+        for stage, rank in enumerate(costs.owner[:, own[0]].tolist())
     ]
 
 
@@ -45,10 +49,10 @@ class Tables:
     def __init__(self, problem: Problem, classes: Sequence[MicrobatchClass]) -> None:
         costs = Costs.of(problem)
         self._problem, self._classes = problem, classes
-        stages = [each.stage for each in classes]
-        self._t: FloatArray = costs.durations[:4, stages]
+        own = [each.stage for each in classes], [each.microbatches[0] for each in classes]
+        self._t: FloatArray = costs.durations[:4][(slice(None), *own)[: costs.durations.ndim]]
         self._both = np.minimum(self._t[OpKind.B] + self._t[OpKind.W], self._t[OpKind.BW])
-        self._m_b, self._m_w = costs.m_b[stages], costs.m_w[stages]
+        self._m_b, self._m_w = (table[own[: table.ndim]] for table in (costs.m_b, costs.m_w))
         self._limit = costs.limit * (1 + ROUNDING)
         self._fused = list(self._moves_of_two())
 

@@ -15,6 +15,8 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.problem import Problem
 
+from ...core.unlike import typical
+
 F_DOWN, F_UP, B_DOWN, B_UP = range(4)
 
 
@@ -30,7 +32,7 @@ class MeanStage:
 
     @classmethod
     def of(cls, problem: Problem) -> MeanStage:
-        costs = Costs.of(problem)
+        costs = Costs.of(typical(problem))
         owner = costs.owner[:, 0]
         crosses = owner[1:] != owner[:-1]
         delays = [*costs.into_f[1:, 0][crosses], *costs.into_b[:-1, 0][crosses]]

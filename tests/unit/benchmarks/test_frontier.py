@@ -119,13 +119,14 @@ def test_a_recorded_cell_stands_for_the_same_planner_and_settings_only() -> None
 def test_a_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = []
 
-    def run_cell(_: str, instance: Instance, wanted: dict[str, Any]) -> dict[str, Any]:
+    def run_cell(asked: tuple[str, Instance, dict[str, Any]]) -> dict[str, Any]:
+        _, instance, wanted = asked
         ran.append(instance.name)
         return cell(settings=wanted, environment=environment(), row=instance.row)
 
     monkeypatch.setattr(frontier, "HERE", tmp_path)
     monkeypatch.setattr(frontier, "run_cell", run_cell)
-    words = ["--set", "table5", "--row", "6.2B-24"]
+    words = ["--set", "table5", "--row", "6.2B-24", "--workers", "1"]
     assert frontier.main([*words, "--every", "2"]) == 0
     assert ran == ["6.2B-24@1", "6.2B-24@1.5", "6.2B-24@2"]
     assert frontier.main(words) == 0

@@ -310,7 +310,10 @@ USAGE: dict[str, tuple[list[str], str]] = {
         "got 'optimise'; did you mean optimize? (see pipeloom --help)",
     ),
     "no such command at all": (["x"], "import, got 'x' (see pipeloom --help)"),
-    "no microbatches": (["build", "gpipe", "P"], "required: -m/--microbatches"),
+    "no microbatches": (
+        ["build", "gpipe", "P"],
+        "-m/--microbatches: missing; expected a number, as ",
+    ),
     "-m 0": (
         ["build", "gpipe", "P", "-m", "0"],
         "argument -m/--microbatches: expected a whole number from 1 to 100000, got '0'",
@@ -647,3 +650,73 @@ def test_sizes_are_bounded_before_memory_is_taken(
     assert done.err == (
         f"pipeloom: -m/--microbatches: expected at most {most} for 64 stages, got {given}\n"
     )
+
+
+LISTS = {"t_f": [1.0, 2.0, 4.0], "m_b": [1.0, 1.0, 2.0], "m_w": 1.0}
+UNLIKE: dict[str, tuple[list[str], dict[str, Any], str]] = {
+    "another number of microbatches": (
+        ["build", "1f1b", "P", "-m", "2"],
+        {},
+        "-m/--microbatches: expected 3, as many as the lists in P have numbers, got 2",
+    ),
+    "lists of two lengths": (
+        ["optimize", "P"],
+        {"t_b": [1.0, 2.0]},
+        "P: stages[0]: t_b: expected a number, or a list of 3 as before, one a microbatch, got 2 "
+        "numbers",
+    ),
+    "no numbers": (["optimize", "P"], {"t_b": []}, "P: stages[0]: t_b: expected a finite number"),
+    "a list with a word": (
+        ["optimize", "P"],
+        {"t_b": [1.0, 2.0, "x"]},
+        'P: stages[0]: t_b[2]: expected a finite number >= 0, got "x"',
+    ),
+    "less memory than stays": (
+        ["optimize", "P"],
+        {"m_w": [1.0, 1.5, 1.0]},
+        "P: stages[0]: m_w: expected at most m_b (1), got [1.0, 1.5, 1.0]",
+    ),
+    "a list where none may be": (
+        ["optimize", "P"],
+        {"weight_bytes": [1.0, 2.0, 3.0]},
+        "P: stages[0]: weight_bytes: expected a finite number >= 0, got [1.0, 2.0, 3.0]",
+    ),
+    "pairs": (
+        ["optimize", "P"],
+        {"t_fb": 1.5},
+        "stages[0]: t_fb: expected none where microbatches are unlike",
+    ),
+    "recomputation": (
+        ["optimize", "P"],
+        {"t_r": 1.0, "m_r": 0.5},
+        "stages[0]: t_r, levels: expected none where microbatches are unlike",
+    ),
+    "weights": (
+        ["optimize", "P", "--passing", "weights"],
+        {},
+        "P: stages[0]: t_f: expected one number for --passing weights, got a list",
+    ),
+    "placements": (
+        ["optimize", "P", "--placement", "auto"],
+        {},
+        "P: stages[0]: t_f: expected one number for --placement auto, got a list",
+    ),
+    "an exact solver": (
+        ["optimize", "P", "--solver", "cp-sat"],
+        {},
+        "--solver: expected auto or heuristic where microbatches are unlike",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNLIKE)
+def test_microbatches_that_are_unlike(pipeloom: Command, tmp_path: Path, case: str) -> None:
+    words, changes, line = UNLIKE[case]
+    document = profile_document()
+    document["stages"] = [stage | LISTS | changes for stage in document["stages"]]
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(document))
+    done = pipeloom(*(str(path) if word == "P" else word for word in words))
+    assert (done.code, done.out) == (2, "")
+    assert line in done.err.replace(str(path), "P")
+    assert done.err.splitlines()[0].startswith("pipeloom: ")

@@ -3,6 +3,7 @@ the user's module."""
 
 from __future__ import annotations
 
+import copy
 import random
 import re
 from collections.abc import Callable
@@ -13,10 +14,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from pipeloom.runtime.executor.stage_runner import Cell
+from pipeloom.ir.model.ops import OpKind
+from pipeloom.runtime.executor.remat_ops import calls
+from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.graphs.graph_runner import GraphRunner
 from pipeloom.runtime.graphs.module_state import ModuleState
@@ -39,6 +43,12 @@ class Scaled(nn.Module):
         self.rate: Any = np.float64(1.0)
         self.tensor = torch.ones(WIDTH)
         self.loose = [nn.Parameter(torch.ones(WIDTH))]
+        self.generator = torch.Generator().manual_seed(7)
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Scaled:
+        other = Scaled(self.by)  # a generator is not copied
+        other.load_state_dict(self.state_dict())
+        return other
 
     def forward(self, x: Tensor) -> Tensor:
         return self.by(self, self.inside(x))
@@ -79,11 +89,16 @@ def test_as_autograd(make: Callable[[], nn.Module], given: Tensor, split: bool) 
     assert same(found, run(module, given)) == []
 
 
-def runner_of(module: nn.Module, loss: Any = square) -> GraphRunner:
-    return GraphRunner(1, module, memory=NoLedger(), last=True, loss=loss, seed=torch.tensor(1.0))
+LAST: dict[str, Any] = {
+    "memory": NoLedger(), "last": True, "loss": square, "seed": torch.tensor(1.0)
+}  # fmt: skip
 
 
-def forward_of(runner: GraphRunner, queue: WeightQueue | None = None) -> Cell:
+def runner_of(module: nn.Module) -> GraphRunner:
+    return GraphRunner(1, module, **LAST)
+
+
+def forward_of(runner: StageRunner, queue: WeightQueue | None = None) -> Cell:
     cell = Cell(queue)
     cell.inputs = (X.clone().requires_grad_(),)
     runner.forward(cell)
@@ -123,9 +138,49 @@ def seeded(module: Scaled, y: Tensor) -> Tensor:
     return functional.dropout(y, 0.5)
 
 
+def restored(_: Scaled, y: Tensor) -> Tensor:
+    torch.set_rng_state(torch.Generator().manual_seed(3).get_state())
+    return functional.dropout(y, 0.5)
+
+
+def default_seeded(_: Scaled, y: Tensor) -> Tensor:
+    torch.default_generator.manual_seed(4)
+    return functional.dropout(y, 0.5)
+
+
+def own_seeded(module: Scaled, y: Tensor) -> Tensor:
+    return drawn(module, y, module.generator.manual_seed(4))
+
+
+def drawn(module: Scaled, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    return y * torch.rand(y.shape, generator=generator or module.generator)
+
+
 def again(module: Scaled, y: Tensor) -> Tensor:
     found: Tensor = checkpoint(module.inside, y.detach(), use_reentrant=True)
     return found + y
+
+
+SEEDED: list[Callable[[Scaled, Tensor], Tensor]] = [restored, default_seeded, own_seeded]
+
+
+@pytest.mark.parametrize("by", SEEDED)
+def test_a_forward_that_seeds_is_refused(by: Callable[[Scaled, Tensor], Tensor]) -> None:
+    wanted = run(Scaled(by), X)
+    found = run(Scaled(by), X, stages_as="aten")
+    assert re.search("draws or seeds random numbers", found.refusal or "")
+    assert wanted.values.keys() == found.values.keys()
+
+
+def test_a_generator_of_ones_own_goes_on_from_call_to_call() -> None:
+    module, other = Scaled(drawn), Scaled(drawn)
+    other.load_state_dict(module.state_dict())
+    losses = []
+    for own in (runner_of(module), StageRunner(1, other, **LAST)):
+        found = [forward_of(own).loss for _ in range(3)]
+        losses.append(torch.stack([x for x in found if x is not None]))
+    assert losses[0].equal(losses[1])
+    assert losses[0].unique().numel() == 3
 
 
 REFUSED: dict[str, Callable[[Scaled, Tensor], Tensor]] = {
@@ -214,6 +269,58 @@ def test_a_hook_on_a_gradient_is_seen_before_the_next_step() -> None:
     assert runner.refusal == "inside.weight has a hook on its gradient"
 
 
+def test_a_hook_where_autograd_adds_a_gradient_is_seen_before_the_next_step() -> None:
+    module = Scaled(product)
+    runner = runner_of(module)
+    runner.refresh([])
+    runner.refresh([])
+    assert runner.refusal is None
+    node = get_gradient_edge(module.inside.bias).node
+    node.register_hook(lambda *_: None)
+    runner.refresh([])
+    assert runner.refusal == "inside.bias has a hook on its gradient"
+
+
+class Codebook(nn.Module):
+    """Computes with a buffer that each forward changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("codes", torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        codes = self.codes.clone()
+        with torch.no_grad():
+            self.codes.mul_(2)
+        out: Tensor = self.inside(x * codes) * codes
+        return out
+
+
+@pytest.mark.parametrize("make", [Codebook, lambda: Scaled(drawn)])
+def test_a_recomputed_forward_has_the_buffers_and_numbers_of_its_first(
+    make: Callable[[], nn.Module],
+) -> None:
+    module = make()
+    gradients = []
+    for kind in (StageRunner, GraphRunner):
+        own = copy.deepcopy(module)
+        runner = kind(1, own, **LAST)
+        cells = [Cell(None, recomputed=True) for _ in range(2)]
+        for cell in cells:
+            cell.inputs = (X.clone().requires_grad_(),)
+            runner.prepare(cell, cell.inputs)
+            calls(runner, OpKind.F, cell)(cell)
+        for cell in cells:
+            calls(runner, OpKind.R, cell)(cell)
+            runner.backward(cell)
+        gradients.append([*(p.grad for p in own.parameters()), *own.buffers()])
+    for wanted, found in zip(*gradients, strict=True):
+        assert isinstance(wanted, Tensor)
+        assert isinstance(found, Tensor)
+        assert wanted.equal(found)
+
+
 class Heads(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -248,3 +355,21 @@ def test_a_loss_of_some_outputs_in_some_calls(split: bool, only: int | None) -> 
     for name, value in wanted.values.items():
         torch.testing.assert_close(found.values[name], value, rtol=0, atol=0, equal_nan=True)
     assert losses[0].calls == losses[1].calls
+
+
+def test_what_is_made_after_the_first_step_is_told() -> None:
+    module, told = Scaled(product), list[int]()
+    runner = runner_of(module)
+    runner.on_made = lambda: told.append(runner.made)
+    for rows, settled in ((X, False), (X, True), (X[:2], True)):
+        runner.settled = settled
+        cell = Cell(None)
+        cell.inputs = (rows.clone().requires_grad_(),)
+        runner.prepare(cell, cell.inputs)
+        assert (runner.remade is None) is (rows is X)
+    assert told == [1, 2, 3, 4]
+    assert (runner.remade or "").endswith("for inputs of [2, 4]")
+    module.inside = nn.Linear(WIDTH, WIDTH)
+    runner.refresh([])
+    forward_of(runner)
+    assert (runner.remade or "").endswith("for inputs of [3, 4], as its modules have changed")

@@ -1,0 +1,1 @@
+"""The configurations of a model on a cluster: their space, bounds, evaluation and choice."""

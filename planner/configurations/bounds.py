@@ -1,0 +1,319 @@
+"""Least time and memory of every schedule of a configuration, from sums over its layers.
+
+Nothing is simulated, so that thousands of configurations are bounded in seconds. Of the cost model
+of ``predict`` every schedule keeps:
+
+* a rank's first op is an F of its first stage s, after the F's of all stages before s; then it
+  runs all of its work, and waits for what its averaging leaves exposed;
+* the last op of a rank but W's is a B of s, after which one microbatch goes back to the first
+  stage, whose W ends the step at the earliest;
+* when the last stage has a microbatch, each rank holds what all of its stages keep of it;
+* a stage keeps a microbatch at least while it passes all later stages and comes back, so that a
+  rank's room times the span is at least what its stages keep times how long.
+
+Where B and W are one op, the way back takes both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from math import inf
+from typing import Any, TypeVar
+
+import numpy as np
+
+from pipeloom.ir.model.ops import FloatArray
+
+from ..clusters.cluster import Cluster
+from ..clusters.efficiency import Efficiency
+from ..models.model import Model
+from ..models.run import SELECTIVE, Sharding, TrainingRun
+from ..models.states import States, states_of
+from ..models.work import LayerWork
+from ..prediction.collective_times import CollectiveTimes
+from ..prediction.kernel_times import KernelTimes
+from ..prediction.layer_times import OPS
+from ..prediction.memory import GIB, beside
+from ..prediction.setup import Setup, layers_of, placement_of
+from ..prediction.step import Memo, StepTimes
+from ..prediction.step_end import STEPPED, Exchange
+from .space import Configuration
+
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationBound:
+    """``step_ms``: no schedule of the configuration takes less. ``memory_gib``: none needs less on
+    the fullest device."""
+
+    step_ms: float
+    memory_gib: float
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds on configurations of one model on one cluster."""
+
+    model: Model
+    cluster: Cluster
+
+    @cached_property
+    def memo(self) -> Memo:
+        """Times of layers, for whatever else is predicted here."""
+        return {}
+
+    def of_degrees(self, run: TrainingRun, shardings: Iterable[Sharding]) -> ConfigurationBound:
+        """A bound on all configurations with these degrees: means over ranks, with the best of
+        ``shardings`` for each."""
+        times = self._times(run)
+        work = run.microbatches * times.work.sum() / run.pp
+        least = times.work[1:-1].min() * -(-run.layers // run.pp)
+        busiest = run.microbatches * max(float(times.work.max()), float(least))
+        reached = self.cluster.efficiency
+        occupied = run.microbatches * float(times.held @ _from_here(times.forward + times.back))
+        held = times.held.sum() / run.pp
+        found = []
+        for sharding in shardings:
+            ends = self._ends(replace(run, sharding=sharding))
+            averaging = _rounds(run, sharding) * ends.averaging.sum() / run.pp
+            mean = max(work + reached.exposed * averaging, averaging)
+            kept = float(ends.kept.sum() / run.pp + times.beside.min())
+            room = run.pp * max(0.0, self._tensors - kept)
+            full = occupied / room if room else inf
+            step = max(float(mean), busiest, full) + ends.optimizer.sum() / run.pp
+            found.append((step + reached.step_ms, _gib(kept + held, reached)))
+        return ConfigurationBound(*(float(min(each)) for each in zip(*found, strict=True)))
+
+    @cached_property
+    def _tensors(self) -> float:
+        """Bytes of tensors that a device has room for."""
+        reached = self.cluster.efficiency
+        whole = self.cluster.gpu.memory_gib - reached.context_gib
+        return whole * GIB / (1 + reached.fragmentation)
+
+    def cut(self, run: TrainingRun) -> tuple[int, ...]:
+        """Decoder layers of each stage such that ranks have about the same work."""
+        work = self._times(run).work
+        each = float(work[1:-1].mean())
+        after = float(work[run.layers + 1 :].sum())
+        return balanced_cut(run.layers, float(work[0]) / each, after / each, _owners(run))
+
+    def of(self, configuration: Configuration) -> ConfigurationBound:
+        run = configuration.run
+        layers = _LayerSums(self._times(run), self._ends(run), run)
+        return ConfigurationBound(
+            layers.step_ms(self.cluster, configuration.splits, self._tensors),
+            layers.memory(self.cluster, configuration.splits),
+        )
+
+    def _times(self, run: TrainingRun) -> LayerArrays:
+        torch_selects = run.sharding is Sharding.FSDP and run.recompute == SELECTIVE
+        size = (run.micro_batch, run.recompute, run.pp > 1, torch_selects)
+        return self._kept(_degrees(run) + size, self._layer_arrays, run)
+
+    def _ends(self, run: TrainingRun) -> EndArrays:
+        """With FSDP of one microbatch."""
+        return self._kept((*_degrees(run), run.dp, run.pp > 1, run.sharding), self._end_arrays, run)
+
+    def _layer_arrays(self, run: TrainingRun) -> LayerArrays:
+        step = StepTimes(Setup(self.model, run, self.cluster), self.cluster, self.memo)
+        return LayerArrays.of(step, layers_of(self.model, run))
+
+    def _end_arrays(self, run: TrainingRun) -> EndArrays:
+        one = replace(run, global_batch=run.dp * run.micro_batch)
+        return EndArrays.of(layers_of(self.model, one), one, self.cluster)
+
+    def _kept(self, key: tuple[Any, ...], make: Callable[[TrainingRun], A], run: TrainingRun) -> A:
+        if key not in self._arrays:
+            self._arrays[key] = make(run)
+        found: A = self._arrays[key]
+        return found
+
+    @cached_property
+    def _arrays(self) -> dict[tuple[Any, ...], Any]:
+        return {}
+
+
+def _degrees(run: TrainingRun) -> tuple[int, ...]:
+    return run.tp, run.cp, run.ep, run.etp
+
+
+@dataclass(frozen=True, slots=True)
+class LayerArrays:
+    """Arrays over layers, (L,): milliseconds for one microbatch, and bytes that are held of one.
+
+    ``back`` is B with what is computed again before it. ``beside``: while the layer runs.
+    """
+
+    forward: FloatArray
+    back: FloatArray
+    weight: FloatArray
+    held: FloatArray
+    waiting: FloatArray
+    beside: FloatArray
+
+    @property
+    def work(self) -> FloatArray:
+        return self.forward + self.back + self.weight
+
+    @classmethod
+    def of(cls, step: StepTimes, works: Sequence[LayerWork]) -> LayerArrays:
+        different = {id(work): work for work in works}
+        times = {key: step.layer(work) for key, work in different.items()}
+        f, r, b, w = (_each(works, {k: t.of(op) for k, t in times.items()}) for op in OPS)
+        held, waiting, more = (
+            _each(works, {key: of(work) for key, work in different.items()})
+            for of in (_m_b, _m_w, beside)
+        )
+        return cls(f, r + b, w, held, waiting, more)
+
+
+def _m_b(work: LayerWork) -> float:
+    return work.m_b
+
+
+def _m_w(work: LayerWork) -> float:
+    return work.m_w
+
+
+def _each(works: Sequence[LayerWork], value: dict[int, float]) -> FloatArray:
+    return np.array([value[id(work)] for work in works])
+
+
+@dataclass(frozen=True, slots=True)
+class EndArrays:
+    """Arrays over layers, (L,): bytes of states ``kept`` and ``gathered``, and milliseconds of
+    ``averaging`` and ``optimizer`` in a step."""
+
+    kept: FloatArray
+    gathered: FloatArray
+    averaging: FloatArray
+    optimizer: FloatArray
+
+    @classmethod
+    def of(cls, works: Sequence[LayerWork], run: TrainingRun, cluster: Cluster) -> EndArrays:
+        kernels = KernelTimes(cluster, run.precision)
+        messages = CollectiveTimes(cluster, run)
+
+        def figures(work: LayerWork) -> tuple[float, ...]:
+            states: States = states_of(work.parameters, run)
+            end = Exchange.of([work.parameters], run)
+            averaging = sum(map(messages.moving, end.collectives))
+            return states.kept, states.gathered, averaging, kernels.moving(STEPPED * end.updated)
+
+        different = {id(work): work for work in works}
+        known = {key: figures(work) for key, work in different.items()}
+        table = np.array([known[id(work)] for work in works])
+        return cls(*(np.ascontiguousarray(column) for column in table.T))
+
+
+class _LayerSums:
+    """Sums over the layers of each stage and rank of a run."""
+
+    def __init__(self, times: LayerArrays, ends: EndArrays, run: TrainingRun) -> None:
+        self._times, self._ends, self._run = times, ends, run
+        counts = np.cumsum((0, *run.layers_by_stage)) + 1
+        counts[0], counts[-1] = 0, len(times.forward)
+        self._cuts = counts
+        self._owners = np.array(_owners(run))
+
+    def step_ms(self, cluster: Cluster, splits: bool, room: float) -> float:
+        """Milliseconds; ``room``: bytes of tensors that a device holds."""
+        run, times, ends = self._run, self._times, self._ends
+        f, b, w = (self._stages(each) for each in (times.forward, times.back, times.weight))
+        if not splits:
+            b, w = b + w, np.zeros_like(w)
+        first = self._first
+        ahead, behind = (np.concatenate(([0.0], np.cumsum(each)))[first] for each in (f, b))
+        both, late = (run.microbatches * self._ranks(each) for each in (f + b, w))
+        work = both + late
+        averaging = _rounds(run, run.sharding) * self._ranks(self._stages(ends.averaging))
+        exposed = np.maximum(cluster.efficiency.exposed * averaging, averaging - work)
+        own = float((ahead + work + exposed).max())
+        way_back = float((ahead + both + behind).max() + w[0] + exposed[self._owners[0]])
+        occupied = self._ranks(self._held(splits) * _from_here(f + b)) * run.microbatches
+        left = np.maximum(room - self._kept(), 1.0)
+        full = float((occupied / left + exposed).max())
+        stepping = float(self._ranks(self._stages(ends.optimizer)).max())
+        return max(own, way_back, full) + stepping + cluster.efficiency.step_ms
+
+    def memory(self, cluster: Cluster, splits: bool) -> float:
+        """GiB of the fullest device, at least."""
+        total = self._kept() + self._ranks(self._held(splits))
+        return _gib(float(total.max()), cluster.efficiency)
+
+    def _held(self, splits: bool) -> FloatArray:
+        """Bytes that each stage holds of a microbatch."""
+        held, waiting = self._stages(self._times.held), self._stages(self._times.waiting)
+        return np.maximum(held, waiting) if splits else held
+
+    def _kept(self) -> FloatArray:
+        """Bytes of each rank beside what microbatches hold."""
+        fetched = 2 if self._run.sharding is Sharding.FSDP else 1
+        kept = self._ranks(self._stages(self._ends.kept))
+        return kept + fetched * self._most(self._ends.gathered) + self._most(self._times.beside)
+
+    @property
+    def _first(self) -> list[int]:
+        """The first stage of each rank."""
+        owners = self._owners.tolist()
+        return [owners.index(rank) for rank in range(self._run.pp)]
+
+    def _stages(self, layers: FloatArray) -> FloatArray:
+        return np.diff(np.concatenate(([0.0], np.cumsum(layers)))[self._cuts])
+
+    def _ranks(self, stages: FloatArray) -> FloatArray:
+        return np.bincount(self._owners, stages, self._run.pp).astype(np.float64)
+
+    def _most(self, layers: FloatArray) -> FloatArray:
+        """The most that a layer of each rank has."""
+        found = np.zeros(self._run.pp)
+        for owner, (a, b) in zip(self._owners, pairwise(self._cuts), strict=True):
+            if b > a:
+                found[owner] = max(found[owner], layers[a:b].max())
+        return found
+
+
+def _rounds(run: TrainingRun, sharding: Sharding) -> int:
+    """How often a step exchanges weights and gradients with replicas."""
+    return run.microbatches if sharding is Sharding.FSDP else 1
+
+
+def _from_here(times: FloatArray) -> FloatArray:
+    """The sums from each layer or stage to the last."""
+    return np.cumsum(times[::-1])[::-1]
+
+
+def _gib(size: float, reached: Efficiency) -> float:
+    """GiB of so many bytes of tensors, with what the allocator and libraries take."""
+    return size * (1 + reached.fragmentation) / GIB + reached.context_gib
+
+
+def _owners(run: TrainingRun) -> tuple[int, ...]:
+    return placement_of(run).owners
+
+
+@lru_cache(maxsize=4096)
+def balanced_cut(
+    layers: int, before: float, after: float, owners: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Decoder layers of each stage, one at least: the others one by one to the rank with the least
+    work, on its stage with the fewest. ``before``, ``after``: on the first and last stage, in
+    layers."""
+    ranks = max(owners) + 1
+    loads = [0.0] * ranks
+    loads[owners[0]] += before
+    loads[owners[-1]] += after
+    of_rank = [[s for s, owner in enumerate(owners) if owner == rank] for rank in range(ranks)]
+    counts = [1] * len(owners)
+    for owner in owners:
+        loads[owner] += 1.0
+    for _ in range(layers - len(owners)):
+        rank = min(range(ranks), key=loads.__getitem__)
+        loads[rank] += 1.0
+        counts[min(of_rank[rank], key=counts.__getitem__)] += 1
+    return tuple(counts)

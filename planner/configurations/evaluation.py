@@ -1,0 +1,209 @@
+"""One configuration: its schedules simulated, its bound, and a better schedule where there is one.
+
+:func:`evaluate` is a function of values that can be sent to another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import inf
+
+import numpy as np
+
+from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.model.ops import IntArray, OpKind, fields_of
+from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.schedule import Report, Schedule
+from pipeloom.solver.bounds import lower_bound
+from pipeloom.solver.core.options import SolveOptions
+from pipeloom.solver.optimize import optimize
+
+from ..clusters.cluster import Cluster
+from ..models.model import Model
+from ..models.run import TrainingRun
+from ..prediction.memory import memory_of, rooms_of
+from ..prediction.setup import OpOrder, Setup, placement_of
+from ..prediction.step import Memo, StepTimes
+from .bounds import ConfigurationBound
+from .space import Configuration
+
+OPTIMIZED = "optimized"
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedConfiguration:
+    """A configuration of a model on a cluster, to be evaluated, and its bound."""
+
+    model: Model
+    cluster: Cluster
+    configuration: Configuration
+    bound: ConfigurationBound
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """A configuration after evaluation. ``step_ms``: infinite where no schedule was found that
+    fits.
+
+    ``memory_gib``: of the fullest device. ``lower_bound``: milliseconds that no schedule of the
+    configuration is below, infinite where none can fit. ``schedule``: a family's name, or
+    ``optimized``, whose packed ops of each rank are ``order``. ``tightest_gib``: the least memory
+    of the schedules that were tried.
+    """
+
+    configuration: Configuration
+    step_ms: float
+    memory_gib: float
+    lower_bound: float
+    schedule: str
+    order: tuple[IntArray, ...] | None = None
+    tightest_gib: float = inf
+
+    @property
+    def gap(self) -> float:
+        """How far the step may be above the best of its configuration, as a share of it."""
+        return 0.0 if self.step_ms == inf else max(0.0, 1 - self.lower_bound / self.step_ms)
+
+
+def evaluate(asked: BoundedConfiguration) -> Evaluated:
+    """The best of the configuration's families, and its bound with messages and memory counted."""
+    step = step_of(asked.model, asked.cluster, asked.configuration)
+    nothing = Evaluated(asked.configuration, inf, inf, _bound(step, asked), "")
+    if nothing.lower_bound == inf:
+        return nothing
+    tried = [*_tried(step, asked.configuration)]
+    fitting = [each for each in tried if each[1] <= asked.cluster.gpu.memory_gib]
+    tightest = min((memory for _, memory, _ in tried), default=inf)
+    if not fitting:
+        return replace(nothing, tightest_gib=tightest)
+    time, memory, family = min(fitting)
+    return Evaluated(
+        asked.configuration, time, memory, nothing.lower_bound, family, tightest_gib=tightest
+    )
+
+
+def improve(asked: BoundedConfiguration, known: Evaluated, options: SolveOptions) -> Evaluated:
+    """``known`` with the best schedule that the optimizer finds, and its bound."""
+    step = step_of(asked.model, asked.cluster, asked.configuration)
+    problem = problem_of(step, asked.configuration)
+    start = None if known.step_ms == inf else order_of(step, known).schedule.order
+    try:
+        schedule = optimize(problem, replace(options, start=start))
+    except InfeasibleError:
+        return replace(known, lower_bound=inf) if known.step_ms == inf else known
+    assert schedule.report is not None
+    certified = _with_ends(step, schedule.report.lower_bound or 0.0)
+    known = replace(known, lower_bound=max(known.lower_bound, certified))
+    apart = asked.configuration.splits
+    order = schedule.order if apart else tuple(map(_joined, schedule.order))
+    planned = replace(step, planned=OpOrder(replace(schedule, order=order, problem=problem)))
+    memory = fullest(planned)
+    fits = memory <= asked.cluster.gpu.memory_gib
+    if not fits or planned.time >= known.step_ms:
+        return known
+    return replace(known, step_ms=planned.time, memory_gib=memory, schedule=OPTIMIZED, order=order)
+
+
+def step_of(model: Model, cluster: Cluster, configuration: Configuration) -> StepTimes:
+    """The times of the configuration's step, with its placement's own family."""
+    return StepTimes(Setup(model, configuration.run, cluster), cluster, _memo(cluster))
+
+
+def planned_step(model: Model, cluster: Cluster, found: Evaluated) -> StepTimes:
+    """The same with the schedule that was found."""
+    step = step_of(model, cluster, found.configuration)
+    if found.schedule != OPTIMIZED:
+        run = _with(found.configuration, found.schedule)
+        return replace(step, setup=replace(step.setup, run=run))
+    return replace(step, planned=order_of(step, found))
+
+
+def certified(step: StepTimes) -> Schedule:
+    """The step's schedule within the memory of its devices, with a bound on its makespan."""
+    made = step.schedule
+    rooms = rooms_of(step)
+    profile = replace(made.problem.profile, memory_limit=rooms)
+    problem = replace(
+        made.problem, profile=profile, memory_limit=rooms, objective=Objective.MAKESPAN
+    )
+    family = made.report.family if made.report else ""
+    bound = lower_bound(problem)
+    report = Report(Objective.MAKESPAN, family, lower_bound=bound.value, bound_name=bound.name)
+    return timed(replace(made, problem=problem, report=report))
+
+
+def problem_of(step: StepTimes, configuration: Configuration) -> Problem:
+    """The configuration's schedules: where B and W are one op, B takes both and W nothing."""
+    rooms, run = rooms_of(step), configuration.run
+    profile = step.safe_profile if configuration.splits else _fused(step.profile_for(False))
+    profile = replace(profile, memory_limit=rooms)
+    return Problem(profile, run.microbatches, placement_of(run), rooms, Objective.MAKESPAN)
+
+
+def fullest(step: StepTimes) -> float:
+    """GiB of the fullest device."""
+    return max(rank.total for rank in memory_of(step)) / 2**30
+
+
+def _fused(profile: Profile) -> Profile:
+    stages = (replace(s, t_b=s.fused, t_w=0.0, m_w=0.0) for s in profile.stages)
+    return replace(profile, stages=tuple(stages))
+
+
+def _bound(step: StepTimes, asked: BoundedConfiguration) -> float:
+    if asked.configuration.run.pp == 1:
+        return asked.bound.step_ms
+    try:
+        makespan = lower_bound(problem_of(step, asked.configuration)).value
+    except InfeasibleError:
+        return inf
+    return max(asked.bound.step_ms, _with_ends(step, makespan))
+
+
+def _with_ends(step: StepTimes, makespan: float) -> float:
+    """Milliseconds of a step whose ops take no less than ``makespan``."""
+    exposed = min(end.averaging.exposed for end in step.ends)
+    stepping = max(end.optimizer for end in step.ends)
+    return makespan + exposed + stepping + step.cluster.efficiency.step_ms
+
+
+def _tried(step: StepTimes, configuration: Configuration) -> Iterator[tuple[float, float, str]]:
+    """Milliseconds of a step and GiB of the fullest device with each family."""
+    for family in configuration.families:
+        own = replace(step, setup=replace(step.setup, run=_with(configuration, family)))
+        with suppress(InputError):  # of families that cannot do with so few microbatches
+            yield own.time, fullest(own), family
+
+
+def _with(configuration: Configuration, family: str) -> TrainingRun:
+    return replace(configuration.run, schedule=family)
+
+
+def order_of(step: StepTimes, known: Evaluated) -> OpOrder:
+    """The order of ops that was found."""
+    if known.order is None:
+        run = _with(known.configuration, known.schedule)
+        return replace(step.setup, run=run).order_for(step.profile)
+    run = known.configuration.run
+    problem = Problem(
+        step.profile, run.microbatches, placement_of(run), (inf,) * run.pp, Objective.MAKESPAN
+    )
+    return OpOrder(Schedule(problem, known.order, report=Report(Objective.MAKESPAN, OPTIMIZED)))
+
+
+def _joined(order: IntArray) -> IntArray:
+    """The order with each B and its W as one op."""
+    kinds, _, _ = fields_of(order)
+    backward = np.where(kinds == OpKind.B, order - OpKind.B + OpKind.BW, order)
+    joined: IntArray = backward[kinds != OpKind.W]
+    return joined
+
+
+@lru_cache(maxsize=8)
+def _memo(cluster: Cluster) -> Memo:
+    return {}

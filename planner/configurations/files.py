@@ -1,0 +1,121 @@
+"""Files that run a plan: profile, schedule and program, other systems' flags and layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats import dump_profile, dump_program, dump_schedule, write_json, write_text
+from pipeloom.ir.model.layers import Layer, LayerKind
+from pipeloom.ir.model.schedule import Schedule
+
+from ..exchange import export
+from ..models.run import FULL, Sharding, TrainingRun
+from ..models.work import LayerWork, WorkKind
+from ..prediction.setup import Setup
+
+_ENDS = {
+    WorkKind.EMBEDDING: Layer(
+        "embedding", LayerKind.EMBEDDING, ("model.embed_tokens", "model.rotary_emb")
+    ),
+    WorkKind.HEAD: Layer("head", LayerKind.HEAD, ("model.norm", "lm_head")),
+}
+"""The names of ``transformers`` in Llama and its kin, which ``run`` looks for."""
+
+
+def write_files(folder: Path, setup: Setup, schedule: Schedule) -> list[str]:
+    """Writes ``profile.json``, ``schedule.json`` and ``program.json``, and for torchtitan and
+    Megatron what they read, each with its flags beside it.
+
+    Returns a note for each file that the schedule does not go into. Raises OSError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    named = _with_layers(setup, schedule)
+    write_json(dump_profile(named.problem.profile), str(folder / "profile.json"))
+    write_json(dump_schedule(named), str(folder / "schedule.json"))
+    write_json(dump_program(compile_schedule(named)), str(folder / "program.json"))
+    systems = {
+        "torchtitan.csv": ("torch-csv", _torchtitan(setup.run)),
+        "torchtitan.json": ("torchtitan", _torchtitan(setup.run)),
+        "megatron.txt": ("megatron-layout", _megatron(setup.run)),
+    }
+    notes = []
+    for name, (to, flags) in systems.items():
+        try:
+            found = export(named, to)
+        except InputError as error:
+            notes += [f"{name}: {line}" for line in error.errors]
+            continue
+        write_text(found.text, str(folder / name))
+        own = [line for line in found.launch(name).splitlines() if "global-batch" not in line]
+        write_text("\n".join([*flags, *own]) + "\n", str(folder / f"{name}.flags"))
+    return notes
+
+
+def _with_layers(setup: Setup, schedule: Schedule) -> Schedule:
+    """The schedule, whose stages say which layers they have."""
+    numbers = count()
+    layers = tuple(tuple(_layer(work, numbers) for work in works) for works in setup.work.stages)
+    profile = schedule.problem.profile
+    stages = tuple(replace(s, layers=own) for s, own in zip(profile.stages, layers, strict=True))
+    named = replace(profile, stages=stages, micro_batch=setup.run.micro_batch)
+    return replace(schedule, problem=replace(schedule.problem, profile=named))
+
+
+def _layer(work: LayerWork, numbers: Iterator[int]) -> Layer:
+    if work.kind in _ENDS:
+        return _ENDS[work.kind]
+    number = next(numbers)
+    kind = LayerKind.MTP if work.kind is WorkKind.MTP else LayerKind.BLOCK
+    return Layer(f"model.layers.{number}", kind, (f"model.layers.{number}",))
+
+
+def _torchtitan(run: TrainingRun) -> list[str]:
+    shared = "shard" if run.sharding is Sharding.FSDP else "replicate"
+    levels = {frozenset[str](): "none", FULL: "full"}
+    flags = [
+        f"--parallelism.tensor_parallel_degree {run.tp}",
+        f"--parallelism.context_parallel_degree {run.cp}",
+        f"--parallelism.data_parallel_{shared}_degree {run.dp}",
+        *([f"--parallelism.expert_parallel_degree {run.ep}"] if run.ep > 1 else []),
+        f"--training.seq_len {run.seq}",
+        f"--training.global_batch_size {run.global_batch}",
+        f"--activation_checkpoint.mode {levels.get(run.recompute, 'selective')}",
+    ]
+    if run.sharding in {Sharding.ZERO1, Sharding.ZERO2}:
+        flags.append(f"note: torchtitan has no {run.sharding.value}: replicas keep whole states")
+    return flags
+
+
+def _megatron(run: TrainingRun) -> list[str]:
+    return [
+        f"--tensor-model-parallel-size {run.tp}",
+        *(["--sequence-parallel"] if run.sequence_parallel else []),
+        f"--context-parallel-size {run.cp}",
+        *([f"--expert-model-parallel-size {run.ep}"] if run.ep > 1 else []),
+        *([f"--expert-tensor-parallel-size {run.etp}"] if run.ep > 1 else []),
+        f"--seq-length {run.seq}",
+        f"--global-batch-size {run.global_batch}",
+        *_SHARDED[run.sharding],
+        *_recomputing(run),
+    ]
+
+
+_SHARDED = {
+    Sharding.NONE: (),
+    Sharding.ZERO1: ("--use-distributed-optimizer",),
+    Sharding.ZERO2: ("--use-megatron-fsdp", "--data-parallel-sharding-strategy optim_grads"),
+    Sharding.FSDP: ("--use-megatron-fsdp", "--data-parallel-sharding-strategy optim_grads_params"),
+}
+
+
+def _recomputing(run: TrainingRun) -> list[str]:
+    if run.recompute == FULL:
+        flags = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+        return [flags]
+    modules = " ".join(sorted(run.recompute))
+    return [f"--recompute-granularity selective --recompute-modules {modules}"] if modules else []

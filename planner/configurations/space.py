@@ -1,0 +1,274 @@
+"""The configurations of a model on so many GPUs: what may be chosen, and what is fixed.
+
+Chosen are the degrees (tp, pp, cp, ep and etp; dp is what is left), the microbatch, what is
+recomputed, how states are sharded, the stages of a rank and where they lie, the cut, and whether
+B and W are one op. A key of the run that is given is fixed. Left out is what cannot win by
+``predict``'s own arithmetic: no sharding, where ``zero1`` sends and holds no more; more stages a
+rank where the largest stage has as many layers with fewer. Left out too is ``zero2``, which
+predictions do not charge for scattering gradients after each microbatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from pipeloom.ir.errors import InputError
+from pipeloom.solver.families import FAMILIES
+
+from ..clusters.cluster import Cluster
+from ..models.model import Model
+from ..models.reading import ModelLike, read_model
+from ..models.run import FULL, KEYS, SELECTIVE, Sharding, TrainingRun, plain_fields
+from ..models.run_faults import faults_of
+from ..models.run_values import RunValues
+from ..prediction.schedule_word import check_schedule
+from ..prediction.setup import Setup, check_precision, placement_of, usual
+
+Cut: TypeAlias = Callable[[TrainingRun], tuple[int, ...]]
+"""Decoder layers of each stage of a run."""
+DEGREES = ("tp", "pp", "vp", "dp", "cp", "ep", "etp", "micro_batch")
+_NEEDED = ("gpus", "global_batch")
+LEVELS = (frozenset[str](), SELECTIVE, FULL)
+"""What is recomputed, where it is not fixed."""
+SCHEDULES: Mapping[tuple[str, bool], tuple[str, ...]] = {
+    ("linear", False): ("1f1b",),
+    ("linear", True): ("zb-h1", "zb-h2"),
+    ("interleaved", False): ("interleaved-1f1b",),
+    ("interleaved", True): (),
+    ("v", False): ("wave",),
+    ("v", True): ("v-half", "v-min"),
+}
+"""The families that are tried, by placement and by whether B and W are apart."""
+_PLACED_BY = {"linear": "1f1b", "interleaved": "interleaved-1f1b", "v": "wave"}
+"""A family with the placement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One point of the space: a run whose ``schedule`` says where stages lie.
+
+    ``splits``: B and W are ops of their own. ``families``: the schedules that are tried; where the
+    schedule is not given, the optimizer looks for others.
+    """
+
+    run: TrainingRun
+    placement: str
+    splits: bool
+    families: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """``tp8 pp4 dp2 vp2 b1 full zero1``; what is 1 or none is left out."""
+        run = self.run
+        degrees = [(key, getattr(run, key)) for key in ("tp", "pp", "dp", "cp", "ep", "vp")]
+        words = [f"{key}{count}" for key, count in degrees if count > 1]
+        words += [f"etp{run.etp}"] * (run.etp != run.tp) + [f"b{run.micro_batch}"]
+        words += [recomputed(run)] if run.recompute else []
+        words += [run.sharding.value] if run.sharding is not Sharding.NONE else []
+        words += ["cut"] * (run.layers_per_stage is not None) + ["v"] * (self.placement == "v")
+        return " ".join(words + ["B/W"] * self.splits)
+
+
+def recomputed(run: TrainingRun) -> str:
+    """The word for what a run computes again."""
+    return {LEVELS[0]: "none", SELECTIVE: "selective"}.get(
+        run.recompute, "+".join(sorted(run.recompute))
+    )
+
+
+@dataclass(frozen=True)
+class Space:
+    """The configurations of ``base``, of which degrees, batch and levels are chosen.
+
+    ``fixed``: the keys that are given, checked; ``family``: the schedule that is, None: any.
+    """
+
+    model: Model
+    cluster: Cluster
+    base: TrainingRun
+    fixed: Mapping[str, Any]
+    family: str | None
+
+    @classmethod
+    def of(cls, model: ModelLike, cluster: Cluster, given: Mapping[str, Any]) -> Space:
+        """Raises InputError, with a line for each fault of what is given."""
+        known = read_model(model)
+        values = RunValues(usual(known) | dict(given), KEYS)
+        for key in _NEEDED:
+            if key not in values:
+                values.faults.append(f"{key}: missing; expected a whole number >= 1")
+        plain = plain_fields(values, known)
+        fixed: dict[str, Any] = {key: values.whole(key, 1) for key in DEGREES if key in values}
+        whole = {key: values.whole(key, 1) for key in _NEEDED}
+        for key in ("recompute", "sharding", "layers_per_stage"):
+            if key in values:
+                fixed[key] = plain[key]
+        if "sequence_parallel" in values:
+            fixed["sequence_parallel"] = values.flag("sequence_parallel", True)
+        values.raise_faults()
+        base = TrainingRun(**plain | {"tp": 1, "pp": 1, "cp": 1, "ep": 1} | whole)
+        check_precision(base.precision, cluster)
+        space = cls(known, cluster, replace(base, layers_per_stage=None), fixed, _family(given))
+        space._check()
+        return space
+
+    def _check(self) -> None:
+        """Raises InputError where nothing is left, for what is fixed first of all."""
+        lines = dict.fromkeys(self._faults())
+        if lines:
+            raise InputError(*lines)
+        if next(self.degrees(), None) is None:
+            fixed = ", ".join(f"{key} {value}" for key, value in self.fixed.items())
+            raise InputError(
+                f"gpus: expected a number over which {self.model.name} and a global_batch of "
+                f"{self.base.global_batch} can be spread"
+                + f" with {fixed}" * bool(fixed)
+                + f", got {self.base.gpus}"
+            )
+
+    def _faults(self) -> Iterator[str]:
+        """Faults of what is fixed, whatever else is chosen."""
+        product = 1
+        for key in ("tp", "pp", "cp", "dp"):
+            product *= self.fixed.get(key, 1)
+        if self.base.gpus % product:
+            words = " x ".join(
+                f"{k} {self.fixed[k]}" for k in ("tp", "pp", "cp", "dp") if k in self.fixed
+            )
+            yield f"gpus: expected a multiple of {words}, got {self.base.gpus}"
+        batch = self.fixed.get("dp", 1) * self.fixed.get("micro_batch", 1)
+        if self.base.global_batch % batch:
+            words = f"a multiple of dp x micro_batch = {batch}"
+            yield f"global_batch: expected {words}, got {self.base.global_batch}"
+        degrees = {
+            key: self.fixed[key] for key in ("tp", "pp", "vp", "cp", "ep") if key in self.fixed
+        }
+        alone = self._parallel(replace(self.base, etp=degrees.get("tp", 1), **degrees))
+        for line in faults_of(alone, self.model):
+            key = line.partition(":")[0]
+            if (
+                key in {"tp", "pp", "layers", "recompute", "seq"}
+                or (key == "ep" and "x etp" not in line)
+                or (key == "vp" and "pp" in self.fixed)
+            ):
+                yield line
+
+    def degrees(self) -> Iterator[TrainingRun]:
+        """Runs of all degrees, microbatches and levels, one stage a rank, states unsharded."""
+        for spread in self._spreads():
+            batch = spread.global_batch // spread.dp
+            for size in self._options("micro_batch", divisors(batch)):
+                if batch % size == 0:
+                    for level in self._options("recompute", self._levels()):
+                        yield replace(spread, micro_batch=size, recompute=level)
+
+    def _levels(self) -> tuple[frozenset[str], ...]:
+        return LEVELS
+
+    def _spreads(self) -> Iterator[TrainingRun]:
+        base = self.base
+        for tp in self._dividing("tp", base.gpus):
+            for pp in self._dividing("pp", base.gpus // tp):
+                for cp in self._dividing("cp", base.gpus // (tp * pp)):
+                    dp = base.gpus // (tp * pp * cp)
+                    if self.fixed.get("dp", dp) == dp and base.global_batch % dp == 0:
+                        run = replace(base, tp=tp, pp=pp, cp=cp, dp=dp, etp=tp)
+                        yield from self._with_experts(self._parallel(run))
+
+    def _with_experts(self, run: TrainingRun) -> Iterator[TrainingRun]:
+        """The run with its experts spread in all ways; of a dense model the run itself."""
+        experts = self.model.experts
+        inner = dict.fromkeys((run.tp, 1)) if experts else (run.tp,)
+        for etp in self._options("etp", inner):
+            for ep in self._options("ep", divisors(experts.count) if experts else (1,)):
+                found = replace(run, ep=ep, etp=etp)
+                if next(faults_of(found, self.model), None) is None:
+                    yield found
+
+    def configurations(self, run: TrainingRun, cut: Cut) -> Iterator[Configuration]:
+        """The configurations of a run of :meth:`degrees`; ``cut`` makes up for unequal layers."""
+        for sharding in self.shardings(run):
+            for vp in self._options("vp", chunks(run.layers, run.pp)):
+                yield from self._placed(replace(run, sharding=sharding, vp=vp), cut)
+
+    def shardings(self, run: TrainingRun) -> tuple[Sharding, ...]:
+        """How replicas may divide the states of a run."""
+        replicas = run.dense_replicas > 1
+        shared = (Sharding.ZERO1, Sharding.FSDP) if replicas else (Sharding.NONE,)
+        return tuple(self._options("sharding", shared))
+
+    def _placed(self, given: TrainingRun, cut: Cut) -> Iterator[Configuration]:
+        for placement, of in _PLACED_BY.items():
+            if not _has(placement, given):
+                continue
+            for run in self._cuts(replace(given, schedule=of), cut):
+                if next(faults_of(run, self.model), None) is None:
+                    yield from self._scheduled(run, placement)
+
+    def _scheduled(self, run: TrainingRun, placement: str) -> Iterator[Configuration]:
+        """With B and W as one op, and apart; with the family that is given alone."""
+        if self.family is not None:
+            own = replace(run, schedule=self.family)
+            with suppress(InputError):
+                if placement_of(own).kind.value == placement:
+                    splits = Setup(self.model, own, self.cluster).order.splits
+                    yield Configuration(own, placement, splits, (self.family,))
+            return
+        for splits in (False, True) if run.pp > 1 else (False,):
+            yield Configuration(run, placement, splits, SCHEDULES[placement, splits])
+
+    def _cuts(self, run: TrainingRun, cut: Cut) -> Iterator[TrainingRun]:
+        """Dealt evenly, and so that embedding and head are made up for."""
+        if "layers_per_stage" in self.fixed:
+            yield replace(run, layers_per_stage=self.fixed["layers_per_stage"])
+            return
+        yield run
+        if run.pp > 1 and (found := cut(run)) != run.layers_by_stage:
+            yield replace(run, layers_per_stage=found)
+
+    def _parallel(self, run: TrainingRun) -> TrainingRun:
+        wanted = self.fixed.get("sequence_parallel", True)
+        return replace(run, sequence_parallel=wanted and run.tp > 1)
+
+    def _dividing(self, key: str, number: int) -> Iterator[int]:
+        return (each for each in self._options(key, divisors(number)) if number % each == 0)
+
+    def _options(self, key: str, free: Any) -> Any:
+        return (self.fixed[key],) if key in self.fixed else free
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """In rising order."""
+    return _divisors(number)
+
+
+@lru_cache(maxsize=1024)
+def _divisors(number: int) -> tuple[int, ...]:
+    return tuple(each for each in range(1, number + 1) if number % each == 0)
+
+
+def chunks(layers: int, ranks: int) -> tuple[int, ...]:
+    """Stages a rank: of those whose largest stage has as many layers, the fewest."""
+    if ranks == 1:
+        return (1,)
+    largest = {-(-layers // (ranks * vp)): vp for vp in range(layers // ranks, 0, -1)}
+    return tuple(sorted(largest.values()))
+
+
+def _has(placement: str, run: TrainingRun) -> bool:
+    if placement == "linear":
+        return run.vp == 1
+    return run.vp == 2 if placement == "v" else run.vp > 1
+
+
+def _family(given: Mapping[str, Any]) -> str | None:
+    """The family that is given, None where any schedule is meant."""
+    name = given.get("schedule")
+    check_schedule(name)
+    if isinstance(name, str) and name.lower().partition(":")[0] in FAMILIES:
+        return name.lower()
+    return None

@@ -1,0 +1,294 @@
+"""``plan``: from a model and a cluster to the best configurations, with a bound on all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.formats import write_json, write_text
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.units import duration
+from pipeloom.report.plans_svg import PlanPoint, PlansPicture, plans_svg
+from pipeloom.report.summaries import percent
+from pipeloom.report.text_table import table
+from pipeloom.solver.core.stopping import NEVER
+
+from .configurations.choose import Choice, Ranking, summary
+from .configurations.evaluation import Evaluated, certified, planned_step
+from .configurations.files import write_files
+from .configurations.reasons import OtherRate, other_rates, parts_of, reason
+from .configurations.space import Space, recomputed
+from .models.reading import ModelLike
+from .optimize import positive
+from .predict import ClusterLike, Prediction, cluster_of
+from .prediction.step import StepTimes
+from .solving.progress import Listener, unheard
+
+TIME_LIMIT = 45.0
+"""Seconds, where none are given."""
+SHOWN = 8
+"""Plans that a table has, and that are tried at other rates."""
+
+
+@dataclass(frozen=True)
+class PlannedConfiguration:
+    """A configuration with its schedule. ``lower_bound``: milliseconds of a step that no schedule
+    of this configuration is below."""
+
+    space: Space
+    found: Evaluated
+
+    @property
+    def name(self) -> str:
+        return self.found.configuration.name
+
+    @property
+    def step_ms(self) -> float:
+        return self.found.step_ms
+
+    @property
+    def lower_bound(self) -> float:
+        return self.found.lower_bound
+
+    @cached_property
+    def step(self) -> StepTimes:
+        """The times of its step, with this schedule."""
+        return planned_step(self.space.model, self.space.cluster, self.found)
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        return Prediction.of(self.step)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The schedule, within the memory of its devices, its makespan's bound in its report."""
+        return certified(self.step)
+
+    @cached_property
+    def parts(self) -> dict[str, float]:
+        """Milliseconds of the step by what they go to."""
+        return parts_of(self.step)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object of ``plan --json``."""
+        run, shown = self.found.configuration.run, self.prediction
+        keys = ("gpus", "tp", "pp", "vp", "dp", "cp", "ep", "etp", "micro_batch", "global_batch")
+        numbers = ("step_ms", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu", "memory_gib")
+        return {
+            "name": self.name,
+            **{key: getattr(run, key) for key in (*keys, "seq")},
+            "precision": run.precision.value,
+            "recompute": recomputed(run),
+            "sharding": run.sharding.value,
+            "sequence_parallel": run.sequence_parallel,
+            "layers_per_stage": list(run.layers_by_stage),
+            "placement": self.found.configuration.placement,
+            "schedule": self.found.schedule,
+            "splits": self.found.configuration.splits,
+            **{key: getattr(shown, key) for key in numbers},
+            "lower_bound": self.lower_bound,
+            "parts_ms": self.parts,
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The best configurations of a model on so many GPUs, the best first.
+
+    ``lower_bound``: milliseconds of a step that no plan of the space is below, by ``predict``'s
+    model. ``stopped``: whether the time, or the caller, ended the search before its end.
+    """
+
+    space: Space
+    ranking: Ranking
+
+    @cached_property
+    def plans(self) -> tuple[PlannedConfiguration, ...]:
+        """The best, and the best of each other set of degrees, as far as they were simulated."""
+        seen = dict[tuple[int, ...], Evaluated]()
+        for each in self.ranking.evaluated:
+            run = each.configuration.run
+            if each.step_ms < inf:
+                seen.setdefault((run.tp, run.pp, run.vp, run.dp, run.cp, run.ep), each)
+        return tuple(PlannedConfiguration(self.space, each) for each in seen.values())[:SHOWN]
+
+    @property
+    def best(self) -> PlannedConfiguration:
+        """The configuration with the shortest step."""
+        return self.plans[0]
+
+    @property
+    def lower_bound(self) -> float:
+        """Milliseconds of a step that no plan of the space is below."""
+        return self.ranking.lower_bound
+
+    @property
+    def gap(self) -> float:
+        """(step - lower bound) / step."""
+        return max(0.0, 1 - self.lower_bound / self.best.step_ms)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the search ended before it was done."""
+        return self.ranking.stopped
+
+    @cached_property
+    def other_rates(self) -> tuple[OtherRate, ...]:
+        """The best of the plans shown, where rates are 10 % off."""
+        found = [each.found for each in self.plans]
+        return tuple(other_rates(self.space.model, self.space.cluster, found))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``plan --json`` prints."""
+        chosen = self.ranking
+        return {
+            "model": self.space.model.name,
+            "cluster": self.space.cluster.name,
+            "lower_bound": self.lower_bound,
+            "gap": self.gap,
+            "stopped": self.stopped,
+            "spreads": chosen.spreads,
+            "bounded": chosen.bounded,
+            "simulated": len(chosen.evaluated),
+            "plans": [
+                {**each.to_dict(), "reason": words}
+                for each, words in zip(self.plans, self._reasons, strict=True)
+            ],
+            "too_large": [{"name": name, "memory_gib": size} for size, name in chosen.too_large],
+            "other_rates": [each.to_dict() for each in self.other_rates],
+        }
+
+    @cached_property
+    def _reasons(self) -> tuple[str | None, ...]:
+        """Why each plan is not the best."""
+        parts = [each.parts for each in self.plans]
+        return (None, *(reason(each, parts[0]) for each in parts[1:]))
+
+    def write(self, folder: str | os.PathLike[str]) -> tuple[str, ...]:
+        """Writes ``plan.json``, ``plan.svg`` and what runs the best plan into ``folder``.
+
+        Returns notes on what other systems cannot run. Raises InputError where it cannot be
+        written.
+        """
+        path = Path(folder)
+        try:
+            notes = write_files(path, self.best.step.setup, self.best.schedule)
+        except OSError as error:
+            raise InputError(f"output: {os.fspath(folder)}: {error.strerror}") from None
+        write_json(self.to_dict(), str(path / "plan.json"))
+        write_text(plans_svg(self._picture()), str(path / "plan.svg"))
+        return tuple(notes)
+
+    def _picture(self) -> PlansPicture:
+        base, shown = self.space.base, [each.prediction for each in self.plans]
+        points = [
+            PlanPoint(each.name, found.memory_gib, found.tokens_per_s_per_gpu)
+            for each, found in zip(self.plans, shown, strict=True)
+        ]
+        return PlansPicture(
+            f"{self.space.model.name} on {base.gpus} GPUs of {self.space.cluster.name}",
+            points,
+            self.space.cluster.gpu.memory_gib,
+            base.global_batch * base.seq / base.gpus / self.lower_bound * 1e3,
+        )
+
+    def __str__(self) -> str:
+        best, device = self.best.prediction, self.space.cluster.gpu
+        return "\n".join(
+            [
+                f"{self.space.model.name} on {self.space.base.gpus} GPUs of "
+                f"{self.space.cluster.name}: {self.best.name}, {self.best.found.schedule}",
+                f"{duration(best.step_ms)} a step, {best.tokens_per_s_per_gpu:.5g} tokens/s/GPU, "
+                f"MFU {best.mfu * 100:.1f} %, {best.memory_gib:.1f} of {device.memory_gib:g} GiB",
+                f"no plan takes less than {duration(self.lower_bound)}: at most "
+                f"{percent(self.gap)} from the best ({summary(self.ranking)})",
+                "",
+                self._table(),
+                *self._short(),
+                "",
+                *self._rates(),
+            ]
+        )
+
+    def _table(self) -> str:
+        header = ["plan", "schedule", "step", "bound", "tokens/s/GPU", "GiB", ""]
+        rows = [
+            [
+                each.name,
+                each.found.schedule,
+                duration(each.step_ms),
+                duration(each.lower_bound),
+                f"{each.prediction.tokens_per_s_per_gpu:.5g}",
+                f"{each.prediction.memory_gib:.1f}",
+                words or "",
+            ]
+            for each, words in zip(self.plans, self._reasons, strict=True)
+        ]
+        return table(header, rows)
+
+    def _short(self) -> Iterator[str]:
+        """A line on what needs a little more memory than there is."""
+        if self.ranking.too_large:
+            size, name = self.ranking.too_large[0]
+            short = size - self.space.cluster.gpu.memory_gib
+            yield f"nearest of what does not fit: {name} is at least {short:.1f} GiB short"
+
+    def _rates(self) -> Iterator[str]:
+        for each in self.other_rates:
+            word = f"{each.rate} {'+' if each.factor > 1 else '-'}10 %"
+            if each.lost <= 0:
+                yield f"{word}: the same plan, {duration(each.step_ms)}"
+            else:
+                yield f"{word}: {each.best}, this plan {percent(each.lost)} slower"
+
+
+def plan(
+    model: ModelLike,
+    cluster: ClusterLike | None = None,
+    *,
+    time_limit: float | None = None,
+    progress: Listener | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    **run: Any,
+) -> Plan:
+    """The best configurations of ``model`` on ``cluster``, by ``predict``'s model.
+
+    ``model``: a preset's name, or a mapping or file in the words of Hugging Face's ``config.json``.
+    ``cluster``: a preset's name, a file or an object; None: the usual one of ``gpu``. ``run``:
+    ``gpus`` and ``global_batch``, and whatever else is fixed, in the words of ``predict``: ``seq``,
+    ``tp``, ``pp``, ``vp``, ``dp``, ``cp``, ``ep``, ``etp``, ``micro_batch``, ``recompute``,
+    ``sharding``, ``layers_per_stage``, ``schedule`` are chosen where they are not given.
+    ``time_limit``: seconds, 45 by default. ``progress`` is told each event, a line of text as
+    ``str``. Once ``should_stop`` turns true the best so far is returned.
+
+    Raises InputError for wrong input, a line for each fault, and InfeasibleError where nothing
+    fits, which says by how much.
+    """
+    limit = positive("time_limit", time_limit) or TIME_LIMIT
+    space = Space.of(model, cluster_of(cluster, run.get("gpu")), run)
+    chosen = Choice(space, limit, should_stop or NEVER, progress or unheard).choose()
+    found = Plan(space, chosen)
+    if not found.plans:
+        raise InfeasibleError(_nothing(space, chosen))
+    return found
+
+
+def _nothing(space: Space, chosen: Ranking) -> str:
+    """How far the configuration that needs least memory is from fitting."""
+    device = space.cluster.gpu
+    head = f"{space.model.name} on {space.base.gpus} GPUs of {space.cluster.name}: nothing fits"
+    tried = [each for each in chosen.evaluated if each.tightest_gib < inf]
+    least = [(each.tightest_gib, each.configuration.name) for each in tried] + chosen.too_large
+    if not least:
+        return f"{head} in the time given: --time-limit"
+    size, name = min(least)
+    return (
+        f"{head}: memory: {name} needs at least {size:.1f} GiB on the fullest device, "
+        f"{size - device.memory_gib:.1f} more than the {device.memory_gib:g} of {device.name}"
+    )

@@ -1,0 +1,28 @@
+"""The word for a run's schedule: a family, or the one that the optimizer finds."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any
+
+from pipeloom.ir.errors import InputError
+from pipeloom.solver.families import ASYNCHRONOUS, FAMILIES
+
+OPTIMAL = "optimal"
+"""In place of a family: the schedule that ``optimize`` finds for the predicted profile."""
+
+
+def check_schedule(name: Any) -> None:
+    """Raises InputError for what is no family; those whose stages do not stay are refused later."""
+    base = name.lower().partition(":")[0] if isinstance(name, str) else OPTIMAL
+    if base not in {*FAMILIES, OPTIMAL, "?"} and "not stated" not in base:
+        usable = ", ".join([*filter(_stays, FAMILIES), OPTIMAL])
+        near = get_close_matches(base, [*FAMILIES, OPTIMAL], 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise InputError(f"schedule: expected one of {usable}, got {name!r}{hint}")
+
+
+def _stays(family: str) -> bool:
+    """Whether each of its stages has one rank, and steps are one update."""
+    kind = type(FAMILIES[family]).__module__.split(".")[-2]
+    return kind not in {"weights", "bidirectional"} and family not in ASYNCHRONOUS

@@ -1,0 +1,296 @@
+"""Solves spread over worker processes here, or over the workers of a Dask cluster.
+
+Either is a ``concurrent.futures.Executor``. What a lost worker was at is begun again: by a new pool
+here, by its scheduler on a cluster. Processes here end with the one that started them, however it
+ends. A result depends on its task alone, so that under a work limit it is the same everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from concurrent.futures.process import ProcessPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from ctypes import c_int
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context, parent_process
+from socket import create_connection
+from threading import Thread
+from time import monotonic, sleep
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from pipeloom import __version__
+from pipeloom.ir.errors import InputError, PipeloomError, in_brief
+from pipeloom.ir.units import counted
+from pipeloom.solver.core.options import LEAST_WORKERS, THREADS, cores
+from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
+
+from .progress import Finished, Listener, Note, unheard
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+Stop = Callable[[], None]
+"""Asks all workers to stop."""
+
+POLL, CONNECT_SECONDS = 0.1, 5
+MOST_LOSSES = 3
+"""Pools of processes in a row that may break without a result."""
+GO_ON, STOP, LEAVE = range(3)
+"""The flag of the processes: what they solve ends with the best so far at ``STOP``."""
+_FLAG: list[Any] = []
+"""Within such a process, its one flag, which is shared with the one that started it."""
+
+
+class _NotBegunError(Exception):
+    """A task that a process here has taken, but not begun when it was to stop."""
+
+
+class LostWorkersError(PipeloomError):
+    """Workers are lost again and again, or their scheduler is."""
+
+    exit_code = 1
+
+
+def processes_here() -> int:
+    """How many processes use the cores of this machine, each with the threads that a solve has at
+    least."""
+    return max(1, cores() // LEAST_WORKERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """``processes`` on this machine, or the workers of the Dask scheduler at an address.
+
+    Raises InputError for a number below 1, and where :meth:`run` cannot reach the scheduler.
+    """
+
+    processes: int = 1
+    scheduler: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.processes, int) or self.processes < 1:
+            raise InputError(f"workers: expected a whole number from 1 on, got {self.processes!r}")
+
+    def spread(self, tasks: int) -> bool:
+        """Whether so many tasks leave this process."""
+        return self.scheduler is not None or min(self.processes, tasks) > 1
+
+    def run(
+        self,
+        function: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        *,
+        tell: Listener = unheard,
+        should_stop: StoppingCriterion = NEVER,
+    ) -> Iterator[tuple[int, Result]]:
+        """The number of each task and what ``function`` makes of it, as soon as it is there.
+
+        ``function``, of the top of a module, may ask :func:`stop_asked`. Once ``should_stop`` turns
+        true no task is begun any more; those of processes here come to their end, those of a
+        cluster are cancelled. Raises what the function does, and LostWorkersError.
+        """
+        begin, waiting = monotonic(), dict(enumerate(tasks))
+        for number, result in self._results(function, waiting, tell, should_stop):
+            del waiting[number]
+            tell(Finished(len(tasks) - len(waiting), len(tasks), monotonic() - begin))
+            yield number, result
+
+    def _results(
+        self,
+        function: Callable[[Task], Result],
+        waiting: dict[int, Task],
+        tell: Listener,
+        should_stop: StoppingCriterion,
+    ) -> Iterator[tuple[int, Result]]:
+        if not self.spread(len(waiting)):
+            for number, task in list(waiting.items()):
+                if not should_stop():
+                    yield number, function(task)
+            return
+        losses = 0
+        while waiting and not should_stop():
+            left = len(waiting)
+            try:
+                with self._executor(left) as (executor, stop):
+                    yield from _completed(executor, stop, function, waiting, should_stop)
+                    return
+            except BrokenExecutor:
+                losses = losses + 1 if len(waiting) == left else 1
+            if losses == MOST_LOSSES:
+                raise LostWorkersError(
+                    f"workers: lost {losses} times in a row without a result; expected processes "
+                    "that nobody ends, and memory for each (--workers 1 needs least)"
+                )
+            tell(Note(f"a worker was lost: {counted(len(waiting), 'solve')} begun again"))
+
+    def _executor(self, tasks: int) -> AbstractContextManager[tuple[Executor, Stop]]:
+        if self.scheduler is not None:
+            return _cluster(self.scheduler)
+        return _processes(min(self.processes, tasks))
+
+
+def in_order(
+    results: Iterator[tuple[int, Result]],
+) -> Iterator[tuple[int, Result]]:
+    """The same by number: each once all before it are there, in the end those after a gap."""
+    early: dict[int, Result] = {}
+    following = 0
+    for number, result in results:
+        early[number] = result
+        while following in early:
+            yield following, early.pop(following)
+            following += 1
+    yield from sorted(early.items(), key=lambda item: item[0])
+
+
+def stop_asked() -> bool:
+    """Within a task: whether what it has so far is good enough, or nobody waits for it any more."""
+    return any(flag.value for flag in _FLAG) or _is_cancelled()
+
+
+def _completed(
+    executor: Executor,
+    stop: Stop,
+    function: Callable[[Task], Result],
+    waiting: dict[int, Task],
+    should_stop: StoppingCriterion,
+) -> Iterator[tuple[int, Result]]:
+    call = partial(_called, __version__, function)
+    numbers = {executor.submit(call, task): number for number, task in waiting.items()}
+    running, stopped = set(numbers), False
+    while running:
+        done, running = wait(running, POLL, FIRST_COMPLETED)
+        lost = [each for each in done if not stopped and _is_lost(each)]
+        for each in done.difference(lost):
+            if not (stopped and _is_left(each)):
+                yield numbers[each], _result(each)
+        if lost:
+            raise BrokenExecutor
+        if should_stop() and not stopped:
+            stopped = True
+            stop()
+            for each in running:
+                each.cancel()
+
+
+def _is_lost(future: Future[Any]) -> bool:
+    """Whether its process is lost. Raises LostWorkersError where its scheduler is."""
+    if future.cancelled():
+        raise LostWorkersError("scheduler: lost; expected it to answer until the last result")
+    return isinstance(future.exception(), BrokenExecutor)
+
+
+def _is_left(future: Future[Any]) -> bool:
+    return future.cancelled() or isinstance(future.exception(), _NotBegunError)
+
+
+def _result(future: Future[Result]) -> Result:
+    """Raises its error, in words where it is the cluster's."""
+    try:
+        return future.result()
+    except (BrokenExecutor, PipeloomError):
+        raise
+    except Exception as error:
+        if type(error).__name__ == "KilledWorker":
+            raise LostWorkersError(f"scheduler: its workers are lost: {error}") from None
+        if isinstance(error, ImportError) or "deserializ" in str(error):
+            cause = in_brief(error.__cause__ or error)
+            raise InputError(
+                f"scheduler: expected pipeloom {__version__}, and what calls it, to be importable "
+                f"there and by its workers: {cause}"
+            ) from None
+        raise
+
+
+def _called(version: str, function: Callable[[Task], Result], task: Task) -> Result:
+    """Within a worker."""
+    if any(flag.value for flag in _FLAG):
+        raise _NotBegunError
+    if version != __version__:
+        raise InputError(f"scheduler: expected workers with pipeloom {version}, got {__version__}")
+    return function(task)
+
+
+@contextmanager
+def _processes(number: int) -> Iterator[tuple[Executor, Stop]]:
+    context = get_context("spawn")  # a fork would copy the locks of threads
+    flag = context.RawValue(c_int, GO_ON)
+    threads = max(LEAST_WORKERS, cores() // number)
+    pool = ProcessPoolExecutor(number, context, _begin, (flag, threads))
+    try:
+        yield pool, partial(setattr, flag, "value", STOP)
+    except BaseException:
+        flag.value = LEAVE
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin(flag: Any, threads: int) -> None:
+    """Within a new process: Ctrl-C is heard by the one that started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.setdefault(THREADS, str(threads))
+    _FLAG.append(flag)
+    Thread(target=_leave_with_parent, args=(flag,), daemon=True).start()
+
+
+def _leave_with_parent(flag: Any) -> None:
+    parent = parent_process()
+    while parent is not None and parent.is_alive() and flag.value < LEAVE:
+        sleep(POLL)
+    os._exit(1)
+
+
+@contextmanager
+def _cluster(address: str) -> Iterator[tuple[Executor, Stop]]:
+    try:
+        _knock(address)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            "scheduler: expected the address of a Dask scheduler that listens, such as "
+            f"tcp://host:8786, got {address!r}: {in_brief(error)}"
+        ) from None
+    try:
+        from distributed import Client
+    except ImportError:
+        raise InputError(
+            "scheduler: needs dask.distributed, which is not installed: "
+            "pip install 'pipeloom[cluster]'"
+        ) from None
+    try:
+        client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"scheduler: expected a Dask scheduler at {address!r}: {in_brief(error)}"
+        ) from None
+    with client:
+        yield client.get_executor(pure=False), lambda: None
+
+
+def _knock(address: str) -> None:
+    """Raises OSError or ValueError where nobody listens, much sooner than Dask does."""
+    parts = urlsplit(address if "://" in address else f"tcp://{address}")
+    if parts.scheme not in {"tcp", "tls"} or not parts.hostname or not parts.port:
+        raise ValueError("it is not tcp://HOST:PORT or tls://HOST:PORT")
+    with create_connection((parts.hostname, parts.port), CONNECT_SECONDS) as connection:
+        if parts.scheme == "tcp" and not connection.recv(1):  # Dask speaks first
+            raise ConnectionError("it hangs up")
+
+
+def _is_cancelled() -> bool:
+    """Within a task of a cluster: whether its client has cancelled it, or has left."""
+    if "distributed" not in sys.modules:
+        return False
+    from distributed import get_worker
+
+    try:
+        worker = get_worker()
+    except ValueError:  # this is no worker
+        return False
+    task = worker.state.tasks.get(worker.get_current_task())
+    return task is None or task.state == "cancelled"

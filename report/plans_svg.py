@@ -1,0 +1,85 @@
+"""Plans of a model on a cluster: tokens per second and GPU against memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from .label_layout import Box, around, place
+from .svg_elements import FAINT, MUTED, document, element, label, number, ticks
+
+WIDTH, HEIGHT = 900.0, 540.0
+LEFT, RIGHT, TOP, BOTTOM = 92.0, 40.0, 76.0, 70.0
+BEST, OTHER, LIMIT = "#2f6cb3", "#8a97a6", "#c2416b"
+Axis: TypeAlias = Callable[[float], float]
+STYLE = f"""
+text {{ font-size: 12px; }}
+.title {{ font-size: 17px; font-weight: 600; }}
+.muted {{ fill: {MUTED}; }}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPoint:
+    """A plan: GiB on its fullest device, tokens per second and GPU."""
+
+    name: str
+    memory_gib: float
+    tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlansPicture:
+    """``points``: the best plan first. ``device_gib``: what a device has. ``most``: tokens per
+    second and GPU that no plan is above."""
+
+    title: str
+    points: Sequence[PlanPoint]
+    device_gib: float
+    most: float
+
+
+def plans_svg(picture: PlansPicture) -> str:
+    """An SVG file: plans as marks, the device's memory and the bound as lines."""
+    right, top = picture.device_gib * 1.05, picture.most * 1.1
+
+    def x(memory: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * memory / right
+
+    def y(tokens: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * tokens / top
+
+    content = [label(picture.title, 24, 32, class_="title")]
+    content.append(label("filled: the best; no plan is above the dashed line", 24, 52, fill=MUTED))
+    for value in ticks(top, 6):
+        path = f"M{LEFT} {number(y(value))}H{WIDTH - RIGHT}"
+        content.append(element("path", d=path, stroke=FAINT, fill="none"))
+        at = {"class_": "muted", "text_anchor": "end"}
+        content.append(label(f"{value:g}", LEFT - 10, y(value) + 4, **at))
+    for value in ticks(right, 9):
+        at = {"class_": "muted", "text_anchor": "middle"}
+        content.append(label(f"{value:g}", x(value), HEIGHT - BOTTOM + 20, **at))
+    content.append(label("GiB on the fullest device", x(right / 2), HEIGHT - 24, fill=MUTED))
+    content.append(label("tokens/s/GPU", 24, TOP - 8, fill=MUTED))
+    bound, device = number(y(picture.most)), number(x(picture.device_gib))
+    dashed = {"stroke": OTHER, "stroke_dasharray": "5 4", "fill": "none"}
+    content.append(element("path", d=f"M{LEFT} {bound}H{WIDTH - RIGHT}", **dashed))
+    content.append(element("path", d=f"M{device} {TOP}V{HEIGHT - BOTTOM}", stroke=LIMIT))
+    return document(WIDTH, HEIGHT, STYLE, [*content, *_marks(picture, x, y)], picture.title)
+
+
+def _marks(picture: PlansPicture, x: Axis, y: Axis) -> list[str]:
+    """The plans, each with its name where there is room."""
+    places = [(x(point.memory_gib), y(point.tokens)) for point in picture.points]
+    taken = [around(*each, 7.0) for each in places]
+    bounds, marks = Box(LEFT, TOP - 14, WIDTH - RIGHT, HEIGHT - BOTTOM), list[str]()
+    for i, (point, (cx, cy)) in enumerate(zip(picture.points, places, strict=True)):
+        words = f"<title>{point.name}: {point.tokens:.5g}, {point.memory_gib:.1f} GiB</title>"
+        fill = BEST if i == 0 else "#fff"
+        marks.append(element("circle", words, cx=cx, cy=cy, r=5, fill=fill, stroke=BEST))
+        box = place(point.name, cx, cy, taken, bounds)
+        if box is not None:
+            middle = (box.left + box.right) / 2
+            marks.append(label(point.name, middle, box.bottom - 2, text_anchor="middle"))
+    return marks

@@ -1,0 +1,78 @@
+"""Problems whose microbatches are unlike, as problems of microbatches that are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.profile import StageProfile
+
+from .relaxations import fusible, offloadable, recomputable
+
+_LEAST = (
+    *("t_f", "t_b", "t_w", "t_bw", "t_r", "m_b", "m_w", "m_r", "m_o"),
+    *("activation_bytes", "offload_bytes"),
+)
+_WHY = "where microbatches are unlike (lists of one number a microbatch)"
+
+
+def check_planned(problem: Problem) -> None:
+    """Raises InputError where microbatches are unlike, and something is asked for that is planned
+    for those that are alike alone."""
+    if not problem.profile.unlike:
+        return
+    if problem.placement.passing is not Passing.ACTIVATIONS:
+        raise InputError(f"passing: expected activations {_WHY}")
+    keys = {"t_r, levels": recomputable, "m_o": offloadable, "t_bw": fusible}
+    for key, possible in keys.items():
+        stages = np.flatnonzero(possible(problem)).tolist()
+        if stages:
+            raise InputError(f"stages[{stages[0]}]: {key}: expected none {_WHY}")
+    check_unpaired(problem)
+
+
+def check_unpaired(problem: Problem) -> None:
+    """Raises InputError where microbatches are unlike, and pairs of them may be made."""
+    known = [s for s, stage in enumerate(problem.profile.stages) if stage.t_fb is not None]
+    if known and problem.profile.unlike:
+        raise InputError(f"stages[{known[0]}]: t_fb: expected none {_WHY}")
+
+
+def typical(problem: Problem) -> Problem:
+    """The problem with the mean microbatch in place of each."""
+    return _alike(problem, lambda stage: stage)
+
+
+def least(problem: Problem) -> Problem:
+    """A relaxation of ``problem``: every microbatch is as short and as small as the least is.
+
+    Take any schedule of ``problem`` and end its ops and its messages earlier, all starts as they
+    are: inputs come no later, ranks are free no later and hold no more. So it is a schedule of the
+    relaxed problem that costs no more, whatever is recomputed, offloaded or fused in it.
+    """
+    return _alike(problem, _least)
+
+
+def _alike(problem: Problem, change: Callable[[StageProfile], StageProfile]) -> Problem:
+    if not problem.profile.unlike:
+        return problem
+    stages = tuple(replace(change(stage), each=()) for stage in problem.profile.stages)
+    return replace(problem, profile=replace(problem.profile, stages=stages))
+
+
+def _least(stage: StageProfile) -> StageProfile:
+    lowest: dict[str, Any] = {
+        key: min(
+            (getattr(one, key) for one in stage.each if getattr(one, key) is not None), default=None
+        )
+        for key in _LEAST
+    }
+    if stage.each and stage.m_o is not None:
+        lowest["offload_bytes"] = min(one.moved for one in stage.each)
+    return replace(stage, **lowest) if stage.each else stage

@@ -1,0 +1,110 @@
+"""Microbatches that are unlike: optima of tiny instances, verified schedules, no bound above."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.formats import dump_profile, dump_schedule, parse_profile, parse_schedule
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.solver.bounds import lower_bounds
+from pipeloom.solver.families import FAMILIES, build_family
+from pipeloom.solver.optimize import optimize
+from tests.support.plain_optimum import plain_optimum
+
+SHAPES = [((0, 1), 2), ((0, 1, 2), 2), ((0, 0), 1), ((0,), 3)]
+"""Owners of stages, and microbatches, of which all orders can be tried."""
+
+
+def _stage(rng: np.random.Generator, microbatches: int, *, whole: bool) -> dict[str, list[float]]:
+    def drawn(low: float, high: float) -> list[float]:
+        values = rng.uniform(low, high, microbatches)
+        return (values.round() if whole else values).tolist()
+
+    m_b, share = drawn(1, 4), float(rng.choice((0.0, 0.5, 1.0)))
+    sizes = {"m_b": m_b, "m_w": [share * m for m in m_b]}
+    sizes |= {"activation_bytes": [1e6 * float(t) for t in drawn(0, 8)]}
+    return {"t_f": drawn(0, 6), "t_b": drawn(1, 6), "t_w": drawn(0, 4), **sizes}
+
+
+def _profile(ranks: int, stages: list[Any], **keys: Any) -> dict[str, Any]:
+    head = {"format": "pipeloom.profile", "version": 1, "ranks": ranks}
+    return head | {"stages": stages} | keys
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_optimum_of_tiny_instances(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    owner, microbatches = SHAPES[seed % len(SHAPES)]
+    ranks = max(owner) + 1
+    stages = [_stage(rng, microbatches, whole=seed % 3 == 0) for _ in owner]
+    limit = float(rng.uniform(4, 9)) if seed % 2 else 1e9
+    placement = Placement.interleaved(ranks, len(owner) // ranks)
+    links = {"gigabytes_per_second": 1.0}
+    profile = parse_profile(_profile(ranks, stages, links=links), "profile")
+    for objective in Objective:
+        makespan = objective is Objective.MAKESPAN
+        optimum = plain_optimum(stages, owner, limit, makespan=makespan)
+        problem = Problem(profile, microbatches, placement, (limit,) * ranks, objective)
+        if optimum == np.inf:
+            with pytest.raises(InfeasibleError):
+                optimize(problem, work_limit=1)
+            continue
+        for bound in lower_bounds(problem):
+            assert bound.value <= optimum * (1 + 1e-9), bound
+        found = optimize(problem, work_limit=1)
+        assert verify_schedule(dump_schedule(found)) == []
+        assert found.timing is not None
+        assert found.timing.cost(objective) == pytest.approx(optimum, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_schedules_of_many_microbatches_keep_the_rules(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    stages = [_stage(rng, 7, whole=False) for _ in range(6)]
+    profile = parse_profile(_profile(3, stages, t_comm=0.5), "profile")
+    placement = (Placement.interleaved(3, 2), Placement.v(3))[seed % 2]
+    objective = list(Objective)[seed // 2]
+    problem = Problem(profile, 7, placement, (14.0,) * 3, objective)
+    found = optimize(problem, work_limit=2)
+    assert verify_schedule(dump_schedule(found)) == []
+    again = optimize(problem, work_limit=2)
+    assert [row.tolist() for row in again.order] == [row.tolist() for row in found.order]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_families_keep_the_rules_and_round_trip(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    more = {"activation_bytes": rng.uniform(1e6, 1e8, 6).tolist(), "weight_bytes": 1e6}
+    more |= {"t_bw": rng.uniform(1, 7, 6).tolist()} if seed else {"t_fb": 9.0}
+    stages = [_stage(rng, 6, whole=False) | more for _ in range((3, 6, 2)[seed])]
+    links = {"latency": 0.1, "gigabytes_per_second": 25.0}
+    profile = parse_profile(_profile((3, 3, 2)[seed], stages, links=links), "profile")
+    assert parse_profile(dump_profile(profile), "again") == profile
+    built = []
+    for name in FAMILIES:
+        try:
+            schedule = build_family(name, profile, 6)
+        except InputError:  # not for so many stages or ranks
+            continue
+        document = dump_schedule(schedule)
+        assert verify_schedule(document) == [], name
+        assert dump_schedule(parse_schedule(document, "again")) == document
+        built.append(name)
+    assert len(built) > 8
+
+
+def test_lists_that_are_constant_are_numbers() -> None:
+    stages = [_stage(np.random.default_rng(s), 1, whole=False) for s in range(2)]
+    lists = [{key: value * 5 for key, value in stage.items()} for stage in stages]
+    numbers = [{key: value[0] for key, value in stage.items()} for stage in stages]
+    listed = parse_profile(_profile(2, lists), "profile")
+    assert (listed.microbatches, listed.unlike) == (5, False)
+    assert replace(listed, microbatches=None) == parse_profile(_profile(2, numbers), "profile")
+    assert parse_profile(dump_profile(listed), "again") == listed

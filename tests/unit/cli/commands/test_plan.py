@@ -1,0 +1,90 @@
+"""``plan`` as a command: what it finds and writes, and faults in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeloom import plan, predict
+from tests.support.command_line import Command
+
+WORDS = ("plan", "llama-3-8b", "--gpu", "H100", "--gpus", 4, "--global-batch", 8, "--seq", 2048)
+SMALL: dict[str, Any] = {
+    **{"hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4},
+    **{"intermediate_size": 128, "vocab_size": 512, "model_type": "llama"},
+}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plan") / "config.json"
+    path.write_text(json.dumps(SMALL))
+    return path
+
+
+def test_what_is_written_is_valid_and_is_what_is_told(pipeloom: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "plan"
+    done = pipeloom(*WORDS, "--pp", 2, "--tp", 2, "--time-limit", 3, "-o", folder, "--json")
+    assert done.code == 0
+    best = done.json["plans"][0]
+    assert done.json["lower_bound"] <= best["lower_bound"] <= best["step_ms"] * (1 + 1e-9)
+    assert sum(best["parts_ms"].values()) == pytest.approx(best["step_ms"])
+    assert done.json["gap"] < 0.2
+    for name in ("schedule.json", "program.json"):
+        assert pipeloom("verify", folder / name).code == 0
+    assert (folder / "plan.svg").read_text().startswith("<svg")
+    assert json.loads((folder / "plan.json").read_text())["plans"][0]["name"] == best["name"]
+    assert (
+        "--parallelism.tensor_parallel_degree 2"
+        in (folder / "torchtitan.json.flags").read_text().splitlines()
+    )
+
+
+def test_the_best_is_no_slower_than_what_is_predicted_for_any_other(pipeloom: Command) -> None:
+    found = plan("llama-3-8b", "H100", gpus=4, global_batch=8, seq=2048, time_limit=5.0)
+    run = {"gpus": 4, "global_batch": 8, "seq": 2048, "sharding": "zero1"}
+    for degrees in ({"tp": 4}, {"tp": 2, "pp": 2}, {"tp": 2}, {"pp": 4}, {"pp": 4, "vp": 2}):
+        other = predict("llama-3-8b", cluster="H100", **run, **degrees)
+        assert found.lower_bound <= other.step_ms
+        if other.memory_gib <= 79.1:
+            assert found.best.step_ms <= other.step_ms
+    assert len(found.other_rates) == 8
+    assert "no plan takes less than" in str(found)
+
+
+def test_megatron_runs_a_plan_of_its_own_schedule(
+    pipeloom: Command, config: Path, tmp_path: Path
+) -> None:
+    words = ("plan", config, "--gpu", "H100", "--gpus", 4, "--pp", 2, "--global-batch", 16)
+    done = pipeloom(*words, "--seq", 128, "--schedule", "1f1b", "-o", tmp_path)
+    assert done.code == 0
+    flags = (tmp_path / "megatron.txt.flags").read_text()
+    assert "--pipeline-model-parallel-size 2" in flags
+    assert "--global-batch-size 16" in flags
+    assert (tmp_path / "megatron.txt").read_text().startswith("E")
+
+
+def test_nothing_fits(pipeloom: Command) -> None:
+    done = pipeloom("plan", "llama-3-405b", "--gpu", "H100", "--gpus", 8, "--global-batch", 8)
+    assert done.code == 1
+    (line,) = done.err.splitlines()
+    assert "nothing fits: memory: " in line
+    assert "more than the 79.1 of H100" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--tp", 3), "--tp: expected a divisor of the 32 heads"),
+        (("--pp", 3), "--gpus: expected a multiple of pp 3, got 4"),
+        (("--time-limit", -1), "--time-limit"),
+        (("-o", "/dev/null/x"), "--output: /dev/null/x"),
+    ],
+)
+def test_bad_input_is_one_line(pipeloom: Command, words: tuple[Any, ...], expected: str) -> None:
+    done = pipeloom(*WORDS, *words, *(() if "--time-limit" in words else ("--time-limit", 1)), "-q")
+    assert done.code == 2
+    assert expected in done.err.splitlines()[-1]

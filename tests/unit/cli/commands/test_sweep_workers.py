@@ -1,0 +1,90 @@
+"""``sweep --workers``: the same as in one process, and a stopped one goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pipeloom as library
+from pipeloom.planner.solving.progress import Event
+from tests.support.command_line import Command
+
+WORDS = ("-m", 4, "--memory-limits", "2,0.5,1.5,none", "--work-limit", 0.2, "--seed", 5)
+
+
+@pytest.fixture(autouse=True)
+def _no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PIPELOOM_CACHE", raising=False)
+
+
+def untimed(folder: Path) -> dict[str, Any]:
+    """All documents of a sweep but how long solves took."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(each) for key, each in value.items() if key != "solve_seconds"}
+        return [plain(each) for each in value] if isinstance(value, list) else value
+
+    found = {path.name: plain(json.loads(path.read_text())) for path in folder.glob("*.json")}
+    return found | {"frontier.svg": (folder / "frontier.svg").read_text()}
+
+
+def test_two_processes_find_what_one_does_and_a_stopped_sweep_goes_on(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    sweep = ["sweep", profile, *WORDS, "-o"]
+    assert pipeloom(*sweep, one, "--workers", 1).code == 0
+    done = pipeloom(*sweep, two, "--workers", 2)
+    assert done.code == 0
+    assert "1 of 4 solved in" in done.err
+    assert untimed(one) == untimed(two)
+    assert {path.name for path in (one / "cache").iterdir()} == {
+        path.name for path in (two / "cache").iterdir()
+    }
+    # as if it had been stopped before the last limits: those known are not solved again
+    shutil.rmtree(one)
+    shutil.copytree(two / "cache", one / "cache")
+    again = pipeloom(*sweep, one, "--workers", 2, "-q")
+    assert again.err.count("taken from the cache") == 3  # the fourth is infeasible
+    assert untimed(one) == untimed(two)
+
+
+def test_what_is_finished_is_kept_when_it_is_stopped(profile: Path, tmp_path: Path) -> None:
+    told: list[Event] = []
+    found = library.sweep(
+        profile,
+        4,
+        [1.5, 2.0, 4.0],
+        output=tmp_path,
+        work_limit=0.2,
+        progress=told.append,
+        should_stop=lambda: len(list(tmp_path.glob("cache/*.json"))) == 1,
+    )
+    assert [swept.limit for swept in found.limits] == [1.5]
+    assert str(told[-1]) == "interrupted: 2 limits left out"
+    assert (tmp_path / "schedule-1.5.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--workers", "0"], "--workers: expected a whole number from 1 to 1024, got '0'"),
+        (["--workers", "many"], "--workers: expected a whole number from 1 to 1024, got 'many'"),
+        (["--workers", "2", "--scheduler", "x:1"], "--scheduler: not allowed with argument"),
+        (["--scheduler", "tcp://127.0.0.1:1"], "--scheduler: expected the address of a Dask"),
+        (["--cache", "P"], "--cache: expected a folder or a place for one, got"),
+    ],
+)
+def test_bad_input_is_one_line(
+    pipeloom: Command, profile: Path, tmp_path: Path, words: list[str], line: str
+) -> None:
+    words = [str(profile) if word == "P" else word for word in words]
+    done = pipeloom("sweep", profile, *WORDS, "-q", "-o", tmp_path / "out", *words)
+    assert (done.code, done.out) == (2, "")
+    assert len(done.err.splitlines()) == 1
+    assert line in done.err

@@ -1,0 +1,139 @@
+"""A real Dask scheduler with three worker processes, one of which is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+
+from pipeloom.ir.errors import InputError
+from pipeloom.planner.solving.workers import LostWorkersError, Workers, stop_asked
+from pipeloom.planner.sweep import sweep
+from tests.support.command_line import ENVIRONMENT
+from tests.unit.cli.commands.test_sweep_workers import untimed
+
+pytest.importorskip("distributed")
+pytestmark = pytest.mark.slow
+
+LIMITS = [5.0, 6.0, 7.0, 8.0]
+PROFILE = "examples/profiles/zb-6.2b.json"
+SECONDS = 60.0
+
+
+class Cluster:
+    """A scheduler and three workers, each a process."""
+
+    def __init__(self, processes: ExitStack, folder: Path) -> None:
+        self._processes, self._folder = processes, folder
+        self.scheduler = self._begin("scheduler", "--port", "0", "--host", "127.0.0.1")
+        file = folder / "scheduler.json"
+        wait_for(lambda: file.exists() and bool(file.read_text()))
+        self.address = str(json.loads(file.read_text())["address"])
+        more = (self.address, "--nthreads", "1", "--no-nanny")
+        self.workers = [self._begin("worker", *more) for _ in range(3)]
+
+    def _begin(self, what: str, *words: str) -> subprocess.Popen[bytes]:
+        file = ("--scheduler-file", str(self._folder / "scheduler.json"))
+        words += file if what == "scheduler" else ("--local-directory", str(self._folder))
+        command = [sys.executable, "-m", f"distributed.cli.dask_{what}", "--no-dashboard", *words]
+        paths = os.pathsep.join(filter(None, sys.path))
+        process = subprocess.Popen(
+            command,
+            env=ENVIRONMENT | {"PYTHONPATH": paths},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self._processes.callback(process.wait)
+        self._processes.callback(process.kill)
+        return process
+
+
+def wait_for(come: object) -> None:
+    until = monotonic() + SECONDS
+    while not come():  # type: ignore[operator]
+        assert monotonic() < until
+        sleep(0.1)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with ExitStack() as processes:
+        yield Cluster(processes, tmp_path)
+
+
+def killed_once(task: tuple[int, Path]) -> int:
+    number, mark = task
+    if number == 1 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    sleep(0.1)
+    return number * number
+
+
+def until_nobody_waits(mark: Path) -> None:
+    mark.with_suffix(".begun").touch()
+    while not stop_asked():
+        sleep(0.05)
+    mark.touch()
+
+
+def missing_module(task: int) -> int:
+    raise ModuleNotFoundError(f"No module named 'pipeloom' ({task})")
+
+
+def test_a_killed_worker_costs_time_alone(cluster: Cluster, tmp_path: Path) -> None:
+    tasks = [(number, tmp_path / "mark") for number in range(9)]
+    found = dict(Workers(scheduler=cluster.address).run(killed_once, tasks))
+    assert (tmp_path / "mark").exists()
+    assert found == {number: number * number for number in range(9)}
+    assert [worker.poll() is None for worker in cluster.workers].count(False) == 1
+
+
+def test_a_sweep_is_the_same_as_in_one_process_though_a_worker_is_killed(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    one, spread = tmp_path / "one", tmp_path / "spread"
+    sweep(PROFILE, 24, LIMITS, output=one, work_limit=100, seed=3)
+    told: list[str] = []
+
+    def listen(event: object) -> None:
+        told.append(str(event))
+        if " of 4 solved" in told[-1] and cluster.workers[0].poll() is None:
+            cluster.workers[0].kill()
+
+    sweep(
+        PROFILE, 24, LIMITS, output=spread, work_limit=100, seed=3, progress=listen,
+        scheduler=cluster.address,
+    )  # fmt: skip
+    assert cluster.workers[0].poll() is not None
+    assert told[-1].startswith("4 of 4 solved")
+    assert untimed(one) == untimed(spread)
+
+
+def test_who_leaves_ends_what_runs_there(cluster: Cluster, tmp_path: Path) -> None:
+    marks = [tmp_path / f"mark{number}" for number in range(2)]
+    begun = [mark.with_suffix(".begun") for mark in marks]
+    asked = Workers(scheduler=cluster.address).run(
+        until_nobody_waits, marks, should_stop=lambda: all(mark.exists() for mark in begun)
+    )
+    assert list(asked) == []
+    wait_for(lambda: all(mark.exists() for mark in marks))
+
+
+def test_a_lost_scheduler_and_missing_modules_are_a_line(cluster: Cluster) -> None:
+    workers = Workers(scheduler=cluster.address)
+    with pytest.raises(InputError, match=r"^scheduler: expected pipeloom .* to be importable"):
+        list(workers.run(missing_module, [1]))
+    asked = workers.run(sleep, [0, 300])
+    next(asked)
+    cluster.scheduler.kill()
+    with pytest.raises(LostWorkersError, match=r"^scheduler: lost; expected it to answer"):
+        next(asked)
