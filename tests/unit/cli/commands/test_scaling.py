@@ -92,5 +92,5 @@ def test_bad_input_is_one_line(pipeloom: Command, words: list[str], line: str) -
 def test_a_batch_is_needed_and_one_number_at_least(pipeloom: Command) -> None:
     done = pipeloom("plan", "llama-3-8b", "--gpu", "H100", "--scale", "8")
     assert (done.code, "--global-batch: missing" in done.err) == (2, True)
-    with pytest.raises(InputError, match="^scale: expected at least one number of GPUs, got none"):
+    with pytest.raises(InputError, match=r"^scale: expected at least one number of GPUs, got none"):
         scaled(gpus=[])
