@@ -74,7 +74,7 @@ def time_of(value: Any, where: str) -> float:
     """A number of milliseconds. Raises InputError, which ``where`` begins."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not 0 <= number <= MOST_COST:
         raise InputError(f"{where}: expected a finite number >= 0, got {show(value)}")

@@ -13,11 +13,12 @@ import multiprocessing
 import os
 import pickle
 import signal
+import socket
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -34,6 +35,7 @@ from pipeloom.ir.errors import InputError, PipeloomError, in_words
 
 from ..cuda import check_devices
 from ..errors import LaunchError
+from ..transport.waiting import waits_for_another
 from .environment import check_sockets, number, world
 
 LOOPBACK = "127.0.0.1"
@@ -88,12 +90,33 @@ def launch(
         return workers.results(None if timeout is None else time.monotonic() + timeout)
 
 
+def served_store() -> TCPStore:
+    """The rendezvous, on a port that the system picks, so that nobody takes it before; a store
+    that torch binds itself listens on all interfaces, and has no secret."""
+    with socket.create_server((LOOPBACK, 0)) as listening:
+        port = listening.getsockname()[1]
+        return TCPStore(
+            LOOPBACK,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listening.detach(),
+        )
+
+
 _PARENT: list[Connection] = []  # in a process that was spawned, the pipe to who did
 
 
 def tell(value: Any) -> None:
     """Hands ``value`` to the listener of the launch that spawned this process."""
     _PARENT[0].send_bytes(pickle.dumps(_Told(value)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """A child's answer where it is: whether it waits for another rank."""
+
+    waits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +199,7 @@ class _Workers:
 
     def __init__(self, names: _Names, listener: Callable[[Any], object] | None = None) -> None:
         self._names, self._listener = names, listener
-        # the parent serves the rendezvous, on a port that the system picks: nobody takes it before
-        self._store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
+        self._store = served_store()
         self._pipes: dict[int, Connection] = {}
         self._processes: dict[int, BaseProcess] = {}
 
@@ -240,13 +262,35 @@ class _Workers:
             pending = [rank for rank in self._pipes if rank not in found]
             ready = self._ready(pending, deadline)
             if not ready:
-                raise LaunchError(f"no answer in time from {self._names.of(*pending)}")
+                raise LaunchError(self._late(pending))
             answers = self._answers(ready)
             failures = [a for a in answers.values() if isinstance(a, _Failure)]
             if failures:
                 raise self._first(failures, [r for r in pending if r not in answers]).raised()
             found |= answers
         return dict(sorted(found.items()))
+
+    def _late(self, ranks: Sequence[int]) -> str:
+        """Who gave no answer in time; of several, which do not wait for another."""
+        waits = set(self._waiting(ranks))
+        culprits = [rank for rank in ranks if rank not in waits] if waits else []
+        if not culprits:
+            return f"no answer in time from {self._names.of(*ranks)}"
+        others = self._names.of(*sorted(waits))
+        return f"no answer in time from {self._names.of(*culprits)}; {others} waits for another"
+
+    def _waiting(self, ranks: Sequence[int]) -> Iterator[int]:
+        """The ranks that answer, when asked, that they wait for another one."""
+        asked = [rank for rank in ranks if _sent(self._pipes[rank])]
+        until = time.monotonic() + SETTLE
+        for rank in asked:
+            pipe = self._pipes[rank]
+            with suppress(EOFError, OSError):
+                while pipe.poll(max(0.0, until - time.monotonic())):
+                    answer = pickle.loads(pipe.recv_bytes())
+                    if isinstance(answer, _Waits):
+                        yield from [rank] if answer.waits else ()
+                        break
 
     def _ready(self, ranks: Sequence[int], deadline: float | None) -> list[int]:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -374,11 +418,23 @@ def _child(
 
 
 def _watch(pipe: Connection) -> None:
-    """Ends this process with its parent, which never sends: the pipe only ever closes."""
+    """Ends this process with its parent: the pipe closes. What the parent sends is the question
+    whether the thread that computes waits for another rank."""
     try:
-        pipe.recv_bytes()
+        while True:
+            pipe.recv_bytes()
+            pipe.send_bytes(pickle.dumps(_Waits(waits_for_another(threading.main_thread().ident))))
     except (EOFError, OSError):
         os._exit(1)
+
+
+def _sent(pipe: Connection) -> bool:
+    """Whether the child could be asked."""
+    try:
+        pipe.send_bytes(b"?")
+    except OSError:
+        return False
+    return True
 
 
 def _failure(rank: int, names: _Names, error: BaseException) -> _Failure:

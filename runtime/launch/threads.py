@@ -28,6 +28,7 @@ from ..cuda import check_devices, make_stream
 from ..errors import LaunchError
 from ..transport.in_process import Hub, LinkTime
 from ..transport.thread_rank import being
+from ..transport.waiting import waits_for_another
 from .sm_partitions import NoPartitionsError, partitions
 
 GRACE = 1.0  # seconds that the others have to end by themselves after a failure
@@ -112,9 +113,10 @@ def _join(
         if now > failed + GRACE:
             return
         if now > end:
+            alive = [r for r, thread in enumerate(threads) if thread.is_alive()]
+            hang = [r for r in alive if not waits_for_another(threads[r].ident)] or alive
             hub.fail("the run has ended")
-            late = ", ".join(str(r) for r, thread in enumerate(threads) if thread.is_alive())
-            raise LaunchError(f"no answer in time from rank {late}")
+            raise LaunchError(f"no answer in time from rank {', '.join(map(str, hang))}")
         next(thread for thread in threads if thread.is_alive()).join(POLL)
 
 

@@ -17,7 +17,7 @@ them for all keeps the pipelines from judging a step unlike each other.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
@@ -159,7 +159,7 @@ class Side:
     rank: int
     pipeline: Processes
     data: Processes = ()
-    meshes: frozenset[Processes] = frozenset()
+    meshes: tuple[Processes, ...] = ()
     groups: tuple[Processes, ...] | None = None
     needs_norm: bool = True
 
@@ -176,11 +176,12 @@ def check_norm_groups(options: PipelineOptions, modules: Mapping[int, nn.Module]
         whereabouts(group)[0],
         processes_of(group or dist.group.WORLD),
         () if data_group is None else processes_of(data_group),
-        frozenset(_mesh(p) for module in modules.values() for p in module.parameters()),
+        tuple({_mesh(p) for module in modules.values() for p in module.parameters()}),
         None if norm_groups is None else tuple(map(processes_of, distinct(norm_groups))),
         options.needs_norm,
     )
-    check_sides(gather_early(side, None, options.timeout))
+    rows = gather_early(astuple(side), None, options.timeout)
+    check_sides([Side(*row) for row in rows])
 
 
 def check_sides(sides: Sequence[Side]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -31,7 +31,7 @@ from ..stages.fsdp import ShardedStages
 from ..stages.store import Stage, stage_modules
 from ..stages.streamed_weights import StreamedStages
 from ..tensors.microbatches import Batch
-from ..transport import ReplicaFaults, ending_together
+from ..transport import ReplicaFaults, ending_together, made_together
 from .agreement import CountAgreement
 from .forward_rounds import ForwardRounds
 from .in_place import AskedInPlace, StagesInPlace
@@ -120,7 +120,8 @@ class Pipeline:
 
     Raises InvalidScheduleError where the program breaks the rules (a swapped receive, say), and
     InputError where it does not fit the processes, the stages or the ties, or where program, ties,
-    dtypes or clipping are not the same on all ranks.
+    dtypes or clipping are not the same on all ranks. What one rank raises all raise, with whose it
+    is; and ExecutionError where a rank dies meanwhile, or does not make its own within ``timeout``.
     """
 
     def __init__(
@@ -130,25 +131,37 @@ class Pipeline:
         **options: Unpack[Options],
     ) -> None:
         given = PipelineOptions(**options)
-        check_given(program, given)
         self.program = program
+        with ExitStack() as held:
+            with made_together(given.group, given.timeout):
+                self._make(program, stages, given, held)
+            self._held = held.pop_all()
+
+    def _make(
+        self,
+        program: Program,
+        stages: Mapping[int, Stage] | Sequence[Stage],
+        given: PipelineOptions,
+        held: ExitStack,
+    ) -> None:
+        check_given(program, given)
         self.num_stages = program.schedule.problem.stages
         self.rank = rank_in(program, given.group)
         role = RankRole.of(program, self.rank)
         modules = stage_modules(stages, role.needed, self.num_stages)
         given = with_ties(given, program, stages, modules)
         self.device = device_for(given, modules)
-        self._replicas = None if given.data_group is None else ReplicaFaults(given.data_group)
+        data_group, seconds = given.data_group, given.timeout
+        self._replicas = None if data_group is None else ReplicaFaults(data_group, seconds)
         self.store = store_for(
             program, self.rank, self.device, given, modules, replicas=self._replicas
         )
         self._turn: list[Pipeline] = []  # of several with these stages the one that stepped last
         self._by_count: dict[int, Pipeline] = {}  # those of other numbers of microbatches
         self._other: Pipeline | None = None  # of these the one that ran the last step
-        with ExitStack() as held:
-            if isinstance(self.store, ShardedStages):
-                held.callback(self.store.close)
-            self._open(role, given, held)
+        if isinstance(self.store, ShardedStages):
+            held.callback(self.store.close)
+        self._open(role, given, held)
 
     def _open(
         self, role: RankRole, options: PipelineOptions, held: ExitStack, *, starts: bool = True
@@ -175,7 +188,6 @@ class Pipeline:
             asked = self.modules.values(), self.optimizers.values()
             for hook in finish_before_state_dicts(self.finish, *asked):
                 held.callback(hook.remove)
-        self._held = held.pop_all()
 
     def with_program(self, program: Program) -> Pipeline:
         """A pipeline by another program, for another number of microbatches say, with the stages,
@@ -191,8 +203,9 @@ class Pipeline:
         optimizer = taken_over(self.optimizers.values()) if self.optimizers else None
         scale = self.loss_scale
         options = replace(self._options, optimizer=optimizer, loss_scale=scale, programs=None)
-        check_given(program, options)
-        check_tied(program, options.tied)
+        with made_together(options.group, options.timeout):
+            check_given(program, options)
+            check_tied(program, options.tied)
         self.finish()
         self._turn[:] = [self]
         other = object.__new__(Pipeline)
@@ -202,7 +215,9 @@ class Pipeline:
             other.store = self.store.by(program.schedule, self.rank)
         other._replicas, other._by_count, other._other = self._replicas, {}, None
         with ExitStack() as held:
-            other._open(RankRole.of(program, self.rank), options, held, starts=False)
+            with made_together(options.group, options.timeout):
+                other._open(RankRole.of(program, self.rank), options, held, starts=False)
+            other._held = held.pop_all()
         self._held.callback(other._held.close)
         return other
 
@@ -498,6 +513,23 @@ class Pipeline:
         """How many graphs of this rank's stages were made: one a stage and kind of arguments, all
         of them before the first step unless shapes vary or a stage changes."""
         return self._training.builder.graphs
+
+    @property
+    def graph_functions(self) -> int:
+        """How many functions of graphs this rank made or compiled: F, B and W of a stage say. After
+        the first step there are no more of them, unless :attr:`remade_graphs` says why."""
+        return self._training.builder.functions
+
+    @property
+    def remade_graphs(self) -> dict[int, str]:
+        """The stages of this rank whose graphs were made again after the first step, with the
+        shapes that it was for."""
+        return self._training.builder.remade
+
+    def tell_graphs(self, tell: Callable[[int, int], object]) -> None:
+        """Lets ``tell`` be called with each function of a graph that is made or compiled: how many
+        there are on this rank, of how many of the program."""
+        self._training.builder.tell_made(tell)
 
     @property
     def eager_stages(self) -> dict[int, str]:

@@ -29,7 +29,7 @@ from ..transport import ReplicaFaults, connect, gather_early
 def check_given(program: Program, options: PipelineOptions) -> None:
     """Raises InputError where program and options are not alike on all ranks, or do not go
     together, InvalidScheduleError where the program breaks the rules. All ranks call it."""
-    check_agreement(program, _alike(options), options.group)
+    check_agreement(program, _alike(options), options.group, options.timeout)
     check_program(program, options)
 
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
 
-from ..transport import gather_early
+from ..transport import agreed, gather_early
 
 SHOWN = 16  # digits of a hash in a message
 
@@ -20,19 +20,19 @@ def check_agreement(
     program: Program,
     options: Mapping[str, object],
     group: dist.ProcessGroup | None,
-    seconds: float = 300.0,
+    seconds: float,
 ) -> None:
     """Raises InputError, the same on all ranks of ``group``, where program or options differ.
 
     Compared are hashes of what decides who does what: instructions, buffers, placement, transfers.
-    Profiles, planned times and reports may differ. Every rank of the group calls it,
-    within ``seconds`` where they are threads.
+    Profiles, planned times and reports may differ. Every rank of the group calls it, within
+    ``seconds``.
     """
     lines = [*(f"{name}: {value}" for name, value in options.items()), *described(program)]
     digest = sha256("\n".join(lines).encode()).hexdigest()
     digests: list[str] = gather_early(digest, group, seconds)
     if len(set(digests)) > 1:
-        raise InputError(_difference(digests, gather_early(lines, group, seconds)))
+        raise agreed(InputError(_difference(digests, gather_early(lines, group, seconds))))
 
 
 def described(program: Program) -> Iterator[str]:

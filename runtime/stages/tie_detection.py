@@ -137,10 +137,11 @@ def _subclasses(kind: type) -> set[type]:
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """One rank's view: ``groups`` of parameters that are one object; the places of those that stand
-    outside of their stage, too, and their shapes; of thread ranks, all objects."""
+    outside of their stage, too, every one and those kept, and their shapes; of thread ranks, all
+    objects."""
 
     groups: list[list[Member]]
-    places: dict[Member, tuple[Places, tuple[int, ...]]]
+    places: dict[Member, tuple[tuple[Hashable, ...], tuple[Hashable, ...], tuple[int, ...]]]
     objects: dict[int, Member] = field(default_factory=dict)
 
 
@@ -163,7 +164,7 @@ def find_ties(
         if not all(0 <= stage < count for stage, _ in group):
             raise InputError(f"tied: expected stages of 0..{count - 1}, got {list(group)}")
     told = {(s, name) for group in tied for s, name in group}
-    rows: list[_Seen] = gather(_seen(_named(given, told), own))
+    rows = [_Seen(*row) for row in gather(_seen(_named(given, told), own))]
     _check_objects([row.objects for row in rows])
     seen = [group for row in rows for group in row.groups]
     return joined([*tied, *seen, *_matching(rows)])
@@ -182,29 +183,32 @@ def _named(
     return list(found.values())
 
 
-def _seen(named: Sequence[tuple[Member, nn.Parameter]], own: Mapping[int, nn.Module]) -> _Seen:
+def _seen(
+    named: Sequence[tuple[Member, nn.Parameter]], own: Mapping[int, nn.Module]
+) -> tuple[Any, ...]:
+    """The fields of a :class:`_Seen`, as Python literals."""
     objects: dict[int, list[Member]] = {}
     for member, parameter in named:
         objects.setdefault(id(parameter), []).append(member)
     mine = [(member, parameter) for member, parameter in named if member[0] in own]
     standing = _standing(own.values()) if here() is None else {}
     places = ((m, _MADE.get(p) or standing.get(id(p)), tuple(p.shape)) for m, p in mine)
-    return _Seen(
+    return (
         [group for group in objects.values() if len(group) > 1],
-        {member: (place, shape) for member, place, shape in places if place is not None},
+        {m: (place.every, place.kept, shape) for m, place, shape in places if place is not None},
         {} if here() is None else {id(p): member for member, p in mine if p.requires_grad},
     )
 
 
 def _matching(rows: Sequence[_Seen]) -> list[list[Member]]:
     """Parameters that stand in the same places, of which each stage kept others."""
-    alike: dict[Hashable, dict[Member, Places]] = {}
-    for member, (places, shape) in (item for row in rows for item in row.places.items()):
-        alike.setdefault((places.every, shape), {})[member] = places
+    alike: dict[Hashable, dict[Member, tuple[Hashable, ...]]] = {}
+    for member, (every, kept, shape) in (item for row in rows for item in row.places.items()):
+        alike.setdefault((every, shape), {})[member] = kept
     return [
         list(group)
         for group in alike.values()
-        if all(not set(a.kept) & set(b.kept) for a, b in combinations(group.values(), 2))
+        if all(not set(a) & set(b) for a, b in combinations(group.values(), 2))
     ]
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ from .checkpoint_files import latest
 from .checkpoints import Checkpoints
 from .replicas import ALONE, Replicas
 from .settings import RunSettings, dtype_of
+
+KEPT = 256  # steps whose marks are kept: of a long run they would be megabytes a minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,16 @@ class StepRecord:
     note: str | None = None
 
 
-Listener: TypeAlias = Callable[[StepRecord], object]
+@dataclass(frozen=True, slots=True)
+class Compiling:
+    """The functions of graphs that the first rank has compiled, ``done`` of ``count``."""
+
+    done: int
+    count: int
+
+
+Listener: TypeAlias = Callable[[Any], object]
+"""Told of each :class:`StepRecord`; progress of :class:`Compiling`, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +105,19 @@ class TrainingLoop:
             pipeline.state_dict()  # names that cannot be told apart fail here
 
     def run(self, pipeline: Pipeline, count: int) -> list[StepMeasure]:
-        """``count`` more steps, but no more than the settings say; what each took."""
-        return [self._next(pipeline) for _ in range(min(count, self._settings.steps - self.step))]
+        """``count`` more steps, but no more than the settings say; what each took, with marks and
+        averages of the last ``KEPT`` alone."""
+        listener = self._listener
+        compiles = self._settings.stages_as == "inductor"
+        if compiles and listener is not None and pipeline.rank == self._replicas.index == 0:
+            pipeline.tell_graphs(lambda done, count: listener(Compiling(done, count)))
+        measures: list[StepMeasure] = []
+        for _ in range(min(count, self._settings.steps - self.step)):
+            measures.append(self._next(pipeline))
+            if len(measures) > KEPT:
+                old = -KEPT - 1
+                measures[old] = replace(measures[old], marks=[], averages={})
+        return measures
 
     def _next(self, pipeline: Pipeline) -> StepMeasure:
         measure = train_step(pipeline, self._source, self.step, self._settings, self._replicas)

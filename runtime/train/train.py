@@ -34,7 +34,7 @@ from ..pipeline.pipeline import Pipeline
 from ..stages.store import Stage, made
 from .callbacks import listening
 from .checkpoints import check_checkpoints
-from .loop import Listener, TrainingLoop
+from .loop import KEPT, Listener, TrainingLoop
 from .replicas import ALONE, Replicas, count_replicas
 from .settings import DEFAULTS, RunSettings, dtype_of
 
@@ -47,8 +47,9 @@ class RunResult:
     slowest rank's time from the common start. ``peak_memory``: of each rank, the most bytes of
     activations held in any step; ``device_peak``: the same by the CUDA allocator, else None.
     All of these are over all ``replicas`` of the pipeline.
-    ``measured``: the step of median time in the first replica, as a schedule with measured times
-    (milliseconds), the first step left out where there are more: it prepares the others.
+    ``measured``: the step of median time in the first replica, of the last 256, as a schedule with
+    measured times (milliseconds), the first step left out where there are more: it prepares the
+    others.
     ``measured_step``: its number. ``planned``: the program's schedule. ``notes``: what a
     checkpoint's optimizers overrule, a peak above the plan's memory limit, and why the measured
     schedule is far above or below the planned one. ``first_step``: the number
@@ -184,8 +185,9 @@ def train(
     peaks = max(measure.peak for measure in history), pipeline.device_peak
     rows = replicas.gather(pipeline, peaks)
     eager = replicas.gather(pipeline, pipeline.eager_stages)
+    remade = replicas.gather(pipeline, pipeline.remade_graphs)
     seconds = [record.seconds for record in loop.records]
-    settled = range(min(1, len(history) - 1), len(history))
+    settled = range(max(min(1, len(history) - 1), len(history) - KEPT), len(history))
     median = sorted(settled, key=seconds.__getitem__)[len(settled) // 2]
     coverage = joined(pipeline.gather(pipeline.coverage))
     measured = pipeline.gather_trace(history[median].marks, history[median].averages)
@@ -195,7 +197,8 @@ def train(
     notes = (
         loop.note,
         exceeded,
-        _eager(eager),
+        _of_stages(" runs eager: ", eager),
+        _of_stages(": ", remade),
         None if settings.pace else why_far_off(program.schedule, measured),
     )
     return RunResult(
@@ -217,10 +220,10 @@ def train(
     )
 
 
-def _eager(rows: Sequence[Sequence[Mapping[int, str]]]) -> str | None:
-    """Stages that were to be graphs and ran as they are, with why."""
+def _of_stages(words: str, rows: Sequence[Sequence[Mapping[int, str]]]) -> str | None:
+    """The stages of which there is something to say, with it after ``words``."""
     found = {s: why for of_rank in rows for one in of_rank for s, why in one.items()}
-    texts = [f"stage {s} runs eager: {why}" for s, why in sorted(found.items())]
+    texts = [f"stage {s}{words}{why}" for s, why in sorted(found.items())]
     return "; ".join(texts) or None
 
 

@@ -4,9 +4,10 @@ from .base import Handle as Handle
 from .base import Routes as Routes
 from .base import Transport as Transport
 from .connect import connect as connect
-from .connect import gather_early as gather_early
 from .connect import whereabouts as whereabouts
 from .faults import agreed as agreed
 from .faults import ending_together as ending_together
+from .making import gather_early as gather_early
+from .making import made_together as made_together
 from .replica_faults import ReplicaFaults as ReplicaFaults
 from .replica_faults import wait_for as wait_for

@@ -7,6 +7,7 @@ current stream wait, not the host).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -34,10 +35,11 @@ class Fault:
     kind: str
     text: str
     replica: int | None = None  # where it is another's
+    guess: bool = False  # it may have come of another rank's, which said nothing
 
     @classmethod
     def of(cls, rank: int, error: Exception) -> Fault:
-        return cls(rank, type(error).__name__, of_rank(rank, in_words(error)))
+        return cls(rank, type(error).__name__, of_rank(rank, in_short(in_words(error))))
 
     def raised(self) -> PipeloomError:
         """With the rank as ``rank``, and ``replica``: a launch reports that one as failed."""
@@ -138,3 +140,8 @@ class Routes:
 def timed_out(what: str, seconds: float) -> TimeoutError:
     """The error of a wait for ``what`` that took too long, in torch's words."""
     return TimeoutError(f"Timed out waiting {seconds * 1e3:.0f}ms for {what}")
+
+
+def in_short(text: str) -> str:
+    """Torch's words without the place in its source, and without what they may mean."""
+    return re.sub(r"\[/\S+:\d+\] |\. This (is typically|may indicate)[\s\S]*", "", text)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
 
@@ -22,19 +20,6 @@ def whereabouts(group: dist.ProcessGroup | None = None) -> tuple[int, int]:
     if not dist.is_initialized():
         return 0, 1
     return dist.get_rank(group), dist.get_world_size(group)
-
-
-def gather_early(value: Any, group: dist.ProcessGroup | None, seconds: float) -> list[Any]:
-    """The values of all ranks of ``group``, before there is a transport; every rank calls it."""
-    place = here()
-    if place is not None:
-        members = tuple(range(place.hub.size))
-        return place.hub.exchange("early", place.rank, members, value, seconds)
-    if not dist.is_initialized():
-        return [value]
-    values: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(values, value, group=group)
-    return values
 
 
 def connect(

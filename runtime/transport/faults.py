@@ -32,7 +32,7 @@ def ending_together(transport: Transport) -> Iterator[None]:
         scope = getattr(error, "agreed", None)
         if scope == EVERYWHERE or (scope and replicas is None):
             raise
-        own, asks = Fault.of(transport.rank, error), _may_be_anothers(error)
+        own, asks = Fault.of(transport.rank, error), may_be_anothers(error)
         told = replicas.found() if asks and replicas is not None else None
         first = transport.fail(told or own, asks=asks)
         if replicas is not None:
@@ -49,7 +49,7 @@ def agreed(error: PipeloomError, *, everywhere: bool = False) -> PipeloomError:
     return error
 
 
-def _may_be_anothers(error: BaseException | None) -> bool:
+def may_be_anothers(error: BaseException | None) -> bool:
     """Whether it may come of a connection that another rank has closed, as torch raises it."""
     while error is not None:
         if isinstance(error, OSError | RuntimeError):

@@ -7,7 +7,6 @@ numbers its messages and uses the number as the tag.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .base import Handle, Routes, timed_out
+from .base import Handle, Routes, in_short, timed_out
 from .process_group import GroupTransport
 
 TAGS = 1 << 30
@@ -133,7 +132,7 @@ class GlooTransport(GroupTransport):
 
 def _readable(error: RuntimeError) -> OSError:
     """Gloo's error without the place in Gloo's source, as the exception that Python has for it."""
-    text = re.sub(r"^\[\S+:\d+\] ", "", str(error))
+    text = in_short(str(error))
     return TimeoutError(text) if text.startswith("Timed out") else ConnectionError(text)
 
 

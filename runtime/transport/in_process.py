@@ -18,14 +18,16 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from ..cuda import make_event, make_stream
 from .base import Fault, Routes, Transport, timed_out
-from .replica_faults import ReplicaFaults
+
+if TYPE_CHECKING:
+    from .replica_faults import ReplicaFaults
 
 # sending rank, receiving rank, bytes: the milliseconds for which the message has the link to itself
 LinkTime: TypeAlias = Callable[[int, int, int], float]
@@ -172,7 +174,10 @@ class Hub:
         except threading.BrokenBarrierError:
             if self._error:
                 raise ConnectionError(self._error) from None
-            raise timed_out(f"ranks {list(members)}", patience) from None
+            there = self._values[key, members]
+            absent = [member for member in members if member not in there]
+            raise timed_out(f"rank {', '.join(map(str, absent))}", patience) from None
+        del self._values[key, members][rank]
         return values
 
     def fail(self, error: str, fault: Fault | None = None) -> Fault | None:

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .base import Fault, Routes, Transport
+from .making import gather_early
 from .replica_faults import ReplicaFaults
+from .roll_call import no_answer, silent
 
 PINGS = 8
 
@@ -75,8 +77,7 @@ class GroupTransport:
         self, wanted: Sequence[tuple[str, tuple[int, ...]]]
     ) -> dict[tuple[str, tuple[int, ...]], dist.ProcessGroup]:
         """This rank's groups; all processes make all of them, in one order."""
-        lists: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(lists, list(wanted))
+        lists = gather_early(list(wanted), None, self.timeout.total_seconds())
         made = {}
         for label, ranks in sorted({entry for entries in lists for entry in entries}):
             made[label, ranks] = dist.new_group(
@@ -101,13 +102,17 @@ class GroupTransport:
         return values
 
     def fail(self, fault: Fault, *, asks: bool) -> Fault:
-        first = fault
+        first, store = fault, self.group.get_group_store()
         with suppress(RuntimeError):  # the process that serves the store may be gone
-            store = self.group.get_group_store()
-            found = store.compare_set("fault", "", json.dumps(astuple(fault)))
+            told = json.dumps(astuple(replace(fault, guess=asks)))
+            found = store.compare_set("fault", "", told)
             first = Fault(*json.loads(found)) if asks else fault
         for transport in (self, *self._attached):
             transport.disconnect()
+        with suppress(RuntimeError):
+            missing = silent(store, "ended", self.rank, range(self.size)) if first.guess else []
+            names = f"rank {', '.join(map(str, missing))}" if missing else ""
+            first = replace(first, text=first.text + no_answer(names), guess=False)
         return first
 
     def attach(self, other: Transport) -> None:

@@ -20,6 +20,7 @@ from uuid import uuid4
 import torch.distributed as dist
 
 from .base import Fault
+from .making import gather_early
 
 SLICE = timedelta(milliseconds=50)
 
@@ -27,13 +28,12 @@ SLICE = timedelta(milliseconds=50)
 class ReplicaFaults:
     """Errors that the processes of ``group``, one rank's place in all replicas, tell each other.
 
-    All of them make theirs at the same time.
+    All of them make theirs at the same time, within ``seconds``.
     """
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        key = [f"fault of {uuid4().hex}"]  # other pipelines of the group have others
-        dist.broadcast_object_list(key, group_src=0, group=group)
-        (self._key,) = key
+    def __init__(self, group: dist.ProcessGroup, seconds: float) -> None:
+        own = f"fault of {uuid4().hex}"  # other pipelines of the group have others
+        self._key = gather_early(own, group, seconds)[0]
         self._store, self._replica = group.get_group_store(), group.rank()
 
     def publish(self, fault: Fault) -> None:

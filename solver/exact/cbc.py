@@ -6,7 +6,6 @@ import math
 import re
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 import pulp
 
 from ..core.stopping import StoppingCriterion, TimeLimit
+from .cbc_process import own_folder, started
 
 _POLL = 0.05  # seconds between two looks at should_stop
 _GRACE = 3.0  # seconds that CBC gets to end by itself
@@ -44,8 +44,7 @@ def run_cbc(
 ) -> Outcome:
     """Minimises ``lp`` for at most ``seconds``, from the solution ``start`` where it is not
     empty."""
-    with tempfile.TemporaryDirectory(prefix="pipeloom-") as folder:
-        path = Path(folder)
+    with own_folder() as path:
         lp.writeMPS(str(path / "model.mps"))
         command = [pulp.PULP_CBC_CMD.pulp_cbc_path, "model.mps", "-timeMode", "elapsed"]
         if math.isfinite(seconds):
@@ -57,9 +56,7 @@ def run_cbc(
             command += ["-mips", "start.sol"]
         command += ["-solve", "-printingOptions", "all", "-solution", "solution.sol"]
         with (path / "log").open("wb") as log:
-            process = subprocess.Popen(
-                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
-            )
+            process = started(command, path, log.fileno())
             try:
                 _wait(process, seconds, should_stop)
             finally:

@@ -67,7 +67,8 @@ from tests.distributed.cases.failures import program, squared
         (
             failure_cases.is_stopped,
             1,
-            r"^rank 1: .*'wait recv x1\.[01]', peer rank 0: TimeoutError: Timed out waiting 2000ms",
+            r"^rank 1: .*'wait recv x1\.[01]', peer rank 0: TimeoutError: Timed out waiting 2000ms "
+            r".*; no answer from rank 0$",
         ),
         (
             failure_cases.gives_no_verdict,
@@ -250,3 +251,23 @@ def test_steps_that_some_ranks_update_are_refused_on_all() -> None:
     for messages in found.values():
         wanted = "update: expected one value on all ranks, got [True, False, False]"
         assert messages == [wanted, wanted]
+
+
+MAKING = (
+    ("InputError", "rank 1: stages: this rank runs stages [1], [1] are missing"),
+    ("ExecutionError", "rank 1: ValueError: a bad optimizer"),
+    (
+        "ExecutionError",
+        "rank 1: not there where all ranks make their Pipeline, waited at most 1 s",
+    ),
+)
+
+
+def test_a_rank_that_makes_no_pipeline_is_named_by_all() -> None:
+    found = launch(failure_cases.makes_no_pipeline, failure_cases.RANKS, (1.0,), timeout=60)
+    for rank in (0, 2):
+        assert found[rank] == [(kind, text, 1) for kind, text in MAKING]
+    assert [text for _, text, _ in found[1]] == [
+        "stages: this rank runs stages [1], [1] are missing",
+        "a bad optimizer",
+    ]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import torch.distributed as dist
 
 from pipeloom.ir.errors import InputError
 from pipeloom.runtime.errors import LaunchError
+from pipeloom.runtime.launch import processes
 from pipeloom.runtime.launch.processes import launch
 
 
@@ -32,6 +34,30 @@ def throw_on(rank: int, folder: str) -> None:
     if dist.get_rank() == rank:
         raise ValueError("this one's fault")
     dist.barrier()
+
+
+def hang_on(rank: int) -> list[str]:
+    """One rank sleeps; the others wait for it in a collective."""
+    dist.barrier()
+    if dist.get_rank() == rank:
+        time.sleep(60)
+    dist.barrier()
+    return []
+
+
+def listening() -> list[str]:
+    """The local addresses, as /proc/net shows them, at which this process listens."""
+    links = []
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # that of the folder itself
+            links.append(str(path.readlink()))
+    own = {link[8:-1] for link in links if link.startswith("socket:[")}
+    lines = [
+        line.split()
+        for kind in ("tcp", "tcp6")
+        for line in Path("/proc/self/net", kind).read_text().splitlines()[1:]
+    ]
+    return [row[1] for row in lines if row[3] == "0A" and row[9] in own]
 
 
 def die_on(rank: int) -> None:
@@ -148,3 +174,20 @@ def test_torchrun_with_another_number_of_processes(monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match="WORLD_SIZE: expected 2, the program's ranks, got 3"):
         launch(add_ranks, 2, (0,))
+
+
+def test_of_ranks_that_give_no_answer_the_one_that_hangs_is_named() -> None:
+    words = r"^no answer in time from rank 1; rank 0, 2 waits for another$"
+    with pytest.raises(LaunchError, match=words):
+        launch(hang_on, 3, (1,), timeout=6.0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_nothing_listens_beyond_loopback() -> None:
+    before = set(listening())
+    store = processes.served_store()
+    own = set(listening()) - before
+    assert own
+    del store
+    ranks = [address for rows in launch(listening, 2, timeout=60).values() for address in rows]
+    assert all(address.startswith("0100007F:") for address in [*own, *ranks])

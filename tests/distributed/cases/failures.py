@@ -499,3 +499,37 @@ def updates_unlike(patience: float) -> list[str]:
         assert all(map(torch.equal, weights, running.modules[running.rank].parameters()))
         running.step(x, target=y)  # all can go on
     return found
+
+
+class BadOptimizer:
+    def __init__(self, parameters: object) -> None:
+        raise ValueError("a bad optimizer")
+
+
+def makes_no_pipeline(patience: float) -> list[tuple[str, str, int | None]]:
+    """Of each fault of rank 1 while all make their pipelines, this rank's error: its kind, its text
+    and whose it is."""
+    culprit = dist.get_rank() == 1
+    whole = [nn.Linear(4, 4) for _ in range(RANKS)]
+    one: dict[int, nn.Module] = {0: whole[0]}
+    makes: list[Callable[[], object]] = [
+        lambda: Pipeline(_made(), one if culprit else whole, loss=squared),
+        lambda: Pipeline(_made(), whole, optimizer=BadOptimizer if culprit else None, loss=squared),  # type: ignore[arg-type]
+        lambda: (
+            time.sleep(3 * patience)
+            if culprit
+            else Pipeline(_made(), whole, loss=squared, timeout=patience)
+        ),
+    ]
+    found = []
+    for make in makes:
+        try:
+            make()
+        except Exception as error:
+            rank = getattr(error, "rank", None)
+            found.append((type(error).__name__, str(error), rank))
+    return found
+
+
+def _made() -> Program:
+    return compile_schedule(schedule("1f1b", RANKS, RANKS))

@@ -182,3 +182,23 @@ def test_what_the_machine_lacks_is_no_bug_of_ours(
         lacking(OSError(24, "Too many open files", "/x")) == "pipeloom: /x: Too many open files\n"
     )
     assert lacking(MemoryError()) == "pipeloom: not enough memory\n"
+
+
+IMPORTING = """
+import sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "pipeloom.cli.main":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+from pipeloom.__main__ import command
+command()
+"""
+
+
+def test_an_interrupt_while_python_imports_is_one_line() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", IMPORTING], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 130
+    assert found.stderr == "pipeloom: interrupted; nothing was written\n"

@@ -267,6 +267,12 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         {},
         "{path}: traceEvents[0]: dur: expected a finite number >= 0, got null",
     ),
+    "a duration beyond all floats": (
+        '[{"ph": "X", "cat": "user_annotation", "name": "0F0", "ts": 1, "dur": 1%s, "tid": 1}]'
+        % ("0" * 400),
+        {},
+        "{path}: traceEvents[0]: dur: expected a finite number >= 0, got 1",
+    ),
     "a stage that is missing": (
         "stage,microbatch,F,BW\n1,0,1,1\n",
         {},

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pulp
 import pytest
 
-from pipeloom.solver.exact import cbc
+from pipeloom.solver.exact import cbc, cbc_process
+from pipeloom.solver.exact.cbc_process import PREFIX, remove_litter
 
 SIZE, ROWS = 40, 5
 
@@ -45,8 +49,8 @@ def processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[subproces
         return process
 
     real = subprocess.Popen
-    monkeypatch.setattr(cbc.subprocess, "Popen", popen)
-    monkeypatch.setattr(cbc.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(cbc_process.subprocess, "Popen", popen)
+    monkeypatch.setattr(cbc_process.tempfile, "tempdir", str(tmp_path))
     return started
 
 
@@ -102,3 +106,33 @@ def test_a_start_is_used() -> None:
     ]
     assert not outcomes[0].values
     assert outcomes[1].values.items() >= answer.items()
+
+
+KILLED = """
+import os, time
+from pipeloom.solver.exact.cbc_process import own_folder, started
+with own_folder() as folder, (folder / "log").open("wb") as log:
+    process = started(["sleep", "60"], folder, log.fileno())
+    print(process.pid, folder, flush=True)
+    process.wait()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's death signal")
+def test_a_killed_solve_leaves_no_process_and_its_folder_to_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        number, folder = job.stdout.readline().split()
+        kept = tmp_path / f"{PREFIX}{os.getpid()}-of-a-solve-that-runs"
+        kept.mkdir()
+        job.kill()
+    end = time.monotonic() + 10.0
+    while Path("/proc", number).exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not Path("/proc", number).exists()
+    assert Path(folder).is_dir()
+    remove_litter(tmp_path)
+    assert list(tmp_path.iterdir()) == [kept]

@@ -1,0 +1,178 @@
+"""The making of pipelines, by all ranks at once: within a time, and with whose fault it was.
+
+::
+
+    rank 0   check  1  ties  1  connect ...                  1  all ranks are there
+    rank 1   check  1  raises, tells the store
+    rank 2   check  1  ties, waits: finds what rank 1 told
+
+Ranks meet in the store of ``torch.distributed``, before collectives that would wait for a rank
+which never comes, or not name it. What they pass are Python literals: nothing that is read there
+is run.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from ast import literal_eval
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import astuple, replace
+from typing import Any
+
+import torch.distributed as dist
+
+from ..errors import ExecutionError
+from .base import Fault
+from .faults import may_be_anothers
+from .roll_call import LONGEST_PAUSE, SHORTEST_PAUSE, no_answer, silent
+from .thread_rank import here
+
+FAULT = "fault"
+
+
+class ToldError(Exception):
+    """A fault that was found in the store: all ranks are to raise it."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.text)
+        self.fault = fault
+
+
+class Making:
+    """One rank's part in making a pipeline, of which each process of ``torch.distributed`` makes
+    its own at the same time; ``group``: those whose ranks are the program's."""
+
+    def __init__(self, group: dist.ProcessGroup | None, seconds: float) -> None:
+        world = dist.group.WORLD
+        assert world is not None
+        self.process, self._store = dist.get_rank(), world.get_group_store()
+        self._seconds = seconds
+        self._members: list[int] = dist.get_process_group_ranks(group or world)
+        self._everyone = tuple(range(dist.get_world_size()))
+        number = self._store.add(f"pipeloom/made by {self.process}", 1)
+        self._key = f"pipeloom/{number}"
+        self._meetings: Counter[tuple[int, ...]] = Counter()
+
+    def exchange(self, value: Any, processes: Sequence[int] = ()) -> list[Any]:
+        """The literals that ``processes`` (by default all) passed, in their order; each calls it.
+
+        Raises ToldError for a fault of any process, and once the time is over."""
+        members = tuple(processes) or self._everyone
+        self._meetings[members] += 1
+        place = f"{self._key}/{hash(members)}/{self._meetings[members]}"
+        self._store.set(f"{place}/{self.process}", repr(value))
+        if self._store.add(place, 1) == len(members):
+            self._store.set(f"{place}/all", "")
+        self._wait(place, members)
+        return [literal_eval(self._store.get(f"{place}/{p}").decode()) for p in members]
+
+    def _wait(self, place: str, members: Sequence[int]) -> None:
+        end, pause = time.monotonic() + self._seconds, SHORTEST_PAUSE
+        while not self._store.check([f"{place}/all"]):
+            told = self._store.check([f"{self._key}/{FAULT}"])
+            if told and not self._store.check([f"{place}/all"]):
+                raise ToldError(self._first(None))
+            if time.monotonic() > end:
+                absent = [p for p in members if not self._store.check([f"{place}/{p}"])]
+                raise ToldError(self._first(self._absent(absent)))
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _absent(self, processes: Sequence[int]) -> Fault:
+        text = (
+            f"{self._names(processes)}: not there where all ranks make their Pipeline, waited at "
+            f"most {self._seconds:g} s"
+        )
+        return Fault(self.process if not processes else processes[0], "", text)
+
+    def end(self, error: Exception) -> Exception:
+        """The error to raise, instead of this rank's: that of the first that failed."""
+        if isinstance(error, ToldError):
+            first = error.fault
+        else:
+            guess = may_be_anothers(error)
+            own = replace(Fault.of(self._rank(self.process), error), guess=guess)
+            first = self._first(replace(own, rank=self.process))
+            if getattr(error, "agreed", False) or (first.rank == self.process and not guess):
+                return error
+        missing: list[int] = []
+        if first.guess:
+            missing = silent(self._store, f"{self._key}/ended", self.process, self._everyone)
+        text = first.text + no_answer(self._names(missing) if missing else "")
+        culprit = missing[0] if missing else first.rank
+        return self._raised(replace(first, rank=culprit, text=text))
+
+    def _first(self, fault: Fault | None) -> Fault:
+        """The fault that was told first, of all; ``rank`` is its process."""
+        key = f"{self._key}/{FAULT}"
+        if fault is None:
+            return Fault(*json.loads(self._store.get(key)))
+        return Fault(*json.loads(self._store.compare_set(key, "", json.dumps(astuple(fault)))))
+
+    def _raised(self, fault: Fault) -> Exception:
+        if fault.rank in self._members:
+            return replace(fault, rank=self._rank(fault.rank)).raised()
+        return replace(fault, text=f"process {fault.rank}, {fault.text}").raised()
+
+    def _rank(self, process: int) -> int:
+        return self._members.index(process)
+
+    def _names(self, processes: Sequence[int]) -> str:
+        if set(processes) <= set(self._members):
+            return f"rank {', '.join(str(self._rank(p)) for p in processes)}"
+        return f"process {', '.join(map(str, processes))}"
+
+
+_UNDER_WAY: ContextVar[Making | None] = ContextVar("making", default=None)
+
+
+@contextmanager
+def made_together(group: dist.ProcessGroup | None, seconds: float) -> Iterator[None]:
+    """A context in which each rank makes its pipeline, left once all have. An exception within ends
+    all ranks, which raise it with the rank that it is of, as does one that does not come within
+    ``seconds``."""
+    if here() is not None or not dist.is_initialized():
+        yield
+        return
+    making, before = None, _UNDER_WAY.get()
+    try:
+        making = Making(group, seconds)
+        _UNDER_WAY.set(making)
+        yield
+        making.exchange(None)
+    except Exception as error:
+        raised = _ended(making, error)
+        if raised is error:
+            raise
+        raise raised from (None if isinstance(error, ToldError) else error)
+    finally:
+        _UNDER_WAY.set(before)
+
+
+def _ended(making: Making | None, error: Exception) -> Exception:
+    with suppress(RuntimeError):  # the process that serves the store may be gone
+        if making is not None:
+            return making.end(error)
+    if not isinstance(error, ToldError) and not may_be_anothers(error):
+        return error
+    return ExecutionError(
+        "the store of torch.distributed is lost where all ranks make their Pipeline: has the "
+        "process that serves it, rank 0, ended?"
+    )
+
+
+def gather_early(value: Any, group: dist.ProcessGroup | None, seconds: float) -> list[Any]:
+    """The values of all ranks of ``group`` (by default: of all processes), before there is a
+    transport: Python literals; every rank calls it."""
+    place = here()
+    if place is not None:
+        members = tuple(range(place.hub.size))
+        return place.hub.exchange("early", place.rank, members, value, seconds)
+    if not dist.is_initialized():
+        return [value]
+    making = _UNDER_WAY.get() or Making(group, seconds)
+    return making.exchange(value, dist.get_process_group_ranks(group or dist.group.WORLD))
