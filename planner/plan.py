@@ -285,7 +285,7 @@ def _nothing(space: Space, chosen: Ranking) -> str:
     head = f"{space.model.name} on {space.base.gpus} GPUs of {space.cluster.name}: nothing fits"
     tried = [each for each in chosen.evaluated if each.tightest_gib < inf]
     least = [(each.tightest_gib, each.configuration.name) for each in tried] + chosen.too_large
-    if not least:
+    if not least or (chosen.stopped and not tried):
         return f"{head} in the time given: --time-limit"
     size, name = min(least)
     return (

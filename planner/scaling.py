@@ -233,7 +233,7 @@ def losses_of(step: StepTimes) -> dict[str, float]:
     work = np.bincount(step.setup.owners, [s.t_f + s.fused for s in step.profile.stages])
     uneven = run.microbatches * float(work.max() - work.mean())
     sends = step.communication().get("pp")
-    links = min(sends.exposed, parts["bubble"]) if sends else 0.0
+    links = max(0.0, min(sends.exposed, parts["bubble"])) if sends else 0.0
     compute, bubble = parts.pop("compute"), parts.pop("bubble")
     return {
         "compute": compute - again - uneven,
