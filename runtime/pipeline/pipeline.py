@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack
@@ -431,6 +431,11 @@ class Pipeline:
         """The values that the ranks passed, in their order; all ranks call it."""
         with ending_together(self._transport):
             return self._transport.gather(value)
+
+    def together(self) -> AbstractContextManager[None]:
+        """A context for collectives of the caller's: an exception within ends all ranks, which
+        raise it with the rank that it is of."""
+        return ending_together(self._transport)
 
     def marks(self) -> list[float]:
         """Start and end of each op of the last step, in turn: seconds on this rank's clock."""

@@ -173,7 +173,7 @@ class Checkpoints:
             state = _merged(self._pipeline.gather(state))
         if not self._alone or self._process == 0:
             planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
-            with told(path, "saved", ExecutionError):
+            with self._pipeline.together(), told(path, "saved", ExecutionError):
                 save(dict(state), checkpoint_id=path, planner=planner, no_dist=self._alone)
         if self._alone:
             self._pipeline.barrier()
