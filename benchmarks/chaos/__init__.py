@@ -36,7 +36,7 @@ RANKS, MICROBATCHES, EVERY = 4, 8, 5
 STEPS = 100_000  # more than there is time for
 REFERENCE = 90  # steps of the undisturbed run; beyond two thirds of them a run begins anew
 STARTED = 60.0  # seconds in which the first step is to come
-ROOM = 6.0  # seconds beyond the patience in which all ranks have ended: the roll call, and the load
+ROOM = 8.0  # seconds beyond the patience in which all ranks have ended: the roll call, and the load
 NEW_NETWORK = 0x40000000  # of sched.h: CLONE_NEWNET
 
 

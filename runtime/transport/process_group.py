@@ -109,6 +109,9 @@ class GroupTransport:
             first, answers = Fault(*json.loads(found)) if asks else fault, True
         for transport in (self, *self._attached):
             transport.disconnect()
+        if asks and not answers:
+            lost = "the store of torch.distributed is lost: has rank 0 ended?"
+            return replace(fault, text=f"{fault.text}; {lost}")
         with suppress(RuntimeError):
             calls = answers and first.guess
             missing = silent(store, "ended", self.rank, range(self.size)) if calls else []
