@@ -158,15 +158,15 @@ def add_solver(
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
 
 
-def add_workers(parser: argparse.ArgumentParser) -> None:
-    """Adds where several solves run side by side."""
+def add_workers(parser: argparse._ActionsContainer, what: str) -> None:
+    """Adds where ``what`` is solved side by side."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--workers",
         metavar="N",
         type=workers,
-        help="processes that solve side by side and share the cores; one for every two cores by "
-        "default, with 1 this process",
+        help=f"processes that solve {what} side by side and share the cores; one for every two "
+        "cores by default, with 1 this process",
     )
     where.add_argument(
         "--scheduler",
@@ -337,6 +337,11 @@ def _limit(words: str) -> float | None:
     if size is None or value is None or not math.isfinite(size * value):
         return None
     return size * value
+
+
+def scale(text: str) -> list[int]:
+    """``8,16,32``"""
+    return [at_least_one(word) for word in text.split(",")]
 
 
 def limits(text: str) -> list[Limit]:

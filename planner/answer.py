@@ -91,6 +91,17 @@ class Answer:
             seconds = 0.0 if self.stopped else min(EXPLAIN_SECONDS, self.search.options.time_limit)
         return explain(self.schedule, seconds=seconds, should_stop=should_stop, step=self.step)
 
+    def certificate(self, should_stop: StoppingCriterion = NEVER) -> dict[str, Any]:
+        """The certificate of a lower bound, as a JSON object that ``verify`` checks with code of
+        its own: of the schedule's own instance, and at most its report's bound, less where the
+        argument of that has no certificate yet. Takes up to ten seconds.
+
+        Raises InputError where there is none: recomputation, offload, overlap.
+        """
+        from .certificate import certificate
+
+        return certificate(self.schedule, should_stop)
+
     def __repr__(self) -> str:
         return (
             f"Answer({self.schedule!r}, {self.status.value}, cost {self.cost:.6g} ms, "

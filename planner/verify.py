@@ -13,6 +13,7 @@ from pipeloom.ir.formats.json_reader import format_hint, show
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import duration
+from pipeloom.ir.verify.certificate import verify_certificate
 from pipeloom.ir.verify.program import verify_program
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bounds
@@ -64,11 +65,14 @@ _VERIFIERS: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
 }
 
 
-def verify(given: Schedule | Planned | Document) -> Verification:
+def verify(
+    given: Schedule | Planned | Document, *, certificate: Document | None = None
+) -> Verification:
     """Checks a schedule, a program, or a file or JSON object of one, independently of who made it.
 
     A lower bound is a claim, which a file may make without right: it is checked as far as bounds in
-    closed form go.
+    closed form go, or by its ``certificate`` (:meth:`.answer.Answer.certificate`), with code that
+    shares nothing with the solver; what a certificate does not prove is a violation.
 
     Raises InputError where it is neither, or has not the keys of one.
     """
@@ -83,11 +87,20 @@ def verify(given: Schedule | Planned | Document) -> Verification:
     kind, verifier = _VERIFIERS[format_name]
     with naming(where):
         violations = verifier(document)
+    if not violations and certificate is not None:
+        violations = _unproven(document, certificate)
     if violations:
         return Verification(kind, violations, None, where)
     with naming(where):
         schedule = read_schedule(document, compiled=True)[0]
-    return Verification(kind, [], _averaging(document), where, bound_is_checked(schedule))
+    checked = certificate is not None or bound_is_checked(schedule)
+    return Verification(kind, [], _averaging(document), where, checked)
+
+
+def _unproven(document: dict[str, Any], certificate: Document) -> list[str]:
+    found, where = read_document(certificate, "certificate")
+    plan = document.get("schedule", document)
+    return [f"{where}: {line}" for line in verify_certificate(plan, found, where)]
 
 
 def bound_is_checked(schedule: Schedule) -> bool | None:

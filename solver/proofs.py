@@ -59,9 +59,8 @@ def interleave(best: Incumbent, seed: int) -> Pieces:
     """Proofs and schedules where memory holds few microbatches."""
     from .exact.target_bisection import bisect
 
-    linear = LinearInstance.of(best.problem)
-    if linear is not None and not overlap_saves(best.problem):
-        yield from bisect(best, linear, seed)
+    if not overlap_saves(best.problem):
+        yield from bisect(best, seed)
 
 
 def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:

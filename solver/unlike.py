@@ -74,8 +74,6 @@ def _rounds(best: Incumbent, seed: int, *, pattern: bool) -> Sequence[Round]:
     def search(small: Incumbent) -> Pieces:
         yield from start(small, int(rng.integers(1 << 31))).pieces(small)
 
-    return [
-        PatternSearch(best, search, largest=pattern),
-        EntryOrderAnnealer(best.problem, rng),
-        Annealer(best.problem, rng),
-    ]
+    patterns = PatternSearch(best, search, largest=pattern)
+    exchanges = EntryOrderAnnealer(best.problem, rng, patterns)
+    return [patterns, exchanges, Annealer(best.problem, rng)]

@@ -8,6 +8,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError
@@ -26,6 +27,7 @@ from pipeloom.solver.core.linear_instance import LinearInstance
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.exact import BACKENDS
+from pipeloom.solver.exact.interleaving import Interleaving
 from pipeloom.solver.exact.target_bisection import JUST_BELOW, ask
 from pipeloom.solver.families import FAMILIES, build_family
 from pipeloom.solver.optimize import optimize
@@ -206,7 +208,8 @@ def _interleaving(problem: Problem, linear: LinearInstance, ceiling: float) -> f
     """The bound that one question about schedules that cost less than ``ceiling`` proves."""
     best = Incumbent(problem, Bound(0.0, "none", ""), SolveOptions(time_limit=EXACT_SECONDS))
     best.offer(one_at_a_time(problem), "one-at-a-time")
-    ask(best, linear, ceiling * (1 - JUST_BELOW), best.budget(), seed=0)
+    make = partial(Interleaving, problem, linear)
+    ask(best, make, ceiling * (1 - JUST_BELOW), best.budget(), seed=0)
     return best.bound.value
 
 

@@ -82,7 +82,7 @@ def _model(row: Row, scheme: str, given: Assumptions) -> Transformer:
 def _profile(row: Row, scheme: str, given: Assumptions, model: Transformer) -> Profile:
     """FSDP gathers layer by layer, in collectives as fast as the slowest link of their ring."""
     inside = given.pcie if row.over_pcie else given.nvlink
-    cluster = islands(row.gpus, NODE, Link(0.0, inside), Link(0.0, given.ethernet))
+    cluster = islands(row.gpus, min(NODE, row.gpus), Link(0.0, inside), Link(0.0, given.ethernet))
     profile = model.on(cluster)
     if scheme != "FSDP":
         return profile

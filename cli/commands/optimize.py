@@ -68,6 +68,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder in which answers are kept and looked up, each verified again; "
         f"{CACHE} by default, if that is set",
     )
+    parser.add_argument(
+        "--certificate",
+        metavar="FILE",
+        help="also write the argument for the schedule's lower bound, which verify --certificate "
+        "checks with code that shares nothing with the solver",
+    )
     add_output(parser, "schedule")
     example(
         parser,
@@ -77,6 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pipeloom optimize profile.json -m 24 --passing auto -o schedule.json",
         "pipeloom optimize layers.json -m 24 --placement auto --max-layers 8 -o schedule.json",
         "pipeloom optimize profile.json -m 24 --memory-limit 4 --recompute auto -o schedule.json",
+        "pipeloom optimize profile.json -m 8 --certificate certificate.json -o schedule.json",
         "pipeloom optimize profile.json -m 8 --time-limit 10 --json",
         "pipeloom optimize layers.json -m 24 --for megatron -o schedule.json",
         "pipeloom optimize profile.json -m 24 --memory-limit 12 --explain -o schedule.json",
@@ -84,25 +91,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from pipeloom.ir.formats import check_writable
+    from pipeloom.planner.compile import told_parts
     from pipeloom.planner.optimize import optimize
 
     check_output(args)
+    if args.certificate:
+        check_writable(args.certificate)
     names = ("memory_limit", "recompute", "offload", "copies", "for_")
     answer = searched(args, optimize, names=names)
     if answer.stopped:
         say(f"interrupted: {_so_far(answer)}")
-    if (part := answer.schedule.part_recomputed) is not None:
-        say(
-            f"note: {part[0]} recomputes a part of a forward (level {part[1]!r}), which `run` "
-            "refuses yet; --recompute full, or none, plans without"
-        )
+    if (words := told_parts(answer.schedule)) is not None:
+        say(f"note: {words}")
     facts, words = answer.to_dict(), str(answer)
     if args.explain:
         with interruptible() as interrupt:
             explained = answer.explain(should_stop=interrupt)
         facts, words = facts | {"explanation": explained.to_dict()}, f"{words}\n\n{explained}"
     finish(args, answer.document, facts, words)
+    if args.certificate:
+        _certify(args.certificate, answer)
     return 0
+
+
+def _certify(path: str, answer: Answer) -> None:
+    from pipeloom.ir.formats import write_json
+    from pipeloom.planner.certificate import shortfall
+
+    with interruptible() as interrupt:
+        certificate = answer.certificate(should_stop=interrupt)
+    write_json(certificate, path)
+    if words := shortfall(certificate, answer.schedule):
+        say(f"note: {path} {words}")
 
 
 def _so_far(answer: Answer) -> str:

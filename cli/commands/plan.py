@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 
-from ..arguments import example, seconds
+from pipeloom.ir.errors import InputError
+
+from ..arguments import add_workers, example, scale, seconds
 from ..failures import say
 from ..inputs import typed
 from ..output import answer
@@ -24,11 +26,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     device.add_argument("--gpu", metavar="NAME", help="such as H100: its usual cluster")
     device.add_argument("--cluster", metavar="NAME|FILE", help="a preset's name, or a cluster file")
     add_run(parser)
+    several = parser.add_argument_group("scaling")
+    several.add_argument(
+        "--scale",
+        metavar="N,N,...",
+        type=scale,
+        help="numbers of GPUs, in place of --gpus: the best plan of each, and what it loses",
+    )
+    several.add_argument(
+        "--scaling",
+        choices=["weak", "strong"],
+        default="weak",
+        help="weak (the default): --global-batch is that of the fewest GPUs and grows with them; "
+        "strong: it stays",
+    )
+    add_workers(several, "numbers of GPUs")
     parser.add_argument(
         "--time-limit",
         metavar="S",
         type=seconds,
-        help="seconds in all, 45 by default; it ends sooner once nothing can be better",
+        help="seconds in all, or for each number of --scale, 45 by default; it ends sooner once "
+        "nothing can be better",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
     parser.add_argument(
@@ -41,10 +59,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "pipeloom plan llama-3-70b --gpu H100 --gpus 64 --global-batch 128 --seq 8192 -o plan",
         "pipeloom plan config.json --cluster cluster.json --gpus 16 --global-batch 64 --tp 2",
+        "pipeloom plan llama-3-70b --gpu H100 --scale 64,256,1024 --global-batch 128 -o scaling",
     )
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.scale:
+        return _run_scaling(args)
+    _refuse_alone(args)
     from pipeloom.planner.plan import plan
 
     given = run_options(args) | ({} if args.gpu is None else {"gpu": args.gpu})
@@ -66,3 +88,40 @@ def run(args: argparse.Namespace) -> int:
     lines += [f"written to {args.output}"] if args.output else []
     answer(args, facts, "\n".join([str(found), *lines]))
     return 0
+
+
+def _refuse_alone(args: argparse.Namespace) -> None:
+    """Raises InputError for options that go with --scale alone."""
+    for name in ("workers", "scheduler"):
+        if getattr(args, name) is not None:
+            raise InputError(f"--{name}: expected it with --scale, whose plans it spreads")
+
+
+def _run_scaling(args: argparse.Namespace) -> int:
+    from pipeloom.planner.scaling import scaling
+    from pipeloom.planner.solving.workers import processes_here
+
+    given = run_options(args) | ({} if args.gpu is None else {"gpu": args.gpu})
+    if "gpus" in given:
+        raise InputError("--gpus: expected none with --scale, which has several")
+    if "global_batch" not in given:
+        raise InputError("--global-batch: missing; expected a whole number >= 1")
+    names = (*RUN_KEYS, "gpu", "cluster", "time_limit", "scale", "workers", "scheduler", "output")
+    with typed(*names), watched(args.quiet) as display, interruptible() as interrupt:
+        found = scaling(
+            args.model,
+            args.cluster,
+            gpus=args.scale,
+            scaling=args.scaling,
+            time_limit=args.time_limit,
+            workers=args.workers or processes_here(),
+            scheduler=args.scheduler,
+            progress=display,
+            should_stop=interrupt,
+            **given,
+        )
+        if args.output is not None:
+            found.write(args.output)
+    words = f"{found}\nwritten to {args.output}" if args.output else str(found)
+    answer(args, found.to_dict() | {"output": args.output}, words)
+    return 0 if found.planned else 1

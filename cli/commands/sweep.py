@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="activation memory of each rank, in the profile's unit (20G or 16GiB where that is "
         "bytes); none is one too",
     )
-    add_workers(parser)
+    add_workers(parser, "limits")
     parser.add_argument(
         "--cache",
         metavar="DIR",

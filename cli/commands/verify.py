@@ -10,12 +10,22 @@ from ..output import answer
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="schedule or program, - for standard input")
-    example(parser, "pipeloom verify schedule.json", "pipeloom verify program.json --json")
+    parser.add_argument(
+        "--certificate",
+        metavar="FILE",
+        help="prove the schedule's lower bound by this file, which optimize --certificate writes",
+    )
+    example(
+        parser,
+        "pipeloom verify schedule.json",
+        "pipeloom verify program.json --json",
+        "pipeloom verify schedule.json --certificate certificate.json",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     from pipeloom.planner.verify import verify
 
-    found = verify(args.file)
+    found = verify(args.file, certificate=args.certificate)
     answer(args, {"file": args.file} | found.to_dict(), found)
     return 0 if found.ok else 1

@@ -6,6 +6,7 @@ Times are milliseconds, memory is bytes; any one consistent unit works.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -30,6 +31,12 @@ _CAPPED = ("m_r", "m_o")  # by the part's M_B
 
 WHOLE = "full"
 """The name of the level that computes a whole forward again."""
+
+
+def is_share(name: str) -> bool:
+    """Whether a level is named by the share that it holds, such as ``41%``: these the runtime finds
+    itself, in the graph of a stage."""
+    return re.fullmatch("[1-9][0-9]?%", name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,11 @@ class StageProfile:
     def level(self, number: int) -> Level | None:
         """The level of that number; None where there are fewer."""
         return self.all_levels[number] if number < len(self.all_levels) else None
+
+    def part_at(self, number: int) -> str | None:
+        """The name of the level of that number; None where it computes the whole forward again."""
+        found = self.level(number)
+        return None if found is None or found.name == WHOLE else found.name
 
     @property
     def fused(self) -> float:

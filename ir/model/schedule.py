@@ -218,14 +218,17 @@ class Schedule:
         return unpack(self.order[rank])
 
     @property
-    def part_recomputed(self) -> tuple[Op, str] | None:
-        """The first R of a part of a forward, which the runtime refuses, and its level's name."""
+    def parts_recomputed(self) -> dict[str, Op]:
+        """By its name, each level at which a part of a forward is recomputed, and its first R."""
         stages = self.problem.profile.stages
         if all(level.name == WHOLE for stage in stages for level in stage.levels):
-            return None
+            return {}
         recomputed = (op for row in self.order for op in unpack(row) if op.kind is OpKind.R)
-        levels = ((op, stages[op.stage].level(op.level)) for op in recomputed)
-        return next(((op, at.name) for op, at in levels if at and at.name != WHOLE), None)
+        found: dict[str, Op] = {}
+        for op in recomputed:
+            if (name := stages[op.stage].part_at(op.level)) is not None:
+                found.setdefault(name, op)
+        return found
 
     @property
     def streamed(self) -> set[int]:

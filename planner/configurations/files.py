@@ -19,10 +19,12 @@ from ..models.work import LayerWork, WorkKind
 from ..prediction.setup import Setup
 
 _ENDS = {
-    WorkKind.EMBEDDING: Layer("embedding", LayerKind.EMBEDDING, ("tok_embeddings",)),
-    WorkKind.HEAD: Layer("head", LayerKind.HEAD, ("norm", "output")),
+    WorkKind.EMBEDDING: Layer(
+        "embedding", LayerKind.EMBEDDING, ("model.embed_tokens", "model.rotary_emb")
+    ),
+    WorkKind.HEAD: Layer("head", LayerKind.HEAD, ("model.norm", "lm_head")),
 }
-"""Names of torchtitan's Llama."""
+"""The names of ``transformers`` in Llama and its kin, which ``run`` looks for."""
 
 
 def write_files(folder: Path, setup: Setup, schedule: Schedule) -> list[str]:
@@ -69,7 +71,7 @@ def _layer(work: LayerWork, numbers: Iterator[int]) -> Layer:
         return _ENDS[work.kind]
     number = next(numbers)
     kind = LayerKind.MTP if work.kind is WorkKind.MTP else LayerKind.BLOCK
-    return Layer(f"layers.{number}", kind, (f"layers.{number}",))
+    return Layer(f"model.layers.{number}", kind, (f"model.layers.{number}",))
 
 
 def _torchtitan(run: TrainingRun) -> list[str]:

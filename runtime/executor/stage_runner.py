@@ -54,15 +54,16 @@ class Cell:
     ``metrics``: the last stage's output and what came of it; ``queue``: None where BW is fused;
     ``delayed``: the calls of modules that put off weight gradients by themselves, None without;
     ``recomputed``: F runs again, with the random numbers from ``state`` on and ``buffers`` as they
-    were, and its input is ``held`` until then; ``offloaded``: None where nothing is. ``graphs``:
+    were, and its input is ``held`` until then; ``level``: the part of F that runs again, by name,
+    None where all of it does; ``offloaded``: None where nothing is. ``graphs``:
     what the stage runs as (:mod:`..graphs.graph_runner`), ``kept`` what it then holds from op to
     op.
     """
 
     __slots__ = (
-        "buffers", "delayed", "dx", "dy", "graphs", "held", "inputs", "interface", "kept", "loss",
-        "metrics", "offloaded", "options", "output", "queue", "recomputed", "result", "roots",
-        "state", "target",
+        "buffers", "delayed", "dx", "dy", "graphs", "held", "inputs", "interface", "kept", "level",
+        "loss", "metrics", "offloaded", "options", "output", "queue", "recomputed", "result",
+        "roots", "state", "target",
     )  # fmt: skip
 
     def __init__(
@@ -71,11 +72,12 @@ class Cell:
         interface: StageInterface | None = None,
         *,
         recomputed: bool = False,
+        level: str | None = None,
         offloaded: OffloadedActivations | None = None,
     ) -> None:
         self.queue = queue
         self.interface = interface
-        self.recomputed = recomputed
+        self.recomputed, self.level = recomputed, level
         self.offloaded = offloaded
         self.delayed: DelayedCalls | None = None
         self.graphs: Any = None
@@ -118,8 +120,8 @@ class StageRunner:
     ``parameters``: those that ops compute with, by default the module's. ``using``: the context for
     an op of each kind; ``skips``: those that start at the stage, end there or come by. The ``last``
     stage computes ``loss`` and starts its backward with ``seed`` (1 / M for gradients of the mean
-    loss). ``bare`` is F of which nothing is counted; ``watched`` sees where weight gradients come
-    from, where it is one.
+    loss). ``bare`` is F of which nothing is counted, ``part`` one that keeps what its cell's level
+    does; ``watched`` sees where weight gradients come from, where it is one.
     """
 
     def __init__(
@@ -154,6 +156,7 @@ class StageRunner:
             runs = around(self.delayed, memory, runs, self._weighted)
         forward, backward, weight = runs
         self.bare = within(using(OpKind.F), forward)
+        self.part: Run = self._no_part
         self.forward = within(using(OpKind.F), within(memory.watching(), forward))
         self.backward = within(using(OpKind.B), backward)
         self.weight = within(using(OpKind.W), weight)
@@ -188,6 +191,9 @@ class StageRunner:
             self._finish(cell, output)
         else:
             self._hand_on(cell, output)
+
+    def _no_part(self, cell: Cell) -> None:
+        raise no_part(self.stage, cell.level, "its module runs whole")
 
     def _backward(self, cell: Cell) -> None:
         if self.watched is None or cell.queue is None:
@@ -323,6 +329,14 @@ def input_gradients(
             for i, x in enumerate(inputs)
             if x.requires_grad
         ]
+    )
+
+
+def no_part(stage: int, level: str | None, why: str) -> InputError:
+    """The error that says why a stage has no such level."""
+    return InputError(
+        f"stage {stage}: expected it as a graph (--stages-as aten or inductor), of which a part is "
+        f"recomputed (level {level}): {why}"
     )
 
 

@@ -107,6 +107,27 @@ def cut_again(joint: Joint) -> Cut:
     return _Cutting(joint).result()
 
 
+def cut_forward(
+    found: Cut, kept: Sequence[fx.Node], made: Sequence[fx.Node]
+) -> tuple[Piece, Piece]:
+    """F that gives results and ``kept``, and the rest of it, which of the tensors of the microbatch
+    and ``kept`` computes ``made``."""
+    cutting = _Cutting(found.joint)
+    given = [*found.held, *cutting.inputs()]
+    first = cutting.piece(given, [*found.results, *kept])
+    return first, cutting.piece([*given, *kept], made)
+
+
+def made_of_parameters(joint: Joint) -> set[fx.Node]:
+    """Parameters, buffers, and the values made of them alone, by views and casts."""
+    found = {n for n, v in joint.inputs.items() if v.role in _HELD}
+    for node in joint.graph.nodes:
+        sources = node.all_input_nodes if views(node) or node.target in _CASTS else ()
+        if sources and all(n in found for n in sources):
+            found.add(node)
+    return found
+
+
 class _Cutting:
     """The sets of nodes that a cut is made of."""
 
@@ -122,7 +143,7 @@ class _Cutting:
         drawn = [n for n in joint.graph.nodes if draws(n) and n not in backward]
         forward = needed([*self._results, *drawn])
         self._forward = given | forward | _parts(joint.graph, forward)
-        self._remade = self._cheap()
+        self._remade = made_of_parameters(joint)
 
     def result(self) -> Cut:
         joint = self._joint
@@ -144,8 +165,7 @@ class _Cutting:
             *self._sorted(w_saved - b_saved),
         ]
         to_b, from_w = len(b_saved), len(b_saved - w_saved)
-        held, inputs = self._held, self._inputs()
-        piece = self._piece
+        held, inputs, piece = self._held, self.inputs(), self.piece
         return Cut(
             joint,
             held,
@@ -165,20 +185,12 @@ class _Cutting:
             fused=piece([*held, *saved, *self._tangents], [*by_b, *by_w]),
         )
 
-    def _inputs(self) -> list[fx.Node]:
+    def inputs(self) -> list[fx.Node]:
+        """The tensors of a microbatch."""
         return [n for n, v in self._joint.inputs.items() if v.role is Role.INPUT]
 
     def _sorted(self, nodes: Iterable[fx.Node]) -> list[fx.Node]:
         return sorted(nodes, key=self._order.__getitem__)
-
-    def _cheap(self) -> set[fx.Node]:
-        """The values made of parameters alone, by views and casts."""
-        found = set(self._held)
-        for node in self._joint.graph.nodes:
-            sources = node.all_input_nodes if views(node) or node.target in _CASTS else ()
-            if sources and all(n in found for n in sources):
-                found.add(node)
-        return found
 
     def _shared(self, gradients: Sequence[fx.Node]) -> list[fx.Node]:
         """The nodes of the backward that two of the gradients or more depend on."""
@@ -203,7 +215,8 @@ class _Cutting:
                 found.add(node)
         return found
 
-    def _piece(self, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> Piece:
+    def piece(self, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> Piece:
+        """What computes ``outputs`` of ``inputs``."""
         calls = self._sorted(needed(outputs, set(inputs)))
         random = [n for n in self._order if draws(n) and n in self._forward]
         if any(n in calls for n in random):  # in F's order, all that F draws

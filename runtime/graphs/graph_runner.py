@@ -7,13 +7,13 @@ with which B starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from pipeloom.ir.model.ops import OpKind
 
@@ -26,6 +26,7 @@ from ..executor.stage_runner import (
     Using,
     apart_from,
     input_gradients,
+    no_part,
     unchanged_weights,
     within,
 )
@@ -34,14 +35,17 @@ from ..measure.activation_ledger import Held, Memory
 from ..rank.options import StagesAs
 from ..tensors.forward_state import KeptBuffer
 from ..tensors.microbatches import tensors
+from ..tensors.rng_state import RandomState, devices_of
 from ..tensors.skip_connections import Skips
 from .arguments import Kind, Parts, kind_of
 from .compiled_functions import compiled_function, laid_out
-from .functions import python_function
+from .cut import Piece
+from .functions import Function, Take, python_function
 from .module_state import ModuleState
 from .stage_functions import Make, StageForward, StageFunctions
 from .torch_internals import TraceError, below_autograd
 
+_REMADE = "its graphs were made again after the first step, for"
 LIMIT = 16  # graphs of a stage: where shapes are always others, tracing costs more than it saves
 
 
@@ -81,7 +85,8 @@ class GraphRunner(StageRunner):
 
     ``loss_in_model``: of a last stage whose module computes the loss, the function that finds it.
     ``make``: what makes a function of a piece. ``refusal`` is why a stage is no graph, None where
-    it is one.
+    it is one. ``made`` counts the functions, of which each is told to ``on_made``; ``remade`` says
+    for what some were made after the runner was ``settled``, as it is by a first step.
     """
 
     def __init__(
@@ -112,7 +117,12 @@ class GraphRunner(StageRunner):
         )
         self._eager = self.forward, self.bare, self.backward, self.weight
         self._watching = memory.watching()
-        self._in_model, self._make = loss_in_model, make
+        self._in_model, self._maker = loss_in_model, make
+        self.made = 0
+        self.settled = False
+        self.remade: str | None = None
+        self.on_made: Callable[[], object] = int
+        self._known: set[Kind] = set()
         self._graphs: dict[Kind, StageFunctions | None] = {}
         self._state: ModuleState | None = None
         self._hooks: AccumulationHooks | None = None
@@ -123,6 +133,7 @@ class GraphRunner(StageRunner):
             return
         self.forward = within(using(OpKind.F), self._counted_forward)
         self.bare = within(using(OpKind.F), self._run_forward)
+        self.part = within(using(OpKind.F), self._run_part)
         self.backward = within(using(OpKind.B), self._run_backward)
         self.weight = within(using(OpKind.W), self._run_weight)
 
@@ -156,17 +167,36 @@ class GraphRunner(StageRunner):
     ) -> None:
         """Finds or makes the graphs of a microbatch, whose arguments are like ``inputs``;
         ``within`` makes a context in which the module can run."""
-        kind = kind_of(inputs, cell.options)
+        kind, made = kind_of(inputs, cell.options), self.made
         if kind not in self._graphs:
-            with within():
+            with torch.enable_grad(), within():
                 self._graphs[kind] = self._traced(inputs, cell)
         found = self._graphs[kind]
         try:
             if found is not None:
-                found.make(split=cell.queue is not None, again=cell.recomputed, whole=self._last)
+                found.make(split=cell.queue is not None, again=cell.recomputed, level=cell.level)
         except TraceError as error:  # what Inductor does not compile
             self.refusal, self._graphs[kind] = str(error), None
         cell.graphs = self._graphs[kind] or False
+        if self.settled and self.made > made:
+            shapes = ", ".join(str([*x.shape]) for x in tensors((inputs, cell.options)))
+            why = ", as its modules have changed" if kind in self._known else ""
+            self.remade = f"{_REMADE} inputs of {shapes}{why}"
+        self._known.add(kind)
+
+    def _make(
+        self,
+        piece: Piece,
+        module: Any,
+        takes: Mapping[fx.Node, Sequence[Take]],
+        returned: Sequence[fx.Node],
+    ) -> Function:
+        found = self._maker(piece, module, takes, returned)
+        self.made += 1
+        self.on_made()
+        if self.settled:
+            self.remade = f"{_REMADE} a loss of other outputs"
+        return found
 
     def _traced(self, inputs: Sequence[Any], cell: Cell) -> StageFunctions | None:
         if self.refusal is None and len(self._graphs) >= LIMIT:
@@ -236,15 +266,27 @@ class GraphRunner(StageRunner):
         self._pass_on(cell, functions, given, results, counted=counted)
 
     def _again(self, cell: Cell, functions: StageFunctions) -> None:
-        """R: what F saves once more, and of the last stage its loss."""
+        """R: what F saves once more, or the rest of it, and of the last stage its loss."""
         given = self._given(cell, functions)
+        if isinstance(cell.kept, Kept):
+            given += cell.kept.take()
         with below_autograd(), _as_kept(cell.buffers):
-            if not self._last:
-                self._hold(cell, functions, functions.again(given))
-                return
-            found = functions.forward(given)
+            found = functions.again_at(cell.level)(given)
+        self._hold(cell, functions, found[len(found) - len(functions.cut.saved) :])
+        if self._last:
+            self._judge(cell, functions, found[: functions.outputs], counted=True)
+
+    def _run_part(self, cell: Cell) -> None:
+        """F that keeps what its level does; a loss is computed again by R."""
+        functions = self._found(cell)
+        if functions is None or cell.level is None:
+            raise no_part(self.stage, cell.level, str(self.refusal))
+        given = self._given(cell, functions)
+        with below_autograd():
+            found = functions.levels[cell.level].forward([*given])
         self._hold(cell, functions, found[functions.results :])
-        self._judge(cell, functions, found[: functions.outputs], counted=True)
+        cell.state = RandomState(devices_of(given))
+        self._pass_on(cell, functions, given, found[: functions.results])
 
     def _hold(self, cell: Cell, functions: StageFunctions, saved: list[Tensor]) -> None:
         cell.kept = kept = Kept(functions, self.memory)

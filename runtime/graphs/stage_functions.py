@@ -21,6 +21,7 @@ from .arguments import Parts
 from .cut import Cut, Piece, cut, cut_again
 from .functions import Function, Take
 from .joint import UPDATES, Joint, Role, trace_joint
+from .levels.part import Parts as LevelParts
 from .liveness import most_within_b
 from .module_state import unchanged
 from .rewrites import without_tangents
@@ -47,7 +48,7 @@ class StageForward:
         loss: Callable[[Any], Tensor] | None,
     ) -> None:
         self._stage, self._arguments, self._skips = stage, arguments, skips
-        self._last, self._loss = last, loss
+        self.last, self._loss = last, loss
         self._parts: Parts | None = None
         self._wholes: Sequence[Tensor] = ()
 
@@ -55,7 +56,7 @@ class StageForward:
         inputs, options = self._arguments.with_tensors(tensors)
         given = inputs if self._skips is None else self._skips.arguments(self._stage, inputs)
         output = module(*given, **options)
-        if not self._last:
+        if not self.last:
             outputs = as_tuple(output)
             if self._skips is not None:
                 outputs = self._skips.outputs(self._stage, outputs, inputs)
@@ -85,7 +86,8 @@ class StageFunctions:
     ``outputs``: how many of F's ``results`` are outputs, the others are updates; ``needs_grad``: of
     each output whether B is given its gradient, ``tangents`` the places of those that have one;
     ``gradients_of``: the inputs whose gradients B gives; ``strides``, ``tangent_strides``: of the
-    inputs and of the gradients that B is given.
+    inputs and of the gradients that B is given; ``levels``: by name, F and R of which a part is
+    computed again.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class StageFunctions:
         self.results = len(self.cut.results)
         self._input_gradients = {v.key: n for n, v in joint.of(Role.INPUT_GRADIENT)}
         self.gradients_of = [int(k) for k in self._input_gradients]
+        self.levels = LevelParts(found, self._function, last=forward.last)
 
     @classmethod
     def traced(
@@ -188,13 +191,22 @@ class StageFunctions:
                 "inputs of these shapes"
             )
 
-    def make(self, *, split: bool, again: bool, whole: bool) -> None:
+    def make(self, *, split: bool, again: bool, level: str | None) -> None:
         """Makes the functions of a microbatch, before the step that calls them: B and W where they
-        are ``split``, else BW; where F runs ``again``, R, or for its results the ``whole`` of F."""
-        wanted = ["backward", "weight"] if split else ["fused"]
-        wanted += ["alone", "forward" if whole else "again"] if again else ["forward"]
-        for name in wanted:
+        are ``split``, else BW; where F runs ``again``, R, at its ``level``."""
+        for name in ["backward", "weight"] if split else ["fused"]:
             getattr(self, name)
+        if again:
+            self.again_at(level)
+            _ = self.alone if level is None else self.levels[level].forward
+        else:
+            _ = self.forward
+
+    def again_at(self, level: str | None) -> Function:
+        """R at a level, or whole: of the last stage's outputs, and what is saved."""
+        if level is not None:
+            return self.levels[level].again
+        return self.forward if self.forward_of.last else self.again
 
     @cached_property
     def forward(self) -> Function:

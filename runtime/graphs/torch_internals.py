@@ -28,6 +28,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import checkpoint
 
 Flat = Callable[..., Sequence[Tensor]]
@@ -423,6 +424,20 @@ def direct(target: Any) -> Any:
     return target._op if isinstance(target, torch._ops.OpOverload) else target
 
 
+@contextmanager
+def _with_shapes(mode: FakeTensorMode | None) -> Iterator[None]:
+    """A context in which the mode has an environment of shapes, all of them fixed: without one
+    Inductor keeps nothing for graphs that are alike."""
+    if mode is None:
+        yield
+        return
+    before, mode.shape_env = mode.shape_env, mode.shape_env or ShapeEnv()
+    try:
+        yield
+    finally:
+        mode.shape_env = before
+
+
 def compiled(
     graph: fx.Graph, module: fx.GraphModule, inputs: Sequence[Tensor]
 ) -> Callable[[list[Tensor]], Sequence[Tensor]]:
@@ -446,7 +461,7 @@ def compiled(
             ends: Any = output.args[0]
             output.meta["user_visible_output_idxs"] = list(range(len(ends)))
             context = torch._guards.TracingContext(mode)
-            with torch._guards.tracing(context):
+            with torch._guards.tracing(context), _with_shapes(mode):
                 return compile_fx_inner(traced, list(inputs))
     except Exception as error:
         raise TraceError(f"Inductor does not compile it: {_why(error)}") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
@@ -524,6 +524,23 @@ class Pipeline:
         """How many graphs of this rank's stages were made: one a stage and kind of arguments, all
         of them before the first step unless shapes vary or a stage changes."""
         return self._training.builder.graphs
+
+    @property
+    def graph_functions(self) -> int:
+        """How many functions of graphs this rank made or compiled: F, B and W of a stage say. After
+        the first step there are no more of them, unless :attr:`remade_graphs` says why."""
+        return self._training.builder.functions
+
+    @property
+    def remade_graphs(self) -> dict[int, str]:
+        """The stages of this rank whose graphs were made again after the first step, with the
+        shapes that it was for."""
+        return self._training.builder.remade
+
+    def tell_graphs(self, tell: Callable[[int, int], object]) -> None:
+        """Lets ``tell`` be called with each function of a graph that is made or compiled: how many
+        there are on this rank, of how many of the program."""
+        self._training.builder.tell_made(tell)
 
     @property
     def eager_stages(self) -> dict[int, str]:

@@ -12,7 +12,7 @@ from pipeloom.ir.model.weight_coverage import WeightCoverage
 from ..executor.delayed_modules import check_order
 from ..executor.executor import Executor
 from ..executor.losses import Judge, judge_of
-from ..executor.stage_runner import StageRunner
+from ..executor.stage_runner import Cell, StageRunner, no_part
 from ..executor.tensor_routing import ActivationRouting, TensorRouting
 from ..executor.weight_stashing import StashingRunner
 from ..graphs.graph_runner import GraphRunner, runner_kind
@@ -27,6 +27,9 @@ from ..stages.streamed_weights import StreamedStages
 from ..tensors.skip_connections import Skips
 from .shape_inference import Interfaces, ShapeInference, made_up
 from .step_inputs import Cells
+
+NEAR = 0.01
+"""How far what a level holds may be from what was planned."""
 
 
 class StepBuilder:
@@ -98,22 +101,69 @@ class StepBuilder:
                 if stage > 0:
                     given = made_up(self.interfaces[stage - 1][j], self._context.device)
                 runner.prepare(cell, given, partial(self._context.store.trying, stage))
+            if cell.level is not None:
+                self._check_level(stage, j, cell, runner)
+
+    def _check_level(self, stage: int, j: int, cell: Cell, runner: StageRunner) -> None:
+        """Raises InputError where a stage has no levels, or holds at one another number of bytes
+        than its profile says, which is then of another model or other shapes."""
+        assert cell.level is not None
+        if not (isinstance(runner, GraphRunner) and cell.graphs):
+            why = self.refusals.get(stage, "its module runs whole")
+            raise no_part(stage, cell.level, why)
+        held = cell.graphs.levels[cell.level].held
+        held += sum(self.interfaces[stage - 1][j].nbytes) if stage > 0 else 0
+        if (sent := cell.interface) is not None:
+            held += sum(
+                size for size, back in zip(sent.nbytes, sent.needs_grad, strict=True) if back
+            )
+        levels = self._context.program.schedule.problem.profile.stages[stage].levels
+        planned = next(level.m_r for level in levels if level.name == cell.level)
+        fewer = 0.0 if self._context.options.varying_shapes else 1 - NEAR
+        if not fewer * planned <= held <= (1 + NEAR) * planned:
+            raise InputError(
+                f"stage {stage}: expected a microbatch to hold {planned:.0f} bytes at level "
+                f"{cell.level}, as in the program's profile, got {held}: profile this model in "
+                "these stages and shapes, and plan again"
+            )
 
     @property
     def graphs(self) -> int:
         """How many graphs there are of the rank's stages."""
-        runners = self.runners.values()
-        return sum(runner.graphs for runner in runners if isinstance(runner, GraphRunner))
+        return sum(runner.graphs for runner in self._graphed())
 
     @property
     def refusals(self) -> dict[int, str]:
         """Why stages that were to be graphs are none."""
-        runners = self.runners.items()
-        found = {s: r.refusal for s, r in runners if isinstance(r, GraphRunner)} | self._never
+        found = {runner.stage: runner.refusal for runner in self._graphed()} | self._never
         return {s: why for s, why in found.items() if why is not None}
 
-    def settle_coverage(self) -> None:
-        """After a step: of the first one it is known what W computed."""
+    @property
+    def functions(self) -> int:
+        """How many functions of graphs were made."""
+        return sum(runner.made for runner in self._graphed())
+
+    @property
+    def remade(self) -> dict[int, str]:
+        """Why functions of stages were made after the first step."""
+        return {r.stage: r.remade for r in self._graphed() if r.remade is not None}
+
+    def tell_made(self, tell: Callable[[int, int], object]) -> None:
+        """Tells each function that is made: how many there are, of how many of the program."""
+        row = self._context.program.instructions[self._context.role.rank]
+        ops = {(i.op.kind, i.op.stage) for i in row if isinstance(i, ir.Compute)}
+        graphed = {runner.stage for runner in self._graphed()}
+        count = sum(stage in graphed and not kind.copies for kind, stage in ops)
+        for runner in self._graphed():
+            runner.on_made = lambda: tell(self.functions, max(count, self.functions))
+
+    def _graphed(self) -> list[GraphRunner]:
+        return [runner for runner in self.runners.values() if isinstance(runner, GraphRunner)]
+
+    def settle(self) -> None:
+        """After a step: of the first one it is known what W computed, and all graphs are made."""
+        for graphed in self._graphed():
+            graphed.settled = True
         for s, runner in self.runners.items():
             found = runner.covered(partial(model_name, self._context.options.names))
             if found is not None:

@@ -74,7 +74,7 @@ class TrainingStep:
         except Exception:
             self._step_end.give_up()
             raise
-        self.builder.settle_coverage()
+        self.builder.settle()
 
     def gather(self) -> None:
         """Gathers the weights of sharded stages. Raises ExecutionError where that fails."""

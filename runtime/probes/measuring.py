@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Figure, Measurement, fused_time
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.profile import Level, Profile, StageProfile
 from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
 from ..transport import Transport, gather_early
@@ -44,7 +44,8 @@ def gathering(view: str, transport: Transport, timeout: float) -> Gather:
 class StagePart:
     """Measurements of one stage on one device: milliseconds by kind, and of pairs; bytes.
 
-    ``eager``: why it ran as it is where it was to be a graph.
+    ``eager``: why it ran as it is where it was to be a graph; ``levels``: milliseconds of R at each
+    level, by name.
     """
 
     stage: int
@@ -54,6 +55,7 @@ class StagePart:
     held: HeldBytes
     coverage: WeightCoverage | None = None
     eager: str | None = None
+    levels: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ def probed(
     probe.times(warmup)
     samples = probe.times(repeats)
     paired = probe.pair_times(repeats) if pairs else {}
+    probe.level_times(warmup)
+    at_levels = probe.level_times(repeats)
     sizes = {s: probe.sizes(s) for s in probe.stages}
     return [
         StagePart(
@@ -94,6 +98,7 @@ def probed(
             held(s),
             probe.coverage.get(s),
             probe.eager.get(s),
+            {name: ms for (stage, name), ms in at_levels.items() if stage == s},
         )
         for s in probe.stages
     ]
@@ -144,8 +149,9 @@ def measurement(
     uniform = found is None or not found.pairs
     times = tuple({k: Figure.of(ms) for k, ms in part.times.items()} for part in whole)
     pairs = tuple(Figure.of(part.pairs) for part in whole if part.pairs)
+    levels = tuple({name: Figure.of(ms) for name, ms in p.levels.items()} for p in whole)
     profile = Profile(
-        stages=tuple(map(_stage, whole, times, pairs or (None,) * len(whole))),
+        stages=tuple(map(_stage, whole, times, pairs or (None,) * len(whole), levels)),
         ranks=ranks,
         t_comm=delay.median if delay is not None and uniform else None,
         links=found,
@@ -156,33 +162,44 @@ def measurement(
     )
     coverage = tuple(part.coverage for part in whole if part.coverage is not None)
     eager = {part.stage: part.eager for part in whole if part.eager is not None}
-    return Measurement(profile, times, delay, together, pairs, coverage=coverage, eager=eager)
+    return Measurement(
+        profile, times, delay, together, pairs, coverage=coverage, eager=eager, levels=levels
+    )
 
 
 def _joined(parts: Sequence[StagePart]) -> StagePart:
     """One part of the parts of a stage on several devices."""
     first = parts[0]
+    shared = [name for name in first.levels if all(name in part.levels for part in parts)]
+    held = {name: max(part.sizes.levels[name] for part in parts) for name in shared}
     return StagePart(
         first.stage,
         {kind: [ms for part in parts for ms in part.times[kind]] for kind in first.times},
         [ms for part in parts for ms in part.pairs],
-        Sizes(**_largest([part.sizes for part in parts])),
+        replace(Sizes(**_largest([part.sizes for part in parts])), levels=held),
         HeldBytes(**_largest([part.held for part in parts])),
         joined({p.stage: p.coverage} for p in parts if p.coverage is not None).get(first.stage),
         next((part.eager for part in parts if part.eager is not None), None),
+        {name: [ms for part in parts for ms in part.levels[name]] for name in shared},
     )
 
 
 def _largest(each: Sequence[Any]) -> dict[str, Any]:
     """Field by field; None where all are."""
-    columns = {field.name: [getattr(one, field.name) for one in each] for field in fields(each[0])}
+    names = [field.name for field in fields(each[0]) if field.name != "levels"]
+    columns = {name: [getattr(one, name) for one in each] for name in names}
     known = {name: [value for value in row if value is not None] for name, row in columns.items()}
     return {name: max(row, default=None) for name, row in known.items()}
 
 
-def _stage(part: StagePart, times: Mapping[OpKind, Figure], pair: Figure | None) -> StageProfile:
+def _stage(
+    part: StagePart,
+    times: Mapping[OpKind, Figure],
+    pair: Figure | None,
+    levels: Mapping[str, Figure],
+) -> StageProfile:
     sizes, held, again = part.sizes, part.held, times.get(OpKind.R)
-    return StageProfile(
+    found = StageProfile(
         t_f=times[OpKind.F].median,
         t_b=times[OpKind.B].median,
         t_w=times[OpKind.W].median,
@@ -199,6 +216,13 @@ def _stage(part: StagePart, times: Mapping[OpKind, Figure], pair: Figure | None)
         offload_bytes=_bytes(sizes.offload),
         t_bw=fused_time(times),
     )
+    parts = [
+        Level(name, figure.median, float(min(sizes.levels[name], sizes.m_b)))
+        for name, figure in levels.items()
+    ]
+    if not parts:
+        return found
+    return replace(found, t_r=None, m_r=None, levels=(*parts, *found.all_levels))
 
 
 def _bytes(count: int | None) -> float | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Protocol
 
 import torch
@@ -36,8 +36,9 @@ class Sizes:
 
     ``m_b``: the most that one microbatch holds between F's start and B's end; ``m_w``: what it
     holds from then until W; ``activation``: what the stage sends on (None: there is one stage);
-    ``m_r``: what one that is recomputed holds until R; ``m_o``: what one that is offloaded holds
-    while ``offload`` bytes of it are out. None: not asked for.
+    ``m_r``: what one that is recomputed holds until R, and ``levels`` what it holds at each level,
+    by name; ``m_o``: what one that is offloaded holds while ``offload`` bytes of it are out. None:
+    not asked for.
     """
 
     m_b: int
@@ -46,6 +47,7 @@ class Sizes:
     m_r: int | None = None
     m_o: int | None = None
     offload: int | None = None
+    levels: Mapping[str, int] = field(default_factory=dict)
 
 
 class Feed(Protocol):
@@ -66,13 +68,15 @@ class Asked:
     """The list of what a probe measures beside F, B and W.
 
     ``in_flight``: microbatches of a round; ``fused``: BW; ``recompute``: R, and what is held until
-    then; ``offload``: what goes to the host, and what stays.
+    then; ``levels``: the same at so many levels, of stages that are graphs; ``offload``: what goes
+    to the host, and what stays.
     """
 
     in_flight: int
     fused: bool = False
     recompute: bool = False
     offload: bool = False
+    levels: int = 0
 
     @property
     def kinds(self) -> tuple[OpKind, ...]:
@@ -155,6 +159,32 @@ class StageProbe:
                 samples[stage].append((marks[2 * i + 1] - marks[2 * i]) * MILLISECONDS)
         return samples
 
+    def level_times(self, rounds: int) -> dict[tuple[int, str], list[float]]:
+        """Milliseconds of R by stage and level; all ranks begin each round of a level together."""
+        samples: dict[tuple[int, str], list[float]] = {}
+        for step, i in product(range(rounds), range(self.asked.levels)):
+            self._begin_round(step)
+            each = [(s, name) for s in self.stages for name in [*self.levels(s)][i : i + 1]]
+            for stage, name in each:
+                self._recomputed(stage, name)
+            marks = self._clock.seconds()
+            ran = (one for one in each for _ in self._cells)
+            for k, one in enumerate(ran):
+                took = (marks[2 * k + 1] - marks[2 * k]) * MILLISECONDS
+                samples.setdefault(one, []).append(took)
+        return samples
+
+    def levels(self, stage: int) -> dict[str, float]:
+        """The levels of a stage, at most as many as are asked for, by name, and the counted time of
+        each one's R, relative to a whole forward's; none of a stage that is no graph."""
+        cell = self._cells[0]
+        self._prepared(stage, 0)
+        self._let_go(cell)
+        if not (cell.graphs and self.asked.levels):
+            return {}
+        parts = cell.graphs.levels
+        return {name: parts.share_of_time(name) for name in parts.names(self.asked.levels)}
+
     @contextmanager
     def _unsplit(self) -> Iterator[None]:
         """A context in which no weight gradients are put off, so B is BW."""
@@ -201,6 +231,7 @@ class StageProbe:
             m_w=max(one.m_w for one in each),
             activation=self._sent(stage),
             m_r=_most([one.m_r for one in each]),
+            levels={name: max(one.levels[name] for one in each) for name in each[0].levels},
             m_o=_most([one.m_o for one in each]),
             offload=_most([one.offload for one in each]),
         )
@@ -214,7 +245,8 @@ class StageProbe:
         self._weight(stage, cell)
         m_r = self._kept(stage, microbatch) if self.asked.recompute else None
         m_o, out = self._out(stage, microbatch) if self.asked.offload else (None, None)
-        return Sizes(m_b, m_w, None, m_r, m_o, out)
+        levels = {name: self._kept(stage, microbatch, name) for name in self.levels(stage)}
+        return Sizes(m_b, m_w, None, m_r, m_o, out, levels)
 
     def _out(self, stage: int, microbatch: int) -> tuple[int, int]:
         """Bytes held between O and L, the received gradient included, and bytes that are out."""
@@ -231,10 +263,10 @@ class StageProbe:
         self._let_go(cell)
         return held, moved
 
-    def _kept(self, stage: int, microbatch: int) -> int:
+    def _kept(self, stage: int, microbatch: int, level: str | None = None) -> int:
         """Bytes held right before R, the gradient that is received for B included."""
         before, cell = self._memory.live, self._cells[microbatch]
-        cell.recomputed = True
+        cell.recomputed, cell.level = True, level
         self._prepared(stage, microbatch)
         self._untimed(stage, OpKind.F, cell)
         self._receive_gradient(stage, cell)
@@ -280,10 +312,11 @@ class StageProbe:
                 self._timed(stage, OpKind.BW, cell)
                 self._let_go(cell)
 
-    def _recomputed(self, stage: int) -> None:
-        """F's that keep their input alone, then R, B and W of each; R alone is timed."""
+    def _recomputed(self, stage: int, level: str | None = None) -> None:
+        """F's that keep their input alone, or what the level does, then R, B and W of each; R alone
+        is timed."""
         for j, cell in enumerate(self._cells):
-            cell.recomputed = True
+            cell.recomputed, cell.level = True, level
             self._prepared(stage, j)
             self._untimed(stage, OpKind.F, cell)
         for cell in self._cells:
@@ -334,7 +367,7 @@ class StageProbe:
 
     def _let_go(self, cell: Cell) -> None:
         """A program frees what a microbatch received after its W."""
-        cell.recomputed, cell.output, cell.dx = False, (), ()
+        cell.recomputed, cell.level, cell.output, cell.dx = False, None, (), ()
         for held, _ in self._received[cell]:
             self._memory.release(held)
         self._received[cell].clear()

@@ -59,11 +59,15 @@ def calculate_memory(
         )
         probe = made_here.probe(asked)
         sizes = [probe.sizes(s) for s in range(stages)]
+        levels = [probe.levels(s) for s in range(stages)]
     with _told(source):
         held = [made_here.held(s) for s in range(stages)]
     times = dict.fromkeys((*KINDS, *([OpKind.R] if asked.recompute else [])), (UNIT,))
     parts = [
-        StagePart(s, times, (), sizes[s], held[s], probe.coverage.get(s), probe.eager.get(s))
+        StagePart(
+            *(s, times, (), sizes[s], held[s], probe.coverage.get(s), probe.eager.get(s)),
+            {name: (share * UNIT,) for name, share in levels[s].items()},
+        )
         for s in range(stages)
     ]
     found = measurement(
@@ -75,7 +79,7 @@ def calculate_memory(
         tied=made_here.tied,
         micro_batch=made_here.micro_batch,
     )
-    return replace(found, times=({},) * stages)
+    return replace(found, times=({},) * stages, levels=())
 
 
 class _FakeStages(SourceStages):

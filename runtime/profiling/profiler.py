@@ -17,6 +17,7 @@ import torch.distributed as dist
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.layers import Layer
+from pipeloom.ir.model.ops import MOST_LEVELS
 
 from ..launch.processes import launch
 from ..launch.threads import launch_local
@@ -64,6 +65,7 @@ class Settings:
     data_group: dist.ProcessGroup | None = None
     view: str = "all"
     stages_as: StagesAs = "eager"
+    levels: int = 0
 
 
 def measure_profile(
@@ -88,6 +90,7 @@ def measure_profile(
     view: str = "all",
     memory_only: bool = False,
     stages_as: StagesAs = "eager",
+    levels: int = 0,
 ) -> Measurement:
     """The profile of ``source`` cut into ``stages`` on ``ranks``, stage s on rank s mod P.
 
@@ -105,12 +108,16 @@ def measure_profile(
     :meth:`~..pipeline.pipeline.Pipeline.profile` does. ``memory_only``: bytes alone, by calculation
     in this process (:mod:`.memory_only`); each op takes 1 ms.
 
-    ``stages_as``: how stages are run, as :class:`~..pipeline.pipeline.Pipeline` explains.
+    ``stages_as``: how stages are run, as :class:`~..pipeline.pipeline.Pipeline` explains;
+    ``levels``: of stages that are graphs T_R and M_R at so many levels at most, beside those of a
+    whole forward.
 
     Raises InputError for impossible settings, LaunchError where a rank fails.
     """
     check_stages_as(stages_as)
     layers: Sequence[Layer] = ()
+    _check_levels(levels, stages_as, layers=stages is None)
+    recompute = recompute or levels > 0
     if stages is None:
         source, layers = by_layers(source)
         stages = len(layers)
@@ -127,7 +134,7 @@ def measure_profile(
     in_flight = max(in_flight or ranks, 2 if pairs else 1)
     if memory_only:
         _check_memory_only(device, pairs=pairs, local=local, group=group is not None)
-        asked = Asked(in_flight, recompute=recompute, offload=offload)
+        asked = Asked(in_flight, recompute=recompute, offload=offload, levels=levels)
         found = calculate_memory(
             source, stages, ranks, asked, dtype=dtype, name=name, stages_as=stages_as
         )
@@ -149,6 +156,7 @@ def measure_profile(
         data_group=data_group,
         view=view,
         stages_as=stages_as,
+        levels=levels,
     )
     count, arguments = ranks if together else 1, (source, settings, source.tied(stages))
     if group is not None:
@@ -170,6 +178,16 @@ def measure_profile(
         micro_batch=micro_batch,
     )
     return found if not layers else _named(found, layers)
+
+
+def _check_levels(levels: int, stages_as: StagesAs, *, layers: bool) -> None:
+    """Raises InputError for levels that no profile has, or that nobody would find."""
+    if not 0 <= levels < MOST_LEVELS:
+        raise InputError(f"levels: expected a number from 0 to {MOST_LEVELS - 1}, got {levels}")
+    if levels and stages_as == "eager":
+        raise InputError("levels: expected stages_as aten or inductor beside them, got eager")
+    if levels and layers:
+        raise InputError("levels: expected stages, as a graph is of a whole stage, got layers")
 
 
 def _check_place(
@@ -221,6 +239,7 @@ def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]
         fused=settings.fused,
         recompute=settings.recompute,
         offload=settings.offload,
+        levels=settings.levels,
     )
     made = SourceStages(
         source,

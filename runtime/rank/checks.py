@@ -10,7 +10,7 @@ from pipeloom.ir.errors import InputError, InvalidScheduleError, PipeloomError, 
 from pipeloom.ir.formats import dump_program
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.profile import WHOLE
+from pipeloom.ir.model.profile import WHOLE, is_share
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule, Updates
 from pipeloom.ir.model.transfers import holders
@@ -18,7 +18,7 @@ from pipeloom.ir.model.weight_versions import refuse_where_stale
 from pipeloom.ir.verify.program import verify_program
 
 from ..stages.tie_detection import Group, stages_of
-from .options import PipelineOptions, Programs
+from .options import PipelineOptions, Programs, StagesAs
 from .role import RankRole
 
 
@@ -26,7 +26,7 @@ def check_program(program: Program, options: PipelineOptions) -> None:
     """Raises InputError for options that do not go with the program, else what verifying raises."""
     names = ("tied", "param_dtype", "clip_grad_norm", "loss_scale")
     refuse_where_stale(program.schedule, **{name: getattr(options, name) for name in names})
-    check_levels(program)
+    check_levels(program, options.stages_as)
     if not options.verify:
         return
     violations = verify_program(dump_program(program))
@@ -34,14 +34,20 @@ def check_program(program: Program, options: PipelineOptions) -> None:
         raise InvalidScheduleError(violations)
 
 
-def check_levels(program: Program) -> None:
-    """Raises InputError where a stage is recomputed in part."""
-    if (found := program.schedule.part_recomputed) is not None:
-        op, level = found
-        raise InputError(
-            f"program: {op}: expected whole forwards to be recomputed, got level {level!r}: plan "
-            f"with --recompute {WHOLE}, none, or a profile with t_r and m_r"
-        )
+def check_levels(program: Program, stages_as: StagesAs) -> None:
+    """Raises InputError where a stage is recomputed in part and is no graph, or at a level that no
+    graph of a stage has."""
+    for name, op in program.schedule.parts_recomputed.items():
+        if not is_share(name):
+            raise InputError(
+                f"program: {op}: expected a level that `pipeloom profile --levels` has found, such "
+                f"as 41%, or {WHOLE}, got {name!r}"
+            )
+        if stages_as == "eager":
+            raise InputError(
+                f"program: {op} recomputes a part of a forward (level {name!r}): expected stages "
+                "as graphs (--stages-as aten or inductor), got eager"
+            )
 
 
 def check_tied(program: Program, tied: Sequence[Group]) -> None:

@@ -9,10 +9,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from pipeloom.ir.errors import InputError, in_brief
+from pipeloom.ir.units import counted
 
 from ..errors import ExecutionError
 from ..models.by_name import load_attribute
-from .loop import Listener, StepRecord
+from .loop import Compiling, Listener, StepRecord
 
 
 def load_callback(name: str) -> Listener:
@@ -85,11 +86,17 @@ def listening(callbacks: Sequence[Listener | str], steps: int | None) -> Iterato
         ]
         for callback in everyone:
             held.callback(_close, callback)
-        yield lambda record: [callback(record) for callback in everyone]
+        yield lambda record: [
+            callback(record) for callback in (everyone if isinstance(record, StepRecord) else shown)
+        ]
 
 
-def write_line(record: StepRecord) -> None:
-    """One line a step, and one for a note."""
+def write_line(record: StepRecord | Compiling) -> None:
+    """One line a step, one for a note and one for all that is compiled."""
+    if isinstance(record, Compiling):
+        if record.done == record.count:
+            sys.stderr.write(f"{_compiled(record)}\n")
+        return
     note = "" if record.note is None else f"note: {record.note}\n"
     sys.stderr.write(f"step {record.step}: {_words(record)}\n{note}")
 
@@ -112,7 +119,10 @@ class Bar:
         self._task = self._progress.add_task("", total=steps)
         self._progress.start()
 
-    def __call__(self, record: StepRecord) -> None:
+    def __call__(self, record: StepRecord | Compiling) -> None:
+        if isinstance(record, Compiling):
+            self._progress.update(self._task, description=_compiled(record))
+            return
         words = _words(record)
         self._progress.update(self._task, completed=record.step + 1, description=words)
         if record.note is not None:
@@ -120,6 +130,11 @@ class Bar:
 
     def close(self) -> None:
         self._progress.stop()
+
+
+def _compiled(record: Compiling) -> str:
+    count = counted(record.count, "function")
+    return f"compiled {record.done} of {count} of the first rank's stages"
 
 
 def _words(record: StepRecord) -> str:

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -47,7 +47,16 @@ class StepRecord:
     note: str | None = None
 
 
-Listener: TypeAlias = Callable[[StepRecord], object]
+@dataclass(frozen=True, slots=True)
+class Compiling:
+    """The functions of graphs that the first rank has compiled, ``done`` of ``count``."""
+
+    done: int
+    count: int
+
+
+Listener: TypeAlias = Callable[[Any], object]
+"""Told of each :class:`StepRecord`; progress of :class:`Compiling`, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +107,10 @@ class TrainingLoop:
     def run(self, pipeline: Pipeline, count: int) -> list[StepMeasure]:
         """``count`` more steps, but no more than the settings say; what each took, with marks and
         averages of the last ``KEPT`` alone."""
+        listener = self._listener
+        compiles = self._settings.stages_as == "inductor"
+        if compiles and listener is not None and pipeline.rank == self._replicas.index == 0:
+            pipeline.tell_graphs(lambda done, count: listener(Compiling(done, count)))
         measures: list[StepMeasure] = []
         for _ in range(min(count, self._settings.steps - self.step)):
             measures.append(self._next(pipeline))

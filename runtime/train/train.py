@@ -185,6 +185,7 @@ def train(
     peaks = max(measure.peak for measure in history), pipeline.device_peak
     rows = replicas.gather(pipeline, peaks)
     eager = replicas.gather(pipeline, pipeline.eager_stages)
+    remade = replicas.gather(pipeline, pipeline.remade_graphs)
     seconds = [record.seconds for record in loop.records]
     settled = range(max(min(1, len(history) - 1), len(history) - KEPT), len(history))
     median = sorted(settled, key=seconds.__getitem__)[len(settled) // 2]
@@ -196,7 +197,8 @@ def train(
     notes = (
         loop.note,
         exceeded,
-        _eager(eager),
+        _of_stages(" runs eager: ", eager),
+        _of_stages(": ", remade),
         None if settings.pace else why_far_off(program.schedule, measured),
     )
     return RunResult(
@@ -218,10 +220,10 @@ def train(
     )
 
 
-def _eager(rows: Sequence[Sequence[Mapping[int, str]]]) -> str | None:
-    """Stages that were to be graphs and ran as they are, with why."""
+def _of_stages(words: str, rows: Sequence[Sequence[Mapping[int, str]]]) -> str | None:
+    """The stages of which there is something to say, with it after ``words``."""
     found = {s: why for of_rank in rows for one in of_rank for s, why in one.items()}
-    texts = [f"stage {s} runs eager: {why}" for s, why in sorted(found.items())]
+    texts = [f"stage {s}{words}{why}" for s, why in sorted(found.items())]
     return "; ".join(texts) or None
 
 

@@ -27,6 +27,7 @@ def unlike_bounds(problem: Problem) -> Iterator[Bound]:
     """The bounds of a problem that passes activations and has no recomputation or offload."""
     figures = Figures.of(problem)
     yield through_each(figures)
+    yield one_trip(figures)
     if problem.limited:
         yield memory_time(figures)
     if len(set(figures.owner.tolist())) == len(figures.owner):
@@ -37,8 +38,9 @@ def unlike_bounds(problem: Problem) -> Iterator[Bound]:
 class Figures:
     """The figures of all microbatches, (S, M) where not said otherwise.
 
-    ``into_f``, ``into_b``: delays. ``down``: the least time from the start of a microbatch's F on
-    stage 0 to that on the stage; ``up``: from the end of its B on the stage to that on stage 0.
+    ``into_f``, ``into_b``: the delays before F and B. ``down``: the least time from the start of a
+    microbatch's F on stage 0 to that on the stage; ``up``: from the end of its B on the stage to
+    that on stage 0.
     ``trip``: R. ``owner``: (S,). ``limit``: (P,), rounding included. ``makespan``: the objective.
     """
 
@@ -50,6 +52,8 @@ class Figures:
     down: FloatArray
     up: FloatArray
     trip: FloatArray
+    into_f: FloatArray
+    into_b: FloatArray
     owner: IntArray
     limit: FloatArray
     makespan: bool
@@ -66,7 +70,8 @@ class Figures:
         limit = costs.limit * (1 + ROUNDING)
         makespan = problem.objective is Objective.MAKESPAN
         m_b, m_w, owner = costs.m_b, costs.m_w, costs.owner[:, 0]
-        return cls(f, b, w, m_b, m_w, down, up, f + later, owner, limit, makespan)
+        into = costs.into_f, costs.into_b
+        return cls(f, b, w, m_b, m_w, down, up, f + later, *into, owner, limit, makespan)
 
 
 def through_each(of: Figures) -> Bound:
@@ -91,6 +96,45 @@ def through_each(of: Figures) -> Bound:
         f"and the last B of stage {first}"
     ]
     return Bound(value, "through", words, int(of.owner[first]), lambda: numbers)
+
+
+def one_trip(of: Figures) -> Bound:
+    """One microbatch on its way from stage i and back, with all others in its way.
+
+    Proof: let j go from its F on stage i to its B there. Of any other microbatch k either (1) the
+    F on stage i runs before j's, or (2) the B, and so the W, runs there after j's, or (3) k enters
+    after j and comes back before it. Then there is a first op, x, in which k is before j on a
+    stage, having been behind it in the op before, y. j's y has ended then, k's y runs after it and
+    then k's x, before j's x: all of k's x is time for which j waits, where j's message takes no
+    longer than k's does together with k's y; what is longer is taken off. Ops of several k's for
+    which j waits run one after the other. So the span of the stage's rank is at least j's way
+    without a wait, its W, and of every other microbatch the least of the three.
+    """
+    number = len(of.f)
+    after = _waited(of)
+    value, rank = 0.0, 0
+    for i in range(number):
+        later = np.concatenate([after[0][i + 1 :], after[1][i:]]).min(axis=0)
+        least = np.minimum(np.minimum(of.f[i], of.b[i] + of.w[i]), later)
+        spans = of.trip[i] + of.b[i] + of.w[i] - least
+        found = float(spans.max() + least.sum())
+        if found > value:
+            value, rank = found, int(of.owner[i])
+    words = "one microbatch passes all later stages and comes back, with all others in its way"
+    return Bound(value, "trip", words, rank)
+
+
+def _waited(of: Figures) -> tuple[FloatArray, FloatArray]:
+    """How long another microbatch waits at least for each F, and each B, of one that passes it
+    there."""
+    before_f = np.concatenate([np.zeros((1, of.f.shape[1])), of.f[:-1]])
+    before_b = np.concatenate([of.b[1:], of.f[-1:]])
+    rows = (of.f, before_f, of.into_f), (of.b, before_b, of.into_b)
+    f, b = (
+        np.maximum(0.0, own - np.maximum(0.0, delay.max(axis=1, keepdims=True) - delay - before))
+        for own, before, delay in rows
+    )
+    return f, b
 
 
 def memory_time(of: Figures) -> Bound:

@@ -6,21 +6,28 @@ climb from what is proven to what is found, or has not been answered in its time
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
 from ortools.sat.python import cp_model
 
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.errors import InvalidScheduleError
-from pipeloom.ir.model.ops import IntArray
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
 from ..bounds.low_memory.activation_slots import slots_limit_rate
 from ..core.bound import Bound
 from ..core.incumbent import Incumbent
 from ..core.linear_instance import LinearInstance
+from ..core.options import Order
 from ..core.schedule_cost import within_memory
 from ..core.stopping import OPS_A_SECOND, Budget
 from ..core.worker_threads import Pieces
 from .cp_sat_thread import CpSatThread
+from .general_interleaving import GeneralInterleaving
+from .general_interleaving import literals as general_literals
 from .interleaving import Interleaving
 
 LITERALS = 12_000  # open pairs of a model at most
@@ -35,23 +42,38 @@ JUST_BELOW = 5e-7  # how far the highest target is below the best cost, relative
 _WORDS = "memory holds few microbatches: all orders of their F's and B's are searched"
 
 
-def bisect(best: Incumbent, linear: LinearInstance, seed: int) -> Pieces:
+class OrderModel(Protocol):
+    """The orders of schedules between two costs as a CP-SAT model."""
+
+    cp: cp_model.CpModel
+
+    def orders(self, solution: cp_model.CpSolverSolutionCallback) -> Order: ...
+
+    def proves(self, bound: float) -> float: ...
+
+
+MakeModel = Callable[[float, float], OrderModel]
+"""The model for schedules of a cost from the first to the second number."""
+
+
+def bisect(best: Incumbent, seed: int) -> Pieces:
     """Asks until bound and cost meet or nothing is answered any more.
 
-    At once over where memory does not limit the rate, or the model would be too large.
+    At once over where the model would be too large or, with one stage a rank, memory does not limit
+    the rate.
     """
-    ops = 3 * linear.stages * linear.microbatches
-    if not slots_limit_rate(linear) or literals(linear) > LITERALS or ops > OPS:
+    make = order_model(best.problem)
+    if make is None:
         return
     above = best.cost  # nothing answered lies between this and the bound
     answers = unanswered = 0
-    while unanswered < PATIENCE:
+    while unanswered < PATIENCE and not best.over():
         low, high = best.bound.value, best.cost * (1 - JUST_BELOW)
         target, share = low + STEPS[min(answers, len(STEPS) - 1)] * (above - low), SHARE
         if target >= min(above, high) or target - low < CLOSE * best.cost:
             target, share = high, 1.0
         before = best.bound.value, best.cost
-        answered = ask(best, linear, target, best.budget(share), seed)
+        answered = ask(best, make, target, best.budget(share), seed)
         if answered and before == (best.bound.value, best.cost):
             return  # as near as ticks can tell
         answers, unanswered = (answers + 1, 0) if answered else (0, unanswered + 1)
@@ -59,9 +81,23 @@ def bisect(best: Incumbent, linear: LinearInstance, seed: int) -> Pieces:
         yield
 
 
-def ask(best: Incumbent, linear: LinearInstance, target: float, budget: Budget, seed: int) -> bool:
+def order_model(problem: Problem) -> MakeModel | None:
+    """The model of a problem; None where it is too large, another search does better, or
+    microbatches are unlike, which both models name by their turn."""
+    linear = LinearInstance.of(problem)
+    if problem.profile.unlike or 3 * problem.stages * problem.microbatches > OPS:
+        return None
+    if linear is None:
+        few = general_literals(problem) <= LITERALS
+        return partial(GeneralInterleaving, problem) if few else None
+    if not slots_limit_rate(linear) or literals(linear) > LITERALS:
+        return None
+    return partial(Interleaving, problem, linear)
+
+
+def ask(best: Incumbent, make: MakeModel, target: float, budget: Budget, seed: int) -> bool:
     """Offers schedules of at most ``target`` as they are found; whether the best or none was."""
-    model = Interleaving(best.problem, linear, best.bound.value, target)
+    model = make(best.bound.value, target)
     with CpSatThread(
         model.cp,
         model.orders,
@@ -88,7 +124,7 @@ def literals(linear: LinearInstance) -> int:
     return int(linear.microbatches * (linear.capacity - 1).sum())
 
 
-def _cost(best: Incumbent, order: tuple[IntArray, ...]) -> float | None:
+def _cost(best: Incumbent, order: Order) -> float | None:
     """The cost of ``order``; None where it breaks a rule."""
     schedule = Schedule(best.problem, order)
     try:

@@ -18,31 +18,35 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.simulator import Simulator, run_kernel
 from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import (
+    CLASS_MASK,
     KIND_MASK,
     MICROBATCH_SHIFT,
     STAGE_MASK,
     STAGE_SHIFT,
     FloatArray,
     IntArray,
+    OpKind,
     offsets_of,
     split_backwards,
 )
-from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import StageProfile
 
 from ..bounds import lower_bounds
 from ..core.incumbent import Incumbent
-from ..core.kernel_rng import random, seeded
+from ..core.kernel_rng import random
 from ..core.options import Order, SolveOptions
 from ..core.tolerances import ROUNDING
 from ..core.unlike import typical
 from ..core.worker_threads import Pieces
+from .local_search import OrderAnnealer
 
 WORK = 10_000_000  # simulated ops between two looks at the clock, about 0.2 s
-PIECES = 4  # of that, in a round
+PIECES = 8  # of that, in a round
 COLD = 0.03  # the last temperature of a round, in units of the first
 PATTERN_WORK = 40_000_000  # simulated ops in a round on patterns
 ENDLESS = 1e290  # a work limit, so that the search of patterns looks at no clock
+POOL = 6  # orders that are annealed side by side
 NEAR = 1.1  # multiple of the best pattern's cost up to which others are filled in
 
 
@@ -109,6 +113,11 @@ class PatternSearch:
     def able(self) -> bool:
         return not (self._ended or self._small.closed)
 
+    @property
+    def best(self) -> Order | None:
+        """The best pattern, of microbatches by their places."""
+        return self._small.order
+
     def round(self, best: Incumbent) -> None:
         small, before = self._small, self._small.work.used
         self._ended = True
@@ -157,35 +166,87 @@ def _with_largest_memory(problem: Problem) -> Problem:
     return replace(problem, profile=replace(problem.profile, stages=stages))
 
 
-class EntryOrderAnnealer:
-    """Anneals exchanges of microbatches in the best order."""
+class EntryOrderAnnealer(OrderAnnealer):
+    """Anneals exchanges of microbatches and moves of ops in turn, in a few orders side by side.
 
-    able = True
+    The first is the best schedule's. Others begin as its pattern, or as the best of ``patterns``,
+    filled in by an entry order; a new one now and then takes the place of the worst.
+    """
 
-    def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
-        self._costs, self._rng, self._state = Costs.of(problem), rng, seeded(rng)
-        self._makespan = problem.objective is Objective.MAKESPAN
-        self._unit = float(self._costs.durations[:3].mean())
-        self.able = problem.microbatches > 1 and self._unit > 0.0
+    def __init__(self, problem: Problem, rng: np.random.Generator, patterns: PatternSearch) -> None:
+        super().__init__(problem, rng)
+        self._problem, self._patterns = problem, patterns
+        self._entries = list(entry_orders(problem))
+        self._limit = self._costs.limit * (1 + ROUNDING)
+        self._pool: list[tuple[float, Order]] = []
 
     def round(self, best: Incumbent) -> None:
-        assert best.order is not None
-        rows = tuple(map(split_backwards, best.order))
+        cost, rows = self._begin(best)
         offsets, order = offsets_of(rows), np.concatenate(rows)
-        c, moves = self._costs, max(100, WORK // len(order))
-        hot = self._unit * 10 ** self._rng.uniform(-2.5, 0.0)
+        moves = max(100, WORK // len(order))
+        hot, reach = self._draw(0.0)
         wide = float(self._rng.choice((0.2, 0.5, 1.0)))
         for piece in range(PIECES):
             found, warm = order.copy(), hot * COLD ** (piece / PIECES)
+            heat = warm, warm * COLD ** (1 / PIECES)
             best.work.spend(moves * len(order))
-            cost = exchange_kernel(
-                order, found, best.cost, offsets, c.durations, c.owner, c.into_f, c.into_b, c.m_b,
-                c.m_w, c.limit * (1 + ROUNDING), self._makespan, warm, COLD ** (1 / PIECES / moves),
-                moves, wide, self._state, best.interrupt.flag,
-            )  # fmt: skip
+            if piece % 2 == 0:
+                cost = self._exchanged(best, order, found, cost, offsets, heat, moves, wide)
+            else:
+                cost = self._run(best, order, found, cost, offsets, None, heat, moves, reach)
+            order = found.copy()
             best.offer(tuple(np.split(found, offsets[1:-1])), "search", cost)
             if best.over():
                 return
+        self._pool.append((cost, tuple(np.split(order, offsets[1:-1]))))
+        self._pool = sorted(self._pool, key=lambda kept: kept[0])[:POOL]
+
+    def _begin(self, best: Incumbent) -> tuple[float, Order]:
+        """A member of the pool, which leaves it, or a new one; the best schedule where that fails.
+
+        The best schedule itself is one half of them.
+        """
+        assert best.order is not None
+        known = best.cost, tuple(map(split_backwards, best.order))
+        drawn = self._rng.random()
+        if drawn < 0.5 or not self._pool:
+            return known if drawn < 0.25 else self._new(known)
+        return self._pool.pop(int(self._rng.integers(len(self._pool))))
+
+    def _new(self, known: tuple[float, Order]) -> tuple[float, Order]:
+        pattern = self._patterns.best
+        if pattern is None or self._rng.random() < 0.5:
+            pattern = relabelled(known[1], np.argsort(_entered(known[1])))
+        entry = self._entries[int(self._rng.integers(len(self._entries)))].copy()
+        for one, other in self._rng.integers(len(entry), size=(int(self._rng.integers(4)), 2)):
+            entry[[one, other]] = entry[[other, one]]
+        rows = relabelled(pattern, entry)
+        simulator = Simulator(self._problem, offsets_of(rows), self._costs)
+        cost = simulator.cost(np.concatenate(rows))
+        return (cost, rows) if (simulator.peak <= self._limit).all() and cost < np.inf else known
+
+    def _exchanged(  # noqa: PLR0917
+        self,
+        best: Incumbent,
+        order: IntArray,
+        found: IntArray,
+        cost: float,
+        offsets: IntArray,
+        heat: tuple[float, float],
+        moves: int,
+        wide: float,
+    ) -> float:
+        c = self._costs
+        return exchange_kernel(
+            order, found, cost, offsets, c.durations, c.owner, c.into_f, c.into_b, c.m_b, c.m_w,
+            self._limit, self._makespan, *heat, moves, wide, self._state, best.interrupt.flag,
+        )  # fmt: skip
+
+
+def _entered(rows: Order) -> IntArray:
+    """The microbatches in the order of their F's on stage 0, (M,)."""
+    first = next(row for row in rows if ((row & CLASS_MASK) == int(OpKind.F)).any())
+    return np.asarray(first[(first & CLASS_MASK) == int(OpKind.F)] >> MICROBATCH_SHIFT)
 
 
 @kernel
@@ -244,8 +305,8 @@ def exchange_kernel(  # noqa: PLR0917
     m_w: FloatArray,
     limit: FloatArray,
     makespan: bool,
-    hot: float,  # temperature of the first move, in units of cost
-    cooling: float,  # its share at each move that is left at the next
+    hot: float,  # temperature of the first and of the last move, in units of cost
+    cold: float,
     moves: int,
     wide: float,  # share of the moves that are made of all ops of two microbatches
     state: npt.NDArray[np.uint64],  # (1,) of the random numbers; changed
@@ -261,6 +322,7 @@ def exchange_kernel(  # noqa: PLR0917
     for at in range(size):
         op = order[at]
         place[op & KIND_MASK, op >> STAGE_SHIFT & STAGE_MASK, op >> MICROBATCH_SHIFT] = at
+    cooling = (cold / hot) ** (1.0 / max(moves, 1))
     temperature, current = hot, np.inf
     for move in range(-1, moves):
         if stopped[0]:

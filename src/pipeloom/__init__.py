@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from .planner.predict import predict as predict
     from .planner.prediction.calibration import Calibration as Calibration
     from .planner.prediction.calibration import calibrate as calibrate
+    from .planner.scaling import Scaling as Scaling
+    from .planner.scaling import scaling as scaling
     from .planner.show import show as show
     from .planner.sweep import sweep as sweep
     from .planner.verify import verify as verify
@@ -113,6 +115,7 @@ _HOMES = {
     "planner.evaluation.evaluation": ("Evaluation",),
     "planner.plan": ("Plan", "plan"),
     "planner.predict": ("Prediction", "predict"),
+    "planner.scaling": ("Scaling", "scaling"),
     "planner.sweep": ("sweep",),
     "torch": ("PlannedSchedule",),
     "training": ("measure", "run", "tune"),

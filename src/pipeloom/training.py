@@ -105,7 +105,7 @@ def run(
     loaded, where = read_program(program)
     chosen = RunSettings(progress=not quiet, post_validation=not no_post_validation, **settings)
     with naming(where, "local", "cuda_graph"):
-        check_levels(loaded)
+        check_levels(loaded, chosen.stages_as)
         count_replicas(loaded, chosen)
     return run_program(loaded, model, chosen, callbacks=callbacks, trace_path=trace)
 

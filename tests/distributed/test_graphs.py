@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -29,6 +30,8 @@ WEIGHTS = [
     weights.Case("interleave with B and W apart", 2, 4, FLOAT64, 2, stages_as="aten"),
 ]
 REMAT = [remat.Case(lever, 2, FLOAT64, stages_as="aten") for lever in ("recompute", "offload")]
+LEVELS = remat.level_cases(2)
+REMAT += LEVELS
 COMPILED = gradients.Case("zb-h1", 2, 4, torch.float32, stages_as="inductor")
 
 
@@ -37,7 +40,8 @@ def run(
 ) -> tuple[list[Any], list[Any], list[Any], dict[str, Any]]:
     """On every rank of one launch."""
     found = gradients.run_cases(ACTIVATIONS)
-    return found, weights.run_cases(sends_weights), remat.run_cases(remats), more()
+    last = more() | {"refused": remat.refused(remats[-1][1])}
+    return found, weights.run_cases(sends_weights), remat.run_cases(remats), last
 
 
 def more() -> dict[str, Any]:
@@ -46,12 +50,14 @@ def more() -> dict[str, Any]:
     program = compile_schedule(build_family("zb-h1", gradients.profile(2), 2), tied=[(0, 1)])
     options: dict[str, Any] = {"stages_as": "aten", "varying_shapes": True}
     pipeline = Pipeline.from_source(program, source, train=False, **options)
-    counts = []
+    counts, functions = [], []
     for rows in (2, 2, 3, 2):
         inputs, targets = replace(source, rows=rows).batch(0, 2)
         pipeline.step(inputs, target=targets)
         counts.append(pipeline.graphs)
+        functions.append(pipeline.graph_functions)
     found = {"counts": counts, "eager": pipeline.eager_stages}
+    found |= {"functions": functions, "remade": pipeline.remade_graphs, "rank": pipeline.rank}
     pipeline.close()
     return found
 
@@ -84,13 +90,29 @@ def test_where_weights_are_sent(at: int) -> None:
 @pytest.mark.parametrize("at", range(len(REMAT)), ids=lambda at: REMAT[at].lever)
 def test_what_is_recomputed_or_offloaded(at: int) -> None:
     for row in (found[2][at] for found in outcomes().values()):
+        assert row.violations == ()
         assert row.difference <= gradients.BOUNDS[FLOAT64]
+        if REMAT[at] in LEVELS:
+            assert row.pulled == 6
+            assert 0.8 * row.limit <= row.peak <= row.limit
 
 
 def test_each_shape_is_traced_once() -> None:
     for _, _, _, found in outcomes().values():
         assert found["counts"] == [1, 1, 2, 2]
         assert found["eager"] == {}
+        assert found["functions"] == [3, 3, 6, 6]
+        (why,) = [found["remade"][found["rank"]]]
+        assert "made again after the first step, for inputs of [3, " in why
+
+
+def test_levels_of_another_model_are_refused_before_the_first_step() -> None:
+    for _, _, _, found in outcomes().values():
+        assert re.fullmatch(
+            r"stage \d: expected a microbatch to hold \d+ bytes at level \d+%, as in the program's "
+            r"profile, got \d+: profile this model in these stages and shapes, and plan again",
+            found["refused"],
+        )
 
 
 @pytest.mark.slow

@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.profile import WHOLE
+from pipeloom.runtime.executor.remat_ops import calls
 from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.graphs.graph_runner import GraphRunner, runner_kind
@@ -23,13 +26,14 @@ MICROBATCHES = 2
 class Ran:
     """What the microbatches of a last stage left: ``values`` are losses, gradients of inputs,
     gradients of parameters and buffers, by name; ``in_b``: the share of trained elements whose
-    gradient comes with B."""
+    gradient comes with B; ``held``: bytes between the last F and what comes after it."""
 
     values: dict[str, Tensor]
     peak: int
     live: int
     refusal: str | None
     in_b: float
+    held: int = 0
 
 
 def square(output: Any, _: Any) -> Tensor:
@@ -44,8 +48,10 @@ def run(
     split: bool = False,
     options: Mapping[str, Any] | None = None,
     loss: Callable[[Any, Any], Any] = square,
+    level: str | None = None,
 ) -> Ran:
-    """The module as a last stage; its input needs a gradient where it is floating."""
+    """The module as a last stage; its input needs a gradient where it is floating. ``level``: at
+    which its forwards are recomputed."""
     module, memory = copy.deepcopy(module), Ledger()
     memory.start([module])
     runner: StageRunner = runner_kind(stages_as)(
@@ -54,9 +60,13 @@ def run(
     values: dict[str, Tensor] = {}
     torch.manual_seed(3)
     for j in range(MICROBATCHES):
-        cell = Cell(WeightQueue(memory) if split else None)
+        part = None if level == WHOLE else level
+        cell = Cell(WeightQueue(memory) if split else None, recomputed=bool(level), level=part)
         cell.inputs, cell.options = (_leaf(given),), options or {}
-        runner.forward(cell)
+        calls(runner, OpKind.F, cell)(cell)
+        held = memory.live
+        if level is not None:
+            calls(runner, OpKind.R, cell)(cell)
         assert cell.loss is not None
         values[f"loss {j}"] = cell.loss
         runner.backward(cell)
@@ -66,7 +76,7 @@ def run(
     values |= {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
     values |= {f"buffer {n}": b for n, b in module.named_buffers()}
     refusal = runner.refusal if isinstance(runner, GraphRunner) else None
-    return Ran(values, memory.peak, memory.live, refusal, _in_b(runner))
+    return Ran(values, memory.peak, memory.live, refusal, _in_b(runner), held)
 
 
 def _leaf(given: Tensor) -> Tensor:

@@ -17,16 +17,19 @@ Op: TypeAlias = tuple[str, int, int]
 
 
 def plain_optimum(
-    stages: Sequence[Stage], owner: Sequence[int], t_comm: float, limit: float, *, makespan: bool
+    stages: Sequence[Stage], owner: Sequence[int], limit: float, *, makespan: bool
 ) -> float:
-    """The least cost of all schedules of F's, B's and W's; infinite where memory admits none."""
+    """The least cost of all schedules of F's, B's and W's; infinite where memory admits none.
+
+    ``activation_bytes`` of a stage takes one unit of time for each million, there and back.
+    """
     number = len(stages[0]["t_f"])
     rows = []
     for rank in range(max(owner) + 1):
         own = [(s, j) for s, r in enumerate(owner) if r == rank for j in range(number)]
         orders = _orders(own, (0,) * len(own))
         rows.append([row for row in orders if _fits(row, stages, limit)])
-    costs = (_cost(row, stages, owner, t_comm, makespan=makespan) for row in product(*rows))
+    costs = (_cost(row, stages, owner, makespan=makespan) for row in product(*rows))
     return min(costs, default=math.inf)
 
 
@@ -55,7 +58,6 @@ def _cost(
     rows: Sequence[Sequence[Op]],
     stages: Sequence[Stage],
     owner: Sequence[int],
-    t_comm: float,
     *,
     makespan: bool,
 ) -> float:
@@ -73,7 +75,8 @@ def _cost(
                 if 0 <= before < len(stages):
                     if (kind, before, j) not in ends:
                         break
-                    delay = t_comm if owner[before] != rank else 0.0
+                    sent = stages[min(s, before)]["activation_bytes"][j]
+                    delay = sent / 1e6 if owner[before] != rank else 0.0
                     begin = max(begin, ends[kind, before, j] + delay)
                 first[rank] = min(first[rank], begin)
                 time = stages[s][f"t_{kind.lower()}"][j]

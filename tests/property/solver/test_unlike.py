@@ -29,6 +29,7 @@ def _stage(rng: np.random.Generator, microbatches: int, *, whole: bool) -> dict[
 
     m_b, share = drawn(1, 4), float(rng.choice((0.0, 0.5, 1.0)))
     sizes = {"m_b": m_b, "m_w": [share * m for m in m_b]}
+    sizes |= {"activation_bytes": [1e6 * float(t) for t in drawn(0, 8)]}
     return {"t_f": drawn(0, 6), "t_b": drawn(1, 6), "t_w": drawn(0, 4), **sizes}
 
 
@@ -37,18 +38,19 @@ def _profile(ranks: int, stages: list[Any], **keys: Any) -> dict[str, Any]:
     return head | {"stages": stages} | keys
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(16))
 def test_optimum_of_tiny_instances(seed: int) -> None:
     rng = np.random.default_rng(seed)
     owner, microbatches = SHAPES[seed % len(SHAPES)]
-    ranks, t_comm = max(owner) + 1, float(rng.choice((0.0, 0.5, 2.0)))
+    ranks = max(owner) + 1
     stages = [_stage(rng, microbatches, whole=seed % 3 == 0) for _ in owner]
     limit = float(rng.uniform(4, 9)) if seed % 2 else 1e9
     placement = Placement.interleaved(ranks, len(owner) // ranks)
-    profile = parse_profile(_profile(ranks, stages, t_comm=t_comm), "profile")
+    links = {"gigabytes_per_second": 1.0}
+    profile = parse_profile(_profile(ranks, stages, links=links), "profile")
     for objective in Objective:
         makespan = objective is Objective.MAKESPAN
-        optimum = plain_optimum(stages, owner, t_comm, limit, makespan=makespan)
+        optimum = plain_optimum(stages, owner, limit, makespan=makespan)
         problem = Problem(profile, microbatches, placement, (limit,) * ranks, objective)
         if optimum == np.inf:
             with pytest.raises(InfeasibleError):

@@ -480,6 +480,26 @@ def test_verify_says_ok_or_every_violation(
     assert [f"{schedule}: {v}" for v in answer.json["violations"]] == lines
 
 
+def test_a_certificate_proves_a_bound(pipeloom: Command, profile: Path, tmp_path: Path) -> None:
+    plan, proof = tmp_path / "plan.json", tmp_path / "proof.json"
+    asked = ("optimize", profile, "-m", 4, "--work-limit", 5, "-o", plan, "--certificate", proof)
+    assert pipeloom(*asked).code == 0
+    done = pipeloom("verify", plan, "--certificate", proof)
+    assert (done.code, done.out) == (
+        0,
+        f"ok: {plan} is a valid schedule; its lower bound is checked\n",
+    )
+    document = json.loads(proof.read_text())
+    proof.write_text(json.dumps(document | {"lower_bound": 2 * document["lower_bound"]}))
+    done = pipeloom("verify", plan, "--certificate", proof)
+    assert (done.code, done.err) == (1, "")
+    assert done.out.startswith(f"{plan}: {proof}: argument: ")
+    proof.write_text(json.dumps(document | {"objective": "speed"}))
+    done = pipeloom("verify", plan, "--certificate", proof)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"pipeloom: {proof}: objective: expected ")
+
+
 def test_verify_of_what_lacks_a_key(pipeloom: Command, schedule: Path) -> None:
     document = json.loads(schedule.read_text())
     del document["order"][1][0]["end"]

@@ -355,3 +355,21 @@ def test_a_loss_of_some_outputs_in_some_calls(split: bool, only: int | None) -> 
     for name, value in wanted.values.items():
         torch.testing.assert_close(found.values[name], value, rtol=0, atol=0, equal_nan=True)
     assert losses[0].calls == losses[1].calls
+
+
+def test_what_is_made_after_the_first_step_is_told() -> None:
+    module, told = Scaled(product), list[int]()
+    runner = runner_of(module)
+    runner.on_made = lambda: told.append(runner.made)
+    for rows, settled in ((X, False), (X, True), (X[:2], True)):
+        runner.settled = settled
+        cell = Cell(None)
+        cell.inputs = (rows.clone().requires_grad_(),)
+        runner.prepare(cell, cell.inputs)
+        assert (runner.remade is None) is (rows is X)
+    assert told == [1, 2, 3, 4]
+    assert (runner.remade or "").endswith("for inputs of [2, 4]")
+    module.inside = nn.Linear(WIDTH, WIDTH)
+    runner.refresh([])
+    forward_of(runner)
+    assert (runner.remade or "").endswith("for inputs of [3, 4], as its modules have changed")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
@@ -254,6 +255,9 @@ def test_compiled_graphs_differ_by_rounding() -> None:
     wanted, found = run(module, X), run(module, X, stages_as="inductor")
     assert found.refusal is None
     assert furthest(found, wanted) <= 1e-5
+    before = counters["inductor"]["fxgraph_cache_hit"]
+    run(module, X, stages_as="inductor")
+    assert counters["inductor"]["fxgraph_cache_hit"] == before + 2  # F and BW are made once
 
 
 @pytest.mark.slow

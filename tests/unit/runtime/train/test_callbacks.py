@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from pipeloom import StepRecord
 from pipeloom.ir.errors import InputError
 from pipeloom.runtime.errors import ExecutionError
 from pipeloom.runtime.train.callbacks import listening, load_callback
-from pipeloom.runtime.train.loop import Listener
+from pipeloom.runtime.train.loop import Compiling, Listener
 
 HERE = "tests.unit.runtime.train.test_callbacks"
 RECORDS = [
@@ -108,10 +109,15 @@ def test_an_error_in_closing_names_the_callback() -> None:
 
 
 def test_progress_is_a_line_a_step_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
-    with listening([], 2) as listener:
+    heard.clear()
+    with listening([note], 2) as listener:
+        listener(Compiling(1, 2))
+        listener(Compiling(2, 2))
+        assert heard == []
         listener(replace(RECORDS[0], note="too much"))
         listener(RECORDS[1])
     assert capsys.readouterr().err == (
+        "compiled 2 of 2 functions of the first rank's stages\n"
         "step 0: loss 2.5000, 10.0 ms\nnote: too much\nstep 1: loss 1.5000, eval 2.0000, 10.0 ms\n"
     )
 
@@ -125,10 +131,13 @@ def test_progress_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setenv("TERM", "xterm")
     with listening([], 2) as listener:
+        listener(Compiling(1, 6))
+        time.sleep(0.2)  # longer than it takes to be drawn
         listener(replace(RECORDS[0], note="too much"))
         listener(RECORDS[1])
     shown = terminal.getvalue()
     assert "note: too much" in shown
+    assert "compiled 1 of 6 functions" in shown
     assert "2/2" in shown
     assert "loss 1.5000, eval 2.0000" in shown
     assert "step 0" not in shown

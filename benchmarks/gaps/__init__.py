@@ -1,0 +1,142 @@
+"""How far the best schedule found is from the proven bound, by kind of problem.
+
+``python -m benchmarks.gaps`` solves ten instances of each kind, 30 s each (45 minutes on two
+cores), prints the gaps by kind and records them in ``results/gaps.json``. 1 where a target is
+missed or a schedule is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats.schedule_json import dump_schedule
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.solver.optimize import optimize
+
+from ..recording import record
+from .instances import KINDS, RANKS, problem_of
+
+HERE = Path(__file__).parent
+SEED, SECONDS = 17, 30.0
+TARGETS = {"median": 0.01, "nine of ten": 0.03, "worst": 0.05}
+WORSE = 1e-3
+"""Relative: how much above the recorded cost is worse, as costs depend on the clock."""
+
+
+def main(arguments: list[str]) -> int:
+    """Solves the instances and prints them; whole runs are recorded."""
+    options = _options(arguments)
+    kinds = options.kinds or list(KINDS)
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown:
+        raise InputError(f"--kinds: expected {', '.join(KINDS)}, got {unknown[0]!r}")
+    cells = []
+    for cell in _solved(kinds, options):
+        print(_line(cell), flush=True)
+        cells.append(cell)
+    print("\n".join(["", *table(cells)]))
+    wrong = [_line(cell) for cell in cells if cell["violations"]]
+    missed = list(misses(cells))
+    print("\n".join([*missed, *worse(cells), *wrong]))
+    if options.record:
+        settings = {"seed": options.seed, "seconds": options.seconds}
+        print(f"recorded in {record(HERE, 'gaps', {**settings, 'cells': cells}).name}")
+    return int(bool(missed or wrong))
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gaps", description=__doc__)
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for each instance")
+    parser.add_argument("--kinds", nargs="*", help=f"of {', '.join(KINDS)}")
+    parser.add_argument("--quick", action="store_true", help="4 ranks alone, 3 seconds each")
+    parser.add_argument("--numbers", type=int, nargs="*", help="of the instances of a kind")
+    parser.add_argument("--record", action="store_true", help="on a quiet machine")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.numbers, options.seconds = [0, 1], 3.0
+    return options
+
+
+def _solved(kinds: Sequence[str], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for kind in kinds:
+        for number in options.numbers or range(len(RANKS)):
+            yield cell(kind, number, options.seed, options.seconds)
+
+
+def cell(kind: str, number: int, seed: int, seconds: float) -> dict[str, Any]:
+    """One instance: cost, bound and the relative gap between them."""
+    problem = problem_of(kind, number, seed)
+    schedule = optimize(problem, time_limit=seconds)
+    report, timing = schedule.report, schedule.timing
+    assert report is not None
+    assert timing is not None
+    assert report.lower_bound is not None
+    cost = timing.cost(problem.objective)
+    return {
+        "kind": kind,
+        "number": number,
+        "ranks": problem.ranks,
+        "microbatches": problem.microbatches,
+        "cost": cost,
+        "bound": report.lower_bound,
+        "bound_name": report.bound_name,
+        "family": report.family,
+        "gap": 1 - report.lower_bound / cost,
+        "seconds": round(report.solve_seconds, 1),
+        "violations": verify_schedule(dump_schedule(schedule)),
+    }
+
+
+def _line(cell: dict[str, Any]) -> str:
+    return (
+        f"{cell['kind']} {cell['number']}: P={cell['ranks']}, cost {cell['cost']:.2f} "
+        f"({cell['family']}), bound {cell['bound']:.2f} ({cell['bound_name']}), "
+        f"gap {cell['gap']:.2%}, {cell['seconds']} s {' '.join(cell['violations'][:1])}"
+    )
+
+
+def figures(cells: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """The median gap, the one that nine of ten are within, and the worst."""
+    gaps = sorted(cell["gap"] for cell in cells)
+    nine = gaps[int(np.ceil(0.9 * len(gaps))) - 1]
+    return {"median": float(np.median(gaps)), "nine of ten": nine, "worst": gaps[-1]}
+
+
+def _by_kind(cells: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    kinds = dict.fromkeys(cell["kind"] for cell in cells)
+    return {kind: [cell for cell in cells if cell["kind"] == kind] for kind in kinds}
+
+
+def table(cells: Sequence[dict[str, Any]]) -> list[str]:
+    """A Markdown table of the gaps by kind, and of all."""
+    lines = ["| kind | instances | median | nine of ten | worst |", "| --- " * 5 + "|"]
+    for kind, own in {**_by_kind(cells), "all": list(cells)}.items():
+        numbers = [f"{value:.2%}" for value in figures(own).values()]
+        lines.append(f"| {kind} | {len(own)} | {' | '.join(numbers)} |")
+    return lines
+
+
+def misses(cells: Sequence[dict[str, Any]]) -> Iterator[str]:
+    for kind, own in _by_kind(cells).items():
+        for name, value in figures(own).items():
+            if value > TARGETS[name]:
+                yield f"{kind}: {name} {value:.2%} is above {TARGETS[name]:.0%}"
+
+
+def worse(cells: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The instances whose schedule costs more than the recorded one."""
+    path = HERE / "results" / "gaps.json"
+    recorded = json.loads(path.read_text(encoding="utf-8"))["cells"] if path.exists() else []
+    before = {(each["kind"], each["number"], each["ranks"]): each["cost"] for each in recorded}
+    for each in cells:
+        known = before.get((each["kind"], each["number"], each["ranks"]))
+        if known is not None and each["cost"] > known * (1 + WORSE):
+            yield f"{each['kind']} {each['number']}: {each['cost']:.2f}, recorded {known:.2f}"

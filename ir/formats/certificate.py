@@ -1,0 +1,54 @@
+"""Certificates: a lower bound and the argument for it, declared for writers and for ``verify``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from .fields import Amount, Count, Version, Words
+from .validation import Document, Expected
+
+CERTIFICATE = "pipeloom.certificate"
+MOST_NODES = 1_000_000
+
+
+class Multiplied(TypedDict):
+    """An inequality of a stage, and what it is multiplied by."""
+
+    inequality: Words
+    stage: Count
+    by: Amount
+
+
+class Node(TypedDict):
+    """A branch: ``count`` of ``stage`` is at most ``most`` (what comes first), or more; or a leaf:
+    ``multipliers``, for which the inequalities contradict each other."""
+
+    count: NotRequired[Literal["n", "a", "q", "r", "z"]]
+    stage: NotRequired[Count]
+    most: NotRequired[Count]
+    multipliers: NotRequired[list[Multiplied]]
+
+
+class Argument(TypedDict):
+    """``work`` of a ``rank``, ``critical-path``, or ``moments`` with the tree that refutes a lower
+    cost, each node before its branches."""
+
+    kind: Literal["work", "critical-path", "moments"]
+    rank: NotRequired[Count]
+    nodes: NotRequired[Annotated[list[Node], Field(max_length=MOST_NODES)]]
+
+
+class CertificateDocument(Document):
+    """No schedule of the instance costs less than ``lower_bound``, by ``argument``.
+
+    The instance is that of the schedule beside which the certificate is checked.
+    """
+
+    format: Annotated[Literal["pipeloom.certificate"], Expected(f'"{CERTIFICATE}"')]
+    version: Version
+    objective: Literal["period", "makespan"]
+    lower_bound: Amount
+    argument: Argument

@@ -1,0 +1,244 @@
+"""``plan --scale``: the best plan on each of several numbers of GPUs, and what its steps lose."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.formats import write_json, write_text
+from pipeloom.ir.units import counted, duration
+from pipeloom.report.scaling_svg import ScaleBar, scaling_svg
+from pipeloom.report.text_table import table
+from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
+
+from .clusters.cluster import Cluster
+from .configurations.reasons import parts_of
+from .configurations.space import Space
+from .inputs.problem_setup import check_choice, check_whole
+from .models.model import Model
+from .models.reading import ModelLike, read_model
+from .plan import TIME_LIMIT, plan
+from .predict import ClusterLike, cluster_of
+from .prediction.setup import Setup
+from .prediction.step import StepTimes
+from .solving.progress import Listener, Note, unheard
+from .solving.workers import Workers, in_order, stop_asked
+
+
+@dataclass(frozen=True)
+class ScalePoint:
+    """The best plan on so many GPUs, as ``plan --json`` has it, or why there is none.
+
+    ``parts``: milliseconds of a step by what they go to; they sum up to it.
+    """
+
+    gpus: int
+    global_batch: int
+    plan: dict[str, Any] | None = None
+    parts: dict[str, float] = field(default_factory=dict)
+    why_not: str | None = None
+
+    @property
+    def tokens(self) -> float:
+        """Tokens a second and GPU, 0 without a plan."""
+        return float(self.plan["tokens_per_s_per_gpu"]) if self.plan else 0.0
+
+    def bar(self) -> ScaleBar:
+        """What a token costs here."""
+        total = sum(self.parts.values())
+        shares = {key: 1e6 / self.tokens * part / total for key, part in self.parts.items()}
+        return ScaleBar(self.gpus, self.tokens, shares)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Weak scaling, where the batch grows with the GPUs, or strong, where it stays."""
+
+    model: str
+    cluster: str
+    scaling: str
+    points: tuple[ScalePoint, ...]
+
+    @property
+    def planned(self) -> list[ScalePoint]:
+        """Those that have a plan."""
+        return [point for point in self.points if point.plan is not None]
+
+    def efficiency(self, point: ScalePoint) -> float | None:
+        """Tokens a second and GPU, as a share of those of the fewest GPUs with a plan."""
+        return point.tokens / self.planned[0].tokens if point.plan else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``plan --scale --json`` prints."""
+        rows = [
+            {
+                "gpus": point.gpus,
+                "global_batch": point.global_batch,
+                "efficiency": self.efficiency(point),
+                "parts_ms": point.parts,
+                "plan": point.plan,
+                "why_not": point.why_not,
+            }
+            for point in self.points
+        ]
+        head = {"model": self.model, "cluster": self.cluster, "scaling": self.scaling}
+        return head | {"points": rows}
+
+    def picture(self) -> str:
+        """An SVG: a bar for each number of GPUs, by what a token's time goes to."""
+        title = f"{self.scaling} scaling of {self.model} on {self.cluster}"
+        return scaling_svg(title, [point.bar() for point in self.points])
+
+    def write(self, folder: str | os.PathLike[str]) -> None:
+        """Writes scaling.json and scaling.svg. Raises InputError where that fails."""
+        path = Path(folder)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"output: {os.fspath(folder)}: {error.strerror}") from None
+        write_json(self.to_dict(), str(path / "scaling.json"))
+        write_text(self.picture(), str(path / "scaling.svg"))
+
+    def __str__(self) -> str:
+        kinds = list(dict.fromkeys(key for point in self.planned for key in point.parts))
+        kinds = [kind for kind in kinds if any(p.parts.get(kind, 0.0) > 0 for p in self.planned)]
+        header = ["GPUs", "batch", "plan", "step", "tokens/s/GPU", "of first", "MFU"]
+        rows = [self._row(point, kinds) for point in self.points]
+        return "\n".join(
+            [
+                f"{self.scaling} scaling of {self.model} on {self.cluster}: the best plans, and "
+                "the share of their steps by what it goes to",
+                table([*header, *kinds], rows),
+                *(f"{p.gpus} GPUs: {p.why_not}" for p in self.points if p.plan is None),
+            ]
+        )
+
+    def _row(self, point: ScalePoint, kinds: list[str]) -> list[str]:
+        head = [str(point.gpus), str(point.global_batch)]
+        if point.plan is None:
+            return [*head, *["-"] * (5 + len(kinds))]
+        total = sum(point.parts.values())
+        return [
+            *head,
+            f"{point.plan['name']}, {point.plan['schedule']}",
+            duration(point.plan["step_ms"]),
+            f"{point.tokens:.5g}",
+            f"{(self.efficiency(point) or 0.0) * 100:.1f} %",
+            f"{point.plan['mfu'] * 100:.1f} %",
+            *(f"{point.parts.get(kind, 0.0) / total * 100:.1f} %" for kind in kinds),
+        ]
+
+
+def scaling(
+    model: ModelLike,
+    cluster: ClusterLike | None = None,
+    *,
+    gpus: Iterable[int],
+    global_batch: int,
+    scaling: str = "weak",
+    time_limit: float | None = None,
+    workers: int = 1,
+    scheduler: str | None = None,
+    progress: Listener | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    **run: Any,
+) -> Scaling:
+    """The best plan of ``model`` on each number of ``gpus``, and what its step loses.
+
+    ``scaling``: ``weak``, where ``global_batch`` is that of the fewest GPUs and grows with them, or
+    ``strong``, where it is that of all. ``time_limit``: seconds for each number, 45 by default.
+    ``workers`` and ``scheduler`` as of :func:`pipeloom.sweep`, the rest as of
+    :func:`pipeloom.plan`. Once ``should_stop`` turns true numbers not begun are left out.
+
+    Raises InputError for wrong input, InfeasibleError where no number of GPUs has a plan.
+    """
+    check_choice("scaling", scaling, "weak", "strong")
+    known, where = read_model(model), cluster_of(cluster, run.get("gpu"))
+    jobs = [
+        _Job(known, where, run | {"gpus": number, "global_batch": batch}, time_limit or TIME_LIMIT)
+        for number, batch in _batches(gpus, global_batch, scaling).items()
+    ]
+    Space.of(known, where, jobs[0].run)
+    spread, stop = Workers(workers, scheduler), should_stop or NEVER
+    solve = _point if spread.spread(len(jobs)) else partial(_point, should_stop=stop)
+    results = spread.run(solve, jobs, tell=progress or unheard, should_stop=stop)
+    points = tuple(point for _, point in in_order(results))
+    if len(points) < len(jobs):
+        (progress or unheard)(
+            Note(f"interrupted: {counted(len(jobs) - len(points), 'number of GPUs')} left out")
+        )
+    found = Scaling(known.name, where.name, scaling, points)
+    if points and not found.planned:
+        raise InfeasibleError("\n".join(dict.fromkeys(p.why_not or "" for p in points)))
+    return found
+
+
+@dataclass(frozen=True)
+class _Job:
+    model: Model
+    cluster: Cluster
+    run: dict[str, Any]
+    seconds: float
+
+
+def _batches(gpus: Iterable[int], batch: int, scaling: str) -> dict[int, int]:
+    """The batch on each number of GPUs, few ones first. Raises InputError."""
+    numbers = sorted(set(gpus))
+    if not numbers:
+        raise InputError("scale: expected at least one number of GPUs, got none")
+    for number in numbers:
+        check_whole("scale", number)
+        if not number:
+            raise InputError("scale: expected numbers of GPUs from 1 on, got 0")
+    check_whole("global_batch", batch)
+    if scaling == "strong":
+        return dict.fromkeys(numbers, batch)
+    odd = next((n for n in numbers if batch * n % numbers[0]), None)
+    if odd is not None:
+        raise InputError(
+            f"global_batch: expected one that grows with the GPUs, got {batch} on {numbers[0]}, "
+            f"which is {batch * odd / numbers[0]:g} on {odd}"
+        )
+    return {number: batch * number // numbers[0] for number in numbers}
+
+
+def _point(job: _Job, should_stop: StoppingCriterion = stop_asked) -> ScalePoint:
+    """The best plan on one number of GPUs."""
+    gpus, batch = job.run["gpus"], job.run["global_batch"]
+    try:
+        found = plan(
+            job.model, job.cluster, time_limit=job.seconds, should_stop=should_stop, **job.run
+        ).best
+    except (InfeasibleError, InputError) as error:  # so many GPUs are too few, or too many
+        return ScalePoint(gpus, batch, why_not=str(error))
+    return ScalePoint(gpus, batch, found.to_dict(), losses_of(found.step))
+
+
+def losses_of(step: StepTimes) -> dict[str, float]:
+    """Milliseconds of a step by what they go to, as :func:`.configurations.reasons.parts_of` has
+    them, and apart from these: ``memory``, what is computed again to save it; ``uneven``, what the
+    busiest rank computes more than the average one; ``links``, the messages between stages that the
+    schedule waits for."""
+    parts = parts_of(step)
+    run = replace(step.setup.run, recompute=frozenset())
+    plain = StepTimes(Setup(step.setup.model, run, step.cluster), step.cluster)
+    again = max(0.0, parts["compute"] - parts_of(plain)["compute"])
+    work = np.bincount(step.setup.owners, [s.t_f + s.fused for s in step.profile.stages])
+    uneven = run.microbatches * float(work.max() - work.mean())
+    sends = step.communication().get("pp")
+    links = min(sends.exposed, parts["bubble"]) if sends else 0.0
+    compute, bubble = parts.pop("compute"), parts.pop("bubble")
+    return {
+        "compute": compute - again - uneven,
+        "memory": again,
+        "uneven": uneven,
+        "bubble": bubble - links,
+        "links": links,
+    } | parts

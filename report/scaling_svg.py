@@ -1,0 +1,79 @@
+"""Scaling over numbers of GPUs: what a token costs on each, by what the time goes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .svg_elements import FAINT, MUTED, document, element, label, number, ticks
+
+HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 480.0, 84.0, 150.0, 92.0, 64.0
+STEP, BAR = 84.0, 54.0
+COLOURS = {
+    "compute": "#2f6cb3",
+    "memory": "#7aa6d8",
+    "tp": "#c98b2b",
+    "cp": "#e0b25c",
+    "ep": "#8c6bb1",
+    "etp": "#b79ad0",
+    "links": "#c2416b",
+    "uneven": "#e58fa9",
+    "bubble": "#d5dbe2",
+    "dp": "#3b8f6b",
+    "step": "#8a97a6",
+}
+"""By part, from the bottom up."""
+STYLE = f"""
+text {{ font-size: 12px; }}
+.title {{ font-size: 17px; font-weight: 600; }}
+.muted {{ fill: {MUTED}; }}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleBar:
+    """``parts``: microseconds that a GPU spends on a token, by what they go to; none where nothing
+    fits. ``tokens``: a second and GPU."""
+
+    gpus: int
+    tokens: float
+    parts: Mapping[str, float]
+
+
+def scaling_svg(title: str, bars: Sequence[ScaleBar]) -> str:
+    """An SVG file: a bar for each number of GPUs, as high as what a token costs there."""
+    width = LEFT + STEP * max(4, len(bars)) + RIGHT
+    most = max((sum(bar.parts.values()) for bar in bars), default=0.0) or 1.0
+    scale = (HEIGHT - TOP - BOTTOM) / (most * 1.08)
+    floor = HEIGHT - BOTTOM
+    content = [label(title, 24, 32, class_="title")]
+    words = "GPU microseconds a token; above the bars tokens/s/GPU"
+    content.append(label(words, 24, 54, fill=MUTED))
+    for value in ticks(most * 1.08, 6):
+        y = floor - value * scale
+        path = f"M{number(LEFT)} {number(y)}H{number(width - RIGHT)}"
+        content.append(element("path", d=path, stroke=FAINT, fill="none"))
+        content.append(label(f"{value:g}", LEFT - 10, y + 4, class_="muted", text_anchor="end"))
+    for place, bar in enumerate(bars):
+        content += _bar(bar, LEFT + STEP * (place + 0.5), floor, scale)
+    content.append(label("GPUs", LEFT, HEIGHT - 16, fill=MUTED))
+    shown = [part for part in COLOURS if any(bar.parts.get(part, 0.0) > 0 for bar in bars)]
+    for line, part in enumerate(reversed(shown)):
+        x, y = width - RIGHT + 24, TOP + 20.0 * line
+        content.append(element("rect", x=x, y=y - 10, width=12, height=12, fill=COLOURS[part]))
+        content.append(label(part, x + 20, y))
+    return document(width, HEIGHT, STYLE, content, title)
+
+
+def _bar(bar: ScaleBar, middle: float, floor: float, scale: float) -> list[str]:
+    at = {"text_anchor": "middle"}
+    marks, top = [label(str(bar.gpus), middle, floor + 20, **at)], floor
+    for part, colour in COLOURS.items():
+        value = bar.parts.get(part, 0.0)
+        if value > 0:
+            top -= value * scale
+            tip = f"<title>{bar.gpus} GPUs, {part}: {value:.4g}</title>"
+            size = {"width": BAR, "height": value * scale}
+            marks.append(element("rect", tip, x=middle - BAR / 2, y=top, fill=colour, **size))
+    words = f"{bar.tokens:.4g}" if bar.parts else "no plan"
+    return [*marks, label(words, middle, top - 6, **at)]

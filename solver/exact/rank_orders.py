@@ -1,0 +1,130 @@
+"""Which ops of one rank can run in either order.
+
+Microbatches that run every stage on the same rank are a *stream*: all of them, or one of each
+direction. They are alike, so they can be named in the order of any one class of ops: the k-th F,
+B and W of a stage and stream to run are those of its k-th microbatch. A *class* is a kind of op of
+one stage and stream.
+
+On its rank a microbatch runs F of each stage upwards, then B of each downwards: its *route*, along
+which memory is known. If a(i) runs before b(j) though i > j and a comes before b on the route, all
+microbatches j ... i have started a and none has ended b: (i - j) times the least that a microbatch
+holds between the two, and what i holds in a, fit into memory. That leaves few pairs open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+from pipeloom.ir.model.ops import OpKind
+
+FORWARD, BACKWARD, WEIGHT = OpKind.F, OpKind.B, OpKind.W
+
+
+class OpClass(NamedTuple):
+    """Ops of one kind, stage and stream."""
+
+    kind: OpKind
+    stage: int
+    stream: int
+
+
+class Pair(NamedTuple):
+    """Op ``i`` of class ``a`` and op ``j`` of ``b``: which of them runs first is open."""
+
+    a: OpClass
+    i: int
+    b: OpClass
+    j: int
+
+
+@dataclass(frozen=True)
+class RankOrders:
+    """The rank's classes and what orders them.
+
+    ``hosted``: (stage, stream), a stream's stages the lowest first; ``counts``: microbatches, by
+    stream; ``m_b``, ``m_w``: by stage, ``limit``: whole numbers, None where there is none.
+    """
+
+    hosted: tuple[tuple[int, int], ...]
+    counts: tuple[int, ...]
+    m_b: list[int]
+    m_w: list[int]
+    limit: int | None
+
+    def classes(self, *kinds: OpKind) -> list[OpClass]:
+        return [OpClass(kind, *each) for each in self.hosted for kind in kinds]
+
+    def ops(self, *kinds: OpKind) -> Iterator[tuple[OpClass, int]]:
+        for each in self.classes(*kinds):
+            for k in range(self.counts[each.stream]):
+                yield each, k
+
+    def place(self, each: OpClass) -> int:
+        """The place on its stream's route; W's come behind all."""
+        stages = self._stages(each.stream)
+        at = stages.index(each.stage)
+        if each.kind is FORWARD:
+            return at
+        return 2 * len(stages) - 1 - at + (len(stages) if each.kind is WEIGHT else 0)
+
+    def known(self, a: OpClass, i: int, b: OpClass, j: int) -> bool | None:
+        """Whether a(i) runs before b(j); None where both orders are possible."""
+        if a.stream != b.stream:
+            return None
+        if a == b:
+            return i < j
+        if self.place(a) > self.place(b):
+            before = self.known(b, j, a, i)
+            return None if before is None else not before
+        if i <= j:
+            return True
+        return False if i - j > self.ahead(a, b) else None
+
+    def ahead(self, a: OpClass, b: OpClass) -> int:
+        """The largest i - j where a(i) may run before b(j), a being earlier on the route."""
+        most = self.counts[a.stream]
+        if self.limit is None:
+            return most
+        held = self._held(a.stream, b if b.kind is WEIGHT else None)
+        at, until = self.place(a), min(self.place(b), len(held) - 1)
+        least = min(after for _, after in held[at : until + (b.kind is WEIGHT)])
+        return most if least <= 0 else max(0, (self.limit - held[at][0]) // least)
+
+    def _stages(self, stream: int) -> list[int]:
+        return [stage for stage, of in self.hosted if of == stream]
+
+    def _held(self, stream: int, late: OpClass | None) -> list[tuple[int, int]]:
+        """What a microbatch holds during and after each place of the route, with no W left but
+        that of ``late``."""
+        stages, held, found = self._stages(stream), 0, []
+        for stage in stages:
+            held += self.m_b[stage]
+            found.append((held, held))
+        for stage in reversed(stages):
+            kept = self.m_w[stage] if late is not None and stage == late.stage else 0
+            found.append((held, held - self.m_b[stage] + kept))
+            held = found[-1][1]
+        return found
+
+    def pairs(self) -> Iterator[tuple[OpClass, OpClass]]:
+        """Two classes of one stream, the earlier on the route first; of W's beside F's alone."""
+        kinds = self.classes(FORWARD, BACKWARD, WEIGHT)
+        for a, b in product(kinds, kinds):
+            apart = {a.kind, b.kind} == {BACKWARD, WEIGHT} or a.kind is b.kind is WEIGHT
+            if not apart and a.stream == b.stream and self.place(a) < self.place(b):
+                yield a, b
+
+    def literals(self) -> int:
+        """The number of pairs whose order is open."""
+        found = 0
+        for a, b in self.pairs():
+            count = self.counts[a.stream]
+            apart = min(self.ahead(a, b), count - 1)
+            found += apart * count - apart * (apart + 1) // 2
+        for (_, one), (_, other) in product(self.hosted, self.hosted):
+            if one < other:  # F's and B's of both, and each one's W's beside the other's F's
+                found += 6 * self.counts[one] * self.counts[other]
+        return found
