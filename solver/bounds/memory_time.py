@@ -1,13 +1,19 @@
-"""What microbatches hold on a stage with a rank of its own, for as long as they hold it, has room.
+"""The memory that microbatches hold on a stage with a rank of its own, times their time, has room.
 
 Memory is measured by *weights*: numbers phi(M_B), phi(M_W), ... of the sizes that sum to at most 1
 for any that fit into the limit together. The sizes themselves, in limits, are such; so are, for any
 whole n, floor((n + 1) x) / n of sizes x in limits (x where (n + 1) x is whole): dual feasible
-functions, Fekete and Schepers, Math. Program. 91 (2001). They count the places for whole M_B's.
+functions, Fekete and Schepers, Math. Program. 91 (2001).
+
+The places for whole M_B's alone are counted, too: there are fewer while a W runs, whose M_W is held
+beside them, or the F of a microbatch that will be recomputed, beside what it keeps. One op runs at
+a time, so each of them weighs what it takes of the places.
 
 A microbatch that stays holds M_B from its F's start to its B's end, turn + b at least; one that is
 recomputed m_r, then M_B for t_r + b; one that is offloaded M_B for f + t_o, m_o, M_B for t_o + b;
-then each M_W for w. Up to the end of the last B the M_W's are left out.
+then each M_W for w. Up to the end of the last B the M_W's of the W's to come are left out. What is
+held t after the start is at most M_B and t M_B / f, rounded; t before the end, what is to run
+until then needs its time, too.
 """
 
 from __future__ import annotations
@@ -30,7 +36,7 @@ WHOLE = 1e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ways:
-    """What a microbatch of a stage may become between F and B, (N,): first that it stays.
+    """The ways of a microbatch of a stage between F and B, (N,): first to stay.
 
     ``again``: time of its R; ``kept``: memory that it holds while it waits; ``wire``: time of its
     copy, each way. 0 where there is none.
@@ -56,11 +62,25 @@ class Ways:
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryTime:
     """From the rank's start to its end, or to that of its last B, at least the sum of ``needed``,
-    by way, of its microbatches, and ``lost``, passes. Times are in a unit."""
+    by way, of its microbatches, ``early`` of each W until then, and ``lost`` passes. Times are in a
+    unit."""
 
     needed: list[float]
+    early: float
     lost: float
     until_last_b: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Measure:
+    """Weights of M_B, M_W and of what ways keep, (N,); ``run_f``, (N,), ``run_w``: what an F and a
+    W weigh more while they run."""
+
+    m_b: float
+    m_w: float
+    kept: FloatArray
+    run_f: FloatArray
+    run_w: float
 
 
 def memory_times(
@@ -72,33 +92,42 @@ def memory_times(
     f, b, w = (float(each[i]) for each in (c.f, c.b, c.w))
     if limit <= 0 or c.microbatches * float(c.m_b[i]) <= limit:
         return
-    out = ways.wire > 0
-    whole = np.where(ways.again > 0, ways.again, np.where(out, f + 2 * ways.wire, 0.0))
+    whole = ways.again + np.where(ways.wire > 0, f + 2 * ways.wire, 0.0)
     whole[ways.kept >= c.m_b[i]] = turn
-    whole[0] = turn
     sizes = np.array([c.m_b[i], c.m_w[i], *ways.kept]) / limit
-    for phi in _weights(sizes):
-        m_b, m_w, kept = float(phi[0]), float(phi[1]), phi[2:]
-        held = m_b * (whole + b) + kept * np.maximum(0.0, turn - whole)
-        fall = max(rate(m_b, b + w), rate(m_w, w))
+    for of in _measures(sizes, ways):
+        held = of.m_b * (whole + b) + of.kept * np.maximum(0.0, turn - whole) + of.run_f * f
+        early = (of.m_w + of.run_w) * w
+        room = 1.0 - max(of.run_w, float(of.run_f.max()))
         for until_last_b in (False, True):
             half = c.microbatches * (f + b + (0.0 if until_last_b else w)) / 2
-            start = half - steps(1.0, m_b, f, half)
-            end = half - (steps(1.0, m_b, b, half) if until_last_b else ramp(1.0, m_b, fall, half))
-            needed = held + (0.0 if until_last_b else m_w * w)
-            yield MemoryTime((needed / unit).tolist(), (start + end) / unit, until_last_b)
+            last = b if until_last_b else b + w
+            fall = max(rate(of.m_b, last), rate(of.m_w, w))
+            lost = 2 * room * half - steps(room, of.m_b, f, half)
+            if of.m_w > 0:
+                lost -= ramp(room, of.m_b, fall, half)
+            else:
+                lost -= steps(room, of.m_b, last, half)
+            yield MemoryTime((held / unit).tolist(), early / unit, lost / unit, until_last_b)
 
 
-def _weights(sizes: FloatArray) -> Iterator[FloatArray]:
-    """The weights of sizes in limits, one or several, that differ."""
+def _measures(sizes: FloatArray, ways: Ways) -> Iterator[_Measure]:
+    """The measures of sizes in limits: of M_B, of M_W and of what ways keep."""
+    nothing = np.zeros(len(ways.kept))
+    places = np.floor(1.0 / sizes[0]) if sizes[0] > 0 else 0.0
+    if places:
+        beside = 1.0 - np.floor((1.0 - sizes[1:]) / sizes[0]) / places
+        run_f = np.where(ways.again > 0, beside[1:], 0.0)
+        run_f[ways.kept >= ways.kept[0]] = 0.0
+        yield _Measure(1.0 / places, 0.0, nothing, run_f, float(beside[0]))
     seen = set()
     for n in range(WEIGHTS + 1):
         phi = sizes
         if n:
-            places = (n + 1) * sizes
-            floors = np.floor(places)
-            whole = places - floors < WHOLE
+            parts = (n + 1) * sizes
+            floors = np.floor(parts)
+            whole = parts - floors < WHOLE
             phi = np.where(whole, np.minimum(sizes, floors / n), floors / n)
         if phi[0] > 0 and tuple(phi.tolist()) not in seen:
             seen.add(tuple(phi.tolist()))
-            yield phi
+            yield _Measure(float(phi[0]), float(phi[1]), phi[2:], nothing, 0.0)

@@ -20,6 +20,7 @@ these numbers, what the diagram names has to fit between its moments:
     t_i >= y_i + (M - 1 - n_i) f_i + (M - a_i) b_i + (M - a_i - q_i) w_i + A - A_y - A_t   (n_i < M)
     V_i >= t_i + f_i + a_i b_i + r_i w_i + A_t                              r_i < a_i + q_i
     e_i >= V_i + (a_i + q_i - r_i) w_i
+    M_B + (a_i + q_i - r_i - 1) M_W <= limit, as the last B runs
 
 (of the a_i W's whose B's end after t_i, the last B's comes after V_i). Where n_i = M (z_i = 1) all
 B's are to come at t_i; in either case
@@ -118,7 +119,7 @@ def remat_relaxation(problem: Problem, ceiling: float, budget: Budget) -> Bound 
 
 
 def _binding(linear: LinearInstance, i: int, chosen: IntArray, ways: Ways) -> list[str]:
-    """What becomes of the microbatches of a stage at best."""
+    """The fate of the microbatches of a stage at best."""
     copied = int(chosen[ways.wire > 0].sum())
     again, room = int(chosen[1:].sum()) - copied, int(linear.capacity[i])
     return [
@@ -162,7 +163,7 @@ def _solved(
 
 
 def _parameters(solver: Any, linear: LinearInstance, budget: Budget) -> Any:
-    """Those of a solve within the budget; SCIP's own are set."""
+    """The parameters of a solve within the budget; SCIP's own are set."""
     from ortools.linear_solver import pywraplp
 
     # constraints are kept far better than TOLERANCE asks for; Ctrl-C is Python's

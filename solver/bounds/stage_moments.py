@@ -12,7 +12,7 @@ from .memory_time import MemoryTime, Ways
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class WaitingCounts:
     """Numbers of microbatches whose F has run and whose B has not: those that hold M_B, by way, and
     those that hold less, by way from the second on."""
 
@@ -58,16 +58,16 @@ class StageMoments:
     def _count(self) -> Any:
         return self.solver.IntVar(0, self.m, "")
 
-    def _held(self) -> Held:
-        """Of those that wait for their B's, by way."""
+    def _held(self) -> WaitingCounts:
+        """The counts of those that wait for their B's, by way."""
         waits = [self._count() for _ in self.kept[1:]]
-        held = Held([self._count() for _ in self.kept], waits)
+        held = WaitingCounts([self._count() for _ in self.kept], waits)
         self.solver.Add(held.number >= 1)
         for full, least, chosen in zip(held.full, [0, *waits], self.chosen, strict=True):
             self.solver.Add(full + least <= chosen)
         return held
 
-    def _memory(self, held: Held) -> Any:
+    def _memory(self, held: WaitingCounts) -> Any:
         return self.m_b * sum(held.full) + sum(map(mul, self.kept[1:], held.least))
 
     def keep_moments_apart(self) -> None:
@@ -93,6 +93,7 @@ class StageMoments:
         add(self._memory(self.ahead) <= 1.0)
         add(sum(self.ahead.full) >= 1)
         add(self._memory(self.pending) + self.m_w * self.weights <= 1.0)
+        add(self.m_b + self.m_w * (pending + self.weights - self.early - 1) <= 1.0)
         add(self.last_b >= self.last_f + f + b * pending + w * self.early + later)
         add(
             self.last_b
@@ -109,10 +110,14 @@ class StageMoments:
 
     def fit(self, limits: Iterable[MemoryTime]) -> None:
         """Keeps what microbatches hold, for as long as they hold it, within memory."""
+        late = self.pending.number + self.weights - self.early
         for limit in limits:
             needed = sum(map(mul, limit.needed, self.chosen)) + limit.lost
-            until = self.last_b if limit.until_last_b else self.ends
-            self.solver.Add(until - self.starts >= needed)
+            if limit.until_last_b:
+                early = limit.early * (self.m - late)
+                self.solver.Add(self.last_b - self.starts >= needed + early)
+            else:
+                self.solver.Add(self.ends - self.starts >= needed + self.m * limit.early)
 
     def found(self) -> list[int]:
         """The solution's numbers of microbatches, by way."""

@@ -42,8 +42,8 @@ from .fused_backward import fused, fused_neighbours, fused_whole
 from .repair import fitted, roomier
 from .whole_stages import reductions, returned
 
-# shares of the time left: for schedules without remat, for all reductions, for all fits
-PLAIN, REDUCED, FITTED = 0.15, 0.2, 0.25
+# shares of the time left: for schedules without remat, for all reductions, for all fits, for proofs
+PLAIN, REDUCED, FITTED, PROVED = 0.15, 0.2, 0.25, 0.1
 STARTS = 4  # schedules that are annealed at first
 
 
@@ -90,9 +90,9 @@ def _tighten(best: Incumbent) -> None:
     """Looks for a better bound where none has met the best schedule."""
     if best.over():
         return
-    budget = best.budget(1 / 4, SECONDS)
+    budget = best.budget(PROVED, SECONDS)
     found = remat_relaxation(best.problem, best.cost, budget)
-    best.work.spend(budget.work.used)
+    best.work.spend(min(budget.work.used, budget.work.ops))
     if found is not None:
         best.raise_bound(found)
 

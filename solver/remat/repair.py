@@ -36,9 +36,6 @@ from .whole_stages import brought_forward, returned
 MORE = (1.25, 1.6, 2.2, 3.5)  # multiples of the memory
 LOST = ((1.0, 1.0), (0.25, 1.0), (1.0, 0.25), (1.0, np.inf), (np.inf, 1.0))
 """Weights of time lost by R's and W's and by waiting for copies; infinite: never used."""
-EARLY = (np.inf, 3.0)
-"""Times of a copy that a microbatch waits for its B at least if it leaves as soon as it can,
-whether or not memory is short; infinite: none does."""
 LITTLE = (
     0.1  # cost of any of them, in mean T_F's (1 ms where F takes no time), so that few are used
 )
@@ -63,9 +60,8 @@ def fitted(problem: Problem, rows: Order) -> Iterator[Order]:
     rows = tuple(map(split_backwards, rows))
     timing = simulate(Schedule(plain(problem), rows))
     starts = [row.tolist() for row in timing.start]
-    early = EARLY if offloadable(problem).any() else EARLY[:1]
-    for levels, (again, out), since in product(_level_sets(problem), LOST, early):
-        fits = _Fit(problem, again, out, levels, since)
+    for levels, (again, out) in product(_level_sets(problem), LOST):
+        fits = _Fit(problem, again, out, levels)
         made = [fits.rank(r, unpack(row), starts[r]) for r, row in enumerate(rows)]
         if all(row is not None for row in made):
             yield tuple(pack(row) for row in made if row is not None)
@@ -83,13 +79,11 @@ def _level_sets(problem: Problem) -> Iterator[list[list[int]]]:
 class _Fit:
     """One way to choose the microbatches that give up their places, rank by rank."""
 
-    def __init__(
-        self, problem: Problem, again: float, out: float, levels: list[list[int]], early: float
-    ) -> None:
+    def __init__(self, problem: Problem, again: float, out: float, levels: list[list[int]]) -> None:
         self._problem, self._costs = problem, Costs.of(problem)
         self._lost_again, self._lost_out = again, out
         self._little = LITTLE * (float(self._costs.durations[OpKind.F].mean()) or 1.0)
-        self._levels, self._leaves_early = levels, early
+        self._levels = levels
         self._offloadable = offloadable(problem)
 
     def rank(self, rank: int, row: list[Op], starts: list[float]) -> list[Op] | None:
@@ -105,7 +99,6 @@ class _Fit:
         for op, now in times.items():
             s, pair = op.stage, (op.stage, op.microbatch)
             fits = True
-            self._let_go(now)
             if op.kind is OpKind.F:
                 until = times[replace(op, kind=OpKind.B)]
                 self._here[pair] = now + float(costs.durations[OpKind.F, s]), until
@@ -122,15 +115,6 @@ class _Fit:
             if op.kind is not OpKind.W:
                 self._ops.append(op)
         return brought_forward(self._with_recomputed(), self._problem, self._limit)
-
-    def _let_go(self, now: float) -> None:
-        """Offloads what is out by now and has long to wait."""
-        for pair, (since, until) in list(self._here.items()):
-            took = float(self._costs.durations[OpKind.O, pair[0]])
-            gone = max(since, self._channels[0]) + took
-            stays = self._choice.get(pair, STAYS) == STAYS and self._offloadable[pair[0]]
-            if stays and gone <= now and until - since >= self._leaves_early * took:
-                self._apply(pair, OFFLOADED)
 
     def _run_w(self, pair: _Pair) -> None:
         del self._weights[pair]
