@@ -90,9 +90,7 @@ def _tighten(best: Incumbent) -> None:
     """Looks for a better bound where none has met the best schedule."""
     if best.over():
         return
-    budget = best.budget(PROVED, SECONDS)
-    found = remat_relaxation(best.problem, best.cost, budget)
-    best.work.spend(min(budget.work.used, budget.work.ops))
+    found = remat_relaxation(best.problem, best.cost, best.budget(PROVED, SECONDS))
     if found is not None:
         best.raise_bound(found)
 
