@@ -8,8 +8,7 @@ x(a, i-1, b, j) and x(a, i, b, j+1). For F's and W's a literal that is true says
 before, one that is false says nothing: only W's that memory needs are ordered.
 
 **Times.** Starts of all ops. Dependencies and the order of each class hold, and no two ops of a
-rank overlap. Something starts at 0. With one stream a rank's first op, an F of its lowest stage,
-starts when its input has come, rounded.
+rank overlap. Something starts at 0.
 
 **Memory.** At each F, which alone takes memory, the M_B and M_W of what has come before and has not
 been given back, by literals, are within the limit.
@@ -123,7 +122,6 @@ class GeneralInterleaving:
         self._first()
         for rank in rank_orders(problem):
             if rank.hosted:
-                self._as_soon_as_possible(rank)
                 _Rank(self, rank).constrain()
 
     def proves(self, bound: float) -> float:
@@ -162,17 +160,6 @@ class GeneralInterleaving:
         for n, literal in enumerate(at_once):
             self.cp.add(self.start(OpClass(FORWARD, 0, n), 0) == 0).only_enforce_if(literal)
         self.cp.add_bool_or(at_once)
-
-    def _as_soon_as_possible(self, rank: RankOrders) -> None:
-        """Of one stream the rank's first op is known, and waits for its input alone."""
-        each = OpClass(FORWARD, *rank.hosted[0])
-        if len(self._streams) > 1 or each.stage == 0:
-            return
-        before = each._replace(stage=each.stage - 1)
-        delay = self._delay(self._costs.into_f, each)
-        came = self.start(before, 0) + self.takes(before) + delay
-        slack = (not self.ticks.exact) * (1 + (self._costs.into_f[each.stage, 0] > 0))
-        self.cp.add(self.start(each, 0) <= came + int(slack))
 
     def _delay(self, into: np.ndarray[tuple[int, ...], np.dtype[np.float64]], each: OpClass) -> int:
         return self.ticks.down(float(into[each.stage, self._streams[each.stream][0]]))
