@@ -170,7 +170,7 @@ class Started:
         return [rank for rank, process in enumerate(self.ranks) if process.is_alive()]
 
     def lines(self) -> list[list[str]]:
-        """What each rank wrote."""
+        """The lines that each rank wrote."""
         paths = [self.folder / f"rank{rank}" for rank in range(RANKS)]
         return [path.read_text().splitlines() if path.exists() else [] for path in paths]
 

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeloom.cli.failures import one_line
-from pipeloom.ir.errors import in_words
+from pipeloom.ir.errors import in_words, printable
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.train.loop import StepRecord
 from pipeloom.training import run
@@ -69,7 +68,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What the ranks of one start are told; ``folder`` is for what each writes."""
+    """The order to the ranks of one start; each writes into ``folder``."""
 
     program: Program
     folder: Path
@@ -107,7 +106,7 @@ def train(attempt: Attempt, rank: int) -> None:
             )
             file.write("done\n")
         except BaseException as error:
-            file.write(f"{one_line(in_words(error))}\n")
+            file.write(f"pipeloom: {printable(in_words(error))}\n")
             file.flush()
             time.sleep(1.5)  # the first of them serves the store in which the others look
             os._exit(1)
