@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from . import (
     answers,
+    chaos,
     formulas,
     frontier,
     fuzz,
@@ -63,6 +64,7 @@ BENCHMARKS: dict[str, Callable[[list[str]], int]] = {
     "answers": answers.main,
     "random_instances": random_instances.main,
     "fuzz": fuzz.main,
+    "chaos": chaos.main,
     "small_exact": small_exact.main,
     "frontier": frontier.main,
 }

@@ -53,7 +53,7 @@ def compile(  # noqa: A001 - what the command is called
 
 
 def told_parts(schedule: Schedule) -> str | None:
-    """What running a schedule needs that recomputes parts of forwards; None where none does."""
+    """The line about a schedule that recomputes parts of forwards; None of one that does not."""
     parts = schedule.parts_recomputed
     unknown = {name: op for name, op in parts.items() if not is_share(name)}
     for name, op in (unknown or parts).items():

@@ -19,7 +19,7 @@ from pipeloom.report.summaries import percent
 from pipeloom.report.text_table import table
 from pipeloom.solver.core.stopping import NEVER
 
-from .configurations.choose import Choice, Ranking, summary
+from .configurations.choose import Ranking, SpaceSearch, summary
 from .configurations.evaluation import Evaluated, certified, planned_step
 from .configurations.files import write_files
 from .configurations.reasons import OtherRate, other_rates, parts_of, reason
@@ -272,23 +272,26 @@ def plan(
     """
     limit = positive("time_limit", time_limit) or TIME_LIMIT
     space = Space.of(model, cluster_of(cluster, run.get("gpu")), run)
-    chosen = Choice(space, limit, should_stop or NEVER, progress or unheard).choose()
+    chosen = SpaceSearch(space, limit, should_stop or NEVER, progress or unheard).choose()
     found = Plan(space, chosen)
     if not found.plans:
         raise InfeasibleError(_nothing(space, chosen))
     return found
 
 
-def _nothing(space: Space, chosen: Ranking) -> str:
+def _nothing(space: Space, ranking: Ranking) -> str:
     """How far the configuration that needs least memory is from fitting."""
     device = space.cluster.gpu
-    head = f"{space.model.name} on {space.base.gpus} GPUs of {space.cluster.name}: nothing fits"
-    tried = [each for each in chosen.evaluated if each.tightest_gib < inf]
-    least = [(each.tightest_gib, each.configuration.name) for each in tried] + chosen.too_large
+    where = f"{space.model.name} on {space.base.gpus} GPUs of {space.cluster.name}"
+    if ranking.lower_bound < inf:
+        return f"{where}: no plan that fits was found in the time given: --time-limit"
+    tried = [each for each in ranking.evaluated if each.tightest_gib < inf]
+    least = [(each.tightest_gib, each.configuration.name) for each in tried] + ranking.too_large
     if not least:
-        return f"{head} in the time given: --time-limit"
+        return f"{where}: nothing fits: memory: no schedule of what may be spread holds"
     size, name = min(least)
     return (
-        f"{head}: memory: {name} needs at least {size:.1f} GiB on the fullest device, "
-        f"{size - device.memory_gib:.1f} more than the {device.memory_gib:g} of {device.name}"
+        f"{where}: nothing fits: memory: {name} needs at least {size:.1f} GiB on the fullest "
+        f"device, {size - device.memory_gib:.1f} more than the {device.memory_gib:g} of "
+        f"{device.name}"
     )

@@ -51,7 +51,7 @@ class ScalePoint:
         return float(self.plan["tokens_per_s_per_gpu"]) if self.plan else 0.0
 
     def bar(self) -> ScaleBar:
-        """What a token costs here."""
+        """The cost of a token here."""
         total = sum(self.parts.values())
         shares = {key: 1e6 / self.tokens * part / total for key, part in self.parts.items()}
         return ScaleBar(self.gpus, self.tokens, shares)
@@ -68,7 +68,7 @@ class Scaling:
 
     @property
     def planned(self) -> list[ScalePoint]:
-        """Those that have a plan."""
+        """The points that have a plan."""
         return [point for point in self.points if point.plan is not None]
 
     def efficiency(self, point: ScalePoint) -> float | None:
@@ -233,7 +233,7 @@ def losses_of(step: StepTimes) -> dict[str, float]:
     work = np.bincount(step.setup.owners, [s.t_f + s.fused for s in step.profile.stages])
     uneven = run.microbatches * float(work.max() - work.mean())
     sends = step.communication().get("pp")
-    links = min(sends.exposed, parts["bubble"]) if sends else 0.0
+    links = max(0.0, min(sends.exposed, parts["bubble"])) if sends else 0.0
     compute, bubble = parts.pop("compute"), parts.pop("bubble")
     return {
         "compute": compute - again - uneven,

@@ -60,7 +60,7 @@ def degree_curve() -> list[dict[str, float]]:
 
 
 def faults(curves: list[Curve], degrees: list[dict[str, float]]) -> Iterator[str]:
-    """Where the shape is not the published one: WeiPipe ahead on the most GPUs and losing least
+    """Points where the shape is not the published one: WeiPipe ahead on the most GPUs, losing least
     from the fewest on, 1F1B losing with every stage."""
     mine = {
         (curve["setup"], curve["scaling"]): curve["tokens"]

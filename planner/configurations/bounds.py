@@ -9,7 +9,7 @@ of ``predict`` every schedule keeps:
   stage, whose W ends the step at the earliest;
 * when the last stage has a microbatch, each rank holds what all of its stages keep of it;
 * a stage keeps a microbatch at least while it passes all later stages and comes back, so that a
-  rank's room times the span is at least what its stages keep times how long.
+  rank's room times the span is at least what its stages keep times how long; M_W while W runs.
 
 Where B and W are one op, the way back takes both.
 """
@@ -235,7 +235,9 @@ class _LayerSums:
         exposed = np.maximum(cluster.efficiency.exposed * averaging, averaging - work)
         own = float((ahead + work + exposed).max())
         way_back = float((ahead + both + behind).max() + w[0] + exposed[self._owners[0]])
-        occupied = self._ranks(self._held(splits) * _from_here(f + b)) * run.microbatches
+        held = self._held(splits)
+        late = np.minimum(held, self._stages(times.waiting)) * w
+        occupied = self._ranks(held * _from_here(f + b) + late) * run.microbatches
         left = np.maximum(room - self._kept(), 1.0)
         full = float((occupied / left + exposed).max())
         stepping = float(self._ranks(self._stages(ends.optimizer)).max())

@@ -63,7 +63,7 @@ class Ranking:
 
 
 @dataclass
-class Choice:
+class SpaceSearch:
     """A search of ``space`` for so many ``seconds``."""
 
     space: Space

@@ -216,7 +216,7 @@ class _Cutting:
         return found
 
     def piece(self, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> Piece:
-        """What computes ``outputs`` of ``inputs``."""
+        """The piece that computes ``outputs`` of ``inputs``."""
         calls = self._sorted(needed(outputs, set(inputs)))
         random = [n for n in self._order if draws(n) and n in self._forward]
         if any(n in calls for n in random):  # in F's order, all that F draws

@@ -21,7 +21,7 @@ from .arguments import Parts
 from .cut import Cut, Piece, cut, cut_again
 from .functions import Function, Take
 from .joint import UPDATES, Joint, Role, trace_joint
-from .levels.part import Parts as LevelParts
+from .levels.part import StageLevels
 from .liveness import most_within_b
 from .module_state import unchanged
 from .rewrites import without_tangents
@@ -114,7 +114,7 @@ class StageFunctions:
         self.results = len(self.cut.results)
         self._input_gradients = {v.key: n for n, v in joint.of(Role.INPUT_GRADIENT)}
         self.gradients_of = [int(k) for k in self._input_gradients]
-        self.levels = LevelParts(found, self._function, last=forward.last)
+        self.levels = StageLevels(found, self._function, last=forward.last)
 
     @classmethod
     def traced(

@@ -31,6 +31,8 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import checkpoint
 
+from ..fake_tensors import really
+
 Flat = Callable[..., Sequence[Tensor]]
 
 LOCK = RLock()  # tracing patches modules and torch for all threads of the process
@@ -158,7 +160,10 @@ def unseeded(own: Iterable[torch.Generator], *, alone: bool) -> Iterator[None]:
     try:
         started = [generator.manual_seed(_SEED).get_state() for generator in generators]
         yield
-        if not all(g.get_state().equal(s) for g, s in zip(generators, started, strict=True)):
+        with really():
+            pairs = zip(generators, started, strict=True)
+            same = all(generator.get_state().equal(state) for generator, state in pairs)
+        if not same:
             raise TraceError(_DRAWN)
     finally:
         for generator, state in zip(generators, before, strict=True):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from pipeloom.ir.errors import InputError
@@ -31,7 +32,7 @@ from ..stages.fsdp import ShardedStages
 from ..stages.store import Stage, stage_modules
 from ..stages.streamed_weights import StreamedStages
 from ..tensors.microbatches import Batch
-from ..transport import ReplicaFaults, ending_together, made_together
+from ..transport import GroupTransport, ReplicaFaults, ending_together, made_together
 from .agreement import CountAgreement
 from .forward_rounds import ForwardRounds
 from .in_place import AskedInPlace, StagesInPlace
@@ -431,6 +432,16 @@ class Pipeline:
         """The values that the ranks passed, in their order; all ranks call it."""
         with ending_together(self._transport):
             return self._transport.gather(value)
+
+    @property
+    def own_group(self) -> dist.ProcessGroup | None:
+        """The process group whose waits end where a rank fails; None of threads, or alone."""
+        return self._transport.group if isinstance(self._transport, GroupTransport) else None
+
+    def together(self) -> AbstractContextManager[None]:
+        """A context for collectives of the caller's: an exception within ends all ranks, which
+        raise it with the rank that it is of."""
+        return ending_together(self._transport)
 
     def marks(self) -> list[float]:
         """Start and end of each op of the last step, in turn: seconds on this rank's clock."""

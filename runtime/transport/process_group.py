@@ -102,15 +102,19 @@ class GroupTransport:
         return values
 
     def fail(self, fault: Fault, *, asks: bool) -> Fault:
-        first, store = fault, self.group.get_group_store()
+        first, store, answers = fault, self.group.get_group_store(), False
         with suppress(RuntimeError):  # the process that serves the store may be gone
             told = json.dumps(astuple(replace(fault, guess=asks)))
             found = store.compare_set("fault", "", told)
-            first = Fault(*json.loads(found)) if asks else fault
+            first, answers = Fault(*json.loads(found)) if asks else fault, True
         for transport in (self, *self._attached):
             transport.disconnect()
+        if asks and not answers:
+            lost = "the store of torch.distributed is lost: has rank 0 ended?"
+            return replace(fault, text=f"{fault.text}; {lost}")
         with suppress(RuntimeError):
-            missing = silent(store, "ended", self.rank, range(self.size)) if first.guess else []
+            calls = answers and first.guess
+            missing = silent(store, "ended", self.rank, range(self.size)) if calls else []
             names = f"rank {', '.join(map(str, missing))}" if missing else ""
             first = replace(first, text=first.text + no_answer(names), guess=False)
         return first

@@ -26,8 +26,6 @@ from ..core.schedule_cost import within_memory
 from ..core.stopping import OPS_A_SECOND, Budget
 from ..core.worker_threads import Pieces
 from .cp_sat_thread import CpSatThread
-from .general_interleaving import GeneralInterleaving
-from .general_interleaving import literals as general_literals
 from .interleaving import Interleaving
 
 LITERALS = 12_000  # open pairs of a model at most
@@ -88,8 +86,7 @@ def order_model(problem: Problem) -> MakeModel | None:
     if problem.profile.unlike or 3 * problem.stages * problem.microbatches > OPS:
         return None
     if linear is None:
-        few = general_literals(problem) <= LITERALS
-        return partial(GeneralInterleaving, problem) if few else None
+        return None  # of 1,400 small instances the general model refutes one optimum: decision 0015
     if not slots_limit_rate(linear) or literals(linear) > LITERALS:
         return None
     return partial(Interleaving, problem, linear)

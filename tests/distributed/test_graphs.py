@@ -14,9 +14,10 @@ import torch
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.launch.processes import launch
+from pipeloom.runtime.launch.threads import launch_local
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.solver.families import build_family
-from tests.distributed.cases import gradients, meshes, remat, weights
+from tests.distributed.cases import gradients, graphs, meshes, remat, weights
 from tests.distributed.test_meshes import TP
 from tests.distributed.test_weight_gradients import compiled, difference, expected
 from tests.support.models import TinyTransformer
@@ -41,6 +42,7 @@ def run(
     """On every rank of one launch."""
     found = gradients.run_cases(ACTIVATIONS)
     last = more() | {"refused": remat.refused(remats[-1][1])}
+    last |= graphs.run_cases([*graphs.OPTIONS, graphs.REPLICAS])
     return found, weights.run_cases(sends_weights), remat.run_cases(remats), last
 
 
@@ -104,6 +106,16 @@ def test_each_shape_is_traced_once() -> None:
         assert found["functions"] == [3, 3, 6, 6]
         (why,) = [found["remade"][found["rank"]]]
         assert "made again after the first step, for inputs of [3, " in why
+
+
+@pytest.mark.parametrize("name", [*graphs.OPTIONS, graphs.REPLICAS])
+def test_trained_as_with_modules(name: str) -> None:
+    assert [found[3][name] for found in outcomes().values()] == [[], []]
+
+
+def test_trained_on_thread_ranks_as_with_modules() -> None:
+    found = launch_local(graphs.run_cases, 2, ([*graphs.OPTIONS],))
+    assert [*found.values()] == [{name: [] for name in graphs.OPTIONS}] * 2
 
 
 def test_levels_of_another_model_are_refused_before_the_first_step() -> None:

@@ -1,5 +1,5 @@
-"""What a stage may keep from F to R: the lower convex hull of bytes held against time to compute
-again.
+"""The sets of values that a stage may keep from F to R: the lower convex hull of bytes held against
+time to compute again.
 
 Of each value of the forward two questions, each a node of a network (a: is it there after R? r:
 does R compute it?) and what the answers cost::
@@ -37,7 +37,7 @@ NEVER = 1 << 56
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class KeptValues:
     """One point of a front: the values that are ``kept``, in the graph's order, in so many bytes
     ``held``, and the counted ``time`` (:mod:`.call_costs`) of what is computed again."""
 
@@ -65,7 +65,7 @@ class Front:
         self._times = {node: self._time(node) for node in self._nodes}
         remade = made_of_parameters(cut.joint)
         self._sizes = {n: None if n in remade else _size(n) for n in self._nodes}
-        self._known: dict[tuple[int, ...], Choice] = {}
+        self._known: dict[tuple[int, ...], KeptValues] = {}
 
     @staticmethod
     def _time(node: fx.Node) -> int | None:
@@ -82,11 +82,11 @@ class Front:
         return sum(filter(None, self._times.values()))
 
     @cached_property
-    def _ends(self) -> tuple[Choice, Choice]:
+    def _ends(self) -> tuple[KeptValues, KeptValues]:
         """The choices that take least time, and hold least."""
         return self._cut(1, SCALE), self._cut(SCALE, 1)
 
-    def within(self, percent: int) -> Choice:
+    def within(self, percent: int) -> KeptValues:
         """The choice that takes least time of those that hold at most so many percent of what is
         held where nothing is computed again; the one that holds least where none does."""
         more, less = self._ends
@@ -104,7 +104,7 @@ class Front:
         """Percentages for :meth:`within`, at most ``count``, the largest first: those that bring
         the line through their choices, from all held to least held, nearest to the hull."""
         more, less = self._ends
-        lines, found = [(more, less)], list[Choice]()
+        lines, found = [(more, less)], list[KeptValues]()
         while len(found) < count:
             gaps = [(self._gap(a, b), i) for i, (a, b) in enumerate(lines)]
             gap, i = max(gaps, key=lambda pair: (pair[0], -pair[1]), default=(0.0, 0))
@@ -118,7 +118,7 @@ class Front:
         shares = {math.ceil(100 * choice.held / self.whole) for choice in kept if self.whole}
         return sorted(shares - {0, 100}, reverse=True)
 
-    def _gap(self, a: Choice, b: Choice) -> float:
+    def _gap(self, a: KeptValues, b: KeptValues) -> float:
         """The area between the line from ``a`` to ``b`` and the choice furthest below it, in that
         of the whole front."""
         between = self._below(a, b)
@@ -128,7 +128,7 @@ class Front:
         area = freed * (b.time - a.time) - more * (a.held - b.held)
         return area / max(1, self.whole * self.total)
 
-    def _below(self, a: Choice, b: Choice) -> Choice | None:
+    def _below(self, a: KeptValues, b: KeptValues) -> KeptValues | None:
         """The choice furthest below the line from ``a`` to ``b``, which holds less; None where none
         is."""
         bytes_scale, time_scale = self._scales
@@ -146,13 +146,13 @@ class Front:
         held = sum(filter(None, self._sizes.values()))
         return SCALE / max(1, held), SCALE / max(1, self.total)
 
-    def _cut(self, *weights: int) -> Choice:
+    def _cut(self, *weights: int) -> KeptValues:
         """The choice for which bytes and time, weighed so, are least."""
         if weights not in self._known:
             self._known[weights] = self._least(*weights)
         return self._known[weights]
 
-    def _least(self, of_bytes: int, of_time: int) -> Choice:
+    def _least(self, of_bytes: int, of_time: int) -> KeptValues:
         from ortools.graph.python.max_flow import SimpleMaxFlow
 
         flow = SimpleMaxFlow()
@@ -173,11 +173,11 @@ class Front:
         flow.solve(source, sink)
         return self._choice({*flow.get_source_side_min_cut()}, place.__getitem__)
 
-    def _choice(self, side: Collection[int], place: Callable[[fx.Node], int]) -> Choice:
+    def _choice(self, side: Collection[int], place: Callable[[fx.Node], int]) -> KeptValues:
         there = [node for node in self._nodes if place(node) in side]
         kept = tuple(node for node in there if place(node) + 1 not in side)
         again = [self._times[node] for node in there if place(node) + 1 in side]
-        return Choice(kept, nbytes(kept), sum(time or 0 for time in again))
+        return KeptValues(kept, nbytes(kept), sum(time or 0 for time in again))
 
 
 def _size(node: fx.Node) -> int | None:

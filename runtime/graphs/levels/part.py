@@ -20,17 +20,17 @@ from torch import fx
 from ..cut import Cut, Piece, cut_forward
 from ..functions import Function
 from ..joint import Role
-from .front import Choice, Front
+from .front import Front, KeptValues
 
 MakeFunction = Callable[[Piece, Sequence[fx.Node]], Function]
 
 
-class Part:
+class PartFunctions:
     """The functions of one level: ``forward`` gives results and what is kept, ``again`` takes the
     tensors of the microbatch and what was kept; ``held``: bytes of that."""
 
     def __init__(
-        self, cut: Cut, made: Sequence[fx.Node], choice: Choice, make: MakeFunction
+        self, cut: Cut, made: Sequence[fx.Node], choice: KeptValues, make: MakeFunction
     ) -> None:
         self._pieces = cut_forward(cut, choice.kept, made)
         self._make, self.held = make, choice.held
@@ -48,14 +48,14 @@ class Part:
         return self._make(piece, piece.outputs)
 
 
-class Parts:
+class StageLevels:
     """The levels of a stage; ``last``: it is the last one, whose loss R computes again."""
 
     def __init__(self, cut: Cut, make: MakeFunction, *, last: bool) -> None:
         self._cut, self._make = cut, make
         outputs = [node for node, _ in cut.joint.of(Role.OUTPUT)] if last else []
         self._made = [*outputs, *cut.saved]
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, PartFunctions] = {}
 
     @cached_property
     def front(self) -> Front:
@@ -70,10 +70,10 @@ class Parts:
         """The counted time of a level's R, relative to that of a whole forward."""
         return self.front.within(_percent(name)).time / max(1, self.front.total)
 
-    def __getitem__(self, name: str) -> Part:
+    def __getitem__(self, name: str) -> PartFunctions:
         if name not in self._parts:
             choice = self.front.within(_percent(name))
-            self._parts[name] = Part(self._cut, self._made, choice, self._make)
+            self._parts[name] = PartFunctions(self._cut, self._made, choice, self._make)
         return self._parts[name]
 
 

@@ -10,9 +10,11 @@ import pytest
 
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.formats import dump_profile, dump_schedule, parse_profile, parse_schedule
+from pipeloom.ir.formats.layered_profile_json import dump_layers, parse_layers
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.report.bars import memory_steps
 from pipeloom.solver.bounds import lower_bounds
 from pipeloom.solver.families import FAMILIES, build_family
 from pipeloom.solver.optimize import optimize
@@ -108,3 +110,25 @@ def test_lists_that_are_constant_are_numbers() -> None:
     assert (listed.microbatches, listed.unlike) == (5, False)
     assert replace(listed, microbatches=None) == parse_profile(_profile(2, numbers), "profile")
     assert parse_profile(dump_profile(listed), "again") == listed
+
+
+def test_layers_are_summed_microbatch_by_microbatch() -> None:
+    rng = np.random.default_rng(1)
+    layers = [_stage(rng, 3, whole=False) | {"name": f"layer {n}"} for n in range(4)]
+    document = _profile(2, []) | {"layers": layers}
+    del document["stages"]
+    profile = parse_layers(document, "profile")
+    assert parse_layers(dump_layers(profile), "again") == profile
+    first, second = profile.cut((0, 1)).stages
+    assert [one.t_f for one in first.each] == pytest.approx(layers[0]["t_f"])
+    sums = [sum(column) for column in zip(*(layer["m_b"] for layer in layers[1:]), strict=True)]
+    assert [one.m_b for one in second.each] == pytest.approx(sums)
+    assert second.m_b == pytest.approx(sum(sums) / 3)
+
+
+def test_memory_in_pictures_is_that_of_each_microbatch() -> None:
+    stages = [_stage(np.random.default_rng(s), 5, whole=False) for s in range(2)]
+    schedule = build_family("zb-h1", parse_profile(_profile(2, stages), "profile"), 5)
+    assert schedule.timing is not None
+    for rank, peak in enumerate(schedule.timing.peak_memory):
+        assert max(held for _, held in memory_steps(schedule, rank)) == pytest.approx(peak)

@@ -15,7 +15,7 @@ from pipeloom.ir.model.profile import WHOLE
 from pipeloom.runtime.executor.remat_ops import calls
 from pipeloom.runtime.executor.stage_runner import Cell
 from pipeloom.runtime.graphs.graph_runner import runner_kind
-from pipeloom.runtime.graphs.levels.part import Parts
+from pipeloom.runtime.graphs.levels.part import StageLevels
 from pipeloom.runtime.measure.activation_ledger import NoLedger
 from pipeloom.runtime.rank.options import StagesAs
 from tests.support.graph_runs import furthest, run, same, square
@@ -23,7 +23,7 @@ from tests.unit.runtime.graphs.levels.test_front import Counting
 from tests.unit.runtime.graphs.test_graph_runner import MODELS, X
 
 
-def levels(module: nn.Module, given: torch.Tensor) -> Parts:
+def levels(module: nn.Module, given: torch.Tensor) -> StageLevels:
     """Those of a module as a last stage."""
     runner = runner_kind("aten")(
         1, copy.deepcopy(module), memory=NoLedger(), last=True, loss=square, seed=torch.tensor(0.5)
@@ -31,7 +31,7 @@ def levels(module: nn.Module, given: torch.Tensor) -> Parts:
     cell = Cell(None)
     inputs = (given.clone().requires_grad_(given.is_floating_point()),)
     runner.prepare(cell, inputs)
-    found: Parts = cell.graphs.levels
+    found: StageLevels = cell.graphs.levels
     return found
 
 
