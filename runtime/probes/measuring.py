@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from pipeloom.ir.errors import InputError
@@ -17,6 +18,7 @@ from pipeloom.ir.model.profile import Level, Profile, StageProfile
 from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
 from ..transport import Transport, gather_early
+from ..transport.thread_rank import here
 from .held_bytes import HeldBytes
 from .host_probe import probe_host
 from .link_probe import LARGE, LinkSamples, link_of, links_of, probe_links
@@ -36,8 +38,17 @@ def check_view(view: str) -> None:
 def gathering(view: str, transport: Transport, timeout: float) -> Gather:
     """The gathering of what each process has: of ``all``, or of the transport's ranks alone."""
     if view == "all":
-        return partial(gather_early, group=None, seconds=timeout)
+        return partial(_gathered, seconds=timeout)
     return transport.gather
+
+
+def _gathered(value: Any, seconds: float) -> list[Any]:
+    """The values of all ranks or processes, objects too."""
+    if here() is not None or not dist.is_initialized():
+        return gather_early(value, None, seconds)
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 @dataclass(frozen=True, slots=True)
