@@ -17,6 +17,9 @@ been given back, by literals, are within the limit.
 has not run before it, a W with its B, takes no longer than the cost leaves (period: after the
 rank's first op; makespan: after 0).
 
+Where a BW takes less than its B and W, times are those of
+:func:`..core.relaxations.unfused`, a relaxation.
+
 There is no objective: a model is refuted, or any of its solutions is a schedule to begin from.
 
 Times are whole ticks, rounded down, sizes too, as in :mod:`.interleaving`: where the model has no
@@ -36,17 +39,18 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack
 from pipeloom.ir.model.problem import Objective, Problem
 
+from ..core.relaxations import unfused
 from ..core.tolerances import ROUNDING
 from .integer_time import Ticks
 from .interleaving import BITS
-from .rank_orders import BACKWARD, FORWARD, WEIGHT, OpClass, Pair, RankOrders
+from .rank_orders import BACKWARD, FORWARD, WEIGHT, OpClass, OpenOrders, Pair
 
 MEMORY_BITS = 40
 KINDS = (FORWARD, BACKWARD, WEIGHT)
 
 
 @dataclass
-class Sum:
+class LiteralSum:
     """A constant and literals with their weights."""
 
     constant: int = 0
@@ -73,7 +77,7 @@ def streams_of(problem: Problem) -> list[list[int]]:
     return list(found.values())
 
 
-def rank_orders(problem: Problem) -> list[RankOrders]:
+def rank_orders(problem: Problem) -> list[OpenOrders]:
     """The classes of each rank."""
     costs, streams = Costs.of(problem), streams_of(problem)
     amounts = [*costs.m_b.tolist(), *costs.m_w.tolist()]
@@ -87,7 +91,7 @@ def rank_orders(problem: Problem) -> list[RankOrders]:
             for stage in np.flatnonzero(problem.owner[:, stream[0]] == rank).tolist()
         )
         most = math.floor(limit * (1 + ROUNDING) * sizes.per_unit) if limit < math.inf else None
-        found.append(RankOrders(hosted, tuple(map(len, streams)), m_b, m_w, most))
+        found.append(OpenOrders(hosted, tuple(map(len, streams)), m_b, m_w, most))
     return found
 
 
@@ -100,7 +104,7 @@ class GeneralInterleaving:
     """The model of a problem, for schedules of cost ``low`` to ``high``."""
 
     def __init__(self, problem: Problem, low: float, high: float) -> None:
-        self.problem, self._costs = problem, Costs.of(problem)
+        self.problem, self._costs = problem, Costs.of(unfused(problem))
         self._streams = streams_of(problem)
         c = self._costs
         times = (c.durations[:3].ravel(), c.into_f.ravel(), c.into_b.ravel())
@@ -122,7 +126,7 @@ class GeneralInterleaving:
         self._first()
         for rank in rank_orders(problem):
             if rank.hosted:
-                _Rank(self, rank).constrain()
+                _RankConstraints(self, rank).constrain()
 
     def proves(self, bound: float) -> float:
         """The bound, in the profile's unit, that one on the model's cost proves."""
@@ -164,7 +168,7 @@ class GeneralInterleaving:
     def _delay(self, into: np.ndarray[tuple[int, ...], np.dtype[np.float64]], each: OpClass) -> int:
         return self.ticks.down(float(into[each.stage, self._streams[each.stream][0]]))
 
-    def begins(self, rank: RankOrders) -> cp_model.IntVar:
+    def begins(self, rank: OpenOrders) -> cp_model.IntVar:
         """No later than the rank's first op: an F of the lowest stage of a stream."""
         lowest = {n: stage for stage, n in reversed(rank.hosted)}
         firsts = [self.start(OpClass(FORWARD, stage, n), 0) for n, stage in lowest.items()]
@@ -190,10 +194,10 @@ class GeneralInterleaving:
         return tuple(pack(row[-1] for row in sorted(rank, key=lambda r: r[:-1])) for rank in rows)
 
 
-class _Rank:
+class _RankConstraints:
     """The constraints of one rank."""
 
-    def __init__(self, model: GeneralInterleaving, rank: RankOrders) -> None:
+    def __init__(self, model: GeneralInterleaving, rank: OpenOrders) -> None:
         self._model, self._cp, self._rank = model, model.cp, rank
         self._literals: dict[Pair, cp_model.IntVar] = {}
 
@@ -215,7 +219,7 @@ class _Rank:
         self._implications()
 
     def _known(self) -> None:
-        """What memory orders, which literals and sums take for granted."""
+        """Adds the orders that memory decides, which literals and sums take for granted."""
         for a, b in self._rank.pairs():
             apart = self._rank.ahead(a, b) + 1
             for i in range(apart, self._rank.counts[a.stream]):
@@ -256,7 +260,7 @@ class _Rank:
     def _memory(self, f: OpClass, k: int, limit: int) -> None:
         """The same twice: M_B's alone are often whole numbers of one size, which proves more."""
         rank = self._rank
-        chunks, held = Sum(rank.m_b[f.stage]), Sum(rank.m_b[f.stage])
+        chunks, held = LiteralSum(rank.m_b[f.stage]), LiteralSum(rank.m_b[f.stage])
         for each, j in rank.ops(FORWARD, BACKWARD):
             m_b, m_w = rank.m_b[each.stage], rank.m_w[each.stage]
             before, is_f = self._before(each, j, f, k), each.kind is FORWARD
@@ -269,7 +273,7 @@ class _Rank:
 
     def _span(self, each: OpClass, k: int, begins: cp_model.IntVar) -> None:
         """The ops before this one come after the rank's first, the others before the end."""
-        model, done, left = self._model, Sum(), Sum()
+        model, done, left = self._model, LiteralSum(), LiteralSum()
         for other, j in self._rank.ops(FORWARD, BACKWARD):
             takes = model.takes(other)
             after = takes

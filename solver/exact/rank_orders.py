@@ -41,7 +41,7 @@ class Pair(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RankOrders:
+class OpenOrders:
     """The rank's classes and what orders them.
 
     ``hosted``: (stage, stream), a stream's stages the lowest first; ``counts``: microbatches, by
@@ -97,8 +97,8 @@ class RankOrders:
         return [stage for stage, of in self.hosted if of == stream]
 
     def _held(self, stream: int, late: OpClass | None) -> list[tuple[int, int]]:
-        """What a microbatch holds during and after each place of the route, with no W left but
-        that of ``late``."""
+        """The memory that a microbatch holds during and after each place of the route, with no W
+        left but that of ``late``."""
         stages, held, found = self._stages(stream), 0, []
         for stage in stages:
             held += self.m_b[stage]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 import pytest
 
 from benchmarks.small_exact.instances import problem_of
@@ -56,6 +57,23 @@ def test_no_cost_of_a_schedule_is_refuted_and_most_just_below_are(kind: str, see
         refuted += asked(problem, least * (1 - 1e-3)).bound.value > 0
     assert known > len(seeds) / 4
     assert refuted > known / 2
+
+
+def test_the_first_op_of_a_rank_may_start_late() -> None:
+    """The best period is had where a rank's first op starts after its input has come."""
+    problem = problem_of("several stages a rank", 472)
+    assert asked(problem, 33.0 * (1 + 1e-6)).bound.value <= 33.0
+    assert asked(problem, 33.0 * (1 - 1e-3)).bound.value > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_two_copies_whose_bw_takes_less_than_b_and_w(seed: int) -> None:
+    times = np.random.default_rng(seed).uniform(1, 5, (2, 3)).tolist()
+    stages = tuple(StageProfile(f, b, w, 1.0, 0.5, t_bw=0.6 * (b + w)) for f, b, w in times)
+    problem = Problem(Profile(stages, 2, 0.5), 2, Placement.bidirectional(2), (2.0, 2.0))
+    assert not overlap_saves(problem)
+    least = exhaustive_optimum(problem)
+    assert asked(problem, least * (1 + 1e-6)).bound.value <= least * (1 + 1e-9)
 
 
 def a_v(objective: Objective = Objective.PERIOD) -> Problem:
