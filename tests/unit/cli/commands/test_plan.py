@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -88,3 +89,16 @@ def test_bad_input_is_one_line(pipeloom: Command, words: tuple[Any, ...], expect
     done = pipeloom(*WORDS, *words, *(() if "--time-limit" in words else ("--time-limit", 1)), "-q")
     assert done.code == 2
     assert expected in done.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("numbers", [("--gpus", 512), ("--scale", "512,1024")])
+def test_an_output_that_cannot_be_is_said_before_the_search(
+    pipeloom: Command, tmp_path: Path, numbers: tuple[str, Any]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    words = ("plan", "llama-3-405b", "--gpu", "H100", *numbers, "--global-batch", 1024)
+    began = monotonic()
+    done = pipeloom(*words, "--time-limit", 60, "-o", file)
+    assert monotonic() - began < 30
+    assert (done.code, done.err) == (2, f"pipeloom: --output: {file}: File exists\n")
