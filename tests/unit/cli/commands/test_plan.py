@@ -102,3 +102,36 @@ def test_an_output_that_cannot_be_is_said_before_the_search(
     done = pipeloom(*words, "--time-limit", 60, "-o", file)
     assert monotonic() - began < 30
     assert (done.code, done.err) == (2, f"pipeloom: --output: {file}: File exists\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "torchtitan", "megatron"),
+    [
+        (
+            {"ep": 4, "etp": 1, "sharding": "zero1"},
+            {
+                "--parallelism.data_parallel_shard_degree 4",
+                "--parallelism.fsdp_reshard_after_forward never",
+                "--parallelism.expert_parallel_degree 4",
+                "--parallelism.expert_tensor_parallel_degree 1",
+            },
+            {"--expert-model-parallel-size 4", "--expert-tensor-parallel-size 1", "--bf16"},
+        ),
+        (
+            {"ep": 1, "etp": 1, "sharding": "fsdp", "precision": "fp8"},
+            {
+                "--parallelism.fsdp_reshard_after_forward always",
+                "note: without ep torchtitan has etp 2, this plan has 1",
+            },
+            {"--expert-tensor-parallel-size 1", "--fp8-format hybrid", "--use-megatron-fsdp"},
+        ),
+    ],
+)
+def test_flags_of_other_systems_are_those_of_the_plan(
+    tmp_path: Path, given: dict[str, Any], torchtitan: set[str], megatron: set[str]
+) -> None:
+    run = {"gpus": 16, "global_batch": 32, "seq": 1024, "layers": 4, "tp": 2, "pp": 2, "dp": 4}
+    fixed = {"micro_batch": 1, "recompute": "none", "schedule": "1f1b"}
+    plan("mixtral-8x7b", "H100", **run, **fixed, **given, time_limit=5.0).write(tmp_path)
+    for file, flags in (("torchtitan.json", torchtitan), ("megatron.txt", megatron)):
+        assert flags <= {*(tmp_path / f"{file}.flags").read_text().splitlines()}
