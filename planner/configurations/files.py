@@ -58,12 +58,13 @@ def write_files(folder: Path, setup: Setup, schedule: Schedule) -> list[str]:
 
 
 def _with_layers(setup: Setup, schedule: Schedule) -> Schedule:
-    """The schedule, whose stages say which layers they have."""
+    """The schedule, whose stages say which layers they have, and which share a matrix."""
     numbers = count()
     layers = tuple(tuple(_layer(work, numbers) for work in works) for works in setup.work.stages)
     profile = schedule.problem.profile
     stages = tuple(replace(s, layers=own) for s, own in zip(profile.stages, layers, strict=True))
-    named = replace(profile, stages=stages, micro_batch=setup.run.micro_batch)
+    ends = ((0, len(stages) - 1),) if setup.model.tied and len(stages) > 1 else ()
+    named = replace(profile, stages=stages, micro_batch=setup.run.micro_batch, tied=ends)
     return replace(schedule, problem=replace(schedule.problem, profile=named))
 
 

@@ -135,3 +135,20 @@ def test_flags_of_other_systems_are_those_of_the_plan(
     plan("mixtral-8x7b", "H100", **run, **fixed, **given, time_limit=5.0).write(tmp_path)
     for file, flags in (("torchtitan.json", torchtitan), ("megatron.txt", megatron)):
         assert flags <= {*(tmp_path / f"{file}.flags").read_text().splitlines()}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_matrix_that_embedding_and_head_share_is_known_to_the_files(
+    pipeloom: Command, tmp_path: Path, tied: bool
+) -> None:
+    run = {"gpus": 2, "pp": 2, "global_batch": 4, "seq": 128, "schedule": "1f1b"}
+    found = plan(SMALL | {"tie_word_embeddings": tied}, "H100", **run, time_limit=5.0)
+    found.write(tmp_path)
+    profile = json.loads((tmp_path / "profile.json").read_text())
+    assert profile.get("tied", []) == ([[0, 1]] if tied else [])
+    untied = (
+        "--untie-embeddings-and-output-weights" in (tmp_path / "megatron.txt.flags").read_text()
+    )
+    assert untied != tied
+    assert pipeloom("verify", tmp_path / "schedule.json").code == 0
+    assert pipeloom("verify", tmp_path / "program.json").code == 0
