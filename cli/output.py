@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InputError, printable, standard_output
@@ -22,6 +23,19 @@ def check_output(args: argparse.Namespace) -> None:
         raise InputError("--output: expected a file together with --json, got - (standard output)")
     if args.output not in (None, "-"):
         check_writable(args.output)
+
+
+def check_folder(path: str | None, file: str) -> None:
+    """Makes the folder of ``--output``, and fails where ``file`` could not be written there."""
+    from pipeloom.ir.formats import check_writable
+
+    if path is None:
+        return
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--output: {path}: {error.strerror}") from None
+    check_writable(str(Path(path) / file))
 
 
 def print_json(answer: dict[str, Any]) -> None:

@@ -283,15 +283,19 @@ def _nothing(space: Space, ranking: Ranking) -> str:
     """How far the configuration that needs least memory is from fitting."""
     device = space.cluster.gpu
     where = f"{space.model.name} on {space.base.gpus} GPUs of {space.cluster.name}"
-    if ranking.lower_bound < inf:
+    if ranking.stopped:
         return f"{where}: no plan that fits was found in the time given: --time-limit"
     tried = [each for each in ranking.evaluated if each.tightest_gib < inf]
     least = [(each.tightest_gib, each.configuration.name) for each in tried] + ranking.too_large
     if not least:
         return f"{where}: nothing fits: memory: no schedule of what may be spread holds"
     size, name = min(least)
+    family = f", {space.family}," if space.family else ""
+    nothing, needs = ("nothing fits", "needs at least")
+    if ranking.lower_bound < inf:  # some schedule might
+        nothing, needs = ("nothing that was tried fits", "takes")
     return (
-        f"{where}: nothing fits: memory: {name} needs at least {size:.1f} GiB on the fullest "
+        f"{where}: {nothing}: memory: {name}{family} {needs} {size:.1f} GiB on the fullest "
         f"device, {size - device.memory_gib:.1f} more than the {device.memory_gib:g} of "
         f"{device.name}"
     )

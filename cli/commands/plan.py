@@ -13,7 +13,7 @@ from pipeloom.ir.errors import InputError
 from ..arguments import add_workers, example, scale, seconds
 from ..failures import say
 from ..inputs import typed
-from ..output import answer
+from ..output import answer, check_folder
 from ..progress import interruptible, watched
 from ..run_arguments import RUN_KEYS, add_run, run_options
 
@@ -72,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
     given = run_options(args) | ({} if args.gpu is None else {"gpu": args.gpu})
     names = (*RUN_KEYS, "gpu", "cluster", "time_limit", "output")
     with typed(*names), watched(args.quiet) as display, interruptible() as interrupt:
+        check_folder(args.output, "plan.json")
         found = plan(
             args.model,
             args.cluster,
@@ -108,6 +109,7 @@ def _run_scaling(args: argparse.Namespace) -> int:
         raise InputError("--global-batch: missing; expected a whole number >= 1")
     names = (*RUN_KEYS, "gpu", "cluster", "time_limit", "scale", "workers", "scheduler", "output")
     with typed(*names), watched(args.quiet) as display, interruptible() as interrupt:
+        check_folder(args.output, "scaling.json")
         found = scaling(
             args.model,
             args.cluster,

@@ -37,7 +37,7 @@ EXPANDED = 32
 TOGETHER = 8
 """Configurations that are evaluated at a time."""
 SEARCHING = 0.6
-"""Share of the time that goes to evaluation, at most; the rest is for schedules."""
+"""Share of the time after which schedules are looked for, whatever still waits for evaluation."""
 LEAST_SECONDS = 0.5
 HOPE = 1 / 3
 """Share of the gap to its bound that a schedule may still lose."""
@@ -90,8 +90,9 @@ class SpaceSearch:
         self._degrees = [*self._spreads()]
         heapify(self._degrees)
         spreads = len(self._degrees) + len(self._too_large)
-        self._evaluate()
-        self._improve()
+        for share in (SEARCHING, 1.0):
+            self._evaluate(share)
+            self._improve()
         found = sorted(self._found.values(), key=lambda each: (each.step_ms, each.lower_bound))
         return Ranking(
             found, self._least, self._bounded, spreads, sorted(self._too_large)[:8], self._over(1.0)
@@ -116,9 +117,9 @@ class SpaceSearch:
         self._too_large.append((bound.memory_gib, Configuration(run, "", False, ()).name))
         return False
 
-    def _evaluate(self) -> None:
-        """Until nothing that waits can win, or the time for this is over."""
-        while not self._over(SEARCHING):
+    def _evaluate(self, share: float) -> None:
+        """Until nothing that waits can win, or this share of the time is over."""
+        while not self._over(share):
             for run in self._next(self._degrees, EXPANDED):
                 self._bound(run)
             asked = self._next(self._questions, TOGETHER)

@@ -14,6 +14,7 @@ from pipeloom.ir.model.layers import Layer, LayerKind
 from pipeloom.ir.model.schedule import Schedule
 
 from ..exchange import export
+from ..models.precision import Precision
 from ..models.run import FULL, Sharding, TrainingRun
 from ..models.work import LayerWork, WorkKind
 from ..prediction.setup import Setup
@@ -57,12 +58,13 @@ def write_files(folder: Path, setup: Setup, schedule: Schedule) -> list[str]:
 
 
 def _with_layers(setup: Setup, schedule: Schedule) -> Schedule:
-    """The schedule, whose stages say which layers they have."""
+    """The schedule, whose stages say which layers they have, and which share a matrix."""
     numbers = count()
     layers = tuple(tuple(_layer(work, numbers) for work in works) for works in setup.work.stages)
     profile = schedule.problem.profile
     stages = tuple(replace(s, layers=own) for s, own in zip(profile.stages, layers, strict=True))
-    named = replace(profile, stages=stages, micro_batch=setup.run.micro_batch)
+    ends = ((0, len(stages) - 1),) if setup.model.tied and len(stages) > 1 else ()
+    named = replace(profile, stages=stages, micro_batch=setup.run.micro_batch, tied=ends)
     return replace(schedule, problem=replace(schedule.problem, profile=named))
 
 
@@ -75,36 +77,55 @@ def _layer(work: LayerWork, numbers: Iterator[int]) -> Layer:
 
 
 def _torchtitan(run: TrainingRun) -> list[str]:
-    shared = "shard" if run.sharding is Sharding.FSDP else "replicate"
+    """With ``never``, whole weights stay on each replica and states alone are divided."""
     levels = {frozenset[str](): "none", FULL: "full"}
+    divided = run.sharding is not Sharding.NONE or run.ep > 1
+    kept = "always" if run.sharding is Sharding.FSDP else "never"
     flags = [
         f"--parallelism.tensor_parallel_degree {run.tp}",
         f"--parallelism.context_parallel_degree {run.cp}",
-        f"--parallelism.data_parallel_{shared}_degree {run.dp}",
+        f"--parallelism.data_parallel_{'shard' if divided else 'replicate'}_degree {run.dp}",
+        *([f"--parallelism.fsdp_reshard_after_forward {kept}"] if divided else []),
         *([f"--parallelism.expert_parallel_degree {run.ep}"] if run.ep > 1 else []),
+        *([f"--parallelism.expert_tensor_parallel_degree {run.etp}"] if run.ep > 1 else []),
         f"--training.seq_len {run.seq}",
         f"--training.global_batch_size {run.global_batch}",
         f"--activation_checkpoint.mode {levels.get(run.recompute, 'selective')}",
     ]
-    if run.sharding in {Sharding.ZERO1, Sharding.ZERO2}:
-        flags.append(f"note: torchtitan has no {run.sharding.value}: replicas keep whole states")
+    if run.recompute not in levels and run.sharding is not Sharding.FSDP:
+        flags.append("note: torchtitan's selective recomputation is another than this plan's")
+    if run.pp == 1 and run.microbatches > 1 and run.sharding is Sharding.ZERO1:
+        flags.append("note: torchtitan scatters gradients after each microbatch, this plan once")
+    if run.ep == 1 and run.etp != run.tp:
+        flags.append(f"note: without ep torchtitan has etp {run.tp}, this plan has {run.etp}")
     return flags
 
 
 def _megatron(run: TrainingRun) -> list[str]:
+    experts = run.ep > 1 or run.etp != run.tp
     return [
         f"--tensor-model-parallel-size {run.tp}",
         *(["--sequence-parallel"] if run.sequence_parallel else []),
         f"--context-parallel-size {run.cp}",
-        *([f"--expert-model-parallel-size {run.ep}"] if run.ep > 1 else []),
-        *([f"--expert-tensor-parallel-size {run.etp}"] if run.ep > 1 else []),
+        *([f"--expert-model-parallel-size {run.ep}"] if experts else []),
+        *([f"--expert-tensor-parallel-size {run.etp}"] if experts else []),
         f"--seq-length {run.seq}",
         f"--global-batch-size {run.global_batch}",
+        *_NUMBERS[run.precision],
         *_SHARDED[run.sharding],
         *_recomputing(run),
     ]
 
 
+_NUMBERS = {
+    Precision.FP32: (),
+    Precision.BF16: ("--bf16",),
+    Precision.FP16: ("--fp16",),
+    Precision.FP8: ("--bf16", "--fp8-format hybrid"),
+    Precision.MXFP8: ("--bf16", "--fp8-format e4m3", "--fp8-recipe mxfp8"),
+    Precision.NVFP4: ("--bf16", "--fp4-format e2m1"),
+}
+"""Megatron's own default is fp32."""
 _SHARDED = {
     Sharding.NONE: (),
     Sharding.ZERO1: ("--use-distributed-optimizer",),

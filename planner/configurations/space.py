@@ -22,11 +22,11 @@ from pipeloom.solver.families import FAMILIES
 from ..clusters.cluster import Cluster
 from ..models.model import Model
 from ..models.reading import ModelLike, read_model
-from ..models.run import FULL, KEYS, SELECTIVE, Sharding, TrainingRun, plain_fields
+from ..models.run import FULL, KEYS, SELECTIVE, Sharding, TrainingRun, plain_fields, without_ends
 from ..models.run_faults import faults_of
 from ..models.run_values import RunValues
 from ..prediction.schedule_word import check_schedule
-from ..prediction.setup import Setup, check_precision, placement_of, usual
+from ..prediction.setup import Setup, check_precision, order_of, placement_of, usual
 
 Cut: TypeAlias = Callable[[TrainingRun], tuple[int, ...]]
 """Decoder layers of each stage of a run."""
@@ -107,6 +107,8 @@ class Space:
         for key in ("recompute", "sharding", "layers_per_stage"):
             if key in values:
                 fixed[key] = plain[key]
+        if "layers_per_stage" in fixed:
+            fixed["layers_per_stage"] = without_ends(plain["layers_per_stage"], plain["layers"])
         if "sequence_parallel" in values:
             fixed["sequence_parallel"] = values.flag("sequence_parallel", True)
         values.raise_faults()
@@ -121,8 +123,10 @@ class Space:
         lines = dict.fromkeys(self._faults())
         if lines:
             raise InputError(*lines)
-        if next(self.degrees(), None) is None:
-            fixed = ", ".join(f"{key} {value}" for key, value in self.fixed.items())
+        if not any(self._is_any(run) for run in self.degrees()):
+            fixed = ", ".join(f"{key} {_said(value)}" for key, value in self.fixed.items())
+            fixed += f", schedule {self.family}" * (self.family is not None)
+            fixed = fixed.removeprefix(", ")
             raise InputError(
                 f"gpus: expected a number over which {self.model.name} and a global_batch of "
                 f"{self.base.global_batch} can be spread"
@@ -130,8 +134,15 @@ class Space:
                 + f", got {self.base.gpus}"
             )
 
+    def _is_any(self, run: TrainingRun) -> bool:
+        """Whether the run of :meth:`degrees` has a configuration."""
+        found = self.configurations(run, lambda own: own.layers_by_stage)
+        return next(found, None) is not None
+
     def _faults(self) -> Iterator[str]:
         """Faults of what is fixed, whatever else is chosen."""
+        if self.family is not None:
+            yield from _faults_of_family(replace(self.base, pp=2, schedule=self.family))
         product = 1
         for key in ("tp", "pp", "cp", "dp"):
             product *= self.fixed.get(key, 1)
@@ -144,6 +155,11 @@ class Space:
         if self.base.global_batch % batch:
             words = f"a multiple of dp x micro_batch = {batch}"
             yield f"global_batch: expected {words}, got {self.base.global_batch}"
+        if counts := self.fixed.get("layers_per_stage"):
+            alone = replace(self.base, pp=len(counts), layers_per_stage=counts)
+            for line in faults_of(alone, self.model):
+                if line.startswith("layers_per_stage"):
+                    yield line
         degrees = {
             key: self.fixed[key] for key in ("tp", "pp", "vp", "cp", "ep") if key in self.fixed
         }
@@ -239,6 +255,22 @@ class Space:
 
     def _options(self, key: str, free: Any) -> Any:
         return (self.fixed[key],) if key in self.fixed else free
+
+
+def _faults_of_family(run: TrainingRun) -> list[str]:
+    """Whether its stages wander, or are updated more than once a step."""
+    try:
+        order_of(replace(run, global_batch=4, dp=1, micro_batch=1))
+    except InputError as error:
+        return [line for line in error.errors if "expected a family whose" in line]
+    return []
+
+
+def _said(value: Any) -> str:
+    """A value that is fixed, in words."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return "+".join(sorted(value)) or "none" if isinstance(value, frozenset) else str(value)
 
 
 def divisors(number: int) -> tuple[int, ...]:

@@ -225,7 +225,7 @@ def _with_degrees(run: TrainingRun, values: RunValues, model: Model) -> Training
         sequence_parallel=values.flag("sequence_parallel", run.tp > 1),
         schedule=schedule.lower(),
     )
-    return replace(run, layers_per_stage=_without_ends(run))
+    return replace(run, layers_per_stage=without_ends(run.layers_per_stage, run.layers))
 
 
 def _virtual(values: RunValues, run: TrainingRun) -> int:
@@ -236,11 +236,10 @@ def _virtual(values: RunValues, run: TrainingRun) -> int:
     return values.whole("vp", 1)
 
 
-def _without_ends(run: TrainingRun) -> tuple[int, ...] | None:
+def without_ends(given: tuple[int, ...] | None, layers: int) -> tuple[int, ...] | None:
     """``layers_per_stage`` of which the first counts the embedding and the last the head, as some
     systems do, without them."""
-    given = run.layers_per_stage
-    if given is None or sum(given) != run.layers + 2:
+    if given is None or sum(given) != layers + 2 or not (given[0] and given[-1]):
         return given
     counts = [*given]
     counts[0] -= 1

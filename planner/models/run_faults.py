@@ -74,7 +74,8 @@ def _faults_of_layers(run: TrainingRun, model: Model) -> Iterator[str]:
     elif len(run.layers_per_stage) != run.stages or sum(run.layers_per_stage) != run.layers:
         yield (
             f"layers_per_stage: expected {counted(run.stages, 'number')} that sum to {run.layers}, "
-            f"or {run.layers + 2} with embedding and head, got {list(run.layers_per_stage)}"
+            f"or {run.layers + 2} with embedding and head in the first and the last, got "
+            f"{list(run.layers_per_stage)}"
         )
     elif 0 in run.layers_per_stage[1:-1]:
         yield (

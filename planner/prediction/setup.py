@@ -132,8 +132,7 @@ class Setup:
     @property
     def order(self) -> OpOrder:
         """The order of ops that the run's family has for equal stages."""
-        run = self.run
-        return _order(run.schedule, run.pp, run.vp, run.microbatches)
+        return order_of(self.run)
 
     def order_for(self, profile: Profile) -> OpOrder:
         """The order of ops that the run's family has for the stages of ``profile``."""
@@ -219,6 +218,11 @@ def _named(family: str, chunks: int) -> str:
     several = {"interleaved-1f1b": chunks, "interleaved-1f1b-grouped": chunks, "looped-bfs": chunks}
     count = several.get(family) or (family == "wave" and chunks // 2)
     return f"{family}:{count}" if count else family
+
+
+def order_of(run: TrainingRun) -> OpOrder:
+    """The order of ops that the run's family has for equal stages. Raises InputError."""
+    return _order(run.schedule, run.pp, run.vp, run.microbatches)
 
 
 @lru_cache(maxsize=256)

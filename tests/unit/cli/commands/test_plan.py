@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -88,3 +89,66 @@ def test_bad_input_is_one_line(pipeloom: Command, words: tuple[Any, ...], expect
     done = pipeloom(*WORDS, *words, *(() if "--time-limit" in words else ("--time-limit", 1)), "-q")
     assert done.code == 2
     assert expected in done.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("numbers", [("--gpus", 512), ("--scale", "512,1024")])
+def test_an_output_that_cannot_be_is_said_before_the_search(
+    pipeloom: Command, tmp_path: Path, numbers: tuple[str, Any]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    words = ("plan", "llama-3-405b", "--gpu", "H100", *numbers, "--global-batch", 1024)
+    began = monotonic()
+    done = pipeloom(*words, "--time-limit", 60, "-o", file)
+    assert monotonic() - began < 30
+    assert (done.code, done.err) == (2, f"pipeloom: --output: {file}: File exists\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "torchtitan", "megatron"),
+    [
+        (
+            {"ep": 4, "etp": 1, "sharding": "zero1"},
+            {
+                "--parallelism.data_parallel_shard_degree 4",
+                "--parallelism.fsdp_reshard_after_forward never",
+                "--parallelism.expert_parallel_degree 4",
+                "--parallelism.expert_tensor_parallel_degree 1",
+            },
+            {"--expert-model-parallel-size 4", "--expert-tensor-parallel-size 1", "--bf16"},
+        ),
+        (
+            {"ep": 1, "etp": 1, "sharding": "fsdp", "precision": "fp8"},
+            {
+                "--parallelism.fsdp_reshard_after_forward always",
+                "note: without ep torchtitan has etp 2, this plan has 1",
+            },
+            {"--expert-tensor-parallel-size 1", "--fp8-format hybrid", "--use-megatron-fsdp"},
+        ),
+    ],
+)
+def test_flags_of_other_systems_are_those_of_the_plan(
+    tmp_path: Path, given: dict[str, Any], torchtitan: set[str], megatron: set[str]
+) -> None:
+    run = {"gpus": 16, "global_batch": 32, "seq": 1024, "layers": 4, "tp": 2, "pp": 2, "dp": 4}
+    fixed = {"micro_batch": 1, "recompute": "none", "schedule": "1f1b"}
+    plan("mixtral-8x7b", "H100", **run, **fixed, **given, time_limit=5.0).write(tmp_path)
+    for file, flags in (("torchtitan.json", torchtitan), ("megatron.txt", megatron)):
+        assert flags <= {*(tmp_path / f"{file}.flags").read_text().splitlines()}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_matrix_that_embedding_and_head_share_is_known_to_the_files(
+    pipeloom: Command, tmp_path: Path, tied: bool
+) -> None:
+    run = {"gpus": 2, "pp": 2, "global_batch": 4, "seq": 128, "schedule": "1f1b"}
+    found = plan(SMALL | {"tie_word_embeddings": tied}, "H100", **run, time_limit=5.0)
+    found.write(tmp_path)
+    profile = json.loads((tmp_path / "profile.json").read_text())
+    assert profile.get("tied", []) == ([[0, 1]] if tied else [])
+    untied = (
+        "--untie-embeddings-and-output-weights" in (tmp_path / "megatron.txt.flags").read_text()
+    )
+    assert untied != tied
+    assert pipeloom("verify", tmp_path / "schedule.json").code == 0
+    assert pipeloom("verify", tmp_path / "program.json").code == 0

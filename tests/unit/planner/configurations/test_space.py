@@ -80,3 +80,27 @@ def test_wrong_input_is_one_line(given: dict[str, Any], words: str) -> None:
         Space.of("llama-3-8b", preset("H100"), BATCH | given)
     assert len(caught.value.errors) == 1, caught.value.errors
     assert words in caught.value.errors[0]
+
+
+def test_a_cut_may_count_the_ends() -> None:
+    given: dict[str, Any] = {"pp": 2, "vp": 1, "micro_batch": 1, "recompute": "none", "tp": 4}
+    found = names("llama-3-8b", **given, layers_per_stage="17,17")
+    assert found == names("llama-3-8b", **given, layers_per_stage="16,16")
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"layers_per_stage": "0,34"}, "layers_per_stage: expected 2 numbers that sum to 32"),
+        ({"layers_per_stage": "10,10"}, "layers_per_stage: expected 2 numbers that sum to 32"),
+        ({"layers_per_stage": "20,0,12"}, "layers_per_stage: expected a layer in each stage"),
+        ({"layers_per_stage": "16,16", "pp": 4}, "with pp 4, layers_per_stage 16,16, got 8"),
+        ({"schedule": "dualpipe"}, "schedule: expected a family whose stages stay on one rank"),
+        ({"schedule": "zb-v", "pp": 1}, "with pp 1, schedule zb-v, got 8"),
+    ],
+)
+def test_what_no_configuration_has_is_not_a_lack_of_memory(
+    given: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(InputError, match=line):
+        Space.of("llama-3-8b", preset("H100"), BATCH | given)

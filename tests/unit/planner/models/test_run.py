@@ -71,6 +71,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"precision": "int3"}, "precision: expected one of fp32, bf16, fp16, fp8, mxfp8, nvfp4"),
     ({"sequence_parallel": "yes"}, "sequence_parallel: expected true or false, got 'yes'"),
     ({"sequence_parallel": True}, "sequence_parallel: expected false where tp is 1, got true"),
+    ({"pp": 2, "layers_per_stage": "0,82"}, "layers_per_stage: expected 2 numbers that sum to 80"),
     ({"pp": 2, "layers_per_stage": "40,41"}, "layers_per_stage: expected 2 numbers that sum to 80"),
     ({"layers": 81}, "layers: expected at most the model's 80, got 81"),
     ({"cp": 2, "attention": "unfused"}, "attention: expected flash where cp is 2, got unfused"),
