@@ -46,20 +46,25 @@ def main(arguments: list[str]) -> int:
     if (why := _apart()) is not None:
         print(f"chaos: skipped: {why}")
         return 0
-    chaos, broken, counts = Chaos(random.Random(options.seed)), [], Counter[str]()
+    chaos, counts = Chaos(random.Random(options.seed)), Counter[str]()
+    faults: list[str] = []
+    broken: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         trials = [Trial(name, make(), Path(folder, name)) for name, make in SCHEMES.items()]
         began = time.monotonic()
         number = 0
         while number < options.faults and time.monotonic() < began + 60 * options.minutes:
             trial, kind = trials[number % len(trials)], list(KINDS)[number // 4 % len(KINDS)]
-            found = chaos.disturb(trial, kind)
-            broken += [f"fault {number}, {trial.name}, {kind}: {line}" for line in found]
+            rank = chaos.random.randrange(RANKS)
+            found = chaos.disturb(trial, kind, rank)
+            fault = f"{number}, {trial.name}, {kind} (rank {rank})"
+            faults.append(fault)
+            broken += [f"fault {fault}: {line}" for line in found]
             counts[kind] += 1
-            print(f"{number} {trial.name} {kind}: {'; '.join(found) or 'as promised'}", flush=True)
+            print(f"{fault}: {'; '.join(found) or 'as promised'}", flush=True)
             number += 1
     result = {"seed": options.seed, "faults": dict(counts), "minutes": options.minutes}
-    result |= {"seconds": time.monotonic() - began, "broken": broken}
+    result |= {"seconds": time.monotonic() - began, "order": faults, "broken": broken}
     print(f"{number} faults, {len(broken)} promises broken")
     if options.record:
         print(f"recorded in {record(HERE, 'chaos', result)}")
@@ -194,8 +199,8 @@ class Chaos:
 
     random: random.Random
 
-    def disturb(self, trial: Trial, kind: str) -> list[str]:
-        """The promises that were broken, a line each."""
+    def disturb(self, trial: Trial, kind: str, rank: int) -> list[str]:
+        """The promises that were broken, a line each; ``rank``: where the fault is, if of one."""
         poisoned = trial.resumes_at() + 4 if kind == "poisoned" else None
         settings = trial.next()
         if poisoned is not None:
@@ -205,7 +210,7 @@ class Chaos:
             if kind != "killed early" and not run.begun(2):
                 return [f"did not start: {run.lines()}"]
             time.sleep(self.random.uniform(0.0, 0.5))
-            found = KINDS[kind](run, self.random.randrange(RANKS))
+            found = KINDS[kind](run, rank)
             losses = run.losses()
         found += _differing(losses, trial.losses, poisoned)
         litter = [path.name for path in Path(tempfile.gettempdir()).glob("pipeloom-*")]

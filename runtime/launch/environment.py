@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import tempfile
 
 import torch.distributed as dist
@@ -11,6 +12,8 @@ from pipeloom.ir.errors import InputError
 
 _SOCKET, _NAME = 107, 34
 """Bytes of a Unix socket's path at most, and those that multiprocessing adds to TMPDIR."""
+_FILES, _FILES_A_RANK = 48, 8
+"""Files that processes hold open, at least: four ranks fail at 32 and run at 80."""
 
 
 def world() -> tuple[int, int] | None:
@@ -47,4 +50,14 @@ def check_sockets() -> None:
         raise InputError(
             f"TMPDIR: expected a path of at most {most} bytes, as sockets are made there, got "
             f"{folder!r}"
+        )
+
+
+def check_open_files(ranks: int) -> None:
+    """Raises InputError where too few files may be open for the pipes and sockets of ``ranks``."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    least = _FILES + _FILES_A_RANK * ranks
+    if most != resource.RLIM_INFINITY and most < least:
+        raise InputError(
+            f"ulimit -n: expected at least {least} open files for {ranks} ranks, got {most}"
         )

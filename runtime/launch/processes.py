@@ -36,7 +36,7 @@ from pipeloom.ir.errors import InputError, PipeloomError, in_words
 from ..cuda import check_devices
 from ..errors import LaunchError
 from ..transport.waiting import waits_for_another
-from .environment import check_sockets, number, world
+from .environment import check_open_files, check_sockets, number, world
 
 LOOPBACK = "127.0.0.1"
 FROZEN = "pipeloom.runtime.launch.forked"  # the last
@@ -73,7 +73,7 @@ def launch(
     ``message_timeout`` any one message (seconds).
 
     Raises LaunchError where a spawned process fails, InputError where torchrun started another
-    number of processes, or this machine has too few GPUs.
+    number of processes, this machine has too few GPUs, or too few files may be open.
     """
     names = _Names(ranks, replicas)
     joined = world()
@@ -82,6 +82,7 @@ def launch(
         names.check(joined[1])
         return {joined[0]: _call(function, heard, backend, message_timeout)}
     check_sockets()
+    check_open_files(names.count)
     if backend == "nccl":
         check_devices(names.count)
     with _Workers(names, listener) as workers:

@@ -10,6 +10,7 @@ from typing import ClassVar, Self
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.cost.transfer_order import in_sending_order
 from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.formats.fields import MOST_PAIRS, MOST_STAGES
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
@@ -50,6 +51,12 @@ class Family(ABC):
     ) -> Problem:
         """The instance that this family solves. Raises InputError where there is none."""
         cut, placement = self.placed(profile)
+        most = max(1, min(MOST_STAGES, MOST_PAIRS // microbatches))
+        if cut.num_stages > most:
+            raise InputError(
+                f"{self.name}: expected at most {counted(most, 'stage')} for "
+                f"{counted(microbatches, 'microbatch')}, got {cut.num_stages}"
+            )
         problem = Problem(cut, microbatches, placement, cut.limit_from(memory_limit), objective)
         self._require(problem)
         return problem

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats.fields import MOST_STAGES
 from pipeloom.ir.formats.json_reader import is_count
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
@@ -71,6 +72,8 @@ def find_family(name: str) -> Family:
             f"family: expected {base}:{family.parameter}, {family.parameter} a whole number >= "
             f"{family.least}, got {name!r}"
         )
+    if number > MOST_STAGES:
+        raise InputError(f"family: expected {base}:{MOST_STAGES} at most, got {name!r}")
     return family.with_parameter(number)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import resource
 import tempfile
 
 import pytest
 
 from pipeloom.ir.errors import InputError
-from pipeloom.runtime.launch.environment import check_sockets, world
+from pipeloom.runtime.launch.environment import check_open_files, check_sockets, world
 
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
@@ -54,3 +55,11 @@ def test_a_folder_too_long_for_sockets_is_named(monkeypatch: pytest.MonkeyPatch)
         check_sockets()
     monkeypatch.setattr(tempfile, "tempdir", "/tmp/" + "x" * 60)
     check_sockets()
+
+
+def test_too_few_open_files_for_the_ranks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (24, 24))
+    with pytest.raises(InputError, match="ulimit -n: expected at least 80 open files for 4 ranks"):
+        check_open_files(4)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (80, 1024))
+    check_open_files(4)
