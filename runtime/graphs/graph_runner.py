@@ -285,7 +285,7 @@ class GraphRunner(StageRunner):
         with below_autograd():
             found = functions.levels[cell.level].forward([*given])
         self._hold(cell, functions, found[functions.results :])
-        cell.state = RandomState(devices_of(given))
+        cell.state = RandomState(devices_of(given), self.generators)
         self._pass_on(cell, functions, given, found[: functions.results])
 
     def _hold(self, cell: Cell, functions: StageFunctions, saved: list[Tensor]) -> None:

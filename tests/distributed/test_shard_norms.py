@@ -37,7 +37,8 @@ def test_shards_are_clipped_by_one_processs_norm(case: Case) -> None:
 def test_groups_that_are_missing_or_do_not_fit_are_told() -> None:
     for said in launch(refusals, 4, timeout=100, message_timeout=60).values():
         assert "processes [0, 2] and [1, 3] judge steps each by its own norm" in said["missing"]
-        assert said["with a loss scale"] == said["missing"]
+        same = (said[key].partition("norm_groups")[2] for key in ("missing", "with a loss scale"))
+        assert len({*same}) == 1  # whichever rank was first
         assert "expected processes of one rank in their pipelines" in said["of another rank"]
         assert "'*.gate': no parameter of any stage" in said["of no parameter"]
         assert "expected a pattern for 0.up.bias of stage 0" in said["forgotten"]

@@ -64,9 +64,9 @@ def outcomes() -> dict[int, tuple[list[str], float]]:
 def test_what_reduces_by_itself_is_refused_in_a_line_that_names_data_group(
     outcomes: dict[int, tuple[list[str], float]],
 ) -> None:
-    for process, (said, _) in outcomes.items():
-        for text, what in zip(said, WRAPS, strict=True):
-            assert text.startswith(f"stages[{process % RANKS}]: {what}")
+    for said, _ in outcomes.values():
+        for text, what in zip(said, WRAPS, strict=True):  # of whichever rank was first
+            assert any(f"stages[{rank}]: {what}" in text for rank in range(RANKS))
             assert "data_group" in text
             assert "\n" not in text
 

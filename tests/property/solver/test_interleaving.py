@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +18,7 @@ from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.linear_instance import LinearInstance
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.stopping import Budget
+from pipeloom.solver.exact.interleaving import Interleaving
 from pipeloom.solver.exact.target_bisection import ask, bisect
 from tests.property.solver.bounds.test_bounds import problems
 from tests.support.oracle import exhaustive_optimum
@@ -47,7 +50,7 @@ def assert_asks_right(problem: Problem) -> None:
             continue
         best = Incumbent(problem, Bound(0.0, "none", ""), SolveOptions(time_limit=60.0))
         best.offer(one_at_a_time(problem), "one-at-a-time")
-        answered = ask(best, linear, target, Budget(2.0), seed=0)
+        answered = ask(best, partial(Interleaving, problem, linear), target, Budget(2.0), seed=0)
         assert best.bound.value <= least * (1 + 1e-9)
         assert best.cost >= least * (1 - 1e-9)
         if answered and problem.objective is Objective.MAKESPAN:  # the model is exact
@@ -84,7 +87,7 @@ def test_three_slots_on_four_stages_are_solved_to_the_optimum() -> None:
     assert linear is not None
     best = Incumbent(problem, Bound(0.0, "none", ""), SolveOptions(time_limit=60.0))
     best.offer(one_at_a_time(problem), "one-at-a-time")
-    assert ask(best, linear, best.cost, Budget(60.0), seed=0)
+    assert ask(best, partial(Interleaving, problem, linear), best.cost, Budget(60.0), seed=0)
     assert best.closed
 
 
@@ -93,11 +96,9 @@ def test_amounts_that_are_no_decimals_are_solved_too() -> None:
     rng = np.random.default_rng(0)
     stages = tuple(StageProfile(*rng.uniform(0.5, 1.5, 3).tolist(), 1.0, 0.4) for _ in range(4))
     problem = Problem.linear(Profile(stages, 4, 0.123456789), 6, 2.0)
-    linear = LinearInstance.of(problem)
-    assert linear is not None
     best = Incumbent(problem, Bound(0.0, "none", ""), SolveOptions(time_limit=60.0))
     best.offer(one_at_a_time(problem), "one-at-a-time")
-    for _ in bisect(best, linear, seed=0):
+    for _ in bisect(best, seed=0):
         pass
     assert best.seconds < 30
     assert best.cost - best.bound.value <= 1e-5 * best.cost

@@ -170,7 +170,7 @@ def test_what_the_machine_lacks_is_no_bug_of_ours(
     pipeloom: Command, schedule: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lacking(error: Exception) -> str:
-        def fails(*_: object) -> None:
+        def fails(*_: object, **__: object) -> None:
             raise error
 
         monkeypatch.setattr("pipeloom.planner.verify.verify", fails)
