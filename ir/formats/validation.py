@@ -149,6 +149,8 @@ def _words(fault: ErrorDetails) -> str:
     if fault["type"] == "literal_error":
         choices: str = fault["ctx"]["expected"]
         return choices.replace("'", "")
+    if fault["type"] == "too_long":
+        return f"at most {fault['ctx']['max_length']} entries"
     return _WORDS.get(fault["type"], fault["msg"])
 
 

@@ -102,6 +102,10 @@ class StageProfile:
         """``change`` of the stage, or of it for every microbatch."""
         return StageProfile.of(tuple(map(change, self.each))) if self.each else change(self)
 
+    def of_some(self, microbatches: Sequence[int]) -> StageProfile:
+        """The stage of these microbatches alone."""
+        return StageProfile.of([self.each[j] for j in microbatches]) if self.each else self
+
     @property
     def all_levels(self) -> tuple[Level, ...]:
         """``levels``, or that of ``t_r`` and ``m_r``; empty where it cannot be recomputed."""

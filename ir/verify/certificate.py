@@ -66,12 +66,14 @@ def verify_certificate(schedule: dict[str, Any], document: object, where: str) -
 
 def _check(facts: Facts, certificate: CertificateDocument) -> None:
     claimed, bound = facts.report.lower_bound, Fraction(certificate.lower_bound)
+    if claimed is None:
+        raise NotProvenError("proves a lower bound, but the schedule claims none")
     if certificate.objective != facts.report.objective:
         raise NotProvenError(
             f"objective: expected the schedule's, {facts.report.objective}, got "
             f"{certificate.objective}"
         )
-    if claimed is not None and Fraction(claimed) > bound * (1 + CLAIM):
+    if Fraction(claimed) > bound * (1 + CLAIM):
         raise NotProvenError(
             f"lower_bound: expected the schedule's, {claimed:.9g}, got "
             f"{certificate.lower_bound:.9g}, which is less"
@@ -151,7 +153,7 @@ class LinearFacts:
         ranks = dict(sorted({(run.stage, run.rank) for run in facts.runs}))
         if alone and len(set(ranks.values())) < plan.stages:
             raise NotProvenError("argument: moments: expected one stage a rank")
-        if any(len(each) > 1 for each in facts.each):
+        if any(own != each[0] for each in facts.each for own in each):
             raise NotProvenError("argument: knows no microbatches that are unlike")
         every = [facts.at(s, 0) for s in range(plan.stages)]
         if any(map(_fusing_saves, every)):

@@ -67,19 +67,21 @@ def _part(problem: Problem, column: tuple[int, ...], microbatches: tuple[int, ..
     ranks = tuple(dict.fromkeys(column))
     limit = tuple(problem.memory_limit[rank] for rank in ranks)
     placement = Placement.of_stages(tuple(map(ranks.index, column)))
-    profile = _restricted(problem.profile, ranks)
+    profile = _restricted(problem.profile, ranks, microbatches)
     part = Problem(profile, len(microbatches), placement, limit, problem.objective)
     return SubPipeline(ranks, microbatches, part)
 
 
-def _restricted(profile: Profile, ranks: tuple[int, ...]) -> Profile:
-    """The profile of the same stages on ``ranks`` alone, no further apart than they are."""
+def _restricted(profile: Profile, ranks: tuple[int, ...], microbatches: tuple[int, ...]) -> Profile:
+    """The profile of the same stages on ``ranks`` alone, no further apart than they are, and of
+    ``microbatches`` alone."""
     t_comm = profile.t_comm
     if isinstance(t_comm, tuple):
         t_comm = tuple(tuple(t_comm[a][b] for b in ranks) for a in ranks)
     return replace(
         profile,
         ranks=len(ranks),
+        stages=tuple(stage.of_some(microbatches) for stage in profile.stages),
         t_comm=t_comm,
         links=None if profile.links is None else _links(profile.links, profile.ranks, ranks),
         memory_limit=_at_ranks(profile.memory_limit, ranks),

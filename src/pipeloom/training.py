@@ -132,9 +132,12 @@ def tune(
     with naming(where):
         check_tunable(loaded)
     chosen = RunSettings(steps=steps, progress=not quiet, **settings)
+    with naming(where):
+        check_levels(loaded, chosen.stages_as)
     problem = loaded.schedule.problem
     source = load_source(model) if isinstance(model, str) else model
     tied = as_planned(source, problem.profile).tied(problem.stages)
     ties = tuple(tuple(stage for stage, _ in group) for group in tied)
-    planner = Replanner(loaded, ties, time_limit, chosen.seed)
+    graphs = chosen.stages_as != "eager"
+    planner = Replanner(loaded, ties, time_limit, chosen.seed, graphs)
     return tune_program(loaded, model, chosen, every, planner, callbacks=callbacks)

@@ -10,6 +10,7 @@ import pytest
 import pipeloom
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_schedule
+from pipeloom.ir.formats.certificate import MOST_NODES
 from pipeloom.ir.verify.certificate import LinearFacts, verify_certificate
 from pipeloom.ir.verify.schedule_facts import read_facts
 from pipeloom.solver.certificate import Refutation
@@ -127,3 +128,29 @@ def test_stages_that_recompute_have_no_certificate() -> None:
     for stage in document["profile"]["stages"]:
         stage |= {"t_r": 1.0, "m_r": 0.1}
     assert "knows no stages with t_r" in verify_certificate(document, certificate, "c")[0]
+
+
+def test_lists_of_equal_numbers_are_proven_as_numbers_are() -> None:
+    answer, certificate = moments()
+    document = dump_schedule(answer.schedule)
+    for stage in document["profile"]["stages"]:
+        stage["t_f"] = [stage["t_f"]] * document["microbatches"]
+    assert verify_certificate(document, certificate, "certificate") == []
+    document["profile"]["stages"][0]["t_f"][0] *= 2
+    found = verify_certificate(document, certificate, "certificate")
+    assert found == ["argument: knows no microbatches that are unlike"]
+
+
+def test_a_schedule_without_a_bound_has_none_that_is_proven() -> None:
+    answer, certificate = moments()
+    document = dump_schedule(answer.schedule)
+    document["report"] |= {"lower_bound": None, "gap": None, "status": "feasible"}
+    found = verify_certificate(document, certificate, "certificate")
+    assert found == ["proves a lower bound, but the schedule claims none"]
+
+
+def test_too_many_nodes_are_said_in_plain_words() -> None:
+    answer, certificate = moments()
+    many = {"kind": "moments", "nodes": [{}] * (MOST_NODES + 1)}
+    with pytest.raises(InputError, match=r"nodes: expected at most 1000000 entries, got"):
+        faults(answer, certificate | {"argument": many})

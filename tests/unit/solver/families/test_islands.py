@@ -19,6 +19,8 @@ from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 from pipeloom.ir.model.transfers import owners
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.report.summaries import scope
+from pipeloom.solver.core.decomposition import parts_of
+from pipeloom.solver.families import build_family
 
 
 def test_weights_inside() -> None:
@@ -126,3 +128,14 @@ def test_words_say_what_travels_where() -> None:
     other = Placement.of_ops(Passing.MIXED, 4, np.array([[0, 1], [3, 2]]))
     found = scope(replace(problem, placement=other))
     assert found.startswith("the same placement, passing activations and weights")
+
+
+@pytest.mark.parametrize("name", ["activations-inside:2", "weights-inside:2"])
+def test_parts_have_the_numbers_of_their_own_microbatches(name: str) -> None:
+    each = [StageProfile(1.0 + j, 2.0 + j, 1.0, 1.0 + j, 0.5) for j in range(6)]
+    profile = Profile((StageProfile.of(each),) * 4, 4)
+    schedule = build_family(name, profile, 6)
+    assert verify_schedule(dump_schedule(schedule)) == []
+    for part in parts_of(schedule.problem):
+        own = [each[j] for j in part.microbatches]
+        assert list(part.problem.profile.stages[0].each) == own
