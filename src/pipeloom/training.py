@@ -22,6 +22,7 @@ from pipeloom.runtime.train.train import RunResult, run_program
 from pipeloom.runtime.train.tune import TuneResult, check_tunable, tune_program
 
 from .planner.inputs.documents import Document, naming, read_program
+from .planner.inputs.problem_setup import check_alike
 from .planner.measured.like import Like, with_times_of
 from .planner.tuning.replan import Replanner
 
