@@ -134,6 +134,7 @@ def tune(
     chosen = RunSettings(steps=steps, progress=not quiet, **settings)
     with naming(where):
         check_levels(loaded, chosen.stages_as)
+        check_alike(loaded.schedule.problem.profile, "schedule: profile: stages", "tune")
     problem = loaded.schedule.problem
     source = load_source(model) if isinstance(model, str) else model
     tied = as_planned(source, problem.profile).tied(problem.stages)
