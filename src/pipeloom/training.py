@@ -22,6 +22,7 @@ from pipeloom.runtime.train.train import RunResult, run_program
 from pipeloom.runtime.train.tune import TuneResult, check_tunable, tune_program
 
 from .planner.inputs.documents import Document, naming, read_program
+from .planner.inputs.problem_setup import check_alike
 from .planner.measured.like import Like, with_times_of
 from .planner.tuning.replan import Replanner
 
@@ -134,6 +135,7 @@ def tune(
     chosen = RunSettings(steps=steps, progress=not quiet, **settings)
     with naming(where):
         check_levels(loaded, chosen.stages_as)
+        check_alike(loaded.schedule.problem.profile, "schedule: profile: stages", "tune")
     problem = loaded.schedule.problem
     source = load_source(model) if isinstance(model, str) else model
     tied = as_planned(source, problem.profile).tied(problem.stages)

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+import pipeloom
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Level, Profile, StageProfile
 from pipeloom.planner.tuning.replan import Replanner
@@ -26,3 +28,10 @@ def test_a_part_of_a_forward_is_recomputed_by_graphs_alone(graphs: bool) -> None
     assert bool(found.schedule.parts_recomputed) is graphs
     whole = (replace(stage, levels=levels[1:]),) * 2
     assert graphs or found.schedule.problem.profile.stages[:2] == whole
+
+
+def test_unlike_microbatches_are_refused_before_training() -> None:
+    stage = StageProfile.of([StageProfile(1.0, 1.0, 1.0), StageProfile(2.0, 1.0, 1.0)])
+    program = compile_schedule(build_family("1f1b", Profile((stage,) * 2, 2), 2))
+    with pytest.raises(InputError, match="t_f: expected one number for tune, got a list"):
+        pipeloom.tune(program, "examples.gpt:small", steps=2)
