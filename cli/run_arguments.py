@@ -37,6 +37,16 @@ FLAGS = {
 RUN_KEYS = (*COUNTS, *WORDS, *FLAGS)
 
 
+def add_model_and_devices(parser: argparse.ArgumentParser) -> None:
+    """Adds the model, and the GPU or cluster that it runs on."""
+    parser.add_argument(
+        "model", metavar="MODEL", help="a preset's name, or a config.json of Hugging Face"
+    )
+    device = parser.add_mutually_exclusive_group()
+    device.add_argument("--gpu", metavar="NAME", help="such as H100: its usual cluster")
+    device.add_argument("--cluster", metavar="NAME|FILE", help="a preset's name, or a cluster file")
+
+
 def add_run(parser: argparse.ArgumentParser, *without: str) -> None:
     """Adds an option for each key of a run, but for ``without``."""
     group = parser.add_argument_group("the run")

@@ -9,18 +9,12 @@ from pipeloom.ir.units import amount
 
 from .label_layout import Box, along, around, place
 from .summaries import percent
-from .svg_elements import FAINT, MUTED, document, element, label, number, ticks
+from .svg_elements import FAINT, MUTED, STYLE, document, element, label, number, ticks
 
 WIDTH, HEIGHT = 900.0, 540.0
 LEFT, RIGHT, TOP, BOTTOM = 92.0, 190.0, 76.0, 70.0
 LINE, BOUND = "#2f6cb3", "#8a97a6"
 _FAMILY_COLOURS = ("#e39a2b", "#14846b", "#7656a4", "#c2416b", "#8c6d46", "#3f9fb5", "#6b8e23")
-
-STYLE = f"""
-text {{ font-size: 12px; }}
-.title {{ font-size: 17px; font-weight: 600; }}
-.muted {{ fill: {MUTED}; }}
-"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from .label_layout import Box, around, place
-from .svg_elements import FAINT, MUTED, document, element, label, number, ticks
+from .svg_elements import FAINT, MUTED, STYLE, document, element, label, number, ticks
 
 WIDTH, HEIGHT = 900.0, 540.0
 LEFT, RIGHT, TOP, BOTTOM = 92.0, 40.0, 76.0, 70.0
 BEST, OTHER, LIMIT = "#2f6cb3", "#8a97a6", "#c2416b"
 Axis: TypeAlias = Callable[[float], float]
-STYLE = f"""
-text {{ font-size: 12px; }}
-.title {{ font-size: 17px; font-weight: 600; }}
-.muted {{ fill: {MUTED}; }}
-"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,12 @@ from html import escape
 
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Helvetica Neue', 'DejaVu Sans', Arial, sans-serif"
 INK, MUTED, FAINT, PAPER = "#1d2733", "#66727f", "#d5dbe2", "#ffffff"
+STYLE = f"""
+text {{ font-size: 12px; }}
+.title {{ font-size: 17px; font-weight: 600; }}
+.muted {{ fill: {MUTED}; }}
+"""
+"""Of a chart's title, labels and muted words."""
 
 
 def number(value: float) -> str:

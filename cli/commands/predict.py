@@ -13,16 +13,11 @@ from typing import Any
 from ..arguments import example
 from ..inputs import typed
 from ..output import answer, check_output, finish
-from ..run_arguments import RUN_KEYS, add_run, run_options
+from ..run_arguments import RUN_KEYS, add_model_and_devices, add_run, run_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model", metavar="MODEL", help="a preset's name, or a config.json of Hugging Face"
-    )
-    device = parser.add_mutually_exclusive_group()
-    device.add_argument("--gpu", metavar="NAME", help="such as H100: its usual cluster")
-    device.add_argument("--cluster", metavar="NAME|FILE", help="a preset's name, or a cluster file")
+    add_model_and_devices(parser)
     parser.add_argument(
         "--measured",
         metavar="PROFILE",

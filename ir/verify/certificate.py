@@ -158,15 +158,16 @@ class LinearFacts:
         every = [facts.at(s, 0) for s in range(plan.stages)]
         if any(map(_fusing_saves, every)):
             raise NotProvenError("argument: knows no t_bw that is less than t_b + t_w")
+        f, b, w = zip(*map(_times, every), strict=True)
         limits = [facts.limit[ranks[s]] for s in range(plan.stages)]
         hops = [(ranks[s], ranks[s + 1], own.activation_bytes) for s, own in enumerate(every[:-1])]
         delay = facts.network.delay
         return cls(
             plan.microbatches,
             facts.report.objective == "makespan",
-            [_times(own)[0] for own in every],
-            [_times(own)[1] for own in every],
-            [_times(own)[2] for own in every],
+            f,
+            b,
+            w,
             [Fraction(own.m_b) for own in every],
             [Fraction(own.m_w) for own in every],
             [Fraction(limit) * (1 + MEMORY) if isfinite(limit) else None for limit in limits],

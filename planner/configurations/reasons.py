@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import inf
 from typing import Any
 
@@ -70,13 +70,7 @@ class OtherRate:
     lost: float
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "rate": self.rate,
-            "factor": self.factor,
-            "best": self.best,
-            "step_ms": self.step_ms,
-            "lost": self.lost,
-        }
+        return asdict(self)
 
 
 def other_rates(model: Model, cluster: Cluster, found: Sequence[Evaluated]) -> Iterator[OtherRate]:
