@@ -18,17 +18,16 @@ import time
 from ast import literal_eval
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import astuple, replace
 from typing import Any
 
 import torch.distributed as dist
 
-from ..errors import ExecutionError
 from .base import Fault
 from .faults import may_be_anothers
-from .roll_call import LONGEST_PAUSE, SHORTEST_PAUSE, no_answer, silent
+from .store import LONGEST_PAUSE, PATIENCE, SHORTEST_PAUSE, SLACK, Store, StoreLostError, no_answer
 from .thread_rank import here
 
 FAULT = "fault"
@@ -49,7 +48,7 @@ class Making:
     def __init__(self, group: dist.ProcessGroup | None, seconds: float) -> None:
         world = dist.group.WORLD
         assert world is not None
-        self.process, self._store = dist.get_rank(), world.get_group_store()
+        self.process, self._store = dist.get_rank(), Store(world, seconds)
         self._seconds = seconds
         self._members: list[int] = dist.get_process_group_ranks(group or world)
         self._everyone = tuple(range(dist.get_world_size()))
@@ -62,22 +61,24 @@ class Making:
 
         Raises ToldError for a fault of any process, and once the time is over."""
         members = tuple(processes) or self._everyone
+        self._store.allow(self._seconds + SLACK)
         self._meetings[members] += 1
         place = f"{self._key}/{hash(members)}/{self._meetings[members]}"
         self._store.set(f"{place}/{self.process}", repr(value))
         if self._store.add(place, 1) == len(members):
-            self._store.set(f"{place}/all", "")
+            self._store.set(f"{place}/all")
         self._wait(place, members)
-        return [literal_eval(self._store.get(f"{place}/{p}").decode()) for p in members]
+        return [literal_eval(self._store.get(f"{place}/{p}")) for p in members]
 
     def _wait(self, place: str, members: Sequence[int]) -> None:
         end, pause = time.monotonic() + self._seconds, SHORTEST_PAUSE
-        while not self._store.check([f"{place}/all"]):
-            told = self._store.check([f"{self._key}/{FAULT}"])
-            if told and not self._store.check([f"{place}/all"]):
+        while not self._store.has(f"{place}/all"):
+            told = self._store.has(f"{self._key}/{FAULT}")
+            if told and not self._store.has(f"{place}/all"):
                 raise ToldError(self._first(None))
             if time.monotonic() > end:
-                absent = [p for p in members if not self._store.check([f"{place}/{p}"])]
+                self._store.allow(PATIENCE)
+                absent = [p for p in members if not self._store.has(f"{place}/{p}")]
                 raise ToldError(self._first(self._absent(absent)))
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -91,6 +92,13 @@ class Making:
 
     def end(self, error: Exception) -> Exception:
         """The error to raise, instead of this rank's: that of the first that failed."""
+        self._store.allow(PATIENCE)
+        try:
+            return self._of_all(error)
+        finally:
+            self._store.leave(f"{self._key}/ended", self.process, self._everyone)
+
+    def _of_all(self, error: Exception) -> Exception:
         if isinstance(error, ToldError):
             first = error.fault
         else:
@@ -99,19 +107,23 @@ class Making:
             first = self._first(replace(own, rank=self.process))
             if getattr(error, "agreed", False) or (first.rank == self.process and not guess):
                 return error
-        missing: list[int] = []
-        if first.guess:
-            missing = silent(self._store, f"{self._key}/ended", self.process, self._everyone)
-        text = first.text + no_answer(self._names(missing) if missing else "")
-        culprit = missing[0] if missing else first.rank
-        return self._raised(replace(first, rank=culprit, text=text))
+        return self._raised(self._called(first) if first.guess else first)
+
+    def _called(self, fault: Fault) -> Fault:
+        """With the ranks that say nothing, the first of which it is then of."""
+        try:
+            missing = self._store.silent(f"{self._key}/ended", self.process, self._everyone)
+        except StoreLostError as lost:
+            return replace(fault, text=f"{fault.text}; {lost}")
+        text = fault.text + no_answer(self._names(missing) if missing else "")
+        return replace(fault, rank=missing[0] if missing else fault.rank, text=text)
 
     def _first(self, fault: Fault | None) -> Fault:
         """The fault that was told first, of all; ``rank`` is its process."""
         key = f"{self._key}/{FAULT}"
         if fault is None:
             return Fault(*json.loads(self._store.get(key)))
-        return Fault(*json.loads(self._store.compare_set(key, "", json.dumps(astuple(fault)))))
+        return Fault(*json.loads(self._store.first(key, json.dumps(astuple(fault)))))
 
     def _raised(self, fault: Fault) -> Exception:
         if fault.rank in self._members:
@@ -154,15 +166,10 @@ def made_together(group: dist.ProcessGroup | None, seconds: float) -> Iterator[N
 
 
 def _ended(making: Making | None, error: Exception) -> Exception:
-    with suppress(RuntimeError):  # the process that serves the store may be gone
-        if making is not None:
-            return making.end(error)
-    if not isinstance(error, ToldError) and not may_be_anothers(error):
-        return error
-    return ExecutionError(
-        "the store of torch.distributed is lost where all ranks make their Pipeline: has the "
-        "process that serves it, rank 0, ended?"
-    )
+    try:
+        return error if making is None else making.end(error)
+    except StoreLostError as lost:
+        return lost if isinstance(error, ToldError) or may_be_anothers(error) else error
 
 
 def gather_early(value: Any, group: dist.ProcessGroup | None, seconds: float) -> list[Any]:
