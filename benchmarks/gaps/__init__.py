@@ -44,6 +44,8 @@ def main(arguments: list[str]) -> int:
     print("\n".join([*missed, *worse(cells, name), *wrong]))
     if options.record:
         settings = {"seed": options.seed, **_limit(options)}
+        if options.work is not None:  # the clock of a busy machine says nothing
+            cells = [{**cell, "seconds": None} for cell in cells]
         print(f"recorded in {record(HERE, name, {**settings, 'cells': cells}).name}")
     return int(bool(missed or wrong))
 
