@@ -133,7 +133,7 @@ def add_solver(
     )
     parser.add_argument(
         "--solver",
-        choices=["auto", "cp-sat", "milp", "heuristic"],
+        choices=["auto", "cp-sat", "milp", "highs", "heuristic"],
         default="auto",
         help="auto (the default) runs search, bounds and cp-sat side by side",
     )
