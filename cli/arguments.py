@@ -158,15 +158,17 @@ def add_solver(
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
 
 
-def add_workers(parser: argparse._ActionsContainer, what: str) -> None:
+def add_workers(
+    parser: argparse._ActionsContainer, what: str, usual: str = "one for every two cores"
+) -> None:
     """Adds where ``what`` is solved side by side."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--workers",
         metavar="N",
         type=workers,
-        help=f"processes that solve {what} side by side and share the cores; one for every two "
-        "cores by default, with 1 this process",
+        help=f"processes that solve {what} side by side and share the cores; {usual} by default, "
+        "with 1 this process",
     )
     where.add_argument(
         "--scheduler",
