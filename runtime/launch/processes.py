@@ -34,7 +34,7 @@ from pipeloom.ir.errors import InputError, PipeloomError, in_words
 
 from ..cuda import check_devices
 from ..errors import LaunchError
-from ..transport.store import meet
+from ..transport.making import meet
 from ..transport.waiting import waits_for_another
 from .environment import check_open_files, check_sockets, number, world
 

@@ -14,20 +14,33 @@ is run.
 from __future__ import annotations
 
 import json
+import os
 import time
 from ast import literal_eval
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import astuple, replace
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
 
 from .base import Fault
 from .faults import may_be_anothers
-from .store import LONGEST_PAUSE, PATIENCE, SHORTEST_PAUSE, SLACK, Store, StoreLostError, no_answer
+from .store import (
+    LONGEST_PAUSE,
+    PATIENCE,
+    SHORTEST_PAUSE,
+    SLACK,
+    Store,
+    StoreLostError,
+    no_answer,
+    rendezvous,
+    within,
+)
 from .thread_rank import here
 
 FAULT = "fault"
@@ -42,19 +55,37 @@ class ToldError(Exception):
 
 
 class Making:
-    """One rank's part in making a pipeline, of which each process of ``torch.distributed`` makes
-    its own at the same time; ``group``: those whose ranks are the program's."""
+    """One rank's part in making something, of which each process makes its own at the same time;
+    ``members``: the processes whose ranks are the program's, ``place``: where they all are then."""
 
-    def __init__(self, group: dist.ProcessGroup | None, seconds: float) -> None:
-        world = dist.group.WORLD
-        assert world is not None
-        self.process, self._store = dist.get_rank(), Store(world, seconds)
-        self._seconds = seconds
-        self._members: list[int] = dist.get_process_group_ranks(group or world)
-        self._everyone = tuple(range(dist.get_world_size()))
+    def __init__(
+        self, store: Store, process: int, size: int, members: Sequence[int], seconds: float
+    ) -> None:
+        self.process, self._store, self._seconds = process, store, seconds
+        self._members, self._everyone = list(members), tuple(range(size))
+        self.place = "make their Pipeline"
         number = self._store.add(f"pipeloom/made by {self.process}", 1)
         self._key = f"pipeloom/{number}"
         self._meetings: Counter[tuple[int, ...]] = Counter()
+
+    @classmethod
+    def of_pipeline(cls, group: dist.ProcessGroup | None, seconds: float) -> Making:
+        """With the ranks of ``group``, by default those of ``torch.distributed``."""
+        world = dist.group.WORLD
+        assert world is not None
+        members = dist.get_process_group_ranks(group or world)
+        store = Store(world.get_group_store(), seconds)
+        return cls(store, dist.get_rank(), dist.get_world_size(), members, seconds)
+
+    @classmethod
+    def of_start(cls, seconds: float) -> Making:
+        """With the ranks that torchrun's variables, or others of these names, tell of."""
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        made = cls(
+            Store(rendezvous(rank, size, seconds), seconds), rank, size, range(size), seconds
+        )
+        made.place = "start"
+        return made
 
     def exchange(self, value: Any, processes: Sequence[int] = ()) -> list[Any]:
         """The literals that ``processes`` (by default all) passed, in their order; each calls it.
@@ -85,10 +116,20 @@ class Making:
 
     def _absent(self, processes: Sequence[int]) -> Fault:
         text = (
-            f"{self._names(processes)}: not there where all ranks make their Pipeline, waited at "
-            f"most {self._seconds:g} s"
+            f"{self._names(processes)}: not there where all ranks {self.place}, waited at most "
+            f"{self._seconds:g} s"
         )
         return Fault(self.process if not processes else processes[0], "", text)
+
+    def initialise(self, backend: str) -> None:
+        """Makes the process group of all."""
+        dist.init_process_group(
+            backend,
+            store=self._store.whole,
+            rank=self.process,
+            world_size=len(self._everyone),
+            timeout=timedelta(seconds=self._seconds),
+        )
 
     def end(self, error: Exception) -> Exception:
         """The error to raise, instead of this rank's: that of the first that failed."""
@@ -150,11 +191,25 @@ def made_together(group: dist.ProcessGroup | None, seconds: float) -> Iterator[N
     if here() is not None or not dist.is_initialized():
         yield
         return
+    with _together(partial(Making.of_pipeline, group, seconds)):
+        yield
+
+
+def meet(backend: str, seconds: float) -> None:
+    """Initialises ``torch.distributed``, which all processes do. Raises ExecutionError that names
+    those which do not come within ``seconds``."""
+    with _together(partial(Making.of_start, seconds)) as making:
+        making.exchange(None)
+        within(seconds + SLACK, partial(making.initialise, backend))
+
+
+@contextmanager
+def _together(make: Callable[[], Making]) -> Iterator[Making]:
     making, before = None, _UNDER_WAY.get()
     try:
-        making = Making(group, seconds)
+        making = make()
         _UNDER_WAY.set(making)
-        yield
+        yield making
         making.exchange(None)
     except Exception as error:
         raised = _ended(making, error)
@@ -181,5 +236,5 @@ def gather_early(value: Any, group: dist.ProcessGroup | None, seconds: float) ->
         return place.hub.exchange("early", place.rank, members, value, seconds)
     if not dist.is_initialized():
         return [value]
-    making = _UNDER_WAY.get() or Making(group, seconds)
+    making = _UNDER_WAY.get() or Making.of_pipeline(group, seconds)
     return making.exchange(value, dist.get_process_group_ranks(group or dist.group.WORLD))

@@ -99,7 +99,8 @@ class GroupTransport:
         return values
 
     def fail(self, fault: Fault, *, asks: bool) -> Fault:
-        store, told = Store(self.group, PATIENCE), json.dumps(astuple(replace(fault, guess=asks)))
+        store = Store(self.group.get_group_store(), PATIENCE)
+        told = json.dumps(astuple(replace(fault, guess=asks)))
         try:
             found = Fault(*json.loads(store.first("fault", told)))
             first, lost = found if asks else fault, ""

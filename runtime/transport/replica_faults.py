@@ -35,7 +35,7 @@ class ReplicaFaults:
     def __init__(self, group: dist.ProcessGroup, seconds: float) -> None:
         own = f"fault of {uuid4().hex}"  # other pipelines of the group have others
         self._key = gather_early(own, group, seconds)[0]
-        self._store, self._replica = Store(group, seconds), group.rank()
+        self._store, self._replica = Store(group.get_group_store(), seconds), group.rank()
 
     def publish(self, fault: Fault) -> None:
         """Tells the other replicas, unless another fault was told before."""

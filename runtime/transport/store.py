@@ -18,14 +18,17 @@ from threading import Thread
 from typing import Any, TypeVar
 
 import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import Store as TorchStore
+from torch.distributed.rendezvous import rendezvous as torchs_rendezvous
 
 from ..errors import ExecutionError
+from .base import in_short
 
 PATIENCE = 1.0  # seconds in which a rank that waited says that its wait has ended
 LINGER = 0.5  # seconds that the rank which serves the store stays for the others at most
 SLACK = 0.5  # seconds that torch's calls with a timeout may take beyond it
 SHORTEST_PAUSE, LONGEST_PAUSE = 1e-3, 0.05  # seconds between two looks
-_MEETING = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _Found = TypeVar("_Found")
 _left: list[Thread] = []  # the last call that was left behind: until it ends torch makes no other
 
@@ -72,25 +75,34 @@ def new_group(
     return group if isinstance(group, dist.ProcessGroup) else None
 
 
-def meet(backend: str, seconds: float) -> None:
-    """Initialises ``torch.distributed``, as all processes do. Raises ExecutionError where they do
-    not meet within ``seconds``."""
-    make = partial(dist.init_process_group, backend, timeout=timedelta(seconds=seconds))
+def rendezvous(rank: int, size: int, seconds: float) -> TorchStore:
+    """The store that torchrun's variables tell of, served by rank 0 where nobody else does; torch's
+    own call waits there for all ranks, without a word of who is missing."""
+    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    patience = timedelta(seconds=seconds)
+    make: Callable[[], TorchStore]
+    if _a_rank_serves():
+        make = partial(TCPStore, *place, size, rank == 0, patience, wait_for_workers=False)
+    else:
+        make = partial(_served, patience)
     try:
-        within(seconds + SLACK, make)
-    except (dist.DistError, StoreLostError) as error:
-        size, *place = (os.environ.get(name) for name in _MEETING)
-        raise ExecutionError(
-            f"{size} ranks did not meet within {seconds:g} s at {':'.join(map(str, place))}, "
-            f"which {_server()} serves"
-        ) from error
+        return within(seconds + SLACK, make)
+    except dist.DistError as error:
+        why = in_short(str(error)).partition("\n")[0]
+        raise ExecutionError(f"the store at {place[0]}:{place[1]}: {why}") from error
+
+
+def _served(patience: timedelta) -> TorchStore:
+    store: TorchStore
+    store, _, _ = next(torchs_rendezvous("env://", timeout=patience))
+    return store
 
 
 class Store:
-    """The store of a group, whose calls raise StoreLostError at the end of the time allowed."""
+    """A store, ``whole``, whose calls raise StoreLostError at the end of the time allowed."""
 
-    def __init__(self, group: dist.ProcessGroup, seconds: float) -> None:
-        self._store = group.get_group_store()
+    def __init__(self, store: TorchStore, seconds: float) -> None:
+        self.whole = store
         self.allow(seconds)
 
     def allow(self, seconds: float) -> None:
@@ -98,21 +110,21 @@ class Store:
         self._end = time.monotonic() + seconds
 
     def set(self, key: str, value: str = "") -> None:
-        self._ask(self._store.set, key, value)
+        self._ask(self.whole.set, key, value)
 
     def get(self, key: str) -> str:
-        found: bytes = self._ask(self._store.get, key)
+        found: bytes = self._ask(self.whole.get, key)
         return found.decode()
 
     def add(self, key: str, amount: int) -> int:
-        return self._ask(self._store.add, key, amount)
+        return self._ask(self.whole.add, key, amount)
 
     def has(self, key: str) -> bool:
-        return self._ask(self._store.check, [key])
+        return self._ask(self.whole.check, [key])
 
     def first(self, key: str, value: str) -> str:
         """The value of ``key``, which is this one where nobody has set it before."""
-        found: bytes = self._ask(self._store.compare_set, key, "", value)
+        found: bytes = self._ask(self.whole.compare_set, key, "", value)
         return found.decode()
 
     def _ask(self, call: Callable[..., _Found], *args: Any) -> _Found:
@@ -133,7 +145,7 @@ class Store:
         self.allow(PATIENCE)
         with suppress(StoreLostError):
             self.set(f"{key}/left/{rank}")
-            if _a_rank_serves() and dist.get_rank() == 0:
+            if _a_rank_serves() and _number() == 0:
                 self._missing(f"{key}/left", ranks, LINGER)
 
     def _missing(self, key: str, ranks: Sequence[int], seconds: float) -> list[int]:
@@ -149,6 +161,10 @@ class Store:
 def _a_rank_serves() -> bool:
     """Whether rank 0 serves the store, not what started the ranks, as torchrun says of itself."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+
+
+def _number() -> int:
+    return dist.get_rank() if dist.is_initialized() else int(os.environ["RANK"])
 
 
 def _server() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from pipeloom.runtime.errors import ExecutionError
 from pipeloom.runtime.launch.processes import launch
-from pipeloom.runtime.transport import store
+from pipeloom.runtime.transport import making, store
 from tests.distributed.cases.failures import RANKS
 from tests.distributed.cases.store import MOMENTS, stopped_server
 
@@ -28,16 +29,20 @@ def test_a_rank_0_that_is_stopped_is_named_by_all_in_time(tmp_path: Path) -> Non
             assert seconds < PATIENCE + 1.5, (moment.__name__, rank)
 
 
-def test_ranks_that_do_not_meet_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 of two, the other one of which never comes."""
-    torchrun = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    for name, value in torchrun.items():
-        monkeypatch.setenv(name, value)
-    began = time.monotonic()
-    line = r"^2 ranks did not meet within 1 s at 127.0.0.1:0, which rank 0 serves$"
-    with pytest.raises(ExecutionError, match=line):
-        store.meet("gloo", 1.0)
-    assert time.monotonic() - began < 2.5
+def test_ranks_that_do_not_start_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 of two, the other one of which never comes; then rank 1, without who serves."""
+    environment = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    lines = (r"^rank 1: not there where all ranks start, waited at most 1 s$", SERVER)
+    for rank, line in enumerate(lines):
+        for name, value in {"RANK": str(rank), **environment}.items():
+            monkeypatch.setenv(name, value)
+        began = time.monotonic()
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            if rank == 1:
+                monkeypatch.setenv("MASTER_PORT", str(silent.getsockname()[1]))
+            with pytest.raises(ExecutionError, match=line):
+                making.meet("gloo", 1.0)
+        assert time.monotonic() - began < 3.0
 
 
 def test_a_call_without_an_answer_is_given_up_and_the_next_at_once() -> None:

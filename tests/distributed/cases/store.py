@@ -14,7 +14,7 @@ from torch import nn
 
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.transport import process_group
-from pipeloom.runtime.transport.store import meet
+from pipeloom.runtime.transport.making import meet
 from tests.distributed.cases.failures import RANKS, Doing, made, squared, step
 
 
