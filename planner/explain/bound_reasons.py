@@ -23,6 +23,8 @@ from pipeloom.solver.core.tolerances import ROUNDING
 SEARCHED: Mapping[str, str] = {
     "relaxation": "a small MILP over the moments that every stage has (its first B, last F, last "
     "B)",
+    "rank-moments": "a small MILP over the moments that every rank has (its first B, last F, last "
+    "B)",
     "crossings-search": "a search over where microbatches on their way up and down meet",
     "interleaving": "a search over which F's run before which B's, W's included",
     "enumeration": "a search over all orders",

@@ -45,7 +45,7 @@ _PRIMAL = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class MilpLimits:
-    """What a MILP solver keeps: time, nodes (None: any number), a seed and its tolerances."""
+    """Limits on seconds and nodes (None: any number), the seed and the tolerances of a solve."""
 
     seconds: float
     nodes: int | None
