@@ -1,4 +1,4 @@
-"""What a schedule costs where op times vary: its fixed order, simulated on many samples at once.
+"""A schedule where op times vary: its fixed order, simulated on many samples at once.
 
 By default the time of each op is drawn by itself, from a log-normal distribution whose mean is the
 profile's time and whose relative standard deviation is the stage's spread. Delays, transfers and
@@ -36,7 +36,7 @@ ROWS = np.array([0, 1, 2, 1, 3, -1, -1])
 
 
 class Ratios(Protocol):
-    """Where op times come from."""
+    """The source of sampled op times."""
 
     def draw(self, problem: Problem, samples: int, rng: np.random.Generator) -> FloatArray:
         """Sampled times over those of the profile, by :data:`KINDS`, shape (4, S, M, samples)."""

@@ -40,7 +40,7 @@ class MeasuredRatios:
     fused: tuple[bool, ...]
 
     def draw(self, problem: Problem, samples: int, rng: np.random.Generator) -> FloatArray:
-        """As :class:`pipeloom.ir.cost.spread.Ratios`. Raises InputError for other stages."""
+        """The ratios of samples to the profile's times. Raises InputError for other stages."""
         steps, kinds, stages, places = self.times.shape
         if stages != problem.stages:
             raise InputError(
