@@ -55,7 +55,8 @@ class Packing:
     ``lengths``: tokens of each sequence. ``replicas``: of each its microbatches, and of these the
     sequences by their places in ``lengths``. ``costs``: milliseconds of each replica's schedule, by
     the objective. ``lower_bound``: no packing into as many microbatches has a cheaper slowest one,
-    whatever its schedules. ``busiest``: milliseconds of the busiest rank, of each microbatch of each replica.
+    whatever its schedules. ``busiest``: milliseconds of the busiest rank, of each microbatch of
+    each replica.
     """
 
     lengths: tuple[int, ...]
