@@ -165,7 +165,7 @@ class LayerArrays:
 
     @property
     def dropped(self) -> LayerArrays:
-        """Where whatever is held may be computed again instead: nothing is held for certain."""
+        """Layers that hold nothing for certain, since all of it may be computed again instead."""
         return replace(self, held=0.0 * self.held, waiting=0.0 * self.waiting)
 
     @classmethod
