@@ -26,7 +26,7 @@ from .configurations.choose import Ranking, SpaceSearch, summary
 from .configurations.evaluation import Evaluated, certified, planned_step
 from .configurations.files import write_files
 from .configurations.reasons import OtherRate, other_rates, parts_of, reason
-from .configurations.space import Space, recomputed
+from .configurations.space import Space
 from .models.reading import ModelLike
 from .optimize import positive
 from .predict import ClusterLike, Prediction, cluster_of
@@ -90,7 +90,7 @@ class PlannedConfiguration:
             "name": self.name,
             **{key: getattr(run, key) for key in (*keys, "seq")},
             "precision": run.precision.value,
-            "recompute": recomputed(run),
+            "recompute": self.found.configuration.recompute,
             "sharding": run.sharding.value,
             "sequence_parallel": run.sequence_parallel,
             "layers_per_stage": list(run.layers_by_stage),
