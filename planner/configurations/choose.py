@@ -182,7 +182,7 @@ class SpaceSearch:
             self._take_all(_improved, self._searches_of(chosen))
 
     def _searches_of(self, chosen: list[Evaluated]) -> list[_Asked]:
-        """What is asked of schedules, within shares of the budget."""
+        """Asks for schedules within shares of the budget."""
         most, work = (1 - self._spent) / len(chosen), self._budget.work
         spread, asked = self.workers.spread(len(chosen)), list[_Asked]()
         options = replace(self.options, should_stop=stop_asked) if spread else self.options

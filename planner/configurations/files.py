@@ -100,7 +100,7 @@ def _torchtitan(run: TrainingRun) -> list[str]:
 
 
 def _unlike_torchtitan(run: TrainingRun) -> Iterator[str]:
-    """What torchtitan does otherwise than the plan."""
+    """Tells what torchtitan does otherwise than the plan."""
     if run.recompute not in _LEVELS and run.sharding is not Sharding.FSDP:
         yield "selective recomputation is another than this plan's"
     if run.pp == 1 and run.microbatches > 1 and run.sharding is Sharding.ZERO1:

@@ -249,11 +249,9 @@ class GraphRunner(StageRunner):
 
     def _given(self, cell: Cell, functions: StageFunctions) -> list[Tensor]:
         """The tensors among a microbatch's arguments, laid out as those of the trace."""
-        found = (
-            tensors((cell.inputs, cell.options))
-            if self.stage == 0 or cell.options
-            else (cell.inputs)
-        )
+        found: Sequence[Tensor] = cell.inputs
+        if cell.options or any(type(x) is not Tensor for x in found):
+            found = tensors((cell.inputs, cell.options))
         return _laid_out(found, functions.strides)
 
     def _first(self, cell: Cell, functions: StageFunctions, *, counted: bool) -> None:

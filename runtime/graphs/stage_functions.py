@@ -51,6 +51,7 @@ class StageForward:
         self.last, self._loss = last, loss
         self._parts: Parts | None = None
         self._wholes: Sequence[Tensor] = ()
+        self._alone = False  # it is one tensor
 
     def __call__(self, module: nn.Module, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         inputs, options = self._arguments.with_tensors(tensors)
@@ -63,6 +64,7 @@ class StageForward:
             return [x.contiguous() for x in outputs]  # as they are sent
         self._parts, found = Parts.of(output)
         self._wholes = [x.detach() for x in found]
+        self._alone = self._parts.tree.is_leaf() and not any(map(is_dtensor, found))
         if self._loss is not None:
             loss = self._loss(output)
             return [_part(x if x is loss else x.detach()) for x in found]
@@ -71,6 +73,8 @@ class StageForward:
     def result(self, outputs: Sequence[Tensor]) -> Any:
         """The last stage's output as its module gives it, of the tensors that the graph gives."""
         assert self._parts is not None
+        if self._alone:
+            return outputs[0]
         pairs = zip(self._wholes, outputs, strict=True)
         return self._parts.with_tensors([whole(like, x) for like, x in pairs])
 
