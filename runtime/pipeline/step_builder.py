@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import torch
+
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.profile import WHOLE, StageProfile
@@ -26,6 +28,7 @@ from ..rank.model_names import model_name
 from ..rank.options import IN_MODEL
 from ..stages.fsdp import ShardedStages
 from ..stages.streamed_weights import StreamedStages
+from ..tensors.receive_buffers import ReceiveBuffers
 from ..tensors.skip_connections import Skips
 from .shape_inference import Interfaces, ShapeInference, made_up
 from .step_inputs import Cells
@@ -59,6 +62,10 @@ class StepBuilder:
             if runner.delayed:
                 check_order(context.program, context.role.rank, s)
 
+    def follow(self, other: StepBuilder) -> None:
+        """Knows the shapes that stages of another program, the same stages, were seen to give."""
+        self._shapes.known = other._shapes.known
+
     def executor(self) -> Executor:
         """The executor for the cells' contents; all ranks call it. Raises ShapeError, alike on
         all."""
@@ -73,9 +80,16 @@ class StepBuilder:
         for (s, j), cell in self._cells.items():
             cell.interface = interfaces[s][j] if s < len(interfaces) else None
         self._trace()
+        if self._context.buffers is not None and self._context.device.type == "cuda":
+            torch.cuda.synchronize(self._context.device)  # what was received there has been read
         self._context.transport.renew()
         self._executor = make_executor(
-            self._context, self._step_end, self._cells, self.runners, interfaces
+            self._context,
+            self._step_end,
+            self._cells,
+            self.runners,
+            interfaces,
+            buffers=self._context.buffers,
         )
         return self._executor
 
@@ -240,9 +254,10 @@ def make_executor(
     interfaces: Interfaces,
     *,
     label: str = "",
+    buffers: ReceiveBuffers | None = None,
 ) -> Executor:
     """Buffers and calls of the context's program, for what stages hand on; ``label``: before its
-    texts in the profiler's trace."""
+    texts in the profiler's trace; ``buffers``: to receive into, else new ones."""
     routing: dict[ir.TensorKind, TensorRouting] = dict.fromkeys(
         ir.TensorKind, ActivationRouting(cells, interfaces, context.device)
     )
@@ -264,4 +279,5 @@ def make_executor(
         restore_snapshot=step_end.restore_snapshot,
         pace=context.options.pace,
         label=label,
+        buffers=buffers,
     )
