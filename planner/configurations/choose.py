@@ -191,12 +191,15 @@ class SpaceSearch:
             self._take_all(_improved, self._searches_of(chosen, share - self._spent))
 
     def _searches_of(self, chosen: list[Evaluated], left: float) -> list[_Asked]:
-        """Asks for schedules within shares of the budget."""
-        most, work = left / len(chosen), self._budget.work
-        spread, asked = self.workers.spread(len(chosen)), list[_Asked]()
+        """Asks for schedules, of as many as ``left``, a share of the budget, is enough for."""
+        spread, work, asked = self.workers.spread(len(chosen)), self._budget.work, list[_Asked]()
         options = replace(self.options, should_stop=stop_asked) if spread else self.options
         for each in chosen:
-            share = max(LEAST_SHARE, min(most, SHARES[self._searches[each.configuration]]))
+            wanted = SHARES[self._searches[each.configuration]]
+            if asked and wanted > left:
+                break
+            share = max(LEAST_SHARE, min(left, wanted))
+            left -= share
             self._searches[each.configuration] += 1
             if work.ops < inf:
                 work.spend(share * work.ops)
