@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "profile": ("profile", "measure a model's stages and links into a profile"),
     "optimize": ("optimize", "profile and memory limits to the best schedule, with a bound"),
     "build": ("build", "a named schedule: gpipe, 1f1b, zb-h1, ..."),
+    "pack": ("pack", "lengths of sequences to microbatches and their schedules, with a bound"),
     "compare": ("compare", "all families and the optimizer side by side"),
     "analyze": (
         "analyze",

@@ -101,7 +101,7 @@ def _faults(chance: random.Random, folder: Path) -> Iterator[tuple[str, str, lis
 def _start(
     chance: random.Random, trial: Trial, start: int, usual: set[str]
 ) -> Iterator[tuple[str, str, list[str]]]:
-    """Of each fault of one start its kind, its rank and seconds, and the broken promises."""
+    """Yields the kind, rank and seconds of each fault of one start, and the broken promises."""
     *first, last = STARTS[start]
     settings, poisoned = dict(trial.next()), None
     if "poisoned" in first:

@@ -44,8 +44,11 @@ class StoreLostError(ExecutionError, ConnectionError):
 
 
 def within(seconds: float, call: Callable[[], _Found]) -> _Found:
-    """What ``call``, which asks the store, returns or raises. Raises StoreLostError once so many
-    seconds are over, and at once where an earlier call still waits."""
+    """Returns or raises what ``call``, which asks the store, does.
+
+    Raises StoreLostError once so many seconds are over, and at once where an earlier call still
+    waits.
+    """
     if _left and _left[0].is_alive():
         raise StoreLostError
     future: Future[_Found] = Future()
@@ -76,7 +79,7 @@ def _answer(future: Future[_Found], call: Callable[[], _Found]) -> None:
 def new_group(
     ranks: Sequence[int], timeout: timedelta, backend: str | None = None
 ) -> dist.ProcessGroup | None:
-    """As torch's, all processes call it; None where this one is not of ``ranks``."""
+    """All processes call it, as torch's; it returns None where this one is not of ``ranks``."""
     make = partial(dist.new_group, list(ranks), timeout=timeout, backend=backend)
     group = within(timeout.total_seconds() + SLACK, make)
     return group if isinstance(group, dist.ProcessGroup) else None
