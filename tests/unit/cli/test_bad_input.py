@@ -638,7 +638,7 @@ def test_time_to_read_grows_with_the_file(pipeloom: Command, tmp_path: Path, key
 
 
 @pytest.mark.parametrize(
-    ("command", "given", "most"), [("analyze", 50_000, 1562), ("optimize", 100_000, 78_125)]
+    ("command", "given", "most"), [("analyze", 10_000, 1562), ("optimize", 100_000, 15_625)]
 )
 def test_sizes_are_bounded_before_memory_is_taken(
     pipeloom: Command, tmp_path: Path, command: str, given: int, most: int
