@@ -638,17 +638,26 @@ def test_time_to_read_grows_with_the_file(pipeloom: Command, tmp_path: Path, key
 
 
 @pytest.mark.parametrize(
-    ("command", "given", "most"), [("analyze", 10_000, 1562), ("optimize", 100_000, 15_625)]
+    ("words", "stages", "given", "most"),
+    [
+        (["analyze"], 64, 10_000, 1562),
+        (["optimize"], 64, 100_000, 15_625),
+        (["optimize", "--time-limit", 1], 512, 4096, 1953),
+        (["build", "1f1b"], 512, 4096, 1953),
+        (["compare"], 4096, 4883, 244),
+    ],
 )
 def test_sizes_are_bounded_before_memory_is_taken(
-    pipeloom: Command, tmp_path: Path, command: str, given: int, most: int
+    pipeloom: Command, tmp_path: Path, words: list[Any], stages: int, given: int, most: int
 ) -> None:
     path = tmp_path / "p.json"
-    path.write_text(json.dumps(profile_document(stages=[STAGE], num_stages=64, ranks=64)))
-    done = pipeloom(command, path, "-m", given)
+    path.write_text(json.dumps(profile_document(stages=[STAGE], num_stages=stages, ranks=stages)))
+    before = process_time()
+    done = pipeloom(*words, path, "-m", given)
+    assert process_time() - before < 5.0
     assert (done.code, done.out) == (2, "")
     assert done.err == (
-        f"pipeloom: -m/--microbatches: expected at most {most} for 64 stages, got {given}\n"
+        f"pipeloom: -m/--microbatches: expected at most {most} for {stages} stages, got {given}\n"
     )
 
 
