@@ -625,7 +625,7 @@ def test_compile_tells_of_replicas_that_would_not_be_averaged(
     "keys",
     [
         "".join(f'"k{i}": 1, "k{i}": 2, ' for i in range(50_000)),
-        "".join(f'"k{i}": 1, ' for i in range(100_000)),
+        "".join(f'"k{i}": 1, ' for i in range(1_000_000)),
     ],
     ids=["twice", "unknown"],
 )
@@ -634,7 +634,7 @@ def test_time_to_read_grows_with_the_file(pipeloom: Command, tmp_path: Path, key
     path.write_text("{" + keys + json.dumps(profile_document())[1:])
     before = process_time()
     pipeloom("build", "gpipe", path, "-m", 2)
-    assert process_time() - before < 5.0
+    assert process_time() - before < 15.0
 
 
 @pytest.mark.parametrize(
