@@ -142,10 +142,6 @@ def optimize(
         limits |= {"way": Way(partition or "joint"), "rules": _rules(min_layers, max_layers)}
         return plan_partition(layers, microbatches, search, placement=spec, **limits)
     stages = stages_of(source, microbatches, recompute, offload)
-    if passing != "activations":
-        _check_alike(source, cut, f"--passing {passing}")
-    if spec.name == AUTO:
-        _check_alike(source, cut, "--placement auto")
     if passing == "auto":
         return plan_passing(stages, microbatches, search, **limits)
     if spec.name == AUTO:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -179,7 +179,7 @@ def pack(
     replicas of the pipeline, as many as the profile says by default, else one. ``start``: an
     earlier schedule of as many microbatches, whose order of ops is begun with. ``time_limit``:
     seconds for packing and schedules together, 10 by default; other options as of ``optimize``.
-    Recomputation and offload are not planned.
+    Recomputation, offload and ops at once are not planned, and BW takes as long as B and W.
 
     Raises InputError for wrong input, and InfeasibleError where nothing fits.
     """
@@ -189,6 +189,8 @@ def pack(
     if microbatches is None:
         raise InputError("microbatches: missing; expected a number")
     stages = stages_of(source, microbatches, "none", "none")
+    bare = [replace(stage, t_bw=None, t_fb=None) for stage in stages.stages]
+    stages = replace(stages, stages=tuple(bare))
     check_alike(stages, f"{source.where}: stages", "pack, which makes the lists")
     spec = PlacementSpec.of(placement or "linear")
     if spec.name == AUTO:

@@ -165,7 +165,7 @@ class LayerArrays:
 
     @property
     def dropped(self) -> LayerArrays:
-        """Where whatever is held may be computed again instead: nothing is held for certain."""
+        """The same of which nothing is held for certain: all of it may be computed again."""
         return replace(self, held=0.0 * self.held, waiting=0.0 * self.waiting)
 
     @classmethod

@@ -17,9 +17,9 @@ from pipeloom.ir.model.ops import FloatArray, IntArray
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
+from pipeloom.solver.construct.entry_orders import entry_orders
 from pipeloom.solver.core.options import Order
 from pipeloom.solver.core.tolerances import ROUNDING
-from pipeloom.solver.search.entry_orders import entry_orders
 
 from ..inputs.start import order_of
 from ..solving.search import CachedSearch

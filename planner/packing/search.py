@@ -148,17 +148,13 @@ class _Columns:
     def of(cls, costs: SequenceCosts) -> _Columns:
         problem, times = costs.problem, costs.times
         stages = problem.profile.stages
-        apart = np.array([stage.t_b + stage.t_w for stage in stages])
-        fused = np.array([stage.fused for stage in stages])
-        ratio = np.divide(fused, apart, out=np.ones_like(apart), where=apart > 0)
-        both = (times[1] + times[2]) * ratio[:, None]
         nothing = tuple(
             replace(s, activation_bytes=None if s.activation_bytes is None else 0.0) for s in stages
         )
         table = Costs.of(problem)
         bare = Costs.of(replace(problem, profile=replace(problem.profile, stages=nothing)))
         return cls(
-            np.concatenate([times, both[None]]),
+            np.concatenate([times, (times[1] + times[2])[None]]),
             costs.lengths / costs.tokens,
             (bare.into_f, bare.into_b),
             (table.into_f, table.into_b),

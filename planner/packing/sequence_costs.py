@@ -92,9 +92,6 @@ def _scaled(stage: StageProfile, times: FloatArray, share: float) -> StageProfil
     changed: dict[str, Any] = {
         key: size * share for key in _BY_TOKENS if (size := getattr(stage, key)) is not None
     }
-    if stage.t_bw is not None:
-        apart = stage.t_b + stage.t_w
-        changed["t_bw"] = stage.t_bw * (b + w) / apart if apart else stage.t_bw * share
     return replace(stage, t_f=f, t_b=b, t_w=w, **changed)
 
 

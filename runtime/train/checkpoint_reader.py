@@ -38,7 +38,7 @@ _NAMES = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """Of names alone that make up a table of contents."""
+    """An unpickler that knows only the names that make up a table of contents."""
 
     def find_class(self, module: str, name: str) -> Any:
         kind = getattr(torch, name, None) if module == "torch" else None
@@ -48,7 +48,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class Reader(FileSystemReader):
-    """Of a folder, whose table of contents holds names of torch's own alone."""
+    """A reader of a folder whose table of contents may hold names of torch's own alone."""
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
         """Raises UnpicklingError for other names."""
