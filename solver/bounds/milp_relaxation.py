@@ -96,7 +96,7 @@ def remat_relaxation(problem: Problem, ceiling: float, budget: Budget) -> Bound 
     linear, costs = LinearInstance.of(bare), Costs.of(bare)
     if linear is None:
         return None
-    ways = [Ways.of(costs, stage) for stage in range(linear.stages)]
+    ways = [Ways.of(costs, stage).within(ceiling) for stage in range(linear.stages)]
     value, stages = _solved(linear, problem.objective, ceiling, budget, ways)
     if not stages:
         return Bound(value, "remat-relaxation", REMAT_WORDS)
