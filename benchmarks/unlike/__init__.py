@@ -54,7 +54,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         "--trace", type=Path, help="the file of the measured run; its four are left out without"
     )
     parser.add_argument(
-        "--dynapipe", type=Path, help="the folder of its package; left out, and not recorded, without"
+        "--dynapipe", type=Path, help="the folder of its package; left out without, not recorded"
     )
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument(
