@@ -422,8 +422,8 @@ def _change_one(stages: Stages, parameters: ListParameters, state: npt.NDArray[n
 
 @kernel
 def _moves_entry(table: FloatArray, entry: IntArray, state: npt.NDArray[np.uint64]) -> bool:
-    """Half of the moves take one of unlike microbatches to another place: it exchanges with the one
-    there, or all between make room."""
+    """Half of the moves give one of unlike microbatches another place: it exchanges places with the
+    one there, or those between make room."""
     if table.ndim == 1 or random(state) < 0.5:
         return False
     last = len(entry) - 1
