@@ -221,7 +221,7 @@ def rank_relaxation(problem: Problem, ceiling: float, budget: Budget) -> Bound |
         ranks[rank].span(solver.Add, model, ceiling)
         starts = ranks[rank].starts if problem.objective is Objective.PERIOD else 0.0
         solver.Add(cost >= ranks[rank].ends - starts)
-    value, _ = least_of(solver, cost, budget, sum(map(len, streams)))
+    value, _ = least_of(solver, cost, budget, len(ranks))
     return Bound(value * ceiling, "rank-moments", WORDS)
 
 
