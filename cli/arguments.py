@@ -158,15 +158,26 @@ def add_solver(
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
 
 
-def add_workers(parser: argparse._ActionsContainer, what: str) -> None:
+def add_slow(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--slow",
+        metavar="RANK:X,...",
+        type=slow,
+        help="ranks that take X times as long as the profile says, such as 3:1.2",
+    )
+
+
+def add_workers(
+    parser: argparse._ActionsContainer, what: str, usual: str = "one for every two cores"
+) -> None:
     """Adds where ``what`` is solved side by side."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--workers",
         metavar="N",
         type=workers,
-        help=f"processes that solve {what} side by side and share the cores; one for every two "
-        "cores by default, with 1 this process",
+        help=f"processes that solve {what} side by side and share the cores; {usual} by default, "
+        "with 1 this process",
     )
     where.add_argument(
         "--scheduler",
@@ -249,6 +260,31 @@ def transformer(text: str) -> dict[str, float]:
 def cluster(text: str) -> dict[str, float]:
     """``ranks=16,island=8,inside=200,between=1.2``: all of :data:`CLUSTER`, maybe ``latency``."""
     return _described(text, CLUSTER, ("latency",), {"ranks", "island"})
+
+
+def spread(text: str) -> float | str:
+    """A relative standard deviation, or else the name of a file."""
+    try:
+        value = float(text)
+    except ValueError:
+        return text
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
+    return value
+
+
+def slow(text: str) -> dict[int, float]:
+    """``3:1.2,5:1.1``"""
+    found: dict[int, float] = {}
+    for part in text.split(","):
+        first, _, rest = part.partition(":")
+        rank, times = _integer(first), _number(rest)
+        if rank is None or rank in found or times is None or times <= 0:
+            raise argparse.ArgumentTypeError(
+                f"expected RANK:X, each rank once and X > 0, such as 3:1.2, got {text!r}"
+            )
+        found[rank] = times
+    return found
 
 
 def _described(

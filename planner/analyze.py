@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import amount
 from pipeloom.report.text_table import table
 from pipeloom.solver.families import ASYNCHRONOUS, FAMILIES, build_family
@@ -23,12 +24,22 @@ from .evaluation import columns
 from .evaluation.evaluation import Evaluation
 from .evaluation.scaling import equalized
 from .evaluation.table import EvaluationTable, evaluations_table
-from .inputs.documents import naming
-from .inputs.problem_setup import ProfileLike, ProfileSource, check_microbatches, objective_of
+from .inputs.documents import Planned, naming, read_schedule
+from .inputs.problem_setup import (
+    ProfileLike,
+    ProfileSource,
+    check_microbatches,
+    check_whole,
+    objective_of,
+)
 from .models.uniform import Transformer
 from .partition.fixed_cut import Profiles, profiles_of
 from .passing.crossovers import Crossover, crossovers, missing_sizes
+from .robustness.late_steps import LateStep, late_step, late_table
+from .robustness.variation import Slow, Spread, Variation
 from .solving.progress import Listener
+
+Drawn = Schedule | Planned
 
 MOST_ANALYZED = 100_000
 """Stages times microbatches of each family's schedule, all of which are built: about a minute."""
@@ -82,6 +93,7 @@ class Analysis(EvaluationTable):
 
     ``bubbles``: of each that is built. ``crossovers``: none where sizes are missing. ``tokens``: of
     a microbatch. ``partition``: how layers were cut. ``model``: what the profile is calculated of.
+    ``late``: where op times vary, where that was asked.
     """
 
     bubbles: tuple[BubbleSteps, ...]
@@ -89,6 +101,7 @@ class Analysis(EvaluationTable):
     tokens: int | None = None
     partition: str | None = None
     model: Transformer | None = None
+    late: tuple[LateStep, ...] = ()
 
     @property
     def refused(self) -> dict[str, str]:
@@ -96,21 +109,26 @@ class Analysis(EvaluationTable):
 
     def to_dict(self) -> dict[str, Any]:
         """The object that ``analyze --json`` prints."""
-        return super().to_dict() | {
-            "tokens": self.tokens,
-            "partition": self.partition,
-            "recomputed": None if self.model is None else self.model.recomputed_bytes,
-            "schemes": [
-                row.to_dict(on_cluster=True) | {"bubble": asdict(bubble)}
-                for row, bubble in zip(self.built, self.bubbles, strict=True)
-            ],
-            "refused": self.refused,
-            "crossovers": list(map(asdict, self.crossovers)),
-            "missing": missing_sizes(self.profile),
-        }
+        return (
+            super().to_dict()
+            | {
+                "tokens": self.tokens,
+                "partition": self.partition,
+                "recomputed": None if self.model is None else self.model.recomputed_bytes,
+                "schemes": [
+                    row.to_dict(on_cluster=True) | {"bubble": asdict(bubble)}
+                    for row, bubble in zip(self.built, self.bubbles, strict=True)
+                ],
+                "refused": self.refused,
+                "crossovers": list(map(asdict, self.crossovers)),
+                "missing": missing_sizes(self.profile),
+            }
+            | ({"late": [row.to_dict() for row in self.late]} if self.late else {})
+        )
 
     def __str__(self) -> str:
         parts = [self._figures(), self._bubbles(), self._crossings()]
+        parts += [late_table(self.late)] if self.late else []
         if self.partition is not None:
             words = "layers cut for each scheme into as many stages as it runs"
             parts.append(f"{words}: {self.partition}")
@@ -159,7 +177,7 @@ class Analysis(EvaluationTable):
 
 
 def analyze(
-    profile: ProfileLike | ProfileSource | None,
+    profile: ProfileLike | ProfileSource | Drawn | None,
     microbatches: int | None = None,
     *,
     objective: str | Objective = Objective.PERIOD,
@@ -167,16 +185,33 @@ def analyze(
     transformer: Transformer | Mapping[str, float] | None = None,
     cluster: Profile | Mapping[str, float] | None = None,
     partition: str | None = None,
+    spread: Spread = None,
+    slow: Slow = None,
+    seed: int = 0,
     progress: Listener | None = None,
-) -> Analysis:
+) -> Analysis | LateStep:
     """Costs of each scheme on a cluster, from built schedules without a memory limit.
 
     ``tokens``: of the microbatch that the profile was measured with. ``transformer``: a calculated
     model in place of the profile's stages, by the keys of :class:`Transformer`. ``cluster``: in
     place of the profile's ranks and links, by ``ranks``, ``island``, ``inside``, ``between`` (GB/s)
     and ``latency`` (ms). ``partition``: how layers are cut, ``balanced`` (the default) or ``even``.
-    Raises InputError for wrong input.
+
+    ``spread``: what becomes of each step where op times spread as the profile says (True), by a
+    relative standard deviation, or as in files of measured ops; ``slow``: or where ranks take so
+    many times as long; ``seed``: of the samples. With one of these a schedule or a program may
+    stand in place of the profile, which is answered alone. Raises InputError for wrong input.
     """
+    check_whole("seed", seed)
+    variation = Variation.of(spread, slow, progress)
+    varies = variation.spreads or bool(variation.slow)
+    own = None if profile is None else _schedule(profile, progress)
+    if own is not None:
+        if not varies:
+            raise InputError("profile: expected --spread or --slow beside a schedule")
+        if microbatches not in (None, own.problem.microbatches):
+            raise InputError("microbatches: expected none beside a schedule, which has its own")
+        return late_step(own, variation, seed=seed)
     if (profile is None) == (cluster is None):
         raise InputError("PROFILE, --cluster: expected one of them")
     if transformer is None and cluster is not None:
@@ -186,6 +221,7 @@ def analyze(
     model = None if transformer is None else _transformer(transformer)
     given = profile if cluster is None else _cluster(cluster)
     assert given is not None
+    assert not isinstance(given, Schedule | Planned)
     given = ProfileSource.of(given, progress)
     microbatches = given.number(microbatches)
     found, profile_of, way = _profiles(given, microbatches, model, partition, progress)
@@ -204,7 +240,25 @@ def analyze(
         tokens if model is None else model.tokens,
         way,
         model,
+        _late(built, variation, seed) if varies else (),
     )
+
+
+def _schedule(
+    given: ProfileLike | ProfileSource | Drawn, progress: Listener | None
+) -> Schedule | None:
+    """The schedule that is given in place of a profile."""
+    if isinstance(given, ProfileSource):
+        return given.in_place
+    if isinstance(given, Schedule | Planned):
+        return read_schedule(given)[0]
+    return ProfileSource(given, progress).in_place
+
+
+def _late(rows: Sequence[Evaluation], variation: Variation, seed: int) -> tuple[LateStep, ...]:
+    """Answers for schedules with as many stages as were measured; it is a fault if none has."""
+    fit = [row for row in rows if variation.fits(row.schedule.problem)] or rows[:1]
+    return tuple(late_step(row.schedule, variation, row.name, seed=seed) for row in fit)
 
 
 def _profiles(

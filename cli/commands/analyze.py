@@ -13,21 +13,27 @@ from ..arguments import (
     TRANSFORMER_TOO,
     add_cut,
     add_instance,
+    add_slow,
     cluster,
     count,
     example,
+    spread,
     transformer,
+    whole,
 )
 from ..inputs import MICROBATCHES, options, read_profile, typed
 from ..output import answer
 from ..progress import ProgressDisplay
 
-KEYS = ("tokens", "transformer", "cluster", "partition")
+KEYS = ("tokens", "transformer", "cluster", "partition", "spread", "slow", "seed")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "profile", metavar="PROFILE", nargs="?", help="profile file, - for standard input"
+        "profile",
+        metavar="PROFILE",
+        nargs="?",
+        help="profile file, - for standard input; with --spread or --slow also a schedule",
     )
     add_instance(parser)
     parser.add_argument(
@@ -52,6 +58,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"(GB/s) in a slower network: {', '.join(CLUSTER)}; also latency (ms)",
     )
     add_cut(parser, files=False)
+    parser.add_argument(
+        "--spread",
+        metavar="X",
+        nargs="?",
+        type=spread,
+        const=True,
+        help="what becomes of each step where op times vary: by this relative standard deviation, "
+        "as in this file of measured ops, or without X as the profile says; a schedule or a "
+        "program in place of PROFILE is then answered alone",
+    )
+    add_slow(parser)
+    parser.add_argument(
+        "--seed", metavar="N", type=whole, default=0, help="seed of the samples, 0 by default"
+    )
     example(
         parser,
         "pipeloom analyze profile.json -m 16 --tokens 4096",
@@ -60,6 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pipeloom analyze -m 64 --cluster ranks=16,island=8,inside=200,between=1.2 --transformer "
         "layers=32,hidden=2048,sequence=16384,microbatch=4,teraflops=150,recompute=1",
         "pipeloom analyze profile.json -m 16 --objective makespan --json",
+        "pipeloom analyze schedule.json --spread 0.05",
+        "pipeloom analyze profile.json -m 16 --spread --slow 3:1.2",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from ..model.layered_profile import LayeredProfile
 from .json_reader import read_json
 from .profile_document import LayeredProfileDocument
-from .profile_json import cluster_of, dump_profile, layer_of, stage_of
+from .profile_json import cluster_of, dump_profile, layer_of, spread_over, stage_of
 from .validation import validated
 
 
@@ -23,6 +23,7 @@ def parse_layers(data: dict[str, Any], where: str) -> LayeredProfile:
     layers = tuple(stage_of(entry, (layer_of(layer),)) for entry, layer in entries)
     together = [bool(entry.with_next) for entry, _ in entries]
     cluster = cluster_of(document, document.layers, (), document.tied)
+    layers = spread_over(layers, document.spread)
     return LayeredProfile(layers, (*together[:-1], False), cluster)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -89,6 +90,22 @@ class Measurement:
     def _levels(self, stage: int) -> dict[str, object]:
         figures = self.levels[stage] if self.levels else {}
         return {"levels": {name: one.to_dict() for name, one in figures.items()}} if figures else {}
+
+
+MIDDLE_HALF = 1.349
+"""Standard deviations that the middle half of a normal distribution spans."""
+
+
+def spread_of(times: Mapping[OpKind, Figure]) -> float | None:
+    """The relative standard deviation of a stage's ops, kind by kind and then the root of the mean
+    square by time; None where samples do not differ.
+
+    It follows from the middle halves, so that one op that was held up does not count.
+    """
+    figures = [times[kind] for kind in times if not kind.copies and times[kind].samples > 1]
+    total = math.fsum(figure.median for figure in figures)
+    squares = math.fsum(f.median * (f.spread / MIDDLE_HALF) ** 2 for f in figures)
+    return min(math.sqrt(squares / total), 1.0) if squares > 0 else None
 
 
 def fused_time(times: Mapping[OpKind, Figure]) -> float | None:

@@ -123,7 +123,10 @@ Rank: TypeAlias = Annotated[int, PlainValidator(_rank)]
 Delays: TypeAlias = float | tuple[tuple[float, ...], ...] | None
 Groups: TypeAlias = list[list[Annotated[tuple[int, int], PlainValidator(_pair)]]]
 Ties: TypeAlias = tuple[tuple[int, ...], ...]
+Spreads: TypeAlias = float | list[float] | None
 _GROUPS = TypeAdapter(Groups)
+_SPREAD: TypeAlias = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
+_SPREADS = TypeAdapter(_SPREAD | list[_SPREAD] | None)
 
 
 class LinkDocument(Document):
@@ -366,12 +369,33 @@ def _ties(value: Any, places: Mapping[Any, int], what: str) -> Ties:
     return tuple(sorted(groups))
 
 
+def _spread(value: Any, number: int | None, what: str) -> Spreads:
+    """One relative standard deviation, or one of each of ``number`` stages or layers."""
+    try:
+        found = _SPREADS.validate_python(value)
+    except ValidationError:
+        found = []
+    if isinstance(found, list) and len(found) != (number or len(found) or -1):
+        raise wrong(f"a number from 0 to 1, or a list of {number or 'S'} of them, one a {what}")
+    return found
+
+
+def _spread_of_stages(value: Any, info: ValidationInfo) -> Spreads:
+    return _spread(value, known(info, "stages"), "stage")
+
+
+def _spread_of_layers(value: Any, info: ValidationInfo) -> Spreads:
+    layers = info.data.get("layers", ())
+    return _spread(value, sum(entry.repeat or 1 for entry in layers) or None, "layer")
+
+
 class ProfileDocument(ClusterDocument):
     """A profile by stages; one entry is shared by ``num_stages`` stages, or one a rank."""
 
     stages: list[StageDocument]
     num_stages: Annotated[int, Whole(1, MOST_STAGES)] | None = Field(None, validate_default=True)
     tied: Annotated[Ties, PlainValidator(_tied_stages)] = ()
+    spread: Annotated[Spreads, PlainValidator(_spread_of_stages)] = None
     layers: Any = None
 
     @model_validator(mode="before")
@@ -408,6 +432,7 @@ class LayeredProfileDocument(ClusterDocument):
 
     layers: list[LayerEntry]
     tied: Annotated[Ties, PlainValidator(_tied_layers)] = ()
+    spread: Annotated[Spreads, PlainValidator(_spread_of_layers)] = None
     stages: Any = None
     num_stages: Any = None
 

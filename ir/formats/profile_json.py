@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from ..model.layers import Layer, LayerKind
@@ -47,7 +48,20 @@ def profile_of(document: ProfileDocument) -> Profile:
     )
     if len(stages) == 1:
         stages *= document.num_stages or document.ranks
-    return cluster_of(document, document.stages, stages, document.tied)
+    spread = spread_over(stages, document.spread)
+    return cluster_of(document, document.stages, spread, document.tied)
+
+
+def spread_over(
+    stages: tuple[StageProfile, ...], spread: float | Sequence[float] | None
+) -> tuple[StageProfile, ...]:
+    """The stages with this spread of times, or with one each."""
+    if spread is None:
+        return stages
+    each = [float(spread)] * len(stages) if isinstance(spread, int | float) else spread
+    return tuple(
+        stage.changed(partial(replace, spread=own)) for stage, own in zip(stages, each, strict=True)
+    )
 
 
 def cluster_of(
@@ -136,6 +150,7 @@ def dump_profile(profile: Profile) -> dict[str, Any]:
         document["data_parallel"] = {"size": over.size, **asdict(over.link)}
     if profile.tied:
         document["tied"] = [list(group) for group in profile.tied]
+    document |= _dump_spread(profile)
     for key in ("memory_limit", "device_memory"):
         limit = getattr(profile, key)
         if limit is not None:
@@ -147,6 +162,14 @@ def _dump_shared(shared: Sharing | Groups) -> Any:
     if isinstance(shared, Sharing):
         return shared.value
     return [[list(pair) for pair in group] for group in shared]
+
+
+def _dump_spread(profile: Profile) -> dict[str, Any]:
+    spreads = [stage.spread for stage in profile.stages]
+    each = [spread or 0.0 for spread in spreads]
+    if all(spread is None for spread in spreads):
+        return {}
+    return {"spread": each[0] if len(set(each)) == 1 else each}
 
 
 def dump_layer(layer: Layer) -> dict[str, Any]:

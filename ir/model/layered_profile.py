@@ -61,8 +61,18 @@ def joined(stages: Sequence[StageProfile]) -> StageProfile:
     total["offload_bytes"] = _offloaded(stages)
     if any(stage.levels for stage in stages):
         total |= {"t_r": None, "m_r": None, "levels": _levels(stages)}
+    total["spread"] = _spread(stages)
     layers = tuple(chain.from_iterable(stage.layers for stage in stages))
     return replace(stages[-1], **total, layers=layers)
+
+
+def _spread(stages: Sequence[StageProfile]) -> float | None:
+    """The mean by time, as if the parts of an op were late together; None where none is known."""
+    if all(stage.spread is None for stage in stages):
+        return None
+    times = [stage.t_f + stage.t_b + stage.t_w for stage in stages]
+    parts = zip(stages, times, strict=True)
+    return sum((stage.spread or 0.0) * time for stage, time in parts) / (sum(times) or 1.0)
 
 
 def _levels(stages: Sequence[StageProfile]) -> tuple[Level, ...]:

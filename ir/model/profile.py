@@ -65,6 +65,8 @@ class StageProfile:
     ``m_o``). None where the stage cannot.
 
     ``each``: the same of every microbatch where they are unlike; all else is their mean then.
+    ``spread``: the relative standard deviation of its ops' times (:mod:`..cost.spread`); None where
+    it is not known.
     """
 
     t_f: float
@@ -85,6 +87,7 @@ class StageProfile:
     t_bw: float | None = None
     levels: tuple[Level, ...] = ()
     each: tuple[StageProfile, ...] = ()
+    spread: float | None = None
 
     @classmethod
     def of(cls, each: Sequence[StageProfile]) -> StageProfile:

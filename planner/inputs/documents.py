@@ -49,10 +49,10 @@ def read_document(given: Document, name: str) -> tuple[dict[str, Any], str]:
 
 
 def read_schedule(
-    given: Schedule | Planned | Document, *, compiled: bool = False
+    given: Schedule | Planned | Document, *, compiled: bool = False, where: str = "schedule"
 ) -> tuple[Schedule, str]:
     """The schedule, or with ``compiled`` the one that a program was made from, and how messages
-    call it.
+    call it; ``where``: so an object is called.
 
     Raises InputError where a file or a document is wrong.
     """
@@ -64,7 +64,7 @@ def read_schedule(
         return given, "schedule"
     if isinstance(given, Planned):
         return given.schedule, "program" if isinstance(given, Program) else "schedule"
-    document, where = read_document(given, "schedule")
+    document, where = read_document(given, where)
     if compiled and document.get("format") == PROGRAM:
         return parse_program(document, where).schedule, where
     return parse_schedule(document, where), where

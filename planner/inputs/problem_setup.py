@@ -16,10 +16,11 @@ from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
 
 from ..solving.progress import Event, Listener, Note, unheard
-from .documents import Document, read_document
+from .documents import Document, read_document, read_schedule
 from .placement_spec import PlacementSpec
 
 Given = TypeVar("Given")
@@ -87,6 +88,14 @@ class ProfileSource:
         from pipeloom.ir.formats.layered_profile_json import dump_layers, parse_layers
 
         return self._read(LayeredProfile, parse_layers, dump_layers)
+
+    @property
+    def in_place(self) -> Schedule | None:
+        """The schedule, or a program's, that is given in place of a profile."""
+        kind = self._document.get("format")
+        if kind not in ("pipeloom.schedule", "pipeloom.program"):
+            return None
+        return read_schedule(self._document, compiled=True, where=self.where)[0]
 
     def number(self, microbatches: int | None) -> int:
         """How many microbatches there are: as given, or as many as the profile has numbers for.

@@ -16,7 +16,7 @@ from pipeloom.ir.model.schedule import Schedule
 
 from ..inputs.documents import FilePath, named
 from .primus import is_iteration, read_primus, read_primus_ranks
-from .samples import MeasuredOps, Sample, is_plan
+from .samples import MeasuredOps, Sample, is_plan, with_pause
 from .timers import EXPECTED, is_table, read_timers
 from .torch_trace import read_torch_trace
 
@@ -76,13 +76,11 @@ def _measured_schedule(schedule: Schedule, where: str) -> MeasuredOps:
         raise InputError(f"{where}: order: expected start and end of each op")
     if is_plan(schedule):
         raise InputError(f"{where}: expected times that `run --trace` measured, got a plan's")
-    samples = [
-        Sample(op.kind, op.stage, 0, took)
-        for rank in range(problem.ranks)
-        for op, took in zip(
-            schedule.ops(rank), (timing.end[rank] - timing.start[rank]).tolist(), strict=True
-        )
-    ]
+    samples: list[Sample] = []
+    for rank, (start, end) in enumerate(zip(timing.start, timing.end, strict=True)):
+        ops = zip(schedule.ops(rank), (end - start).tolist(), strict=True)
+        ran = [Sample(op.kind, op.stage, 0, took) for op, took in ops]
+        samples += with_pause(ran, start.tolist())
     return MeasuredOps(samples, problem.ranks, profile=problem.profile)
 
 

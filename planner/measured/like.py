@@ -73,4 +73,5 @@ def _timed(stage: StageProfile, like: StageProfile) -> StageProfile:
         t_r=again,
         m_r=None if again is None else stage.m_r,
         levels=levels,
+        spread=like.spread,
     )

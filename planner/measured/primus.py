@@ -11,7 +11,7 @@ files, or ``config``) is 1. A backward is a BW where weight gradients have no ti
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeloom.ir.errors import InputError
@@ -19,7 +19,7 @@ from pipeloom.ir.formats.fields import MOST_STAGES
 from pipeloom.ir.formats.json_reader import is_count, show
 from pipeloom.ir.model.ops import OpKind
 
-from .samples import MeasuredOps, Sample, time_of
+from .samples import MeasuredOps, Sample, time_of, with_pause
 
 KEYS = ("fwd_start", "fwd_end", "bwd_start", "bwd_end")
 _FILE = re.compile(r"pp_rank_(\d+)\.json")
@@ -58,11 +58,12 @@ def read_primus_ranks(document: Mapping[str, Any], where: str) -> MeasuredOps:
     return MeasuredOps(samples, ranks)
 
 
-def _samples(row: Any, step: int, where: str, config: Any) -> Iterator[Sample]:
+def _samples(row: Any, step: int, where: str, config: Any) -> list[Sample]:
     if not is_iteration(row):
         raise InputError(f"{where}: expected an object with {', '.join(KEYS)}, got {show(row)}")
     splits = bool(row.get("wgrad_start"))
     kinds = {"fwd": OpKind.F, "bwd": OpKind.B if splits else OpKind.BW}
+    found, all_starts = [], []
     for series, kind in (kinds | ({"wgrad": OpKind.W} if splits else {})).items():
         starts, ends = (_list(row, f"{series}_{key}", where) for key in ("start", "end"))
         chunks = _chunks(row, series, where, config) or [0] * len(starts)
@@ -71,7 +72,10 @@ def _samples(row: Any, step: int, where: str, config: Any) -> Iterator[Sample]:
         for at, (start, end, chunk) in enumerate(zip(starts, ends, chunks, strict=True)):
             begun = time_of(start, f"{where}: {series}_start[{at}]")
             took = time_of(end, f"{where}: {series}_end[{at}]") - begun
-            yield Sample(kind, chunk, step, time_of(took, f"{where}: {series}_end[{at}] - start"))
+            took = time_of(took, f"{where}: {series}_end[{at}] - start")
+            found.append(Sample(kind, chunk, step, took))
+            all_starts.append(begun)
+    return with_pause(found, all_starts)
 
 
 def _chunks(row: Mapping[str, Any], series: str, where: str, config: Any) -> Sequence[int]:

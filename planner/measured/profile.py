@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.fields import MOST_RANKS, MOST_STAGES
-from pipeloom.ir.formats.measured_profile import Figure, Measurement, fused_time
+from pipeloom.ir.formats.measured_profile import Figure, Measurement, fused_time, spread_of
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.profile import Profile, StageProfile, check_limit
 from pipeloom.ir.units import counted
@@ -78,8 +78,10 @@ def profile_from(
     for note in (note for recording in recordings for note in recording.notes):
         tell(Note(f"note: {note}"))
     _check_peers(recordings)
-    samples = [_stages(recording, at, len(recordings)) for at, recording in enumerate(recordings)]
-    times = _figures(_counted([each for own in samples for each in own], warmup, tell), tell)
+    samples = [
+        over_all_ranks(recording, at, len(recordings)) for at, recording in enumerate(recordings)
+    ]
+    times = _figures(after_warmup([each for own in samples for each in own], warmup, tell), tell)
     stages_of = {
         r.where: {s.stage for s in own} for r, own in zip(recordings, samples, strict=True)
     }
@@ -126,14 +128,14 @@ def _ranks(recordings: Sequence[MeasuredOps]) -> int:
     return min(sum(recording.ranks for recording in recordings), MOST_RANKS)
 
 
-def _stages(recording: MeasuredOps, at: int, count: int) -> list[Sample]:
+def over_all_ranks(recording: MeasuredOps, at: int, count: int) -> list[Sample]:
     """The samples of the file ``at`` of ``count``, stages numbered over all ranks."""
     if not recording.chunks:
         return list(recording.samples)
     return [sample._replace(stage=sample.stage * count + at) for sample in recording.samples]
 
 
-def _counted(samples: Sequence[Sample], warmup: int | None, tell: Listener) -> list[Sample]:
+def after_warmup(samples: Sequence[Sample], warmup: int | None, tell: Listener) -> list[Sample]:
     """The samples of the steps that count."""
     steps = 1 + max((sample.step for sample in samples), default=0)
     first = min(1, steps - 1) if warmup is None else warmup
@@ -223,6 +225,7 @@ def _stage(times: Mapping[OpKind, Figure], old: StageProfile | None, rest: Rest)
         t_bw=fused_time(times) if both else None,
         t_fb=None,
         t_r=kept.t_r if again is None or kept.m_r is None else again.median,
+        spread=spread_of(times),
     )
 
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats.measured_profile import Figure, Measurement, fused_time
+from pipeloom.ir.formats.measured_profile import Figure, Measurement, fused_time, spread_of
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.profile import Level, Profile, StageProfile
 from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
@@ -226,6 +226,7 @@ def _stage(
         m_o=None if sizes.m_o is None else float(min(sizes.m_o, sizes.m_b)),
         offload_bytes=_bytes(sizes.offload),
         t_bw=fused_time(times),
+        spread=spread_of(times),
     )
     parts = [
         Level(name, figure.median, float(min(sizes.levels[name], sizes.m_b)))

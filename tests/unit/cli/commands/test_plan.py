@@ -82,6 +82,9 @@ def test_nothing_fits(pipeloom: Command) -> None:
         (("--tp", 3), "--tp: expected a divisor of the 32 heads"),
         (("--pp", 3), "--gpus: expected a multiple of pp 3, got 4"),
         (("--time-limit", -1), "--time-limit"),
+        (("--work-limit", 0), "--work-limit: expected a number > 0, got '0'"),
+        (("--work-limit", 5, "--time-limit", 5), "--time-limit: not allowed with"),
+        (("--scheduler", "nowhere"), "--scheduler: expected the address of a Dask scheduler"),
         (("-o", "/dev/null/x"), "--output: /dev/null/x"),
     ],
 )
@@ -121,7 +124,6 @@ def test_an_output_that_cannot_be_is_said_before_the_search(
             {"ep": 1, "etp": 1, "sharding": "fsdp", "precision": "fp8"},
             {
                 "--parallelism.fsdp_reshard_after_forward always",
-                "note: without ep torchtitan has etp 2, this plan has 1",
             },
             {"--expert-tensor-parallel-size 1", "--fp8-format hybrid", "--use-megatron-fsdp"},
         ),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.formats import dump_schedule
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats import dump_profile, dump_schedule
+from pipeloom.ir.formats.profile_json import parse_profile
+from pipeloom.ir.model.layered_profile import joined
 from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
@@ -95,3 +99,32 @@ def test_costs_put_each_delay_where_it_is_paid() -> None:
     # stage 0 sends 1 MB to stage 1 and is sent as much back; stages 1 and 2 share a rank
     assert costs.into_f.ravel().tolist() == [0.0, 1.0, 0.0]
     assert costs.into_b.ravel().tolist() == [1.0, 0.0, 0.0]
+
+
+def test_a_spread_is_of_all_stages_or_of_each_and_follows_them() -> None:
+    document = dump_profile(Profile((STAGE,) * 3, 3))
+    assert "spread" not in document
+    for given, each in ((0.05, [0.05] * 3), ([0.1, 0, 1], [0.1, 0.0, 1.0])):
+        profile = parse_profile({**document, "spread": given}, "profile")
+        assert [stage.spread for stage in profile.stages] == each
+        assert dump_profile(profile)["spread"] == given
+        assert parse_profile(dump_profile(profile), "again") == profile
+        assert [stage.spread for stage in profile.split(2).stages] == np.repeat(each, 2).tolist()
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.5, "a", [], [0.1, 0.1], [0.1, 0.1, -1], True])
+def test_a_wrong_spread_is_one_line(wrong: object) -> None:
+    document = dump_profile(Profile((STAGE,) * 3, 3)) | {"spread": wrong}
+    with pytest.raises(InputError, match="profile: spread: expected a number from 0 to 1") as found:
+        parse_profile(document, "profile")
+    assert len(found.value.errors) == 1
+
+
+def test_a_stage_of_several_layers_has_their_mean_spread_by_time() -> None:
+    layers = [replace(STAGE, spread=0.2), replace(STAGE.changed(_double), spread=None)]
+    assert joined(layers).spread == pytest.approx(0.2 / 3)
+    assert joined([STAGE, STAGE]).spread is None
+
+
+def _double(stage: StageProfile) -> StageProfile:
+    return replace(stage, t_f=2 * stage.t_f, t_b=2 * stage.t_b, t_w=2 * stage.t_w)

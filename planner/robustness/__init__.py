@@ -1,0 +1,1 @@
+"""Schedules under op times that vary, and ranks that are slow."""
