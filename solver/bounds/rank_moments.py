@@ -206,7 +206,7 @@ class RankMoments:
 def rank_relaxation(problem: Problem, ceiling: float, budget: Budget) -> Bound | None:
     """A bound on the cost of every schedule; ``ceiling`` is the cost of one, and at least that.
 
-    None where there is no solver. Raises nothing; nothing is recomputed, offloaded or unlike.
+    None where there is no solver. Stages are neither recomputed nor offloaded, microbatches alike.
     """
     solver = new_solver()
     if solver is None or ceiling <= 0.0:
