@@ -100,6 +100,13 @@ def test_a_bound_above_the_optimum_is_never_proven(seed: int) -> None:
     assert verify_certificate(document, found, "certificate")
 
 
+def test_a_bound_without_a_certificate_is_told() -> None:
+    document, found = copy.deepcopy(certified())
+    document["report"] |= {"bound_name": "interleaving", "lower_bound": found["lower_bound"] * 1.01}
+    said = verify_certificate(document, found, "certificate")
+    assert said[0].endswith("is less; no argument for interleaving has a certificate yet")
+
+
 def test_transfers_and_unlike_microbatches_are_refused() -> None:
     document, found = copy.deepcopy(certified())
     document["profile"]["stages"][0]["t_r"] = document["profile"]["stages"][0]["m_r"] = 0.5
