@@ -158,6 +158,15 @@ def add_solver(
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
 
 
+def add_start(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--start",
+        metavar="SCHEDULE",
+        help="a schedule of as many microbatches on the same stages and ranks, that of the batch "
+        "before say, whose order of ops the search begins with",
+    )
+
+
 def add_slow(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slow",

@@ -20,6 +20,7 @@ from pipeloom.solver.partition.cuts import Rules
 from pipeloom.solver.placement.search import overfull
 
 from .answer import Answer, Candidate
+from .inputs.documents import Document, Planned
 from .inputs.placement_spec import AUTO, PlacementLike, PlacementSpec
 from .inputs.problem_setup import (
     ProfileLike,
@@ -32,6 +33,7 @@ from .inputs.problem_setup import (
     objective_of,
     stages_of,
 )
+from .inputs.start import order_of
 from .partition.joint import plan_partition
 from .passing.choose import plan_passing
 from .placement.choose import plan_placement
@@ -59,6 +61,7 @@ def optimize(
     recompute: str = "auto",
     offload: str = "auto",
     copies: int | None = None,
+    start: Schedule | Planned | Document | None = None,
     solver: str = "auto",
     time_limit: float | None = None,
     work_limit: float | None = None,
@@ -80,7 +83,8 @@ def optimize(
     profile by layers, ``joint`` (the default), ``balanced`` or ``even``, with at least
     ``min_layers`` and at most ``max_layers`` in a stage. ``recompute``: ``auto``, ``all``,
     ``none``, or the name of a level. ``offload``: ``auto``, ``none``. ``copies``: of a stage's
-    weights at most, where the placement is chosen. ``time_limit``: seconds, 60 by
+    weights at most, where the placement is chosen. ``start``: a schedule of as many microbatches on
+    the same stages and ranks, whose order of ops is begun with. ``time_limit``: seconds, 60 by
     default; where it is given and the placement is chosen, of all placements together.
     ``work_limit``: instead, millions of simulated ops; the same seed then gives the same schedule.
     ``cache``: a folder of answers. ``progress`` is told each event, a line of text as ``str``.
@@ -106,6 +110,8 @@ def optimize(
             copies=copies,
         )
     _check(passing, spec, recompute, copies, cut=cut)
+    if start is not None and (cut or system is not None or spec.name == AUTO or passing == "auto"):
+        raise InputError("start: expected a profile by stages, one placement and one passing")
     check_whole("seed", seed)
     options = SolveOptions(
         solver=solver,
@@ -136,17 +142,13 @@ def optimize(
         limits |= {"way": Way(partition or "joint"), "rules": _rules(min_layers, max_layers)}
         return plan_partition(layers, microbatches, search, placement=spec, **limits)
     stages = stages_of(source, microbatches, recompute, offload)
-    if passing != "activations":
-        _check_alike(source, cut, f"--passing {passing}")
-    if spec.name == AUTO:
-        _check_alike(source, cut, "--placement auto")
     if passing == "auto":
         return plan_passing(stages, microbatches, search, **limits)
     if spec.name == AUTO:
         limits["copies"] = 1 if options.recompute_all else copies
         return plan_placement(stages, microbatches, search, each=time_limit is None, **limits)
     problem = make_problem(stages, microbatches, passing=passing, placement=spec, **limits)
-    return _one_problem(problem, search, source.where)
+    return _one_problem(problem, search, source.where, start)
 
 
 def _for_system(
@@ -234,9 +236,16 @@ def _check(
         raise InputError(f"placement: auto is for --passing activations, got {passing!r}")
 
 
-def _one_problem(problem: Problem, search: CachedSearch, where: str) -> Answer:
-    """One placement: what the optimizer finds for it."""
-    schedule = search.solve(problem)
+def _one_problem(
+    problem: Problem,
+    search: CachedSearch,
+    where: str,
+    start: Schedule | Planned | Document | None = None,
+) -> Answer:
+    """One placement: what the optimizer finds for it, from the order of ``start`` if that is
+    given."""
+    order = None if start is None else order_of(start, problem)
+    schedule = search.solve(problem, start=order)
     _tell_overfull(schedule, search, where)
     assert schedule.report is not None
     assert schedule.timing is not None

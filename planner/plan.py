@@ -26,7 +26,7 @@ from .configurations.choose import Ranking, SpaceSearch, summary
 from .configurations.evaluation import Evaluated, certified, planned_step
 from .configurations.files import write_files
 from .configurations.reasons import OtherRate, other_rates, parts_of, reason
-from .configurations.space import Space, recomputed
+from .configurations.space import Space
 from .models.reading import ModelLike
 from .optimize import positive
 from .predict import ClusterLike, Prediction, cluster_of
@@ -90,7 +90,7 @@ class PlannedConfiguration:
             "name": self.name,
             **{key: getattr(run, key) for key in (*keys, "seq")},
             "precision": run.precision.value,
-            "recompute": recomputed(run),
+            "recompute": self.found.configuration.recompute,
             "sharding": run.sharding.value,
             "sequence_parallel": run.sequence_parallel,
             "layers_per_stage": list(run.layers_by_stage),
@@ -280,7 +280,8 @@ def plan(
     ``cluster``: a preset's name, a file or an object; None: the usual one of ``gpu``. ``run``:
     ``gpus`` and ``global_batch``, and whatever else is fixed, in the words of ``predict``: ``seq``,
     ``tp``, ``pp``, ``vp``, ``dp``, ``cp``, ``ep``, ``etp``, ``micro_batch``, ``recompute``,
-    ``sharding``, ``layers_per_stage``, ``schedule`` are chosen where they are not given.
+    ``sharding``, ``layers_per_stage``, ``schedule`` are chosen where they are not given;
+    ``recompute="auto"``: schedules may recompute whole stages, too, for some microbatches.
     ``time_limit``: seconds, 45 by default; ``work_limit``: instead, millions of simulated ops of
     all that is tried: the answer is then the same on every machine. ``workers`` and ``scheduler``
     as of :func:`pipeloom.sweep`: schedules of several configurations are searched at a time.

@@ -17,6 +17,7 @@ from ..arguments import (
     add_profile,
     add_remat,
     add_solver,
+    add_start,
     example,
 )
 from ..failures import say
@@ -56,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="most copies of a stage's weights, with --placement auto: by default 2 where the "
         "profile has device_memory and the sizes that it has to hold, else 1",
     )
+    add_start(parser)
     parser.add_argument(
         "--explain",
         action="store_true",
@@ -85,6 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pipeloom optimize profile.json -m 24 --memory-limit 4 --recompute auto -o schedule.json",
         "pipeloom optimize profile.json -m 8 --certificate certificate.json -o schedule.json",
         "pipeloom optimize profile.json -m 8 --time-limit 10 --json",
+        "pipeloom optimize batch.json --start last.json --time-limit 0.5 -o schedule.json",
         "pipeloom optimize layers.json -m 24 --for megatron -o schedule.json",
         "pipeloom optimize profile.json -m 24 --memory-limit 12 --explain -o schedule.json",
     )
@@ -98,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     check_output(args)
     if args.certificate:
         check_writable(args.certificate)
-    names = ("memory_limit", "recompute", "offload", "copies", "for_")
+    names = ("memory_limit", "recompute", "offload", "copies", "for_", "start")
     answer = searched(args, optimize, names=names)
     if answer.stopped:
         say(f"interrupted: {_so_far(answer)}")

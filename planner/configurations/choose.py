@@ -39,8 +39,10 @@ TOGETHER = 8
 """Configurations that are evaluated at a time."""
 SEARCHED = 4
 """Configurations whose schedules are searched at a time."""
-SEARCHING = 0.6
-"""Share of the budget after which schedules are looked for, whatever still waits for evaluation."""
+ROUNDS = (0.2, 0.5, 0.9, 1.0)
+"""Shares of the budget; within each, configurations are evaluated and then schedules searched."""
+EVALUATED = 0.6
+"""Share of a round after which schedules are searched, whatever still waits for evaluation."""
 SHARES = (1 / 64, 1 / 16, 1 / 4)
 """Of the budget, for the first search of a configuration's schedules and for those after it."""
 LEAST_SHARE = 0.01
@@ -81,7 +83,7 @@ class SpaceSearch:
     bounds: Bounds = field(init=False)
 
     def __post_init__(self) -> None:
-        self.bounds = Bounds(self.space.model, self.space.cluster)
+        self.bounds = Bounds(self.space.model, self.space.cluster, self.space.remat)
         self._budget = self.options.budget
         self._found: dict[Configuration, Evaluated] = {}
         self._searches = Counter[Configuration]()
@@ -97,9 +99,9 @@ class SpaceSearch:
         self._degrees = [*self._spreads()]
         heapify(self._degrees)
         spreads = len(self._degrees) + len(self._too_large)
-        for share in (SEARCHING, 1.0):
-            self._evaluate(share)
-            self._improve()
+        for share in ROUNDS:
+            self._evaluate(share * EVALUATED)
+            self._improve(share)
         found = sorted(self._found.values(), key=lambda each: (each.step_ms, each.lower_bound))
         return Ranking(
             found, self._least, self._bounded, spreads, sorted(self._too_large)[:8], self._over(1.0)
@@ -170,9 +172,9 @@ class SpaceSearch:
             name = found.configuration.name
             self.progress(Note(f"{name}, {found.schedule}: {self._best:.1f} ms", routine=True))
 
-    def _improve(self) -> None:
+    def _improve(self, share: float) -> None:
         """Schedules of those that may still win, the most promising first."""
-        while not self._over(1.0):
+        while not self._over(share):
             waiting = [each for each in self._found.values() if self._may_improve(each)]
             if not waiting:
                 return
@@ -223,8 +225,8 @@ class SpaceSearch:
         return bound < self._best * (1 - CLOSED)
 
     def _over(self, share: float) -> bool:
-        """Whether the share of the budget is spent; all of it, where nothing fits yet."""
-        return self.options.should_stop() or self._spent >= (share if self._best < inf else 1.0)
+        """Whether the share of the budget is spent."""
+        return self.options.should_stop() or self._spent >= share
 
     @property
     def _spent(self) -> float:

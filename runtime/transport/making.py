@@ -37,6 +37,7 @@ from .store import (
     SLACK,
     Store,
     StoreLostError,
+    let_end,
     no_answer,
     rendezvous,
     within,
@@ -133,6 +134,7 @@ class Making:
 
     def end(self, error: Exception) -> Exception:
         """The error to raise, instead of this rank's: that of the first that failed."""
+        let_end()
         self._store.allow(PATIENCE)
         try:
             return self._of_all(error)

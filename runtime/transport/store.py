@@ -27,7 +27,8 @@ from .base import in_short
 
 PATIENCE = 1.0  # seconds in which a rank that waited says that its wait has ended
 LINGER = 0.5  # seconds that the rank which serves the store stays for the others at most
-SLACK = 0.5  # seconds that torch's calls with a timeout may take beyond it
+SLACK = 0.25  # seconds that torch's calls with a timeout may take beyond it
+LATE = PATIENCE - SLACK  # seconds in which those that were left behind may still end
 SHORTEST_PAUSE, LONGEST_PAUSE = 1e-3, 0.05  # seconds between two looks
 _Found = TypeVar("_Found")
 _left: list[Thread] = []  # the last call that was left behind: until it ends torch makes no other
@@ -62,6 +63,12 @@ def within(seconds: float, call: Callable[[], _Found]) -> _Found:
         raise StoreLostError from None
 
 
+def let_end() -> None:
+    """Waits a little for the call that was left behind: a busy machine is late."""
+    if _left:
+        _left[0].join(LATE)
+
+
 def _answer(future: Future[_Found], call: Callable[[], _Found]) -> None:
     try:
         future.set_result(call())
@@ -92,7 +99,8 @@ def rendezvous(rank: int, size: int, seconds: float) -> TorchStore:
         return within(seconds + SLACK, make)
     except dist.DistError as error:
         why = in_short(str(error)).partition("\n")[0]
-        raise ExecutionError(f"the store at {place[0]}:{place[1]}: {why}") from error
+        served = f"the store that {_server()} serves at {place[0]}:{place[1]}"
+        raise ExecutionError(f"{served}: {why}") from error
 
 
 def _served(patience: timedelta) -> TorchStore:

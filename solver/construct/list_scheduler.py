@@ -3,11 +3,12 @@
 Two copies are one map of twice as many stages: those that the microbatches of one direction pass,
 then those of the other. Here *stage* means one of these.
 
-A free rank takes, of the F's and B's whose input has come, the one with the least key: its
-microbatch and an offset of its stage and kind. An F has to find room in memory, and leave some for
-the F's of higher stages on its rank. A W runs where an F lacks memory, where more than ``defer`` of
-them wait, or where the next arrival is far enough away. A first stage may let some time pass
-between two F's.
+A free rank takes, of the F's and B's whose input has come, the one with the least key: its place in
+the order of entry and an offset of its stage and kind. An F has to find room in memory, and leave
+some for the F's of higher stages on its rank. A W runs where an F lacks memory, where more than
+``defer`` of them wait, or where the next arrival is far enough away. A first stage may let some
+time pass between two F's. Every stage runs F's, B's and W's in the order of entry, which is moved,
+too, where microbatches are unlike.
 
 The best offsets and gaps depend on the placement and on memory, so they are drawn at random and
 annealed: :func:`tune_list`.
@@ -19,14 +20,15 @@ inlined: each read of a tuple counts references, which took 4 to 7 times as long
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import cycle
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.cost.cost_tables import Costs, of_pair
 from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, FloatArray, IntArray, OpKind
 from pipeloom.ir.model.problem import Problem
@@ -34,6 +36,7 @@ from pipeloom.ir.model.problem import Problem
 from ..core.decomposition import streams_of
 from ..core.kernel_rng import random
 from ..core.tolerances import ROUNDING
+from ..core.unlike import typical
 from .list_scheduler_linear import ANY, normal
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
@@ -44,7 +47,8 @@ UNEVEN = 0.5  # weight, beside the cost, of idle time, in which the ranks that i
 
 
 class Stages(NamedTuple):
-    """The arrays that the kernel reads: by stage (S,), by rank (P,).
+    """The arrays that the kernel reads: by stage (S,), by rank (P,); times, sizes and delays also
+    by microbatch, (S, M), where these are unlike.
 
     ``own[offsets[r]:offsets[r + 1]]`` are the stages of rank r; ``level`` is a stage's number among
     those of its rank. ``into_f``, ``into_b``: the delays of what F and B wait for. ``work``: of
@@ -71,13 +75,15 @@ class Stages(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem) -> Stages:
-        costs, names = Costs.of(problem), np.array(streams_of(problem), dtype=np.int64)
+        unlike, each = problem.profile.unlike, Costs.of(problem)
+        costs = Costs.of(typical(problem)) if unlike else each
+        names = np.array(streams_of(problem), dtype=np.int64)
         first = names[:, 0]
         owner: IntArray = costs.owner[:, first].T.ravel()
         into_f: FloatArray = costs.into_f[:, first].T.ravel()
         into_b: FloatArray = costs.into_b[:, first].T.ravel()
         f, b, w, m_b, m_w = (
-            np.tile(each, len(names)) for each in (*costs.durations[:3], costs.m_b, costs.m_w)
+            np.tile(of, len(names)) for of in (*costs.durations[:3], costs.m_b, costs.m_w)
         )
         depth, times = np.tile(np.arange(problem.stages), len(names)), f + b + w
         rows = [np.flatnonzero(owner == rank) for rank in range(problem.ranks)]
@@ -92,8 +98,12 @@ class Stages(NamedTuple):
         busy = np.bincount(owner, times, problem.ranks)
         with np.errstate(invalid="ignore"):
             crowded = bool((held > CROWDED * busy.max() * costs.limit).any())
+        tables = f, b, w, m_b, m_w, into_f, into_b
+        if unlike:
+            f, b, w = each.durations[:3].copy()
+            tables = f, b, w, each.m_b, each.m_w, each.into_f, each.into_b
         return cls(
-            *(f, b, w, m_b, m_w, into_f, into_b),
+            *tables,
             owner,
             level,
             np.concatenate(rows).astype(np.int64),
@@ -113,7 +123,8 @@ class ListParameters(NamedTuple):
     (P,), how many W's may wait while something else can run. ``fill``: (P,), a W runs where the
     next arrival is at least ``fill`` x T_W away. ``patience``: (S,), a rank waits for an op with a
     lesser key that comes within it. ``gap``: (streams, M), the least time from the start of the F
-    before to this one's, on a first stage.
+    before to this one's, on a first stage. ``entry``: (M,), the order in which they enter, by place
+    in ``names``.
     """
 
     key: FloatArray
@@ -123,19 +134,24 @@ class ListParameters(NamedTuple):
     fill: FloatArray
     patience: FloatArray
     gap: FloatArray
+    entry: IntArray
 
     def copy(self) -> ListParameters:
         return ListParameters._make(array.copy() for array in self)
 
 
-def list_parameters(stages: Stages, rng: np.random.Generator) -> Iterator[ListParameters]:
+def list_parameters(
+    stages: Stages, rng: np.random.Generator, entries: Sequence[IntArray] = ()
+) -> Iterator[ListParameters]:
     """Random parameters, without end: which kinds go first, how W's fill gaps, the space of F's.
 
-    Where memory is small, every other one lets all kinds wait their turn and spaces F's by whole
-    meetings, about as many as it takes for the work.
+    ``stages``: of the mean microbatch. Microbatches enter as they are numbered, or by each of
+    ``entries`` in turn. Where memory is small, every other one lets all kinds wait their turn and
+    spaces F's by whole meetings, about as many as it takes for the work.
     """
     number, ranks = len(stages.f), len(stages.limit)
     streams, microbatches = stages.names.shape
+    turns = cycle(entries or (np.arange(microbatches),))
     levels = int(stages.level.max()) + 1
     higher = np.empty(number)  # M_B of the higher stages of the same rank
     for s in range(number):
@@ -154,6 +170,7 @@ def list_parameters(stages: Stages, rng: np.random.Generator) -> Iterator[ListPa
                 np.full(ranks, rng.uniform(0.3, 1.1)),
                 np.asarray(rng.uniform(0.0, 0.4) * stages.f, dtype=np.float64),
                 np.full(streams * microbatches, stages.meeting * meetings),
+                next(turns).copy(),
             )
         scale = float(rng.choice((0.0, 0.5, 2.0, STRICT)))
         offsets = scale * rng.permutation(2 * levels).reshape(2, levels).astype(np.float64)
@@ -169,6 +186,7 @@ def list_parameters(stages: Stages, rng: np.random.Generator) -> Iterator[ListPa
             np.full(ranks, rng.uniform(0.3, 1.0)),
             np.asarray(float(rng.choice((0.0, 0.2, 0.5))) * stages.f, dtype=np.float64),
             np.tile(gap, streams),
+            next(turns).copy(),
         )
 
 
@@ -186,7 +204,7 @@ def list_schedule(  # noqa: PLR0917
     Infinite where no op can start any more, for lack of memory.
     """
     f, b, w, m_b, m_w, into_f, into_b, owner, _, own, offsets, limit = stages[:12]
-    keys, ahead, reserve, defer, fill, patiences, gap = parameters
+    keys, ahead, reserve, defer, fill, patiences, gap, entry = parameters
     number, microbatches = ends.shape[1:]
     ranks, names = len(limit), stages.names
     depth = number // len(names)
@@ -208,12 +226,12 @@ def list_schedule(  # noqa: PLR0917
             return np.inf
         kind, s, comes = _choose(
             f, w, m_b, into_f, into_b, own, offsets, limit, keys, ahead, reserve, defer, fill,
-            patiences, gap, r, now, held[r], entered, done, ends,
+            patiences, gap, entry, r, now, held[r], entered, done, ends,
         )  # fmt: skip
         if kind < 0:
             clock[r] = comes
             continue
-        j = done[kind, s]
+        j = entry[done[kind, s]]
         stream = int(s >= depth)
         stage = s - stream * depth
         order[at[r]] = names[stream, j] << MICROBATCH_SHIFT | stage << STAGE_SHIFT | kind
@@ -223,22 +241,22 @@ def list_schedule(  # noqa: PLR0917
             first[r] = now
         wakes, arrival = -1, np.inf
         if kind == _F:
-            free[r] = now + f[s]
+            free[r] = now + of_pair(f, s, j)
             ends[_F, s, j] = free[r]
-            held[r] += m_b[s]
+            held[r] += of_pair(m_b, s, j)
             if stage == 0:
                 entered[stream] = now
             if stage + 1 < depth:
-                wakes, arrival = owner[s + 1], free[r] + into_f[s + 1]
+                wakes, arrival = owner[s + 1], free[r] + of_pair(into_f, s + 1, j)
         elif kind == _B:
-            free[r] = now + b[s]
+            free[r] = now + of_pair(b, s, j)
             ends[_B, s, j] = free[r]
-            held[r] += m_w[s] - m_b[s]
+            held[r] += of_pair(m_w, s, j) - of_pair(m_b, s, j)
             if stage > 0:
-                wakes, arrival = owner[s - 1], free[r] + into_b[s - 1]
+                wakes, arrival = owner[s - 1], free[r] + of_pair(into_b, s - 1, j)
         else:
-            free[r] = now + w[s]
-            held[r] -= m_w[s]
+            free[r] = now + of_pair(w, s, j)
+            held[r] -= of_pair(m_w, s, j)
         clock[r] = free[r]
         if wakes >= 0 and wakes != r:
             clock[wakes] = min(clock[wakes], max(arrival, free[wakes]))
@@ -267,6 +285,7 @@ def _choose(  # noqa: PLR0917
     fill: FloatArray,
     patiences: FloatArray,
     gap: FloatArray,
+    entry: IntArray,
     r: int,
     now: float,
     held: float,
@@ -287,32 +306,31 @@ def _choose(  # noqa: PLR0917
             if kind == _B:
                 if jb == jf:
                     continue
-                j = jb
-                came = (
-                    ends[_F, s, j]
-                    if s in (depth - 1, number - 1)
-                    else ends[_B, s + 1, j] + into_b[s]
-                )
+                place, j = jb, entry[jb]
+                came = ends[_F, s, j]
+                if s not in (depth - 1, number - 1):
+                    came = ends[_B, s + 1, j] + of_pair(into_b, s, j)
             else:
                 if jf == microbatches or jf - jb >= ahead[s]:
                     continue
-                j = jf
+                place, j = jf, entry[jf]
                 if s in (0, depth):
                     stream = int(s >= depth)
-                    came = max(0.0, entered[stream] + gap[stream * microbatches + j])
+                    came = max(0.0, entered[stream] + gap[stream * microbatches + place])
                 else:
-                    came = ends[_F, s - 1, j] + into_f[s]
-                if held + m_b[s] > limit[r] - reserve[s]:
+                    came = ends[_F, s - 1, j] + of_pair(into_f, s, j)
+                if held + of_pair(m_b, s, j) > limit[r] - reserve[s]:
                     full = full or came <= now
                     continue
-            key = j + keys[kind, s]
+            key = place + keys[kind, s]
             if came <= now:
                 if key < best:
                     best, best_kind, best_stage = key, kind, s
                 continue
             comes = min(comes, came)
             # the first of all passes without any wait
-            patience = patiences[s] if j > 0 or s in (0, depth) else f[s] * (1 - ROUNDING)
+            waits = place > 0 or s in (0, depth)
+            patience = patiences[s] if waits else of_pair(f, s, j) * (1 - ROUNDING)
             if came <= now + patience:
                 soon = min(soon, key)
         if jw < jb:
@@ -323,7 +341,7 @@ def _choose(  # noqa: PLR0917
         return _W, weight, now
     if best_kind >= 0 and (best <= soon or comes == np.inf):
         return best_kind, best_stage, now
-    if weight >= 0 and comes >= now + fill[r] * w[weight]:
+    if weight >= 0 and comes >= now + fill[r] * of_pair(w, weight, entry[done[_W, weight]]):
         return _W, weight, now
     return -1, -1, comes
 
@@ -348,6 +366,7 @@ def tune_list(  # noqa: PLR0917
     key, ahead, reserve = parameters.key.copy(), parameters.ahead.copy(), parameters.reserve.copy()
     defer, fill = parameters.defer.copy(), parameters.fill.copy()
     patience, gap = parameters.patience.copy(), parameters.gap.copy()
+    entry = parameters.entry.copy()
     cooling = (cold / hot) ** (1.0 / max(moves, 1))
     temperature, current, current_cost = hot, np.inf, np.inf
     for move in range(-1, moves):
@@ -367,16 +386,21 @@ def tune_list(  # noqa: PLR0917
             key[:], ahead[:], reserve[:] = parameters.key, parameters.ahead, parameters.reserve
             defer[:], fill[:] = parameters.defer, parameters.fill
             patience[:], gap[:] = parameters.patience, parameters.gap
+            entry[:] = parameters.entry
         else:
             parameters.key[:], parameters.ahead[:], parameters.reserve[:] = key, ahead, reserve
             parameters.defer[:], parameters.fill[:] = defer, fill
             parameters.patience[:], parameters.gap[:] = patience, gap
+            parameters.entry[:] = entry
     return best_cost, current_cost
 
 
 @kernel
 def _change_one(stages: Stages, parameters: ListParameters, state: npt.NDArray[np.uint64]) -> None:
-    """Changes one number on a rank, or on some stages of one level, or the spacing of F's."""
+    """Changes one number on a rank, or on some stages of one level, or the spacing of F's, or the
+    order of entry."""
+    if _moves_entry(stages.m_b, parameters.entry, state):
+        return
     number, ranks, microbatches = len(stages.f), len(stages.limit), stages.names.shape[1]
     chance, r = random(state), int(random(state) * ranks)
     more = 1 if random(state) < 0.5 else -1
@@ -409,9 +433,31 @@ def _change_one(stages: Stages, parameters: ListParameters, state: npt.NDArray[n
             elif chance < 0.86:
                 parameters.ahead[k] = min(microbatches, max(1, parameters.ahead[k] + more))
             elif chance < 0.91:
-                parameters.reserve[k] = max(0.0, parameters.reserve[k] + 0.5 * more * stages.m_b[k])
+                change = 0.5 * more * of_pair(stages.m_b, k, 0)
+                parameters.reserve[k] = max(0.0, parameters.reserve[k] + change)
             else:
-                parameters.patience[k] = max(0.0, parameters.patience[k] + 0.3 * by * stages.f[k])
+                change = 0.3 * by * of_pair(stages.f, k, 0)
+                parameters.patience[k] = max(0.0, parameters.patience[k] + change)
+
+
+@kernel
+def _moves_entry(table: FloatArray, entry: IntArray, state: npt.NDArray[np.uint64]) -> bool:
+    """Half of the moves take one of unlike microbatches to another place: it exchanges with the one
+    there, or all between make room."""
+    if table.ndim == 1 or random(state) < 0.5:
+        return False
+    last = len(entry) - 1
+    one, other = int(random(state) * len(entry)), int(random(state) * len(entry))
+    if random(state) < 0.5:
+        other = max(0, min(last, one + int(5 * random(state)) - 2))
+    if random(state) < 0.5:
+        entry[one], entry[other] = entry[other], entry[one]
+        return True
+    step, moved = 1 if other > one else -1, entry[one]
+    for k in range(one, other, step):
+        entry[k] = entry[k + step]
+    entry[other] = moved
+    return True
 
 
 @kernel
