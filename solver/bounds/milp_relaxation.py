@@ -164,7 +164,7 @@ def new_solver() -> Any:
 def least_of(solver: Any, cost: Any, budget: Budget, size: int) -> tuple[float, bool]:
     """A bound on ``cost``, in units of the ceiling, and whether a solution was found.
 
-    ``size``: the number of classes whose moments the model has.
+    ``size``: the number of stages or ranks, whose square a node takes about as long as.
     """
     solver.Minimize(cost)
     status = _solve(solver, _parameters(solver, size, budget), budget)

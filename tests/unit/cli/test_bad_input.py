@@ -397,6 +397,10 @@ USAGE: dict[str, tuple[list[str], str]] = {
         ["optimize", "P", "-m", "2", "--passing", "weights", "--solver", "milp"],
         "--solver: expected auto or heuristic, got 'milp'",
     ),
+    "HiGHS where weights travel": (
+        ["optimize", "P", "-m", "2", "--passing", "weights", "--solver", "highs"],
+        "--solver: expected auto or heuristic, got 'highs'",
+    ),
     "an unknown way of passing in compare": (
         ["compare", "P", "-m", "2", "--passing", "auto"],
         "argument --passing: invalid choice: 'auto'",
