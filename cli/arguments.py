@@ -133,7 +133,7 @@ def add_solver(
     )
     parser.add_argument(
         "--solver",
-        choices=["auto", "cp-sat", "milp", "heuristic"],
+        choices=["auto", "cp-sat", "milp", "highs", "heuristic"],
         default="auto",
         help="auto (the default) runs search, bounds and cp-sat side by side",
     )
@@ -158,6 +158,15 @@ def add_solver(
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
 
 
+def add_start(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--start",
+        metavar="SCHEDULE",
+        help="a schedule of as many microbatches on the same stages and ranks, that of the batch "
+        "before say, whose order of ops the search begins with",
+    )
+
+
 def add_slow(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slow",
@@ -167,15 +176,17 @@ def add_slow(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_workers(parser: argparse._ActionsContainer, what: str) -> None:
+def add_workers(
+    parser: argparse._ActionsContainer, what: str, usual: str = "one for every two cores"
+) -> None:
     """Adds where ``what`` is solved side by side."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--workers",
         metavar="N",
         type=workers,
-        help=f"processes that solve {what} side by side and share the cores; one for every two "
-        "cores by default, with 1 this process",
+        help=f"processes that solve {what} side by side and share the cores; {usual} by default, "
+        "with 1 this process",
     )
     where.add_argument(
         "--scheduler",

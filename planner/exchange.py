@@ -43,9 +43,17 @@ class Exported:
 
     def launch(self, file: str) -> str:
         """Flags and notes as lines, for a text that is in ``file``."""
+        notes = (f"note: {note}" for note in self.notes_of(file))
+        return "\n".join([*self.flags_of(file), *notes])
+
+    def flags_of(self, file: str) -> list[str]:
+        """Flags, for a text that is in ``file``."""
         name = self.text.strip() if self.format == MEGATRON else file
-        lines = [*self.flags, *(f"note: {note}" for note in self.notes)]
-        return "\n".join(line.replace(FILE, name) for line in lines)
+        return [flag.replace(FILE, name) for flag in self.flags]
+
+    def notes_of(self, file: str) -> list[str]:
+        """The same of notes."""
+        return [note.replace(FILE, file) for note in self.notes]
 
     def to_dict(self) -> dict[str, Any]:
         """The object that ``export --json`` prints, but for the file's name."""

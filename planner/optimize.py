@@ -20,6 +20,7 @@ from pipeloom.solver.partition.cuts import Rules
 from pipeloom.solver.placement.search import overfull
 
 from .answer import Answer, Candidate
+from .inputs.documents import Document, Planned
 from .inputs.placement_spec import AUTO, PlacementLike, PlacementSpec
 from .inputs.problem_setup import (
     ProfileLike,
@@ -32,6 +33,7 @@ from .inputs.problem_setup import (
     objective_of,
     stages_of,
 )
+from .inputs.start import order_of
 from .partition.joint import plan_partition
 from .passing.choose import plan_passing
 from .placement.choose import plan_placement
@@ -61,6 +63,7 @@ def optimize(
     recompute: str = "auto",
     offload: str = "auto",
     copies: int | None = None,
+    start: Schedule | Planned | Document | None = None,
     solver: str = "auto",
     time_limit: float | None = None,
     work_limit: float | None = None,
@@ -85,7 +88,8 @@ def optimize(
     profile by layers, ``joint`` (the default), ``balanced`` or ``even``, with at least
     ``min_layers`` and at most ``max_layers`` in a stage. ``recompute``: ``auto``, ``all``,
     ``none``, or the name of a level. ``offload``: ``auto``, ``none``. ``copies``: of a stage's
-    weights at most, where the placement is chosen. ``time_limit``: seconds, 60 by
+    weights at most, where the placement is chosen. ``start``: a schedule of as many microbatches on
+    the same stages and ranks, whose order of ops is begun with. ``time_limit``: seconds, 60 by
     default; where it is given and the placement is chosen, of all placements together.
     ``work_limit``: instead, millions of simulated ops; the same seed then gives the same schedule.
     ``robust``: the least ``mean`` (True) or 95th percentile (``p95``) instead where op times
@@ -114,6 +118,8 @@ def optimize(
             copies=copies,
         )
     _check(passing, spec, recompute, copies, cut=cut)
+    if start is not None and (cut or system is not None or spec.name == AUTO or passing == "auto"):
+        raise InputError("start: expected a profile by stages, one placement and one passing")
     check_whole("seed", seed)
     measure = _measure(robust, spread)
     asked = "slow" if slow else "" if measure is None else "robust"
@@ -147,17 +153,14 @@ def optimize(
         limits |= {"way": Way(partition or "joint"), "rules": _rules(min_layers, max_layers)}
         return plan_partition(layers, microbatches, search, placement=spec, **limits)
     stages = stages_of(source, microbatches, recompute, offload)
-    if passing != "activations":
-        _check_alike(source, cut, f"--passing {passing}")
-    if spec.name == AUTO:
-        _check_alike(source, cut, "--placement auto")
     if passing == "auto":
         return plan_passing(stages, microbatches, search, **limits)
     if spec.name == AUTO:
         limits["copies"] = 1 if options.recompute_all else copies
         return plan_placement(stages, microbatches, search, each=time_limit is None, **limits)
     problem = make_problem(stages, microbatches, passing=passing, placement=spec, **limits)
-    return _robustly(slowed(problem, slow), measure, spread, search, source.where)
+    problem = slowed(problem, slow)
+    return _robustly(problem, measure, spread, search, source.where, start)
 
 
 def _measure(robust: str | bool | None, spread: float | None) -> str | None:
@@ -187,16 +190,22 @@ def _check_one_placement(
 
 
 def _robustly(
-    problem: Problem, measure: str | None, spread: float | None, search: CachedSearch, where: str
+    problem: Problem,
+    measure: str | None,
+    spread: float | None,
+    search: CachedSearch,
+    where: str,
+    start: Schedule | Planned | Document | None,
 ) -> Answer:
     """The plain answer, by a ``measure`` with half of the time or work, then the robust one with
     the other."""
     if measure is None:
-        return _one_problem(problem, search, where)
+        return _one_problem(problem, search, where, start)
     variation = Variation.of(True if spread is None else spread)
     check_robust(problem, variation, where)
     half = search.share(0.5)
-    return robust_answer(_one_problem(problem, half, where), measure, variation, half.options)
+    plain = _one_problem(problem, half, where, start)
+    return robust_answer(plain, measure, variation, half.options)
 
 
 def _for_system(
@@ -284,9 +293,16 @@ def _check(
         raise InputError(f"placement: auto is for --passing activations, got {passing!r}")
 
 
-def _one_problem(problem: Problem, search: CachedSearch, where: str) -> Answer:
-    """One placement: what the optimizer finds for it."""
-    schedule = search.solve(problem)
+def _one_problem(
+    problem: Problem,
+    search: CachedSearch,
+    where: str,
+    start: Schedule | Planned | Document | None = None,
+) -> Answer:
+    """One placement: what the optimizer finds for it, from the order of ``start`` if that is
+    given."""
+    order = None if start is None else order_of(start, problem)
+    schedule = search.solve(problem, start=order)
     _tell_overfull(schedule, search, where)
     assert schedule.report is not None
     assert schedule.timing is not None

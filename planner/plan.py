@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby, islice
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -17,18 +19,20 @@ from pipeloom.ir.units import duration
 from pipeloom.report.plans_svg import PlanPoint, PlansPicture, plans_svg
 from pipeloom.report.summaries import percent
 from pipeloom.report.text_table import table
+from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.stopping import NEVER
 
 from .configurations.choose import Ranking, SpaceSearch, summary
 from .configurations.evaluation import Evaluated, certified, planned_step
 from .configurations.files import write_files
 from .configurations.reasons import OtherRate, other_rates, parts_of, reason
-from .configurations.space import Space, recomputed
+from .configurations.space import Space
 from .models.reading import ModelLike
 from .optimize import positive
 from .predict import ClusterLike, Prediction, cluster_of
 from .prediction.step import StepTimes
 from .solving.progress import Listener, unheard
+from .solving.workers import KeptWorkers
 
 TIME_LIMIT = 45.0
 """Seconds, where none are given."""
@@ -39,10 +43,12 @@ SHOWN = 8
 @dataclass(frozen=True)
 class PlannedConfiguration:
     """A configuration with its schedule. ``lower_bound``: milliseconds of a step that no schedule
-    of this configuration is below."""
+    of this configuration is below. ``same_step``: others of the table's that take exactly as long,
+    which it leaves out."""
 
     space: Space
     found: Evaluated
+    same_step: int = 0
 
     @property
     def name(self) -> str:
@@ -84,7 +90,7 @@ class PlannedConfiguration:
             "name": self.name,
             **{key: getattr(run, key) for key in (*keys, "seq")},
             "precision": run.precision.value,
-            "recompute": recomputed(run),
+            "recompute": self.found.configuration.recompute,
             "sharding": run.sharding.value,
             "sequence_parallel": run.sequence_parallel,
             "layers_per_stage": list(run.layers_by_stage),
@@ -93,6 +99,7 @@ class PlannedConfiguration:
             "splits": self.found.configuration.splits,
             **{key: getattr(shown, key) for key in numbers},
             "lower_bound": self.lower_bound,
+            "same_step": self.same_step,
             "parts_ms": self.parts,
         }
 
@@ -110,13 +117,16 @@ class Plan:
 
     @cached_property
     def plans(self) -> tuple[PlannedConfiguration, ...]:
-        """The best, and the best of each other set of degrees, as far as they were simulated."""
+        """The best, and the best of each other set of degrees, as far as they were simulated; of
+        those that take exactly as long the first."""
         seen = dict[tuple[int, ...], Evaluated]()
         for each in self.ranking.evaluated:
             run = each.configuration.run
             if each.step_ms < inf:
                 seen.setdefault((run.tp, run.pp, run.vp, run.dp, run.cp, run.ep), each)
-        return tuple(PlannedConfiguration(self.space, each) for each in seen.values())[:SHOWN]
+        alike = groupby(seen.values(), lambda each: f"{each.step_ms:.9g}")
+        first = ((each, len(others)) for _, (each, *others) in alike)
+        return tuple(islice((PlannedConfiguration(self.space, *each) for each in first), SHOWN))
 
     @property
     def best(self) -> PlannedConfiguration:
@@ -173,15 +183,15 @@ class Plan:
     def write(self, folder: str | os.PathLike[str]) -> tuple[str, ...]:
         """Writes ``plan.json``, ``plan.svg`` and what runs the best plan into ``folder``.
 
-        Returns notes on what other systems cannot run. Raises InputError where it cannot be
-        written.
+        Returns notes on what other systems do otherwise, or cannot run. Raises InputError where it
+        cannot be written.
         """
         path = Path(folder)
         try:
             notes = write_files(path, self.best.step.setup, self.best.schedule)
         except OSError as error:
             raise InputError(f"output: {os.fspath(folder)}: {error.strerror}") from None
-        write_json(self.to_dict(), str(path / "plan.json"))
+        write_json(self.to_dict() | {"notes": notes}, str(path / "plan.json"))
         write_text(plans_svg(self._picture()), str(path / "plan.svg"))
         return tuple(notes)
 
@@ -226,7 +236,7 @@ class Plan:
                 duration(each.lower_bound),
                 f"{each.prediction.tokens_per_s_per_gpu:.5g}",
                 f"{each.prediction.memory_gib:.1f}",
-                words or "",
+                "; ".join([*filter(None, [words]), *_alike(each.same_step)]),
             ]
             for each, words in zip(self.plans, self._reasons, strict=True)
         ]
@@ -248,11 +258,18 @@ class Plan:
                 yield f"{word}: {each.best}, this plan {percent(each.lost)} slower"
 
 
+def _alike(others: int) -> list[str]:
+    return [f"{others} more with this step"] if others else []
+
+
 def plan(
     model: ModelLike,
     cluster: ClusterLike | None = None,
     *,
     time_limit: float | None = None,
+    work_limit: float | None = None,
+    workers: int = 1,
+    scheduler: str | None = None,
     progress: Listener | None = None,
     should_stop: Callable[[], bool] | None = None,
     **run: Any,
@@ -263,16 +280,26 @@ def plan(
     ``cluster``: a preset's name, a file or an object; None: the usual one of ``gpu``. ``run``:
     ``gpus`` and ``global_batch``, and whatever else is fixed, in the words of ``predict``: ``seq``,
     ``tp``, ``pp``, ``vp``, ``dp``, ``cp``, ``ep``, ``etp``, ``micro_batch``, ``recompute``,
-    ``sharding``, ``layers_per_stage``, ``schedule`` are chosen where they are not given.
-    ``time_limit``: seconds, 45 by default. ``progress`` is told each event, a line of text as
-    ``str``. Once ``should_stop`` turns true the best so far is returned.
+    ``sharding``, ``layers_per_stage``, ``schedule`` are chosen where they are not given;
+    ``recompute="auto"``: schedules may recompute whole stages, too, for some microbatches.
+    ``time_limit``: seconds, 45 by default; ``work_limit``: instead, millions of simulated ops of
+    all that is tried: the answer is then the same on every machine. ``workers`` and ``scheduler``
+    as of :func:`pipeloom.sweep`: schedules of several configurations are searched at a time.
+    ``progress`` is told each event, a line of text as ``str``. Once ``should_stop`` turns true the
+    best so far is returned.
 
     Raises InputError for wrong input, a line for each fault, and InfeasibleError where nothing
     fits, which says by how much.
     """
-    limit = positive("time_limit", time_limit) or TIME_LIMIT
+    options = SolveOptions(
+        time_limit=positive("time_limit", time_limit) or TIME_LIMIT,
+        work_limit=positive("work_limit", work_limit),
+        should_stop=should_stop or NEVER,
+    )
     space = Space.of(model, cluster_of(cluster, run.get("gpu")), run)
-    chosen = SpaceSearch(space, limit, should_stop or NEVER, progress or unheard).choose()
+    with closing(KeptWorkers(workers, scheduler)) as spread:
+        spread.check()
+        chosen = SpaceSearch(space, options, progress or unheard, spread).choose()
     found = Plan(space, chosen)
     if not found.plans:
         raise InfeasibleError(_nothing(space, chosen))
@@ -284,7 +311,7 @@ def _nothing(space: Space, ranking: Ranking) -> str:
     device = space.cluster.gpu
     where = f"{space.model.name} on {space.base.gpus} GPUs of {space.cluster.name}"
     if ranking.stopped:
-        return f"{where}: no plan that fits was found in the time given: --time-limit"
+        return f"{where}: no plan that fits was found in the time given: --time-limit, --work-limit"
     tried = [each for each in ranking.evaluated if each.tightest_gib < inf]
     least = [(each.tightest_gib, each.configuration.name) for each in tried] + ranking.too_large
     if not least:

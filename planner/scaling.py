@@ -24,7 +24,7 @@ from .configurations.space import Space
 from .inputs.problem_setup import check_choice, check_whole
 from .models.model import Model
 from .models.reading import ModelLike, read_model
-from .plan import TIME_LIMIT, plan
+from .plan import plan
 from .predict import ClusterLike, cluster_of
 from .prediction.setup import Setup
 from .prediction.step import StepTimes
@@ -144,6 +144,7 @@ def scaling(
     global_batch: int,
     scaling: str = "weak",
     time_limit: float | None = None,
+    work_limit: float | None = None,
     workers: int = 1,
     scheduler: str | None = None,
     progress: Listener | None = None,
@@ -153,16 +154,17 @@ def scaling(
     """The best plan of ``model`` on each number of ``gpus``, and what its step loses.
 
     ``scaling``: ``weak``, where ``global_batch`` is that of the fewest GPUs and grows with them, or
-    ``strong``, where it is that of all. ``time_limit``: seconds for each number, 45 by default.
-    ``workers`` and ``scheduler`` as of :func:`pipeloom.sweep`, the rest as of
-    :func:`pipeloom.plan`. Once ``should_stop`` turns true numbers not begun are left out.
+    ``strong``, where it is that of all. ``time_limit``: seconds for each number, 45 by default;
+    ``work_limit``: instead, as of :func:`pipeloom.plan`. ``workers`` and ``scheduler`` as of
+    :func:`pipeloom.sweep`, the rest as of :func:`pipeloom.plan`. Once ``should_stop`` turns true
+    numbers not begun are left out.
 
     Raises InputError for wrong input, InfeasibleError where no number of GPUs has a plan.
     """
     check_choice("scaling", scaling, "weak", "strong")
     known, where = read_model(model), cluster_of(cluster, run.get("gpu"))
     jobs = [
-        _Job(known, where, run | {"gpus": number, "global_batch": batch}, time_limit or TIME_LIMIT)
+        _Job(known, where, run | {"gpus": number, "global_batch": batch}, time_limit, work_limit)
         for number, batch in _batches(gpus, global_batch, scaling).items()
     ]
     Space.of(known, where, jobs[0].run)
@@ -185,7 +187,8 @@ class _Job:
     model: Model
     cluster: Cluster
     run: dict[str, Any]
-    seconds: float
+    time_limit: float | None
+    work_limit: float | None
 
 
 def _batches(gpus: Iterable[int], batch: int, scaling: str) -> dict[int, int]:
@@ -214,7 +217,12 @@ def _point(job: _Job, should_stop: StoppingCriterion = stop_asked) -> ScalePoint
     gpus, batch = job.run["gpus"], job.run["global_batch"]
     try:
         found = plan(
-            job.model, job.cluster, time_limit=job.seconds, should_stop=should_stop, **job.run
+            job.model,
+            job.cluster,
+            time_limit=job.time_limit,
+            work_limit=job.work_limit,
+            should_stop=should_stop,
+            **job.run,
         ).best
     except (InfeasibleError, InputError) as error:  # so many GPUs are too few, or too many
         return ScalePoint(gpus, batch, why_not=str(error))

@@ -12,6 +12,7 @@ from .bounds import lower_bounds
 from .bounds.low_memory.activation_slots import slots_limit_rate
 from .bounds.low_memory.crossings_search import NEARLY, crossings_bound
 from .bounds.milp_relaxation import SECONDS, relaxation
+from .bounds.rank_moments import rank_relaxation
 from .core.bound import Bound
 from .core.incumbent import Incumbent
 from .core.linear_instance import LinearInstance
@@ -35,8 +36,16 @@ def closed_form_bounds(best: Incumbent) -> None:
 
 def tighten(best: Incumbent) -> Pieces:
     """Searches for a better bound where the first schedules have not met the one there is."""
+    if best.over():
+        return
     linear = LinearInstance.of(least_times(best.problem))
-    if linear is None or best.over():
+    if linear is None:
+        budget = best.budget(1 / 4, SECONDS)
+        found = rank_relaxation(best.problem, best.cost, budget)
+        best.work.spend(budget.work.used)
+        if found is not None:
+            best.raise_bound(found)
+        yield
         return
     budget = best.budget(1 / 4, SECONDS)
     value = relaxation(linear, best.problem.objective, best.cost, budget)

@@ -2,8 +2,9 @@
 
 ::
 
-    auto        families and entry orders, all orders where they are few; then side by side:
-                patterns of the mean microbatch filled in, ops moved, microbatches exchanged
+    auto        families and entry orders, all orders where they are few; then side by side: a list
+                scheduler by entry orders that are moved, patterns of the mean microbatch filled
+                in, ops moved, microbatches exchanged
     heuristic   the same by one worker
 
 Patterns come from the portfolio of microbatches that are alike (:mod:`.portfolio`).
@@ -28,7 +29,7 @@ from .families.applicable import build_families
 from .portfolio import Round, improve, start
 from .proofs import closed_form_bounds
 from .search.entry_orders import EntryOrderAnnealer, PatternSearch, offer_filled
-from .search.local_search import Annealer
+from .search.local_search import Annealer, ListTuner
 
 SOLVERS = ("auto", "heuristic")
 
@@ -44,8 +45,8 @@ def plan_unlike(best: Incumbent, seed: int, solver: str) -> Pieces:
     build_families(best)
     if best.order is not None:
         offer_filled(best, best.order, "search")
+    ListTuner(best.problem, np.random.default_rng(seed)).first(best)
     rounds = _rounds(best, seed, pattern=True)
-    rounds[0].round(best)
     if solver == "auto":
         enumerate_orders(best)
     yield
@@ -76,4 +77,4 @@ def _rounds(best: Incumbent, seed: int, *, pattern: bool) -> Sequence[Round]:
 
     patterns = PatternSearch(best, search, largest=pattern)
     exchanges = EntryOrderAnnealer(best.problem, rng, patterns)
-    return [patterns, exchanges, Annealer(best.problem, rng)]
+    return [ListTuner(best.problem, rng), patterns, exchanges, Annealer(best.problem, rng)]

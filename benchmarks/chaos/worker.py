@@ -108,5 +108,4 @@ def train(attempt: Attempt, rank: int) -> None:
         except BaseException as error:
             file.write(f"pipeloom: {printable(in_words(error))}\n")
             file.flush()
-            time.sleep(1.5)  # the first of them serves the store in which the others look
             os._exit(1)

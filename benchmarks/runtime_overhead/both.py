@@ -1,4 +1,4 @@
-"""Both runtimes in the same processes: a step of one, then a step of the other."""
+"""Both runtimes and a bare loop in the same processes: a step of one, then of the next."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.options import StagesAs
 from pipeloom.solver.families import build_family
 
+from .bare import BareRank
 from .priority import before_others
 from .sleeping import ROWS, WIDTH, OurStage, TorchStage, loss, sleep_until
 from .traced import TracedStage
@@ -108,7 +109,11 @@ def measure_loop(milliseconds: float, rounds: int) -> float:
 
 def _measure(case: Case, steps: int, stages_as: StagesAs) -> dict[str, list[Span]]:
     x = torch.zeros(case.microbatches * ROWS, WIDTH)
-    runtimes: dict[str, Step] = {"ours": _ours(case, x, stages_as), "torch": _torch(case, x)}
+    runtimes: dict[str, Step] = {
+        "ours": _ours(case, x, stages_as),
+        "torch": _torch(case, x),
+        "bare": BareRank(compile_schedule(case.schedule()), case.milliseconds / 1e3).step,
+    }
     return in_turn(runtimes, steps)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from .both import Case, Span
 
 Row = dict[str, Any]
+RUNTIMES = ("ours", "torch", "bare")
 AT_MOST = {5.0: 1.03, 20.0: 1.01}  # of ideal, by the stages' milliseconds
 QUARTER = 0.25
 ABOVE_LOOP = {5.0: 0.01, 20.0: 0.005}  # of ideal, of stages as graphs
@@ -49,18 +50,18 @@ def median_step(ranks: list[list[Span]]) -> float:
 
 
 def render_steps(rows: Sequence[Row]) -> str:
-    head = ["stage", "schedule", "M", "ideal", "ours", "torch", "ours / ideal", "torch / ideal"]
+    head = ["stage", "schedule", "M", "ideal", *RUNTIMES, *(f"{name} / ideal" for name in RUNTIMES)]
     return _table(head, [_cells(row) for row in rows])
 
 
 def _cells(row: Row) -> list[str]:
-    ours, other, ideal = row["ours_ms"], row["torch_ms"], row["ideal_ms"]
+    ideal, taken = row["ideal_ms"], [row[f"{name}_ms"] for name in RUNTIMES]
     cells = [f"{row['stage_ms']:g} ms", row["family"], str(row["microbatches"])]
     if ideal:
-        ratios = [f"{ours / ideal:.3f}", f"{other / ideal:.3f}"]
-        return [*cells, *(f"{ms:.1f} ms" for ms in (ideal, ours, other)), *ratios]
-    an_op = [f"{ms / row['ops_a_rank']:.3f} ms an op" for ms in (ours, other)]
-    return [*cells, "-", *an_op, f"{ours / other:.2f} of torch's", "-"]
+        ratios = [f"{ms / ideal:.3f}" for ms in taken]
+        return [*cells, *(f"{ms:.1f} ms" for ms in (ideal, *taken)), *ratios]
+    an_op = [f"{ms / row['ops_a_rank']:.3f} ms an op" for ms in taken]
+    return [*cells, "-", *an_op, *(f"{ms / row['torch_ms']:.2f} of torch's" for ms in taken)]
 
 
 def loops(found: Mapping[float, Mapping[int, float]]) -> list[Row]:

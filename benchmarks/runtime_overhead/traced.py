@@ -16,14 +16,14 @@ _library = _make("pipeloom_benchmarks", "DEF")
 _ops: Any = torch.ops.pipeloom_benchmarks
 
 
-def _added(x: Tensor, weight: Tensor, seconds: float) -> Tensor:
+def added(x: Tensor, weight: Tensor, seconds: float) -> Tensor:
     end = time.perf_counter() + seconds
     out = x + weight
     sleep_until(end)
     return out
 
 
-def _weight_gradient(dy: Tensor, seconds: float) -> Tensor:
+def weight_gradient(dy: Tensor, seconds: float) -> Tensor:
     end = time.perf_counter() + seconds
     gradient = dy.sum(0)
     sleep_until(end)
@@ -37,10 +37,10 @@ def _define(name: str, arguments: str, function: Any, shape: Any) -> None:
     torch.library.register_fake(f"pipeloom_benchmarks::{name}", shape, lib=_library)
 
 
-_define("added", "Tensor x, Tensor weight", _added, lambda x, weight, seconds: x.new_empty(x.shape))
+_define("added", "Tensor x, Tensor weight", added, lambda x, weight, seconds: x.new_empty(x.shape))
 _define("input_gradient", "Tensor dy", input_gradient, lambda dy, seconds: dy.new_empty(dy.shape))
 _define(
-    "weight_gradient", "Tensor dx", _weight_gradient, lambda dx, seconds: dx.new_empty(dx.shape[1:])
+    "weight_gradient", "Tensor dx", weight_gradient, lambda dx, seconds: dx.new_empty(dx.shape[1:])
 )
 
 

@@ -18,6 +18,7 @@ from ..arguments import (
     add_remat,
     add_slow,
     add_solver,
+    add_start,
     example,
     number,
 )
@@ -58,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="most copies of a stage's weights, with --placement auto: by default 2 where the "
         "profile has device_memory and the sizes that it has to hold, else 1",
     )
+    add_start(parser)
     parser.add_argument(
         "--explain",
         action="store_true",
@@ -102,6 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pipeloom optimize profile.json -m 24 --memory-limit 4 --recompute auto -o schedule.json",
         "pipeloom optimize profile.json -m 8 --certificate certificate.json -o schedule.json",
         "pipeloom optimize profile.json -m 8 --time-limit 10 --json",
+        "pipeloom optimize batch.json --start last.json --time-limit 0.5 -o schedule.json",
         "pipeloom optimize layers.json -m 24 --for megatron -o schedule.json",
         "pipeloom optimize profile.json -m 24 --memory-limit 12 --explain -o schedule.json",
         "pipeloom optimize profile.json -m 24 --robust --spread 0.05 -o schedule.json",
@@ -117,7 +120,10 @@ def run(args: argparse.Namespace) -> int:
     check_output(args)
     if args.certificate:
         check_writable(args.certificate)
-    names = ("memory_limit", "recompute", "offload", "copies", "for_", "robust", "spread", "slow")
+    names = (
+        *("memory_limit", "recompute", "offload", "copies", "for_", "start"),
+        *("robust", "spread", "slow"),
+    )
     answer = searched(args, optimize, names=names)
     if answer.stopped:
         say(f"interrupted: {_so_far(answer)}")

@@ -10,12 +10,15 @@ import argparse
 
 from pipeloom.ir.errors import InputError
 
-from ..arguments import add_workers, example, scale, seconds
+from ..arguments import add_workers, amount, example, scale, seconds
 from ..failures import say
-from ..inputs import typed
+from ..inputs import options, typed
 from ..output import answer, check_folder
 from ..progress import interruptible, watched
 from ..run_arguments import RUN_KEYS, add_model_and_devices, add_run, run_options
+
+LIMITS = ("time_limit", "work_limit", "workers", "scheduler")
+NAMES = (*RUN_KEYS, *LIMITS, "gpu", "cluster", "scale", "output")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,13 +38,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="weak (the default): --global-batch is that of the fewest GPUs and grows with them; "
         "strong: it stays",
     )
-    add_workers(several, "numbers of GPUs")
-    parser.add_argument(
+    search = parser.add_argument_group("the search")
+    add_workers(
+        search,
+        "configurations, or numbers of GPUs,",
+        "1, with --scale one for every two cores,",
+    )
+    limits = search.add_mutually_exclusive_group()
+    limits.add_argument(
         "--time-limit",
         metavar="S",
         type=seconds,
         help="seconds in all, or for each number of --scale, 45 by default; it ends sooner once "
         "nothing can be better",
+    )
+    limits.add_argument(
+        "--work-limit",
+        metavar="N",
+        type=amount,
+        help="instead of seconds: work in all, or for each number, in millions of simulated ops "
+        "(about a hundred take a second); the answer is then the same on every machine",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
     parser.add_argument(
@@ -61,17 +77,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.scale:
         return _run_scaling(args)
-    _refuse_alone(args)
     from pipeloom.planner.plan import plan
 
     given = run_options(args) | ({} if args.gpu is None else {"gpu": args.gpu})
-    names = (*RUN_KEYS, "gpu", "cluster", "time_limit", "output")
-    with typed(*names), watched(args.quiet) as display, interruptible() as interrupt:
+    with typed(*NAMES), watched(args.quiet) as display, interruptible() as interrupt:
         check_folder(args.output, "plan.json")
         found = plan(
             args.model,
             args.cluster,
-            time_limit=args.time_limit,
+            **options(args, *LIMITS) | {"workers": args.workers or 1},
             progress=display,
             should_stop=interrupt,
             **given,
@@ -86,13 +100,6 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_alone(args: argparse.Namespace) -> None:
-    """Raises InputError for options that go with --scale alone."""
-    for name in ("workers", "scheduler"):
-        if getattr(args, name) is not None:
-            raise InputError(f"--{name}: expected it with --scale, whose plans it spreads")
-
-
 def _run_scaling(args: argparse.Namespace) -> int:
     from pipeloom.planner.scaling import scaling
     from pipeloom.planner.solving.workers import processes_here
@@ -102,17 +109,14 @@ def _run_scaling(args: argparse.Namespace) -> int:
         raise InputError("--gpus: expected none with --scale, which has several")
     if "global_batch" not in given:
         raise InputError("--global-batch: missing; expected a whole number >= 1")
-    names = (*RUN_KEYS, "gpu", "cluster", "time_limit", "scale", "workers", "scheduler", "output")
-    with typed(*names), watched(args.quiet) as display, interruptible() as interrupt:
+    with typed(*NAMES), watched(args.quiet) as display, interruptible() as interrupt:
         check_folder(args.output, "scaling.json")
         found = scaling(
             args.model,
             args.cluster,
             gpus=args.scale,
             scaling=args.scaling,
-            time_limit=args.time_limit,
-            workers=args.workers or processes_here(),
-            scheduler=args.scheduler,
+            **options(args, *LIMITS) | {"workers": args.workers or processes_here()},
             progress=display,
             should_stop=interrupt,
             **given,

@@ -60,6 +60,8 @@ class Bounds:
 
     model: Model
     cluster: Cluster
+    remat: bool = False
+    """Whether stages of runs that recompute nothing else may be recomputed, as schedules say."""
 
     @cached_property
     def memo(self) -> Memo:
@@ -113,7 +115,8 @@ class Bounds:
     def _times(self, run: TrainingRun) -> LayerArrays:
         torch_selects = run.sharding is Sharding.FSDP and run.recompute == SELECTIVE
         size = (run.micro_batch, run.recompute, run.pp > 1, torch_selects)
-        return self._kept(_degrees(run) + size, self._layer_arrays, run)
+        found = self._kept(_degrees(run) + size, self._layer_arrays, run)
+        return found.dropped if self.remat and run.pp > 1 and not run.recompute else found
 
     def _ends(self, run: TrainingRun) -> EndArrays:
         """With FSDP of one microbatch."""
@@ -159,6 +162,11 @@ class LayerArrays:
     @property
     def work(self) -> FloatArray:
         return self.forward + self.back + self.weight
+
+    @property
+    def dropped(self) -> LayerArrays:
+        """The same of which nothing is held for certain: all of it may be computed again."""
+        return replace(self, held=0.0 * self.held, waiting=0.0 * self.waiting)
 
     @classmethod
     def of(cls, step: StepTimes, works: Sequence[LayerWork]) -> LayerArrays:

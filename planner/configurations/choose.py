@@ -3,32 +3,33 @@
 Degrees wait to have their configurations bounded, configurations to have their families simulated,
 and those to have the optimizer look for a better schedule, the least bound first. The least of all
 these bounds is that of the space; what is not below the best step found waits in vain.
+
+Schedules are looked for in several configurations at a time, on whatever processes there are: how
+many these are changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush, nsmallest
 from itertools import count
 from math import inf
-from time import monotonic
 from typing import TypeAlias, TypeVar
 
 from pipeloom.ir.units import counted
 from pipeloom.solver.core.options import SolveOptions
-from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED
 
 from ..models.run import TrainingRun
-from ..solving.progress import Listener, Note, unheard
+from ..solving.progress import Event, Listener, Note, unheard
+from ..solving.workers import Workers, in_order, stop_asked
 from .bounds import Bounds, ConfigurationBound
-from .evaluation import BoundedConfiguration, Evaluated, evaluate, improve
+from .evaluation import BoundedConfiguration, Evaluated, evaluate, improve, simulated_ops
 from .space import Configuration, Space
 
-Evaluate: TypeAlias = Callable[[BoundedConfiguration], Evaluated]
-Map: TypeAlias = Callable[[Evaluate, Iterable[BoundedConfiguration]], Iterable[Evaluated]]
-"""``map``, or an executor's."""
+_Asked: TypeAlias = tuple[BoundedConfiguration, Evaluated, SolveOptions]
 T = TypeVar("T")
 Queue: TypeAlias = list[tuple[float, int, T]]
 """A heap of bounds, numbers that tell equal ones apart, and what they are of."""
@@ -36,11 +37,20 @@ EXPANDED = 32
 """Degrees whose configurations are bounded at a time."""
 TOGETHER = 8
 """Configurations that are evaluated at a time."""
-SEARCHING = 0.6
-"""Share of the time after which schedules are looked for, whatever still waits for evaluation."""
-LEAST_SECONDS = 0.5
+SEARCHED = 4
+"""Configurations whose schedules are searched at a time."""
+ROUNDS = (0.2, 0.5, 0.9, 1.0)
+"""Shares of the budget; within each, configurations are evaluated and then schedules searched."""
+EVALUATED = 0.6
+"""Share of a round after which schedules are searched, whatever still waits for evaluation."""
+SHARES = (1 / 64, 1 / 16, 1 / 4)
+"""Of the budget, for the first search of a configuration's schedules and for those after it."""
+LEAST_SHARE = 0.01
 HOPE = 1 / 3
-"""Share of the gap to its bound that a schedule may still lose."""
+"""Share of the gap to its bound that a schedule may still lose; half of it after each search."""
+BOUNDING, EVALUATING = 2e4, 1e6
+"""Simulated ops that take about as long as bounding a configuration, and as the bounds of its
+schedules."""
 
 
 @dataclass
@@ -64,20 +74,19 @@ class Ranking:
 
 @dataclass
 class SpaceSearch:
-    """A search of ``space`` for so many ``seconds``."""
+    """A search of ``space`` within the time, or the work, of ``options``."""
 
     space: Space
-    seconds: float
-    should_stop: StoppingCriterion = NEVER
+    options: SolveOptions
     progress: Listener = unheard
-    run: Map = map
+    workers: Workers = field(default_factory=Workers)
     bounds: Bounds = field(init=False)
 
     def __post_init__(self) -> None:
-        self.bounds = Bounds(self.space.model, self.space.cluster)
-        self._began = monotonic()
+        self.bounds = Bounds(self.space.model, self.space.cluster, self.space.remat)
+        self._budget = self.options.budget
         self._found: dict[Configuration, Evaluated] = {}
-        self._improved: set[Configuration] = set()
+        self._searches = Counter[Configuration]()
         self._too_large: list[tuple[float, str]] = []
         self._bounded = 0
         self._number = count()
@@ -90,9 +99,9 @@ class SpaceSearch:
         self._degrees = [*self._spreads()]
         heapify(self._degrees)
         spreads = len(self._degrees) + len(self._too_large)
-        for share in (SEARCHING, 1.0):
-            self._evaluate(share)
-            self._improve()
+        for share in ROUNDS:
+            self._evaluate(share * EVALUATED)
+            self._improve(share)
         found = sorted(self._found.values(), key=lambda each: (each.step_ms, each.lower_bound))
         return Ranking(
             found, self._least, self._bounded, spreads, sorted(self._too_large)[:8], self._over(1.0)
@@ -125,8 +134,12 @@ class SpaceSearch:
             asked = self._next(self._questions, TOGETHER)
             if not asked and not self._waits(self._degrees):
                 return
-            for each in self.run(evaluate, asked):
-                self._take(each)
+            for each in asked:
+                self._budget.work.spend(EVALUATING + simulated_ops(each.configuration))
+            self._take_all(evaluate, asked)
+            for each in asked:
+                if each.configuration not in self._found:  # there was a stop
+                    self._ask(each)
 
     def _next(self, queue: Queue[T], most: int) -> list[T]:
         """The least bounds of those that may win."""
@@ -142,12 +155,15 @@ class SpaceSearch:
         space = self.space
         for configuration in space.configurations(run, self.bounds.cut):
             self._bounded += 1
+            self._budget.work.spend(BOUNDING)
             bound = self.bounds.of(configuration)
             if bound.memory_gib > space.cluster.gpu.memory_gib:
                 self._too_large.append((bound.memory_gib, configuration.name))
             elif self._may_win(bound.step_ms):
-                asked = BoundedConfiguration(space.model, space.cluster, configuration, bound)
-                heappush(self._questions, (bound.step_ms, next(self._number), asked))
+                self._ask(BoundedConfiguration(space.model, space.cluster, configuration, bound))
+
+    def _ask(self, question: BoundedConfiguration) -> None:
+        heappush(self._questions, (question.bound.step_ms, next(self._number), question))
 
     def _take(self, found: Evaluated) -> None:
         self._found[found.configuration] = found
@@ -156,40 +172,71 @@ class SpaceSearch:
             name = found.configuration.name
             self.progress(Note(f"{name}, {found.schedule}: {self._best:.1f} ms", routine=True))
 
-    def _improve(self) -> None:
+    def _improve(self, share: float) -> None:
         """Schedules of those that may still win, the most promising first."""
-        while not self._over(1.0):
+        while not self._over(share):
             waiting = [each for each in self._found.values() if self._may_improve(each)]
             if not waiting:
                 return
-            chosen = min(waiting, key=_promise)
-            left = self.seconds - (monotonic() - self._began)
-            seconds = max(LEAST_SECONDS, left / min(4, len(waiting)))
-            self._improved.add(chosen.configuration)
-            options = SolveOptions(time_limit=min(left, seconds), should_stop=self.should_stop)
-            space = self.space
-            bound = ConfigurationBound(chosen.lower_bound, chosen.memory_gib)
-            asked = BoundedConfiguration(space.model, space.cluster, chosen.configuration, bound)
-            self._take(improve(asked, chosen, options))
+            chosen = nsmallest(SEARCHED, waiting, self._promise)
+            self._take_all(_improved, self._searches_of(chosen))
+
+    def _searches_of(self, chosen: list[Evaluated]) -> list[_Asked]:
+        """Asks for schedules within shares of the budget."""
+        most, work = (1 - self._spent) / len(chosen), self._budget.work
+        spread, asked = self.workers.spread(len(chosen)), list[_Asked]()
+        options = replace(self.options, should_stop=stop_asked) if spread else self.options
+        for each in chosen:
+            share = max(LEAST_SHARE, min(most, SHARES[self._searches[each.configuration]]))
+            self._searches[each.configuration] += 1
+            if work.ops < inf:
+                work.spend(share * work.ops)
+            asked.append((self._question(each), each, options.share(share)))
+        return asked
+
+    def _take_all(self, solve: Callable[[T], Evaluated], asked: list[T]) -> None:
+        """In order; fewer after a stop."""
+        stop = self.options.should_stop
+        for _, found in in_order(self.workers.run(solve, asked, tell=self._note, should_stop=stop)):
+            self._take(found)
+
+    def _question(self, known: Evaluated) -> BoundedConfiguration:
+        bound = ConfigurationBound(known.lower_bound, known.memory_gib)
+        return BoundedConfiguration(
+            self.space.model, self.space.cluster, known.configuration, bound
+        )
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, Note):
+            self.progress(event)
 
     def _may_improve(self, found: Evaluated) -> bool:
         own = found.configuration
-        new = own not in self._improved and own.run.pp > 1 and self.space.family is None
-        return new and self._may_win(found.lower_bound)
+        goes_on = self._searches[own] < len(SHARES) and own.run.pp > 1
+        return goes_on and self.space.family is None and self._may_win(found.lower_bound)
+
+    def _promise(self, found: Evaluated) -> float:
+        hope: float = HOPE / 2 ** self._searches[found.configuration]
+        if found.step_ms == inf:
+            return found.lower_bound * (1 + hope)
+        return found.step_ms - hope * (found.step_ms - found.lower_bound)
 
     def _may_win(self, bound: float) -> bool:
         return bound < self._best * (1 - CLOSED)
 
     def _over(self, share: float) -> bool:
-        """Whether the share of the time is spent; all of it, where nothing fits yet."""
-        spent = monotonic() - self._began
-        return self.should_stop() or spent > (share if self._best < inf else 1.0) * self.seconds
+        """Whether the share of the budget is spent."""
+        return self.options.should_stop() or self._spent >= share
+
+    @property
+    def _spent(self) -> float:
+        """Share of the budget."""
+        time, work = self._budget.time, self._budget.work
+        return work.used / work.ops if work.ops < inf else 1 - time.share_left
 
 
-def _promise(found: Evaluated) -> float:
-    if found.step_ms == inf:
-        return found.lower_bound * (1 + HOPE)
-    return found.step_ms - HOPE * (found.step_ms - found.lower_bound)
+def _improved(asked: _Asked) -> Evaluated:
+    return improve(*asked)
 
 
 def summary(chosen: Ranking) -> str:

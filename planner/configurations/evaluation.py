@@ -87,6 +87,13 @@ def evaluate(asked: BoundedConfiguration) -> Evaluated:
     )
 
 
+def simulated_ops(configuration: Configuration) -> int:
+    """Ops of the schedules that :func:`evaluate` simulates."""
+    run = configuration.run
+    ops = 3 if configuration.splits else 2
+    return ops * run.stages * run.microbatches * len(configuration.families)
+
+
 def improve(asked: BoundedConfiguration, known: Evaluated, options: SolveOptions) -> Evaluated:
     """``known`` with the best schedule that the optimizer finds, and its bound."""
     step = step_of(asked.model, asked.cluster, asked.configuration)
@@ -111,7 +118,8 @@ def improve(asked: BoundedConfiguration, known: Evaluated, options: SolveOptions
 
 def step_of(model: Model, cluster: Cluster, configuration: Configuration) -> StepTimes:
     """The times of the configuration's step, with its placement's own family."""
-    return StepTimes(Setup(model, configuration.run, cluster), cluster, _memo(cluster))
+    setup = Setup(model, configuration.run, cluster)
+    return StepTimes(setup, cluster, _memo(cluster), remat=configuration.remat)
 
 
 def planned_step(model: Model, cluster: Cluster, found: Evaluated) -> StepTimes:

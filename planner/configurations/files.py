@@ -32,7 +32,8 @@ def write_files(folder: Path, setup: Setup, schedule: Schedule) -> list[str]:
     """Writes ``profile.json``, ``schedule.json`` and ``program.json``, and for torchtitan and
     Megatron what they read, each with its flags beside it.
 
-    Returns a note for each file that the schedule does not go into. Raises OSError.
+    Returns notes: what the flags do not say, and each file that the schedule does not go into.
+    Raises OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     named = _with_layers(setup, schedule)
@@ -44,16 +45,17 @@ def write_files(folder: Path, setup: Setup, schedule: Schedule) -> list[str]:
         "torchtitan.json": ("torchtitan", _torchtitan(setup.run)),
         "megatron.txt": ("megatron-layout", _megatron(setup.run)),
     }
-    notes = []
+    notes = [f"torchtitan: {note}" for note in _unlike_torchtitan(setup.run)]
     for name, (to, flags) in systems.items():
         try:
             found = export(named, to)
         except InputError as error:
-            notes += [f"{name}: {line}" for line in error.errors]
+            notes += [f"{name}: {line.removeprefix('schedule: ')}" for line in error.errors]
             continue
         write_text(found.text, str(folder / name))
-        own = [line for line in found.launch(name).splitlines() if "global-batch" not in line]
+        own = [flag for flag in found.flags_of(name) if "global-batch" not in flag]
         write_text("\n".join([*flags, *own]) + "\n", str(folder / f"{name}.flags"))
+        notes += [f"{name}: {note}" for note in found.notes_of(name)]
     return notes
 
 
@@ -76,12 +78,15 @@ def _layer(work: LayerWork, numbers: Iterator[int]) -> Layer:
     return Layer(f"model.layers.{number}", kind, (f"model.layers.{number}",))
 
 
+_LEVELS = {frozenset[str](): "none", FULL: "full"}
+"""Recomputation that torchtitan has a word for."""
+
+
 def _torchtitan(run: TrainingRun) -> list[str]:
     """With ``never``, whole weights stay on each replica and states alone are divided."""
-    levels = {frozenset[str](): "none", FULL: "full"}
     divided = run.sharding is not Sharding.NONE or run.ep > 1
     kept = "always" if run.sharding is Sharding.FSDP else "never"
-    flags = [
+    return [
         f"--parallelism.tensor_parallel_degree {run.tp}",
         f"--parallelism.context_parallel_degree {run.cp}",
         f"--parallelism.data_parallel_{'shard' if divided else 'replicate'}_degree {run.dp}",
@@ -90,15 +95,18 @@ def _torchtitan(run: TrainingRun) -> list[str]:
         *([f"--parallelism.expert_tensor_parallel_degree {run.etp}"] if run.ep > 1 else []),
         f"--training.seq_len {run.seq}",
         f"--training.global_batch_size {run.global_batch}",
-        f"--activation_checkpoint.mode {levels.get(run.recompute, 'selective')}",
+        f"--activation_checkpoint.mode {_LEVELS.get(run.recompute, 'selective')}",
     ]
-    if run.recompute not in levels and run.sharding is not Sharding.FSDP:
-        flags.append("note: torchtitan's selective recomputation is another than this plan's")
+
+
+def _unlike_torchtitan(run: TrainingRun) -> Iterator[str]:
+    """Tells what torchtitan does otherwise than the plan."""
+    if run.recompute not in _LEVELS and run.sharding is not Sharding.FSDP:
+        yield "selective recomputation is another than this plan's"
     if run.pp == 1 and run.microbatches > 1 and run.sharding is Sharding.ZERO1:
-        flags.append("note: torchtitan scatters gradients after each microbatch, this plan once")
+        yield "gradients are scattered after each microbatch, in this plan once"
     if run.ep == 1 and run.etp != run.tp:
-        flags.append(f"note: without ep torchtitan has etp {run.tp}, this plan has {run.etp}")
-    return flags
+        yield f"without ep etp is {run.tp}, in this plan {run.etp}"
 
 
 def _megatron(run: TrainingRun) -> list[str]:

@@ -32,7 +32,7 @@ def parts_of(step: StepTimes) -> dict[str, float]:
     """
     run, owners = step.setup.run, np.array(step.setup.owners)
     work = [stage.t_f + stage.fused for stage in step.profile.stages]
-    busiest = run.microbatches * float(np.bincount(owners, work).max())
+    busiest = float((run.microbatches * np.bincount(owners, work) + step.again).max())
     exposed = {kind: each.exposed for kind, each in step.communication().items()}
     inner = {kind: exposed[kind] for kind in ("tp", "cp", "ep", "etp") if exposed.get(kind)}
     optimizer = max(end.optimizer for end in step.ends) + step.cluster.efficiency.step_ms

@@ -32,6 +32,8 @@ Cut: TypeAlias = Callable[[TrainingRun], tuple[int, ...]]
 """Decoder layers of each stage of a run."""
 DEGREES = ("tp", "pp", "vp", "dp", "cp", "ep", "etp", "micro_batch")
 _NEEDED = ("gpus", "global_batch")
+AUTO = "auto"
+"""Recomputation as the schedule finds best."""
 LEVELS = (frozenset[str](), SELECTIVE, FULL)
 """What is recomputed, where it is not fixed."""
 SCHEDULES: Mapping[tuple[str, bool], tuple[str, ...]] = {
@@ -52,13 +54,15 @@ class Configuration:
     """One point of the space: a run whose ``schedule`` says where stages lie.
 
     ``splits``: B and W are ops of their own. ``families``: the schedules that are tried; where the
-    schedule is not given, the optimizer looks for others.
+    schedule is not given, the optimizer looks for others. ``remat``: which may recompute whole
+    stages, each for the microbatches that it pays for.
     """
 
     run: TrainingRun
     placement: str
     splits: bool
     families: tuple[str, ...]
+    remat: bool = False
 
     @property
     def name(self) -> str:
@@ -67,10 +71,15 @@ class Configuration:
         degrees = [(key, getattr(run, key)) for key in ("tp", "pp", "dp", "cp", "ep", "vp")]
         words = [f"{key}{count}" for key, count in degrees if count > 1]
         words += [f"etp{run.etp}"] * (run.etp != run.tp) + [f"b{run.micro_batch}"]
-        words += [recomputed(run)] if run.recompute else []
+        words += [self.recompute] if run.recompute or self.remat else []
         words += [run.sharding.value] if run.sharding is not Sharding.NONE else []
         words += ["cut"] * (run.layers_per_stage is not None) + ["v"] * (self.placement == "v")
         return " ".join(words + ["B/W"] * self.splits)
+
+    @property
+    def recompute(self) -> str:
+        """The word for what is computed again."""
+        return AUTO if self.remat else recomputed(self.run)
 
 
 def recomputed(run: TrainingRun) -> str:
@@ -85,6 +94,7 @@ class Space:
     """The configurations of ``base``, of which degrees, batch and levels are chosen.
 
     ``fixed``: the keys that are given, checked; ``family``: the schedule that is, None: any.
+    ``remat``: schedules of configurations that recompute nothing else may recompute whole stages.
     """
 
     model: Model
@@ -92,15 +102,20 @@ class Space:
     base: TrainingRun
     fixed: Mapping[str, Any]
     family: str | None
+    remat: bool = False
 
     @classmethod
     def of(cls, model: ModelLike, cluster: Cluster, given: Mapping[str, Any]) -> Space:
         """Raises InputError, with a line for each fault of what is given."""
-        known = read_model(model)
-        values = RunValues(usual(known) | dict(given), KEYS)
+        known, remat = read_model(model), given.get("recompute") == AUTO
+        given = {key: value for key, value in given.items() if key != "recompute" or not remat}
+        values = RunValues(usual(known) | given, KEYS)
         for key in _NEEDED:
             if key not in values:
                 values.faults.append(f"{key}: missing; expected a whole number >= 1")
+        if remat and _family(given) is not None:
+            words = "none, selective or full with a schedule that is given"
+            values.faults.append(f"recompute: expected {words}, got {AUTO}")
         plain = plain_fields(values, known)
         fixed: dict[str, Any] = {key: values.whole(key, 1) for key in DEGREES if key in values}
         whole = {key: values.whole(key, 1) for key in _NEEDED}
@@ -114,7 +129,8 @@ class Space:
         values.raise_faults()
         base = TrainingRun(**plain | {"tp": 1, "pp": 1, "cp": 1, "ep": 1} | whole)
         check_precision(base.precision, cluster)
-        space = cls(known, cluster, replace(base, layers_per_stage=None), fixed, _family(given))
+        base = replace(base, layers_per_stage=None)
+        space = cls(known, cluster, base, fixed, _family(given), remat)
         space._check()
         return space
 
@@ -235,7 +251,8 @@ class Space:
                     yield Configuration(own, placement, splits, (self.family,))
             return
         for splits in (False, True) if run.pp > 1 else (False,):
-            yield Configuration(run, placement, splits, SCHEDULES[placement, splits])
+            remat = self.remat and run.pp > 1 and not run.recompute
+            yield Configuration(run, placement, splits, SCHEDULES[placement, splits], remat)
 
     def _cuts(self, run: TrainingRun, cut: Cut) -> Iterator[TrainingRun]:
         """Dealt evenly, and so that embedding and head are made up for."""

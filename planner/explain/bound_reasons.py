@@ -23,11 +23,14 @@ from pipeloom.solver.core.tolerances import ROUNDING
 SEARCHED: Mapping[str, str] = {
     "relaxation": "a small MILP over the moments that every stage has (its first B, last F, last "
     "B)",
+    "rank-moments": "a small MILP over the moments that every rank has (its first B, last F, last "
+    "B)",
     "crossings-search": "a search over where microbatches on their way up and down meet",
     "interleaving": "a search over which F's run before which B's, W's included",
     "enumeration": "a search over all orders",
     "cp-sat": "CP-SAT, which left no cheaper order",
     "milp": "the MILP, which left no cheaper order",
+    "highs": "the MILP by HiGHS, which left no cheaper order",
 }
 """Bounds that a search has proven: there is no argument in closed form."""
 

@@ -91,7 +91,8 @@ class Attention:
 
     ``sequences`` of ``queries`` by ``keys`` positions, of which ``share`` are computed (a half
     where causal); ``heads`` of width ``qk_dim`` and ``v_dim``, ``kv_heads`` of keys and values.
-    ``flops`` are those of the pairs computed; ``bytes`` those read and written.
+    ``flops`` are those of the pairs computed; ``bytes`` those read and written. Where a ring of
+    ranks shares out a sequence, as many kernels run one after the other, each with the keys of one.
     """
 
     name: str
@@ -107,6 +108,11 @@ class Attention:
     share: float
     flops: float
     bytes: float
+
+    @property
+    def rounds(self) -> int:
+        """Kernels, one for each rank of the ring."""
+        return round(self.keys / self.queries)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 * A product takes its FLOPs at ``gemm`` of the peak, less what a short inner dimension k costs,
   k / (k + ``gemm_depth``), and what a small result leaves idle: it is dealt to the
   multiprocessors in tiles of 128 x 128 (NVIDIA, "Matrix multiplication background", 2023).
-* Fused attention takes its FLOPs at ``attention`` of the peak (Dao, 2023).
+* Fused attention takes its FLOPs at ``attention`` of the peak; a multiprocessor takes 128 queries
+  of a head at a time (Dao, 2023, section 3.2). In a ring each round is a kernel of its own.
 * All else, and products that are too shallow, wait for ``memory`` of the bandwidth.
 * No kernel takes less than the host needs to launch one, ``kernel_ms``.
 """
@@ -83,10 +84,12 @@ class KernelTimes:
 
     def _attention(self, kernel: Attention) -> float:
         reached = self.cluster.efficiency
-        share = reached.attention
+        rows = kernel.sequences * kernel.heads * kernel.queries
+        share = reached.attention * min(1.0, rows / TILE / self.cluster.gpu.multiprocessors)
         if kernel.op is OpKind.B:
             share *= reached.attention_backward
-        if kernel.queries < kernel.keys:
+        if kernel.rounds > 1:
             share *= reached.attention_ring
         rate = self.cluster.gpu.peak(RATES[self.precision.wide]) * share * 1e9
-        return self.at_least(max(kernel.flops / rate, self.moving(kernel.bytes)))
+        time = max(kernel.flops / rate, self.moving(kernel.bytes))
+        return kernel.rounds * self.at_least(time / kernel.rounds)

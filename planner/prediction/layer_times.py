@@ -3,7 +3,8 @@
 What computation hides of messages, beside the averaging of gradients (:mod:`.step_end`):
 
 * tensor and expert parallel ones nothing: the next kernel waits for them;
-* context parallel ones that go round a ring (sends) as long as the attention of the same op takes.
+* context parallel ones that go round a ring (sends) as long as the attention of the same op takes,
+  but for its last round.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ def _traffic(
 ) -> dict[Group, Traffic]:
     found: dict[Group, Traffic] = defaultdict(Traffic)
     for each in sent:
-        time = factor * messages.of(each)
-        ring = each.group is Group.CP and each.kind is CollectiveKind.SEND
-        found[each.group] += Traffic(time, max(0.0, time - hiding) if ring else time)
+        time, hidden = factor * messages.of(each), 0.0
+        if each.group is Group.CP and each.kind is CollectiveKind.SEND:
+            hidden = min(time, hiding * (1 - 1 / each.size))
+        found[each.group] += Traffic(time, time - hidden)
     return dict(found)

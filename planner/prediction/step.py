@@ -10,10 +10,11 @@ from typing import TypeAlias
 
 import numpy as np
 
+from pipeloom.ir.cost.remat import choice_of, pulled
 from pipeloom.ir.cost.simulator import Simulator, timed
 from pipeloom.ir.model.layered_profile import joined
 from pipeloom.ir.model.links import Link, Links
-from pipeloom.ir.model.ops import FloatArray
+from pipeloom.ir.model.ops import FloatArray, OpKind, fields_of
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 
@@ -27,6 +28,7 @@ from .layer_times import OPS, LayerTimes, Traffic, layer_times
 from .setup import OpOrder, Setup
 from .step_end import StepTail
 
+TOKEN_BYTES = 8
 Memo: TypeAlias = dict[tuple[int, tuple[int, ...], float], LayerTimes]
 """Times of layers that several steps on one cluster share: by the identity of the layer's work, how
 its groups lie, and its factor."""
@@ -43,6 +45,8 @@ class StepTimes:
     """Layers as measured, in place of the calculated ones."""
     planned: OpOrder | None = None
     """In place of the family's order of ops."""
+    remat: bool = False
+    """Whether ``planned`` may recompute whole stages, of which the input alone is kept."""
 
     @cached_property
     def kernels(self) -> KernelTimes:
@@ -91,6 +95,8 @@ class StepTimes:
         held = (_held(stage, splits) for stage in costs)
         stages = tuple(map(_with_states, held, self.setup.states))
         run = self.setup.run
+        if self.remat:
+            stages = tuple(_with_remat(stages, run.tokens * TOKEN_BYTES))
         memory = self.cluster.gpu.memory_gib * 2**30
         return Profile(
             stages,
@@ -155,8 +161,10 @@ class StepTimes:
         """When each rank's last op ends, and the most memory that its activations take, (P,)."""
         order, offsets = self._order.flat
         problem = replace(self._order.schedule.problem, profile=profile)
+        rows = self._order.schedule.order
+        choice = choice_of(problem, rows) if pulled(rows) else None
         simulator = Simulator(problem, offsets)
-        assert simulator.run(order)
+        assert simulator.run(order, choice)
         return simulator.end[offsets[1:] - 1], simulator.peak
 
     @property
@@ -168,6 +176,15 @@ class StepTimes:
     def makespan(self) -> float:
         """Milliseconds to the end of the last op of all ranks."""
         return float(self._simulated[0].max())
+
+    @property
+    def again(self) -> FloatArray:
+        """Milliseconds that each rank computes again because its order of ops says so, (P,)."""
+        kinds, stages, _ = fields_of(self._order.flat[0])
+        times = np.array([stage.t_r or 0.0 for stage in self.profile.stages])
+        stages = stages[kinds == OpKind.R]
+        owners = np.array(self.setup.owners)[stages]
+        return np.bincount(owners, times[stages], self.setup.run.pp).astype(np.float64)
 
     @cached_property
     def ends(self) -> tuple[StepTail, ...]:
@@ -254,6 +271,13 @@ def _with_states(stage: StageProfile, states: States) -> StageProfile:
         grad_bytes=states.gradients,
         optimizer_bytes=states.optimizer,
     )
+
+
+def _with_remat(stages: tuple[StageProfile, ...], size: float) -> Iterator[StageProfile]:
+    """Stages that may compute their F again from their input; ``size``: bytes of the first's."""
+    for stage in stages:
+        yield replace(stage, t_r=stage.t_f, m_r=min(stage.m_b, size))
+        size = stage.activation_bytes or 0.0
 
 
 def _node(rank: int, apart: int, node: int) -> int:

@@ -51,21 +51,29 @@ class CachedSearch:
         """The same with a share of the time, or of the work."""
         return replace(self, options=self.options.share(share))
 
-    def solve(self, problem: Problem, name: str = "", *, by_step: bool = False) -> Schedule:
+    def solve(
+        self,
+        problem: Problem,
+        name: str = "",
+        *,
+        by_step: bool = False,
+        start: Order | None = None,
+    ) -> Schedule:
         """The best schedule found, or the one in the cache, where a new one is kept.
 
         ``name``: what the listener is told that the search is of. ``by_step``: schedules are
-        compared by their step, where weights are passed. Raises what the optimizer does.
+        compared by their step, where weights are passed. ``start``: an order that is known. Raises
+        what the optimizer does.
         """
         if self.cache is None:
-            return self.run(problem, name, by_step=by_step)
+            return self.run(problem, name, by_step=by_step, start=start)
         question = Question(problem, self.options, by_step)
         known = self.cache.find(question)
         if known is not None:
             label = f"{name}: " if name else ""
             self.progress(Note(f"{label}taken from the cache: {self.cache.path(question)}"))
             return known
-        schedule = self.run(problem, name, by_step=by_step)
+        schedule = self.run(problem, name, by_step=by_step, start=start)
         if not self.stopped:
             self.cache.keep(question, schedule)
         return schedule

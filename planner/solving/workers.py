@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from concurrent.futures.process import ProcessPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from ctypes import c_int
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context, parent_process
 from socket import create_connection
@@ -132,6 +132,35 @@ class Workers:
         if self.scheduler is not None:
             return _cluster(self.scheduler)
         return _processes(min(self.processes, tasks))
+
+
+@dataclass(frozen=True, slots=True)
+class KeptWorkers(Workers):
+    """Workers whose processes stay from one :meth:`run` to the next, until :meth:`close`."""
+
+    _stack: ExitStack = field(default_factory=ExitStack, compare=False)
+    _open: list[tuple[Executor, Stop]] = field(default_factory=list, compare=False)
+
+    @contextmanager
+    def _executor(self, tasks: int) -> Iterator[tuple[Executor, Stop]]:
+        if not self._open:
+            self._open.append(self._stack.enter_context(Workers._executor(self, self.processes)))
+        try:
+            yield self._open[0]
+        except BaseException:
+            self.close()
+            raise
+
+    def check(self) -> None:
+        """Raises InputError where the scheduler cannot be reached."""
+        if self.scheduler is not None:
+            with self._executor(1):
+                pass
+
+    def close(self) -> None:
+        """Ends the processes; at once where an error is on its way."""
+        self._open.clear()
+        self._stack.__exit__(*sys.exc_info())
 
 
 def in_order(

@@ -31,6 +31,7 @@ from pipeloom.ir.units import counted
 from ..errors import ExecutionError
 from ..measure.activation_ledger import Memory, Turns
 from ..measure.op_timer import Call, Clock, make_clock
+from ..tensors.receive_buffers import ReceiveBuffers
 from ..transport import Transport
 from ..transport.posted import RepeatedMessage, receiving, sending
 from .remat_ops import calls
@@ -47,7 +48,8 @@ class Executor:
     instructions of that name; ``check_norm`` is the call of the norm relay's sums, ``validate``
     that of its verdict, after which ops may be run again from what ``restore_snapshot`` restores
     (:mod:`.speculative_rerun`). ``pace`` stretches each op to its time in the program's
-    profile. ``label`` comes before each text in the profiler's trace.
+    profile. ``label`` comes before each text in the profiler's trace. ``buffers``: to receive
+    into, those of the programs before it; by default new ones.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Executor:
         restore_snapshot: Call,
         pace: bool = False,
         label: str = "",
+        buffers: ReceiveBuffers | None = None,
     ) -> None:
         self.program, self._label = program, label
         self._paced = Costs.of(program.schedule.problem) if pace else None
@@ -78,12 +81,10 @@ class Executor:
         self._check_norm, self._validate = check_norm, validate
         self._restore_snapshot = restore_snapshot
         self._row = program.instructions[transport.rank]
+        given = ReceiveBuffers(device) if buffers is None else buffers
         self._buffers = [
-            torch.empty(spec.shape, dtype=spec.dtype, device=device)
-            for spec in (
-                routing[buffer.kind].spec(buffer.kind, buffer.stage)
-                for buffer in program.buffers[transport.rank]
-            )
+            given.take(place, routing[buffer.kind].spec(buffer.kind, buffer.stage))
+            for place, buffer in enumerate(program.buffers[transport.rank])
         ]
         self.ops: list[Op] = [i.op for i in self._row if isinstance(i, ir.Compute)]
         self.clock: Clock = make_clock(2 * len(self.ops), device)

@@ -299,10 +299,14 @@ def _handed_on(output: Tensor) -> Tensor:
 
 def apart_from(tensor: Tensor, received: Sequence[Tensor]) -> Tensor:
     """A copy where the tensor lies in a received one, whose buffer is freed before it has left."""
-    place = tensor.untyped_storage()._cdata
-    if any(other.untyped_storage()._cdata == place for other in received):
-        return tensor.clone()
+    for other in received:
+        if _share_memory(tensor, other):
+            return tensor.clone()
     return tensor
+
+
+_share_memory: Callable[[Tensor, Tensor], bool] = torch._C._is_alias_of  # type: ignore[attr-defined]
+"""Whether two tensors have one storage, without objects for the storages."""
 
 
 def _storages_of(tensor: Tensor) -> set[int]:
@@ -322,6 +326,8 @@ def input_gradients(
     dy: Sequence[Tensor],
 ) -> tuple[Tensor, ...]:
     """The gradients of the inputs that need one, of which those at ``places`` have one."""
+    if len(gradients) == len(inputs):
+        return tuple([apart_from(arrived(x), dy) for x in gradients])
     found = dict(zip(places, gradients, strict=True))
     return tuple(
         [

@@ -22,7 +22,7 @@ from .cut import Cut, Piece, cut, cut_again
 from .functions import Function, Take
 from .joint import UPDATES, Joint, Role, trace_joint
 from .levels.part import StageLevels
-from .liveness import most_within_b
+from .liveness import most_within_b, root_of
 from .module_state import unchanged
 from .rewrites import without_tangents
 from .torch_internals import LOCK, TraceError, check_constants, unseeded, value_of
@@ -51,6 +51,7 @@ class StageForward:
         self.last, self._loss = last, loss
         self._parts: Parts | None = None
         self._wholes: Sequence[Tensor] = ()
+        self._alone = False  # it is one tensor
 
     def __call__(self, module: nn.Module, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         inputs, options = self._arguments.with_tensors(tensors)
@@ -63,6 +64,7 @@ class StageForward:
             return [x.contiguous() for x in outputs]  # as they are sent
         self._parts, found = Parts.of(output)
         self._wholes = [x.detach() for x in found]
+        self._alone = self._parts.tree.is_leaf() and not any(map(is_dtensor, found))
         if self._loss is not None:
             loss = self._loss(output)
             return [_part(x if x is loss else x.detach()) for x in found]
@@ -71,6 +73,8 @@ class StageForward:
     def result(self, outputs: Sequence[Tensor]) -> Any:
         """The last stage's output as its module gives it, of the tensors that the graph gives."""
         assert self._parts is not None
+        if self._alone:
+            return outputs[0]
         pairs = zip(self._wholes, outputs, strict=True)
         return self._parts.with_tensors([whole(like, x) for like, x in pairs])
 
@@ -166,6 +170,13 @@ class StageFunctions:
     def more_in_b(self) -> int:
         """Bytes that a microbatch holds at most within B, beyond what it held before."""
         return most_within_b(self.cut)
+
+    @cached_property
+    def kept_outputs(self) -> list[int]:
+        """The places of the outputs that lie in the memory of what is saved."""
+        saved = {root_of(node) for node in self.cut.saved}
+        outputs = self.joint.of(Role.OUTPUT)
+        return [i for i, (node, _) in enumerate(outputs) if root_of(node) in saved]
 
     @property
     def in_b(self) -> list[str]:

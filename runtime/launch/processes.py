@@ -21,7 +21,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
@@ -35,6 +34,7 @@ from pipeloom.ir.errors import InputError, PipeloomError, in_words
 
 from ..cuda import check_devices
 from ..errors import LaunchError
+from ..transport.making import meet
 from ..transport.waiting import waits_for_another
 from .environment import check_open_files, check_sockets, number, world
 
@@ -134,7 +134,7 @@ def _call(
         return function(*args)
     if backend == "nccl":
         torch.cuda.set_device(number("LOCAL_RANK", 0))
-    dist.init_process_group(backend, timeout=timedelta(seconds=message_timeout))
+    meet(backend, message_timeout)
     result = function(*args)
     dist.destroy_process_group()  # not after an error: it would wait for the others
     # ends Gloo's threads: one that lets go of a tensor while the interpreter ends aborts the

@@ -25,6 +25,7 @@ from ..optim.optimizer_step import finish_before_state_dicts
 from ..optim.optimizers import taken_over
 from ..optim.step_end import StepEnd
 from ..rank.checks import check_exchange, check_tied, checked_program
+from ..rank.context import RankContext
 from ..rank.loss_scale import LossScale
 from ..rank.options import Options, PipelineOptions
 from ..rank.role import RankRole, rank_in
@@ -32,6 +33,7 @@ from ..stages.fsdp import ShardedStages
 from ..stages.store import Stage, stage_modules
 from ..stages.streamed_weights import StreamedStages
 from ..tensors.microbatches import Batch
+from ..tensors.receive_buffers import ReceiveBuffers
 from ..transport import GroupTransport, ReplicaFaults, ending_together, made_together
 from .agreement import CountAgreement
 from .forward_rounds import ForwardRounds
@@ -160,20 +162,36 @@ class Pipeline:
         self._turn: list[Pipeline] = []  # of several with these stages the one that stepped last
         self._by_count: dict[int, Pipeline] = {}  # those of other numbers of microbatches
         self._other: Pipeline | None = None  # of these the one that ran the last step
+        self._given: Pipeline | None = None  # that of the last step with a program of its own
+        self._buffers = ReceiveBuffers(self.device)  # of these
         if isinstance(self.store, ShardedStages):
             held.callback(self.store.close)
         self._open(role, given, held)
 
     def _open(
-        self, role: RankRole, options: PipelineOptions, held: ExitStack, *, starts: bool = True
+        self,
+        role: RankRole,
+        options: PipelineOptions,
+        held: ExitStack,
+        *,
+        starts: bool = True,
+        before: RankContext | None = None,
     ) -> None:
         """Connects and builds; one that cannot be made leaves no connections behind. ``starts``:
-        the stages have not trained yet."""
+        the stages have not trained yet. ``before``: whose connections to use, if they serve."""
         self.microbatches = self.program.schedule.problem.microbatches
         context = connected(
-            self.program, role, options, self.store, self.device, replicas=self._replicas
+            self.program,
+            role,
+            options,
+            self.store,
+            self.device,
+            replicas=self._replicas,
+            before=before,
         )
-        held.callback(context.transport.close)
+        self._context = context
+        if before is None or context.transport is not before.transport:
+            held.callback(context.transport.close)
         self._transport, self._memory = context.transport, context.memory
         self._step_end = StepEnd(context, starts=starts)
         held.callback(self._step_end.update.close)
@@ -200,6 +218,12 @@ class Pipeline:
         Raises InputError for a program that has its stages on other ranks, sends weights where this
         one's does not (or the reverse) or steps after each microbatch, and with ``cuda_graph``.
         """
+        other = self._beside(program)
+        self._held.callback(other._held.close)
+        return other
+
+    def _beside(self, program: Program, before: RankContext | None = None) -> Pipeline:
+        """The pipeline of another program; with the connections of ``before`` where they serve."""
         check_exchange(self.program, program, self._options)
         optimizer = taken_over(self.optimizers.values()) if self.optimizers else None
         scale = self.loss_scale
@@ -214,12 +238,13 @@ class Pipeline:
         other.device, other.store, other._turn = self.device, self.store, self._turn
         if isinstance(self.store, StreamedStages):
             other.store = self.store.by(program.schedule, self.rank)
-        other._replicas, other._by_count, other._other = self._replicas, {}, None
+        other._replicas, other._by_count = self._replicas, {}
+        other._other = other._given = None
         with ExitStack() as held:
             with made_together(options.group, options.timeout):
-                other._open(RankRole.of(program, self.rank), options, held, starts=False)
+                role = RankRole.of(program, self.rank)
+                other._open(role, options, held, starts=False, before=before)
             other._held = held.pop_all()
-        self._held.callback(other._held.close)
         return other
 
     @classmethod
@@ -254,6 +279,7 @@ class Pipeline:
         return_outputs: bool = True,
         loss_kwargs: Mapping[str, Any] | None = None,
         microbatches: int | None = None,
+        program: Program | None = None,
         update: bool = True,
         **options: Any,
     ) -> Any:
@@ -274,6 +300,10 @@ class Pipeline:
         ``microbatches``, alike on all ranks: how many there are instead of M, where there are
         ``programs``. :meth:`trace`, ``peak_memory`` and such are then of that step's program.
 
+        ``program``, alike on all ranks: what this step runs instead, of any number of microbatches,
+        as :meth:`with_program` would, with the connections and buffers of the one before it. It is
+        kept until a step is given another.
+
         ``update``, alike on all ranks: False leaves the gradients for the next step to add to;
         neither are they clipped nor do the optimizers step.
 
@@ -282,7 +312,7 @@ class Pipeline:
         error of the first that failed.
         """
         data = StepData(inputs, options, target, loss_kwargs or {})
-        ran = self._for(microbatches)
+        ran = self._for(microbatches) if program is None else self._by(program)
         self._other = None if ran is self else ran
         with ending_together(ran._transport):
             ran._training.put(data, updates=update)
@@ -332,6 +362,7 @@ class Pipeline:
         warmup: int = 2,
         in_flight: int | None = None,
         recompute: bool = False,
+        levels: int = 0,
         view: str = "all",
         loss_kwargs: Mapping[str, Any] | None = None,
         **options: Any,
@@ -340,9 +371,10 @@ class Pipeline:
 
         All processes of the mesh call it between steps, with what :meth:`step` is given. Each runs
         its stages ``repeats`` times after ``warmup``, ``in_flight`` microbatches each (by default
-        as many as there are ranks): F, B, W, BW, with ``recompute`` R. Memory is that of one
-        device: of tensors that are shards, its own. Parameters, gradients, buffers and random
-        numbers are as before afterwards.
+        as many as there are ranks): F, B, W, BW, with ``recompute`` R, and with ``levels``, of
+        stages that are graphs, R at so many levels at most besides. Memory is that of one device:
+        of tensors that are shards, its own. Parameters, gradients, buffers and random numbers are
+        as before afterwards.
 
         ``view``: ``all`` joins what all processes of torch.distributed measured (samples of one
         stage together, the most bytes of any device) into one profile, with links; ``pipeline``
@@ -351,8 +383,8 @@ class Pipeline:
 
         Raises InputError for impossible settings, or a program that sends weights; else as step.
         """
-        asked = AskedInPlace(repeats, warmup, in_flight, recompute, view)
-        asked.check(self.program)
+        asked = AskedInPlace(repeats, warmup, in_flight, recompute, levels, view)
+        asked.check(self.program, self._options.stages_as)
         self.finish()
         with ending_together(self._transport):
             self._training.io.put(StepData(inputs, options, target, loss_kwargs or {}))
@@ -375,6 +407,8 @@ class Pipeline:
         """
         self.finish()
         self._training.close()
+        if self._given is not None:
+            self._given._held.close()
         self._held.close()
 
     def finish(self) -> None:
@@ -571,6 +605,20 @@ class Pipeline:
             if made:
                 self._by_count[count] = self.with_program(made[0])
         return self._by_count.get(count, self)
+
+    def _by(self, program: Program) -> Pipeline:
+        """The pipeline of a step's own program, in place of the last such one's; all ranks call
+        it."""
+        last = self._given
+        for known in (self, last):
+            if known is not None and known.program is program:
+                return known
+        new = self._beside(program, replace(self._context, buffers=self._buffers))
+        new._training.builder.follow((last or self)._training.builder)
+        if last is not None:
+            last._held.close()
+        self._given = new
+        return new
 
     def _made(self, count: int, made: list[Program]) -> int:
         """The number of microbatches, whose program is added to ``made`` where it is a new one."""

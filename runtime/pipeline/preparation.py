@@ -109,13 +109,18 @@ def connected(
     device: torch.device,
     *,
     replicas: ReplicaFaults | None,
+    before: RankContext | None = None,
 ) -> RankContext:
     """The rank's context, with connections to all ranks that it has to do with; all ranks call
-    it."""
+    it. It has those of the context ``before`` it, where they are the same."""
     relays = options.needs_norm and options.post_validation and has_relays(program)
     gathers = options.needs_norm and not relays
     routes = routes_of(program, role.holders, options.tied, options.timeout, gathers=gathers)
-    transport = connect(routes, device, options.group)
+    if before is not None and before.routes == routes:
+        transport = before.transport
+    else:
+        transport = connect(routes, device, options.group)
     transport.replicas = replicas
     memory = Ledger() if options.memory else NoLedger()
-    return RankContext(program, role, options, store, transport, memory, device, relays=relays)
+    own = relays, routes, None if before is None else before.buffers
+    return RankContext(program, role, options, store, transport, memory, device, *own)

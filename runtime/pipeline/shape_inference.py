@@ -48,7 +48,7 @@ class ShapeInference:
     ) -> None:
         self._store, self._placed, self._skips, self._grad = store, placed, skips, grad
         self._transport, self._device = transport, device
-        self._known: dict[Kind, list[StageInterface]] = {}
+        self.known: dict[Kind, list[StageInterface]] = {}
 
     def interfaces(self, cells: Cells, count: int | None = None) -> Interfaces:
         """The interfaces for the arguments in the cells of ``count`` microbatches, by default M;
@@ -59,18 +59,18 @@ class ShapeInference:
         if len(self._placed) == 1:
             return []
         kinds = self._kinds(cells, count or self._placed.shape[1])
-        new = {kind: j for j, kind in reversed([*enumerate(kinds)]) if kind not in self._known}
-        self._known |= {kind: [] for kind in new}
+        new = {kind: j for j, kind in reversed([*enumerate(kinds)]) if kind not in self.known}
+        self.known |= {kind: [] for kind in new}
         try:
             for stage in range(len(self._placed) - 1):
                 found = self._found(stage, new, cells)
                 for kind in new:
-                    self._known[kind].append(found[kind])
+                    self.known[kind].append(found[kind])
         except ShapeError:
-            self._known = {k: known for k, known in self._known.items() if k not in new}
+            self.known = {k: known for k, known in self.known.items() if k not in new}
             raise
         return [
-            [self._known[kind][stage] for kind in kinds] for stage in range(len(self._placed) - 1)
+            [self.known[kind][stage] for kind in kinds] for stage in range(len(self._placed) - 1)
         ]
 
     def _kinds(self, cells: Cells, count: int) -> list[Kind]:
@@ -106,7 +106,7 @@ class ShapeInference:
         """The interface of the stage, or the error that every rank is to raise."""
         inputs = cell.inputs
         if stage > 0:
-            inputs = made_up(self._known[kind][stage - 1], self._device)
+            inputs = made_up(self.known[kind][stage - 1], self._device)
         module = self._store.module(stage)
         try:
             with undisturbed([module], devices_of(inputs)):

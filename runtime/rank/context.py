@@ -10,7 +10,8 @@ from pipeloom.ir.model.program import Program
 
 from ..measure.activation_ledger import Memory
 from ..stages.store import StageStore
-from ..transport import Transport
+from ..tensors.receive_buffers import ReceiveBuffers
+from ..transport import Routes, Transport
 from .options import PipelineOptions
 from .role import RankRole
 
@@ -21,6 +22,8 @@ class RankContext:
 
     ``store`` has the modules of the stages in the rank's ``role``, on ``device``; ``memory`` counts
     bytes of activations; ``relays``: norms go from rank to rank, and optimizers step ahead of them.
+    ``routes``: what ``transport`` connects. ``buffers``: those that steps receive into, one program
+    after the other; None: each program has its own.
     """
 
     program: Program
@@ -31,3 +34,5 @@ class RankContext:
     memory: Memory
     device: torch.device
     relays: bool
+    routes: Routes
+    buffers: ReceiveBuffers | None = None

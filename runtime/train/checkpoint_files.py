@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata
 
 from pipeloom.ir.errors import InputError, PipeloomError, in_brief
 
-METADATA = ".metadata"  # which torch.distributed.checkpoint writes last
+from .checkpoint_reader import METADATA, Reader
+
 WHOLE = "expected a file as run --save wrote it"
 
 
@@ -104,7 +104,7 @@ def _parts(path: Path) -> list[tuple[str, int, int]]:
 
 def _metadata(path: Path) -> Metadata:
     try:
-        return FileSystemReader(path).read_metadata()
+        return Reader(path).read_metadata()
     except Exception as error:
         words = in_brief(error)
         raise InputError(f"{path / METADATA}: cannot be read: {words}; {WHOLE}") from None

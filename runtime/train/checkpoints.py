@@ -27,6 +27,7 @@ from ..errors import ExecutionError
 from ..pipeline.pipeline import Pipeline
 from ..transport.thread_rank import here
 from .checkpoint_files import check_files, complete, latest, saved_keys, told
+from .checkpoint_reader import Planner, Reader
 from .replicas import Replicas
 from .settings import RunSettings
 
@@ -52,7 +53,7 @@ def read_run(path: Path) -> RunState:
     if missing:
         raise InputError(f"{path}: run.{missing[0]}: missing; expected a checkpoint of run --save")
     with told(path, "loaded"):
-        load(state, checkpoint_id=path, no_dist=True)
+        load(state, storage_reader=Reader(path), planner=Planner(), no_dist=True)
     return RunState(**state["run"])  # type: ignore[arg-type]
 
 
@@ -130,7 +131,7 @@ class Checkpoints:
         random = self._random() if run.processes == self._processes else {}
         with told(path, "loaded"):
             wanted = {**state, "run": {"random": random}}
-            load(wanted, checkpoint_id=path, no_dist=self._alone)
+            load(wanted, storage_reader=Reader(path), planner=Planner(), no_dist=self._alone)
         self._pipeline.load_state_dict({k: v for k, v in state.items() if v or k == "model"})
         for generators in random.values():
             _set_random(generators)

@@ -20,6 +20,7 @@ from pipeloom.ir.model.program import Average, Program
 from ..launch.environment import world
 from ..pipeline.model_source import BATCH, ModelSource, checked_batch
 from ..pipeline.pipeline import Pipeline
+from ..transport import new_group
 from .settings import RunSettings
 
 
@@ -83,8 +84,8 @@ ALONE = Replicas()
 
 def _mine(rows: Sequence[Sequence[int]], patience: timedelta) -> dist.ProcessGroup:
     """The group of the row that has this process; all processes make the groups of all rows."""
-    groups = [dist.new_group(list(row), timeout=patience) for row in rows]
-    return next(group for group in groups if isinstance(group, dist.ProcessGroup))
+    groups = [new_group(row, patience) for row in rows]
+    return next(group for group in groups if group is not None)
 
 
 def averages(program: Program) -> Average | None:

@@ -12,3 +12,4 @@ from .making import made_together as made_together
 from .process_group import GroupTransport as GroupTransport
 from .replica_faults import ReplicaFaults as ReplicaFaults
 from .replica_faults import wait_for as wait_for
+from .store import new_group as new_group

@@ -14,21 +14,34 @@ is run.
 from __future__ import annotations
 
 import json
+import os
 import time
 from ast import literal_eval
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import astuple, replace
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
 
-from ..errors import ExecutionError
 from .base import Fault
 from .faults import may_be_anothers
-from .roll_call import LONGEST_PAUSE, SHORTEST_PAUSE, no_answer, silent
+from .store import (
+    LONGEST_PAUSE,
+    PATIENCE,
+    SHORTEST_PAUSE,
+    SLACK,
+    Store,
+    StoreLostError,
+    let_end,
+    no_answer,
+    rendezvous,
+    within,
+)
 from .thread_rank import here
 
 FAULT = "fault"
@@ -43,54 +56,92 @@ class ToldError(Exception):
 
 
 class Making:
-    """One rank's part in making a pipeline, of which each process of ``torch.distributed`` makes
-    its own at the same time; ``group``: those whose ranks are the program's."""
+    """One rank's part in making something, of which each process makes its own at the same time;
+    ``members``: the processes whose ranks are the program's, ``place``: where they all are then."""
 
-    def __init__(self, group: dist.ProcessGroup | None, seconds: float) -> None:
-        world = dist.group.WORLD
-        assert world is not None
-        self.process, self._store = dist.get_rank(), world.get_group_store()
-        self._seconds = seconds
-        self._members: list[int] = dist.get_process_group_ranks(group or world)
-        self._everyone = tuple(range(dist.get_world_size()))
+    def __init__(
+        self, store: Store, process: int, size: int, members: Sequence[int], seconds: float
+    ) -> None:
+        self.process, self._store, self._seconds = process, store, seconds
+        self._members, self._everyone = list(members), tuple(range(size))
+        self.place = "make their Pipeline"
         number = self._store.add(f"pipeloom/made by {self.process}", 1)
         self._key = f"pipeloom/{number}"
         self._meetings: Counter[tuple[int, ...]] = Counter()
+
+    @classmethod
+    def of_pipeline(cls, group: dist.ProcessGroup | None, seconds: float) -> Making:
+        """With the ranks of ``group``, by default those of ``torch.distributed``."""
+        world = dist.group.WORLD
+        assert world is not None
+        members = dist.get_process_group_ranks(group or world)
+        store = Store(world.get_group_store(), seconds)
+        return cls(store, dist.get_rank(), dist.get_world_size(), members, seconds)
+
+    @classmethod
+    def of_start(cls, seconds: float) -> Making:
+        """With the ranks that torchrun's variables, or others of these names, tell of."""
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        made = cls(
+            Store(rendezvous(rank, size, seconds), seconds), rank, size, range(size), seconds
+        )
+        made.place = "start"
+        return made
 
     def exchange(self, value: Any, processes: Sequence[int] = ()) -> list[Any]:
         """The literals that ``processes`` (by default all) passed, in their order; each calls it.
 
         Raises ToldError for a fault of any process, and once the time is over."""
         members = tuple(processes) or self._everyone
+        self._store.allow(self._seconds + SLACK)
         self._meetings[members] += 1
         place = f"{self._key}/{hash(members)}/{self._meetings[members]}"
         self._store.set(f"{place}/{self.process}", repr(value))
         if self._store.add(place, 1) == len(members):
-            self._store.set(f"{place}/all", "")
+            self._store.set(f"{place}/all")
         self._wait(place, members)
-        return [literal_eval(self._store.get(f"{place}/{p}").decode()) for p in members]
+        return [literal_eval(self._store.get(f"{place}/{p}")) for p in members]
 
     def _wait(self, place: str, members: Sequence[int]) -> None:
         end, pause = time.monotonic() + self._seconds, SHORTEST_PAUSE
-        while not self._store.check([f"{place}/all"]):
-            told = self._store.check([f"{self._key}/{FAULT}"])
-            if told and not self._store.check([f"{place}/all"]):
+        while not self._store.has(f"{place}/all"):
+            told = self._store.has(f"{self._key}/{FAULT}")
+            if told and not self._store.has(f"{place}/all"):
                 raise ToldError(self._first(None))
             if time.monotonic() > end:
-                absent = [p for p in members if not self._store.check([f"{place}/{p}"])]
+                self._store.allow(PATIENCE)
+                absent = [p for p in members if not self._store.has(f"{place}/{p}")]
                 raise ToldError(self._first(self._absent(absent)))
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _absent(self, processes: Sequence[int]) -> Fault:
         text = (
-            f"{self._names(processes)}: not there where all ranks make their Pipeline, waited at "
-            f"most {self._seconds:g} s"
+            f"{self._names(processes)}: not there where all ranks {self.place}, waited at most "
+            f"{self._seconds:g} s"
         )
         return Fault(self.process if not processes else processes[0], "", text)
 
+    def initialise(self, backend: str) -> None:
+        """Makes the process group of all."""
+        dist.init_process_group(
+            backend,
+            store=self._store.whole,
+            rank=self.process,
+            world_size=len(self._everyone),
+            timeout=timedelta(seconds=self._seconds),
+        )
+
     def end(self, error: Exception) -> Exception:
         """The error to raise, instead of this rank's: that of the first that failed."""
+        let_end()
+        self._store.allow(PATIENCE)
+        try:
+            return self._of_all(error)
+        finally:
+            self._store.leave(f"{self._key}/ended", self.process, self._everyone)
+
+    def _of_all(self, error: Exception) -> Exception:
         if isinstance(error, ToldError):
             first = error.fault
         else:
@@ -99,19 +150,23 @@ class Making:
             first = self._first(replace(own, rank=self.process))
             if getattr(error, "agreed", False) or (first.rank == self.process and not guess):
                 return error
-        missing: list[int] = []
-        if first.guess:
-            missing = silent(self._store, f"{self._key}/ended", self.process, self._everyone)
-        text = first.text + no_answer(self._names(missing) if missing else "")
-        culprit = missing[0] if missing else first.rank
-        return self._raised(replace(first, rank=culprit, text=text))
+        return self._raised(self._called(first) if first.guess else first)
+
+    def _called(self, fault: Fault) -> Fault:
+        """With the ranks that say nothing, the first of which it is then of."""
+        try:
+            missing = self._store.silent(f"{self._key}/ended", self.process, self._everyone)
+        except StoreLostError as lost:
+            return replace(fault, text=f"{fault.text}; {lost}")
+        text = fault.text + no_answer(self._names(missing) if missing else "")
+        return replace(fault, rank=missing[0] if missing else fault.rank, text=text)
 
     def _first(self, fault: Fault | None) -> Fault:
         """The fault that was told first, of all; ``rank`` is its process."""
         key = f"{self._key}/{FAULT}"
         if fault is None:
             return Fault(*json.loads(self._store.get(key)))
-        return Fault(*json.loads(self._store.compare_set(key, "", json.dumps(astuple(fault)))))
+        return Fault(*json.loads(self._store.first(key, json.dumps(astuple(fault)))))
 
     def _raised(self, fault: Fault) -> Exception:
         if fault.rank in self._members:
@@ -138,11 +193,25 @@ def made_together(group: dist.ProcessGroup | None, seconds: float) -> Iterator[N
     if here() is not None or not dist.is_initialized():
         yield
         return
+    with _together(partial(Making.of_pipeline, group, seconds)):
+        yield
+
+
+def meet(backend: str, seconds: float) -> None:
+    """Initialises ``torch.distributed``, which all processes do. Raises ExecutionError that names
+    those which do not come within ``seconds``."""
+    with _together(partial(Making.of_start, seconds)) as making:
+        making.exchange(None)
+        within(seconds + SLACK, partial(making.initialise, backend))
+
+
+@contextmanager
+def _together(make: Callable[[], Making]) -> Iterator[Making]:
     making, before = None, _UNDER_WAY.get()
     try:
-        making = Making(group, seconds)
+        making = make()
         _UNDER_WAY.set(making)
-        yield
+        yield making
         making.exchange(None)
     except Exception as error:
         raised = _ended(making, error)
@@ -154,15 +223,10 @@ def made_together(group: dist.ProcessGroup | None, seconds: float) -> Iterator[N
 
 
 def _ended(making: Making | None, error: Exception) -> Exception:
-    with suppress(RuntimeError):  # the process that serves the store may be gone
-        if making is not None:
-            return making.end(error)
-    if not isinstance(error, ToldError) and not may_be_anothers(error):
-        return error
-    return ExecutionError(
-        "the store of torch.distributed is lost where all ranks make their Pipeline: has the "
-        "process that serves it, rank 0, ended?"
-    )
+    try:
+        return error if making is None else making.end(error)
+    except StoreLostError as lost:
+        return lost if isinstance(error, ToldError) or may_be_anothers(error) else error
 
 
 def gather_early(value: Any, group: dist.ProcessGroup | None, seconds: float) -> list[Any]:
@@ -174,5 +238,5 @@ def gather_early(value: Any, group: dist.ProcessGroup | None, seconds: float) ->
         return place.hub.exchange("early", place.rank, members, value, seconds)
     if not dist.is_initialized():
         return [value]
-    making = _UNDER_WAY.get() or Making(group, seconds)
+    making = _UNDER_WAY.get() or Making.of_pipeline(group, seconds)
     return making.exchange(value, dist.get_process_group_ranks(group or dist.group.WORLD))

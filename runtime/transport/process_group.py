@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import astuple, replace
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch import Tensor
 from .base import Fault, Routes, Transport
 from .making import gather_early
 from .replica_faults import ReplicaFaults
-from .roll_call import no_answer, silent
+from .store import PATIENCE, Store, StoreLostError, new_group, no_answer
 
 PINGS = 8
 
@@ -80,10 +79,8 @@ class GroupTransport:
         lists = gather_early(list(wanted), None, self.timeout.total_seconds())
         made = {}
         for label, ranks in sorted({entry for entries in lists for entry in entries}):
-            made[label, ranks] = dist.new_group(
-                list(ranks), timeout=self.timeout, backend=self.backend
-            )
-        return {key: g for key, g in made.items() if isinstance(g, dist.ProcessGroup)}
+            made[label, ranks] = new_group(ranks, self.timeout, self.backend)
+        return {key: group for key, group in made.items() if group is not None}
 
     def _globally(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(sorted(self._global_ranks[rank] for rank in ranks))
@@ -102,22 +99,27 @@ class GroupTransport:
         return values
 
     def fail(self, fault: Fault, *, asks: bool) -> Fault:
-        first, store, answers = fault, self.group.get_group_store(), False
-        with suppress(RuntimeError):  # the process that serves the store may be gone
-            told = json.dumps(astuple(replace(fault, guess=asks)))
-            found = store.compare_set("fault", "", told)
-            first, answers = Fault(*json.loads(found)) if asks else fault, True
+        store = Store(self.group.get_group_store(), PATIENCE)
+        told = json.dumps(astuple(replace(fault, guess=asks)))
+        try:
+            found = Fault(*json.loads(store.first("fault", told)))
+            first, lost = found if asks else fault, ""
+        except StoreLostError as error:
+            first, lost = fault, f"; {error}" if asks else ""
         for transport in (self, *self._attached):
             transport.disconnect()
-        if asks and not answers:
-            lost = "the store of torch.distributed is lost: has rank 0 ended?"
-            return replace(fault, text=f"{fault.text}; {lost}")
-        with suppress(RuntimeError):
-            calls = answers and first.guess
-            missing = silent(store, "ended", self.rank, range(self.size)) if calls else []
-            names = f"rank {', '.join(map(str, missing))}" if missing else ""
-            first = replace(first, text=first.text + no_answer(names), guess=False)
-        return first
+        if first.guess:
+            lost = self._silent(store)
+        store.leave("ended", self.rank, range(self.size))
+        return replace(first, text=first.text + lost, guess=False)
+
+    def _silent(self, store: Store) -> str:
+        """The end of a line that may have come of another rank, with those that say nothing."""
+        try:
+            missing = store.silent("ended", self.rank, range(self.size))
+        except StoreLostError as error:
+            return f"; {error}"
+        return no_answer(f"rank {', '.join(map(str, missing))}" if missing else "")
 
     def attach(self, other: Transport) -> None:
         assert isinstance(other, GroupTransport)

@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from .base import Fault
 from .making import gather_early
+from .store import PATIENCE, Store, StoreLostError
 
 SLICE = timedelta(milliseconds=50)
 
@@ -34,18 +35,20 @@ class ReplicaFaults:
     def __init__(self, group: dist.ProcessGroup, seconds: float) -> None:
         own = f"fault of {uuid4().hex}"  # other pipelines of the group have others
         self._key = gather_early(own, group, seconds)[0]
-        self._store, self._replica = group.get_group_store(), group.rank()
+        self._store, self._replica = Store(group.get_group_store(), seconds), group.rank()
 
     def publish(self, fault: Fault) -> None:
         """Tells the other replicas, unless another fault was told before."""
         own = self._replica if fault.replica is None else fault.replica
-        with suppress(RuntimeError):  # the process that serves the store may be gone
-            self._store.compare_set(self._key, "", json.dumps(astuple(replace(fault, replica=own))))
+        self._store.allow(PATIENCE)
+        with suppress(StoreLostError):
+            self._store.first(self._key, json.dumps(astuple(replace(fault, replica=own))))
 
-    def found(self) -> Fault | None:
-        """The fault that was told first, if there is one."""
-        with suppress(RuntimeError):
-            if self._store.check([self._key]):
+    def found(self, seconds: float = PATIENCE) -> Fault | None:
+        """The fault that was told first, if there is one and the store says so in time."""
+        self._store.allow(seconds)
+        with suppress(StoreLostError):
+            if self._store.has(self._key):
                 fault = Fault(*json.loads(self._store.get(self._key)))
                 return replace(fault, replica=None) if fault.replica == self._replica else fault
         return None
@@ -65,7 +68,7 @@ class ReplicaFaults:
             if work.is_completed():  # meanwhile, or with an error, which it raises again
                 work.wait()
                 return
-            fault = self.found()
+            fault = self.found(left.total_seconds())
             if fault is not None:
                 raise ConnectionError(str(fault.raised()))
 

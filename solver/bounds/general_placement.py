@@ -29,7 +29,7 @@ from pipeloom.ir.units import amount, counted, duration
 from ..core.bound import Bound, starts_later
 from ..core.linear_instance import LinearInstance
 from ..core.tolerances import ROUNDING
-from .rank_model import RankModel, filled, ramp, rate, span_that_holds
+from .rank_model import RankModel, held_until_last_backward
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -247,12 +247,8 @@ def through(placed: GeneralPlacement) -> Bound:
 def turnover(placed: GeneralPlacement) -> Bound:
     """The memory that microbatches hold up to their B's, times their time, fits before the last B.
 
-    On stage s a microbatch holds M_B for turn(s, s) + b_s at least. The rank holds at most ``room``
-    of that, a whole number of M_B's where all are equal, and less while a W runs, beside whose M_W
-    fewer may fit. Moreover, it holds t after its start at most what :meth:`.RankModel.area` says,
-    and t before the end of its last B at most the largest M_B and t times the largest M_B / b:
-    there W's count as if they took the place of nothing. Then see
-    :meth:`GeneralPlacement.way_back`.
+    On stage s a microbatch holds M_B for turn(s, s) + b_s at least
+    (:func:`.rank_model.held_until_last_backward`). Then see :meth:`GeneralPlacement.way_back`.
     """
     words = (
         "memory holds few microbatches until each comes back, and the last one has to come all the "
@@ -261,26 +257,9 @@ def turnover(placed: GeneralPlacement) -> Bound:
     why = "its memory holds few of them, each until it has come back"
 
     def of(host: HostModel) -> Bound:
-        return placed.way_back("turnover", words, host, _until_last_backward(host), why)
+        return placed.way_back("turnover", words, host, held_until_last_backward(host), why)
 
     return max(map(of, placed.hosts), key=lambda bound: bound.value)
-
-
-def _until_last_backward(host: HostModel) -> float:
-    needed = host.count * float((host.m_b * (host.turn + host.b)).sum())
-    largest = float(host.m_b.max())
-    rise, fall = host.rise, max(map(rate, host.m_b, host.b))
-    room = min(filled(host.m_b, host.limit), host.count * float(host.m_b.sum()))
-    beside = filled(host.m_b, host.limit - float(host.m_w.min()))
-    if beside < room:
-        ramps = sum((room - largest) / slope for slope in (rise, fall))
-        needed += (room - beside) * max(0.0, host.early_weights() - ramps)
-    return span_that_holds(
-        needed,
-        room,
-        host.work,
-        lambda half: ramp(room, largest, rise, half) + ramp(room, largest, fall, half),
-    )
 
 
 def throughput(placed: GeneralPlacement) -> Bound:

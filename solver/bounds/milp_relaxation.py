@@ -138,10 +138,8 @@ def _solved(
     ways: Sequence[Ways],
 ) -> tuple[float, list[StageMoments]]:
     """The bound, and the stages where a solution was found."""
-    from ortools.linear_solver import pywraplp
-
-    solver = pywraplp.Solver.CreateSolver("SCIP")
-    if solver is None or ceiling <= 0.0:  # SCIP is left out of some builds of ortools
+    solver = new_solver()
+    if solver is None or ceiling <= 0.0:
         return 0.0, []
     cost = solver.NumVar(0.0, 1.0, "C")
     stages = [StageMoments(solver, linear, i, ceiling, way) for i, way in enumerate(ways)]
@@ -152,26 +150,40 @@ def _solved(
         solver.Add(cost >= stage.ends - start)
         if i + 1 < linear.stages:
             stage.pass_on_to(stages[i + 1])
+    value, solved = least_of(solver, cost, budget, linear.stages)
+    return value * ceiling, stages if solved else []
+
+
+def new_solver() -> Any:
+    """SCIP, or None: it is left out of some builds of ortools."""
+    from ortools.linear_solver import pywraplp
+
+    return pywraplp.Solver.CreateSolver("SCIP")
+
+
+def least_of(solver: Any, cost: Any, budget: Budget, size: int) -> tuple[float, bool]:
+    """A bound on ``cost``, in units of the ceiling, and whether a solution was found.
+
+    ``size``: the number of classes whose moments the model has.
+    """
     solver.Minimize(cost)
-    status = _solve(solver, _parameters(solver, linear, budget), budget)
+    status = _solve(solver, _parameters(solver, size, budget), budget)
     budget.work.spend(ITERATION * solver.iterations())
-    if status == pywraplp.Solver.INFEASIBLE:  # no schedule is cheaper than the ceiling
-        return ceiling * (1 - TOLERANCE), []
-    if status not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):
-        return 0.0, []
-    return min(1.0, float(solver.Objective().BestBound())) * ceiling * (1 - TOLERANCE), stages
+    if status == solver.INFEASIBLE:  # no schedule is cheaper than the ceiling
+        return 1 - TOLERANCE, False
+    if status not in (solver.OPTIMAL, solver.FEASIBLE):
+        return 0.0, False
+    return min(1.0, float(solver.Objective().BestBound())) * (1 - TOLERANCE), True
 
 
-def _parameters(solver: Any, linear: LinearInstance, budget: Budget) -> Any:
+def _parameters(solver: Any, size: int, budget: Budget) -> Any:
     """The parameters of a solve within the budget; SCIP's own are set."""
     from ortools.linear_solver import pywraplp
 
     # constraints are kept far better than TOLERANCE asks for; Ctrl-C is Python's
     parameters = "numerics/feastol = 1e-9\nnumerics/dualfeastol = 1e-9\nmisc/catchctrlc = FALSE\n"
     if isfinite(budget.work.ops):
-        parameters += (
-            f"limits/totalnodes = {1 + int(budget.work.ops / (NODE * linear.stages**2))}\n"
-        )
+        parameters += f"limits/totalnodes = {1 + int(budget.work.ops / (NODE * size**2))}\n"
     if isfinite(budget.time.left):
         solver.SetTimeLimit(1 + int(1000 * budget.time.left))  # 0 would mean none
     solver.SetSolverSpecificParametersAsString(parameters)

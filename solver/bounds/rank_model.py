@@ -166,6 +166,31 @@ def span_that_holds(
     return float(low)
 
 
+def held_until_last_backward(model: RankModel) -> float:
+    """The least span from the rank's start to the end of its last B, by memory times time.
+
+    Each kind holds M_B for its turn and T_B at least. The rank holds at most ``room`` of that, a
+    whole number of M_B's where all are equal, and less while a W runs, beside whose M_W fewer may
+    fit. Moreover, it holds t after its start at most what :meth:`RankModel.area` says, and t before
+    the end of its last B at most the largest M_B and t times the largest M_B / b: there W's count
+    as if they took the place of nothing.
+    """
+    needed = model.count * float((model.m_b * (model.turn + model.b)).sum())
+    largest = float(model.m_b.max())
+    rise, fall = model.rise, max(map(rate, model.m_b, model.b))
+    room = min(filled(model.m_b, model.limit), model.count * float(model.m_b.sum()))
+    beside = filled(model.m_b, model.limit - float(model.m_w.min()))
+    if beside < room:
+        ramps = sum((room - largest) / slope for slope in (rise, fall))
+        needed += (room - beside) * max(0.0, model.early_weights() - ramps)
+    return span_that_holds(
+        needed,
+        room,
+        model.work,
+        lambda half: ramp(room, largest, rise, half) + ramp(room, largest, fall, half),
+    )
+
+
 def ramp(limit: float, least: float, slope: float, time: float) -> float:
     """The integral of min(limit, least + slope t) over t in 0..time."""
     if slope == inf:

@@ -1,10 +1,11 @@
 """The list scheduler for any map of stages to ranks: time runs forward over all ranks at once.
 
-A free rank takes, of the F's and B's whose input has come, the one with the least key: its
-microbatch and an offset of its stage and kind. An F has to find room in memory, and leave some for
-the F's of higher stages on its rank. A W runs where an F lacks memory, where more than ``defer`` of
-them wait, or where the next arrival is far enough away. Stage 0 may let some time pass between two
-F's.
+A free rank takes, of the F's and B's whose input has come, the one with the least key: its place in
+the order of entry and an offset of its stage and kind. An F has to find room in memory, and leave
+some for the F's of higher stages on its rank. A W runs where an F lacks memory, where more than
+``defer`` of them wait, or where the next arrival is far enough away. Stage 0 may let some time pass
+between two F's. Every stage runs F's, B's and W's in the order of entry, which is moved, too, where
+microbatches are unlike.
 
 The best offsets and gaps depend on the placement and on memory, so they are drawn at random and
 annealed: :func:`tune_list`.
@@ -16,20 +17,22 @@ inlined: each read of a tuple counts references, which took 4 to 7 times as long
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import cycle
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.cost.cost_tables import Costs, of_pair
 from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, FloatArray, IntArray, OpKind
 from pipeloom.ir.model.problem import Problem
 
 from ..core.kernel_rng import random
 from ..core.tolerances import ROUNDING
+from ..core.unlike import typical
 from .list_scheduler_linear import ANY, normal
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
@@ -40,7 +43,8 @@ UNEVEN = 0.5  # weight, beside the cost, of idle time, in which the ranks that i
 
 
 class Stages(NamedTuple):
-    """The arrays that the kernel reads: by stage (S,), by rank (P,).
+    """The arrays that the kernel reads: by stage (S,), by rank (P,); times, sizes and delays also
+    by microbatch, (S, M), where these are unlike.
 
     ``own[offsets[r]:offsets[r + 1]]`` are the stages of rank r; ``level`` is a stage's number among
     those of its rank. ``into_f``, ``into_b``: the delays of what F and B wait for. ``work``: of
@@ -65,7 +69,8 @@ class Stages(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem) -> Stages:
-        costs = Costs.of(problem)
+        unlike, each = problem.profile.unlike, Costs.of(problem)
+        costs = Costs.of(typical(problem)) if unlike else each
         rows = [problem.placement.stages_of(rank) for rank in range(problem.ranks)]
         level = np.zeros(problem.stages, dtype=np.int64)
         for row in rows:
@@ -80,8 +85,12 @@ class Stages(NamedTuple):
         with np.errstate(invalid="ignore"):
             crowded = bool((held > CROWDED * busy * costs.limit).any())
         delays = costs.into_f[:, 0].copy(), costs.into_b[:, 0].copy()
+        tables = f, b, w, costs.m_b, costs.m_w, *delays
+        if unlike:
+            f, b, w = each.durations[:3].copy()
+            tables = f, b, w, each.m_b, each.m_w, each.into_f, each.into_b
         return cls(
-            *(f, b, w, costs.m_b, costs.m_w, *delays),
+            *tables,
             costs.owner[:, 0].copy(),
             level,
             np.array([stage for row in rows for stage in row], dtype=np.int64),
@@ -100,7 +109,7 @@ class ListParameters(NamedTuple):
     (P,), how many W's may wait while something else can run. ``fill``: (P,), a W runs where the
     next arrival is at least ``fill`` x T_W away. ``patience``: (S,), a rank waits for an op with a
     lesser key that comes within it. ``gap``: (M,), the least time from the start of the F before to
-    this one's, on stage 0.
+    this one's, on stage 0. ``entry``: (M,), the microbatches in the order in which they enter.
     """
 
     key: FloatArray
@@ -110,20 +119,26 @@ class ListParameters(NamedTuple):
     fill: FloatArray
     patience: FloatArray
     gap: FloatArray
+    entry: IntArray
 
     def copy(self) -> ListParameters:
         return ListParameters._make(array.copy() for array in self)
 
 
 def list_parameters(
-    stages: Stages, microbatches: int, rng: np.random.Generator
+    stages: Stages,
+    microbatches: int,
+    rng: np.random.Generator,
+    entries: Sequence[IntArray] = (),
 ) -> Iterator[ListParameters]:
     """Random parameters, without end: which kinds go first, how W's fill gaps, the space of F's.
 
-    Where memory is small, every other one lets all kinds wait their turn and spaces F's by whole
-    meetings, about as many as it takes for the work.
+    ``stages``: of the mean microbatch. Microbatches enter as they are numbered, or by each of
+    ``entries`` in turn. Where memory is small, every other one lets all kinds wait their turn and
+    spaces F's by whole meetings, about as many as it takes for the work.
     """
     number, ranks = len(stages.f), len(stages.limit)
+    turns = cycle(entries or (np.arange(microbatches),))
     levels = int(stages.level.max()) + 1
     higher = np.empty(number)  # M_B of the higher stages of the same rank
     for s in range(number):
@@ -142,6 +157,7 @@ def list_parameters(
                 np.full(ranks, rng.uniform(0.3, 1.1)),
                 np.asarray(rng.uniform(0.0, 0.4) * stages.f, dtype=np.float64),
                 np.full(microbatches, stages.meeting * meetings),
+                next(turns).copy(),
             )
         scale = float(rng.choice((0.0, 0.5, 2.0, STRICT)))
         offsets = scale * rng.permutation(2 * levels).reshape(2, levels).astype(np.float64)
@@ -157,6 +173,7 @@ def list_parameters(
             np.full(ranks, rng.uniform(0.3, 1.0)),
             np.asarray(float(rng.choice((0.0, 0.2, 0.5))) * stages.f, dtype=np.float64),
             gap,
+            next(turns).copy(),
         )
 
 
@@ -174,7 +191,7 @@ def list_schedule(  # noqa: PLR0917
     Infinite where no op can start any more, for lack of memory.
     """
     f, b, w, m_b, m_w, into_f, into_b, owner, _, own, offsets, limit = stages[:12]
-    keys, ahead, reserve, defer, fill, patiences, gap = parameters
+    keys, ahead, reserve, defer, fill, patiences, gap, entry = parameters
     number, microbatches = ends.shape[1:]
     ranks = len(limit)
     ends[:] = np.inf
@@ -195,12 +212,12 @@ def list_schedule(  # noqa: PLR0917
             return np.inf
         kind, s, comes = _choose(
             f, w, m_b, into_f, into_b, own, offsets, limit, keys, ahead, reserve, defer, fill,
-            patiences, gap, r, now, held[r], entered, done, ends,
+            patiences, gap, entry, r, now, held[r], entered, done, ends,
         )  # fmt: skip
         if kind < 0:
             clock[r] = comes
             continue
-        j = done[kind, s]
+        j = entry[done[kind, s]]
         order[at[r]] = j << MICROBATCH_SHIFT | s << STAGE_SHIFT | kind
         at[r] += 1
         done[kind, s] += 1
@@ -208,22 +225,22 @@ def list_schedule(  # noqa: PLR0917
             first[r] = now
         wakes, arrival = -1, np.inf
         if kind == _F:
-            free[r] = now + f[s]
+            free[r] = now + of_pair(f, s, j)
             ends[_F, s, j] = free[r]
-            held[r] += m_b[s]
+            held[r] += of_pair(m_b, s, j)
             if s == 0:
                 entered = now
             if s + 1 < number:
-                wakes, arrival = owner[s + 1], free[r] + into_f[s + 1]
+                wakes, arrival = owner[s + 1], free[r] + of_pair(into_f, s + 1, j)
         elif kind == _B:
-            free[r] = now + b[s]
+            free[r] = now + of_pair(b, s, j)
             ends[_B, s, j] = free[r]
-            held[r] += m_w[s] - m_b[s]
+            held[r] += of_pair(m_w, s, j) - of_pair(m_b, s, j)
             if s > 0:
-                wakes, arrival = owner[s - 1], free[r] + into_b[s - 1]
+                wakes, arrival = owner[s - 1], free[r] + of_pair(into_b, s - 1, j)
         else:
-            free[r] = now + w[s]
-            held[r] -= m_w[s]
+            free[r] = now + of_pair(w, s, j)
+            held[r] -= of_pair(m_w, s, j)
         clock[r] = free[r]
         if wakes >= 0 and wakes != r:
             clock[wakes] = min(clock[wakes], max(arrival, free[wakes]))
@@ -252,6 +269,7 @@ def _choose(  # noqa: PLR0917
     fill: FloatArray,
     patiences: FloatArray,
     gap: FloatArray,
+    entry: IntArray,
     r: int,
     now: float,
     held: float,
@@ -271,26 +289,28 @@ def _choose(  # noqa: PLR0917
             if kind == _B:
                 if jb == jf:
                     continue
-                j = jb
-                came = ends[_F, s, j] if s == number - 1 else ends[_B, s + 1, j] + into_b[s]
+                place, j = jb, entry[jb]
+                came = ends[_F, s, j]
+                if s < number - 1:
+                    came = ends[_B, s + 1, j] + of_pair(into_b, s, j)
             else:
                 if jf == microbatches or jf - jb >= ahead[s]:
                     continue
-                j = jf
-                came = max(0.0, entered + gap[j])
+                place, j = jf, entry[jf]
+                came = max(0.0, entered + gap[place])
                 if s > 0:
-                    came = ends[_F, s - 1, j] + into_f[s]
-                if held + m_b[s] > limit[r] - reserve[s]:
+                    came = ends[_F, s - 1, j] + of_pair(into_f, s, j)
+                if held + of_pair(m_b, s, j) > limit[r] - reserve[s]:
                     full = full or came <= now
                     continue
-            key = j + keys[kind, s]
+            key = place + keys[kind, s]
             if came <= now:
                 if key < best:
                     best, best_kind, best_stage = key, kind, s
                 continue
             comes = min(comes, came)
             # the first of all passes without any wait
-            patience = patiences[s] if j > 0 or s == 0 else f[s] * (1 - ROUNDING)
+            patience = patiences[s] if place > 0 or s == 0 else of_pair(f, s, j) * (1 - ROUNDING)
             if came <= now + patience:
                 soon = min(soon, key)
         if jw < jb:
@@ -301,7 +321,7 @@ def _choose(  # noqa: PLR0917
         return _W, weight, now
     if best_kind >= 0 and (best <= soon or comes == np.inf):
         return best_kind, best_stage, now
-    if weight >= 0 and comes >= now + fill[r] * w[weight]:
+    if weight >= 0 and comes >= now + fill[r] * of_pair(w, weight, entry[done[_W, weight]]):
         return _W, weight, now
     return -1, -1, comes
 
@@ -326,6 +346,7 @@ def tune_list(  # noqa: PLR0917
     key, ahead, reserve = parameters.key.copy(), parameters.ahead.copy(), parameters.reserve.copy()
     defer, fill = parameters.defer.copy(), parameters.fill.copy()
     patience, gap = parameters.patience.copy(), parameters.gap.copy()
+    entry = parameters.entry.copy()
     cooling = (cold / hot) ** (1.0 / max(moves, 1))
     temperature, current, current_cost = hot, np.inf, np.inf
     for move in range(-1, moves):
@@ -345,16 +366,21 @@ def tune_list(  # noqa: PLR0917
             key[:], ahead[:], reserve[:] = parameters.key, parameters.ahead, parameters.reserve
             defer[:], fill[:] = parameters.defer, parameters.fill
             patience[:], gap[:] = parameters.patience, parameters.gap
+            entry[:] = parameters.entry
         else:
             parameters.key[:], parameters.ahead[:], parameters.reserve[:] = key, ahead, reserve
             parameters.defer[:], parameters.fill[:] = defer, fill
             parameters.patience[:], parameters.gap[:] = patience, gap
+            parameters.entry[:] = entry
     return best_cost, current_cost
 
 
 @kernel
 def _change_one(stages: Stages, parameters: ListParameters, state: npt.NDArray[np.uint64]) -> None:
-    """Changes one number on a rank, or on some stages of one level, or the spacing of F's."""
+    """Changes one number on a rank, or on some stages of one level, or the spacing of F's, or the
+    order of entry."""
+    if _moves_entry(stages.m_b, parameters.entry, state):
+        return
     number, ranks, microbatches = len(stages.f), len(stages.limit), len(parameters.gap)
     chance, r = random(state), int(random(state) * ranks)
     more = 1 if random(state) < 0.5 else -1
@@ -387,9 +413,31 @@ def _change_one(stages: Stages, parameters: ListParameters, state: npt.NDArray[n
             elif chance < 0.86:
                 parameters.ahead[k] = min(microbatches, max(1, parameters.ahead[k] + more))
             elif chance < 0.91:
-                parameters.reserve[k] = max(0.0, parameters.reserve[k] + 0.5 * more * stages.m_b[k])
+                change = 0.5 * more * of_pair(stages.m_b, k, 0)
+                parameters.reserve[k] = max(0.0, parameters.reserve[k] + change)
             else:
-                parameters.patience[k] = max(0.0, parameters.patience[k] + 0.3 * by * stages.f[k])
+                change = 0.3 * by * of_pair(stages.f, k, 0)
+                parameters.patience[k] = max(0.0, parameters.patience[k] + change)
+
+
+@kernel
+def _moves_entry(table: FloatArray, entry: IntArray, state: npt.NDArray[np.uint64]) -> bool:
+    """Half of the moves take one of unlike microbatches to another place: it exchanges with the one
+    there, or all between make room."""
+    if table.ndim == 1 or random(state) < 0.5:
+        return False
+    last = len(entry) - 1
+    one, other = int(random(state) * len(entry)), int(random(state) * len(entry))
+    if random(state) < 0.5:
+        other = max(0, min(last, one + int(5 * random(state)) - 2))
+    if random(state) < 0.5:
+        entry[one], entry[other] = entry[other], entry[one]
+        return True
+    step, moved = 1 if other > one else -1, entry[one]
+    for k in range(one, other, step):
+        entry[k] = entry[k + step]
+    entry[other] = moved
+    return True
 
 
 @kernel

@@ -12,7 +12,6 @@ come later than at once::
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, groupby
@@ -38,21 +37,26 @@ class SubPipeline:
     problem: Problem
 
 
+def streams_of(problem: Problem) -> list[list[int]]:
+    """The microbatches that run each stage on the same ranks, in groups."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for j, owners in enumerate(problem.owner.T.tolist()):
+        found.setdefault(tuple(owners), []).append(j)
+    return list(found.values())
+
+
 def parts_of(problem: Problem) -> tuple[SubPipeline, ...]:
     """The parts of ``problem``, by their first microbatch.
 
     Raises InputError where a rank runs microbatches of two parts: then it has none.
     """
-    columns: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
-    owner = problem.owner
-    for microbatch, column in enumerate(owner.T.tolist()):
-        columns[tuple(column)].append(microbatch)
-    taken = [rank for column in columns for rank in set(column)]
+    streams = [(tuple(problem.owner[:, own[0]].tolist()), own) for own in streams_of(problem)]
+    taken = [rank for column, _ in streams for rank in set(column)]
     if len(taken) > len(set(taken)):
         raise InputError(
             "placement: a rank shares some microbatches with one rank, some with another"
         )
-    return tuple(_part(problem, column, tuple(own)) for column, own in columns.items())
+    return tuple(_part(problem, column, tuple(own)) for column, own in streams)
 
 
 def different_parts(problem: Problem) -> tuple[Problem, ...]:

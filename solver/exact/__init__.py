@@ -1,4 +1,4 @@
-"""Exact backends of one formulation: CP-SAT and MILP.
+"""Exact backends of one formulation: CP-SAT, and a MILP by CBC or HiGHS.
 
 Importing this imports neither ortools nor pulp; a backend's first use does.
 """
@@ -60,4 +60,8 @@ def _load(module: str) -> Backend:
     return solve
 
 
-BACKENDS: Mapping[str, Backend] = {"cp-sat": _load("cp_sat"), "milp": _load("milp")}
+BACKENDS: Mapping[str, Backend] = {
+    "cp-sat": _load("cp_sat"),
+    "milp": _load("milp"),
+    "highs": _load("highs"),
+}

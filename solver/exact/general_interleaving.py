@@ -39,6 +39,7 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack
 from pipeloom.ir.model.problem import Objective, Problem
 
+from ..core.decomposition import streams_of
 from ..core.relaxations import unfused
 from ..core.tolerances import ROUNDING
 from .integer_time import Ticks
@@ -67,14 +68,6 @@ class LiteralSum:
     @property
     def total(self) -> cp_model.LinearExpr:
         return cp_model.LinearExpr.weighted_sum(self.literals, self.weights) + self.constant
-
-
-def streams_of(problem: Problem) -> list[list[int]]:
-    """The microbatches that run each stage on the same ranks, in groups."""
-    found: dict[tuple[int, ...], list[int]] = {}
-    for j, owners in enumerate(problem.owner.T.tolist()):
-        found.setdefault(tuple(owners), []).append(j)
-    return list(found.values())
 
 
 def rank_orders(problem: Problem) -> list[OpenOrders]:

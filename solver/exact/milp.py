@@ -1,21 +1,22 @@
 """The formulation as the paper's MILP (Zero Bubble Pipeline Parallelism, appendix): binaries for
-the order of two ops of a rank, big-M, memory at every F; PuLP writes it, CBC solves it.
+the order of two ops of a rank, big-M, memory at every F; PuLP writes it, CBC or HiGHS solves it.
 
 The relaxation is the bare work but for *packing*, which often lifts it to the optimum.
 
-CBC computes in floating point. A binary may be off by ``_INTEGER``, which lets a big-M constraint
+Both compute in floating point. A binary may be off by ``_INTEGER``, which lets a big-M constraint
 slip by that times M, and any constraint by ``_PRIMAL``; along a path of N ops this adds up to at
-most N (``_INTEGER`` M + ``_PRIMAL``), which is taken off CBC's bound, with the error of its
-printing. Where all costs are whole ticks, what is left is rounded up. CBC's bound is the one it
-reports when it ends; where it reports none, the known bound stands.
+most N (``_INTEGER`` M + ``_PRIMAL``), which is taken off their bound, with the error of CBC's
+printing. Where all costs are whole ticks, what is left is rounded up. The bound is the one
+reported at the end; where none is, the known bound stands.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import pulp
@@ -26,7 +27,7 @@ from pipeloom.ir.model.schedule import Report, Schedule
 
 from ..core.options import SolveOptions
 from ..core.schedule_cost import objective_cost
-from ..core.stopping import TimeLimit
+from ..core.stopping import StoppingCriterion, TimeLimit
 from ..core.tolerances import ROUNDING
 from . import ExactResult
 from .cbc import Outcome, run_cbc
@@ -42,7 +43,32 @@ _ABOVE = 1e-6  # relative: room above the incumbent and the horizon, which numbe
 _PRIMAL = 1e-8
 
 
-def solve(
+@dataclass(frozen=True, slots=True)
+class MilpLimits:
+    """Limits on seconds and nodes (None: any number), the seed and the tolerances of a solve."""
+
+    seconds: float
+    nodes: int | None
+    seed: int
+    integer: float = _INTEGER
+    primal: float = _PRIMAL
+
+
+class MilpSolver(Protocol):
+    """Minimises a MILP from the solution ``start``, by name, where that is not empty."""
+
+    def __call__(
+        self,
+        lp: pulp.LpProblem,
+        *,
+        start: Mapping[str, float],
+        limits: MilpLimits,
+        should_stop: StoppingCriterion,
+    ) -> Outcome: ...
+
+
+def solved_by(
+    solver: MilpSolver,
     problem: Problem,
     options: SolveOptions,
     *,
@@ -51,26 +77,13 @@ def solve(
     on_solution: Callable[[Schedule], None] | None = None,
     on_bound: Callable[[float], None] | None = None,
 ) -> ExactResult:
-    """See :class:`pipeloom.solver.exact.Backend`. CBC tells its solution and bound when it ends."""
+    """See :class:`pipeloom.solver.exact.Backend`. Solution and bound are told at the end alone."""
     time = TimeLimit(options.time_limit)
     model = _Model.of(Formulation.of(problem), incumbent, lower_bound)
     node = NODE * len(model.formulation.ops) ** 2
-    outcome = run_cbc(
-        model.lp,
-        start=model.hint,
-        seconds=max(time.left, 0.1),
-        options={
-            **({} if math.isinf(options.ops) else {"maxNodes": 1 + int(options.ops / node)}),
-            "integerTolerance": _INTEGER,
-            "primalTolerance": _PRIMAL,
-            "randomSeed": 1 + options.seed % 2**30,  # 0 would be the time of day
-            "randomCbcSeed": 1 + options.seed % 2**30,
-            "ratioGap": 0,
-            "allowableGap": 0,
-            "preprocess": "off",  # it finds little here, and the search then takes twice as long
-        },
-        should_stop=options.should_stop,
-    )
+    nodes = None if math.isinf(options.ops) else 1 + int(options.ops / node)
+    limits = MilpLimits(max(time.left, 0.1), nodes, 1 + options.seed % 2**30)
+    outcome = solver(model.lp, start=model.hint, limits=limits, should_stop=options.should_stop)
     best = incumbent
     found = _schedule(model, outcome)
     if found is not None and (best is None or objective_cost(found) < objective_cost(best)):
@@ -78,6 +91,31 @@ def solve(
         if on_solution:
             on_solution(found)
     return ExactResult(best, _bound(model, outcome, best, lower_bound), outcome.complete)
+
+
+def _cbc(
+    lp: pulp.LpProblem,
+    *,
+    start: Mapping[str, float],
+    limits: MilpLimits,
+    should_stop: StoppingCriterion,
+) -> Outcome:
+    options: dict[str, float | str] = {
+        **({} if limits.nodes is None else {"maxNodes": limits.nodes}),
+        "integerTolerance": limits.integer,
+        "primalTolerance": limits.primal,
+        "randomSeed": limits.seed,  # 0 would be the time of day
+        "randomCbcSeed": limits.seed,
+        "ratioGap": 0,
+        "allowableGap": 0,
+        "preprocess": "off",  # it finds little here, and the search then takes twice as long
+    }
+    return run_cbc(
+        lp, start=start, seconds=limits.seconds, options=options, should_stop=should_stop
+    )
+
+
+solve = partial(solved_by, _cbc)
 
 
 def _schedule(model: _Model, outcome: Outcome) -> Schedule | None:

@@ -16,6 +16,7 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import IntArray, offsets_of, split_backwards
 from pipeloom.ir.model.problem import Objective, Problem
 
+from ..construct.entry_orders import entry_orders
 from ..construct.linear import Constructor, HeuristicParameters
 from ..construct.list_scheduler import (
     ListParameters,
@@ -30,6 +31,7 @@ from ..core.incumbent import Incumbent
 from ..core.kernel_rng import seeded
 from ..core.options import Order
 from ..core.tolerances import ROUNDING
+from ..core.unlike import typical
 from ..core.worker_threads import Pieces
 from .annealing_kernel import anneal_kernel
 from .remat_moves import RematState
@@ -170,7 +172,9 @@ class ListTuner:
         self._rounds, self._near = 0, True
         self._stages, self._rng = Stages.of(problem), rng
         self._makespan = problem.objective is Objective.MAKESPAN
-        self._settings = list_parameters(self._stages, problem.microbatches, rng)
+        entries = tuple(entry_orders(problem)) if problem.profile.unlike else ()
+        mean = Stages.of(typical(problem))
+        self._settings = list_parameters(mean, problem.microbatches, rng, entries)
         self._pool: list[tuple[float, ListParameters]] = []
         self._state = seeded(rng)
         self._unit = float(self._stages.work.max()) / problem.microbatches

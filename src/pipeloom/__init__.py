@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from .planner.explain.explanation import explain as explain
     from .planner.measured.profile import profile_from as profile_from
     from .planner.optimize import optimize as optimize
+    from .planner.pack import Packing as Packing
+    from .planner.pack import pack as pack
     from .planner.plan import Plan as Plan
     from .planner.plan import plan as plan
     from .planner.predict import Prediction as Prediction
@@ -113,6 +115,7 @@ _HOMES = {
     "planner.prediction.calibration": ("Calibration", "calibrate"),
     "planner.compare": ("compare",),
     "planner.evaluation.evaluation": ("Evaluation",),
+    "planner.pack": ("Packing", "pack"),
     "planner.plan": ("Plan", "plan"),
     "planner.predict": ("Prediction", "predict"),
     "planner.scaling": ("Scaling", "scaling"),

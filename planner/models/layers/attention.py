@@ -144,8 +144,8 @@ def _write_flash(sheet: Sheet, model: Model, window: int | None) -> None:
     """Two products over the pairs in F, five in B, one of which computes scores again (Dao, 2023,
     sections 2 and 4.1: B has 2.5 times F's FLOPs). Held: a float32 a row.
 
-    Context parallel ranks pass keys and values around in a ring, with their gradients in B (Liu et
-    al., 2023, section 3).
+    Context parallel ranks pass keys and values around in a ring, with their gradients in B, and add
+    what each round finds to the sums so far (Liu et al., 2023, section 3).
     """
     run, e = sheet.run, sheet.element
     heads = model.heads / run.tp
@@ -155,18 +155,24 @@ def _write_flash(sheet: Sheet, model: Model, window: int | None) -> None:
     q = sheet.tokens * heads * model.head_dim
     k, v = (sheet.tokens * kv * dim for dim in (model.head_dim, model.value_dim))
     out, rows = sheet.tokens * heads * model.value_dim, sheet.tokens * heads * 4
-    _write_ring(sheet, (k + v) * e)
+    _write_ring(sheet, (k + v) * e, out * e, (q + k + v) * e)
     d, dv = model.head_dim, model.value_dim
 
     def kernel(op: OpKind, flops: float, moved: float) -> Attention:
         shape = (run.micro_batch, heads, kv, queries, run.seq, d, dv, share)
-        return Attention("attention", CORE, op, *shape, flops * products, moved * e + rows)
+        moved = (moved * e + rows) * run.cp
+        return Attention("attention", CORE, op, *shape, flops * products, moved)
 
     sheet.add(kernel(F, d + dv, q + k + v + out), kernel(B, 3 * d + 2 * dv, 2 * (q + k + v + out)))
     sheet.hold("attention row sums", CORE, rows)
 
 
-def _write_ring(sheet: Sheet, size: float) -> None:
+def _write_ring(sheet: Sheet, size: float, result: float, gradients: float) -> None:
+    """``size``: of keys and values. An addition reads two tensors and writes one."""
+    more = sheet.run.cp - 1
+    if more:
+        added = ((F, result), (B, gradients))
+        sheet.add(*(Elementwise("ring", CORE, op, 3 * more * s, more) for op, s in added))
     for op, times in ((F, 1), (B, 2)):
         sheet.collective(
             "keys and values",
@@ -175,7 +181,7 @@ def _write_ring(sheet: Sheet, size: float) -> None:
             CollectiveKind.SEND,
             op,
             group=Group.CP,
-            count=sheet.run.cp - 1,
+            count=more,
         )
 
 

@@ -513,12 +513,12 @@ def makes_no_pipeline(patience: float) -> list[tuple[str, str, int | None]]:
     whole = [nn.Linear(4, 4) for _ in range(RANKS)]
     one: dict[int, nn.Module] = {0: whole[0]}
     makes: list[Callable[[], object]] = [
-        lambda: Pipeline(_made(), one if culprit else whole, loss=squared),
-        lambda: Pipeline(_made(), whole, optimizer=BadOptimizer if culprit else None, loss=squared),  # type: ignore[arg-type]
+        lambda: Pipeline(made(), one if culprit else whole, loss=squared),
+        lambda: Pipeline(made(), whole, optimizer=BadOptimizer if culprit else None, loss=squared),  # type: ignore[arg-type]
         lambda: (
             time.sleep(3 * patience)
             if culprit
-            else Pipeline(_made(), whole, loss=squared, timeout=patience)
+            else Pipeline(made(), whole, loss=squared, timeout=patience)
         ),
     ]
     found = []
@@ -531,5 +531,5 @@ def makes_no_pipeline(patience: float) -> list[tuple[str, str, int | None]]:
     return found
 
 
-def _made() -> Program:
+def made() -> Program:
     return compile_schedule(schedule("1f1b", RANKS, RANKS))

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks import chaos
+from benchmarks.chaos.faults import differing, ended
+from benchmarks.chaos.started import Started
 
 
-class Ended(chaos.Started):
+class Ended(Started):
     """A start whose ranks have ended, and wrote these lines."""
 
     def __init__(self, *lines: list[str]) -> None:
@@ -35,15 +36,13 @@ NAMED = ["step 0 1.0", "pipeloom: rank 2: forward; no answer from rank 1"]
 def test_each_rank_but_the_culprit_says_one_line_that_names_it(
     second: list[str], broken: list[str]
 ) -> None:
-    found = chaos._ended(Ended(NAMED, [], second), 1)
+    found = ended(Ended(NAMED, [], second), 1)
     assert len(found) == len(broken)
     assert all(words in line for words, line in zip(broken, found, strict=True))
 
 
 def test_losses_are_those_of_the_undisturbed_run() -> None:
     whole: dict[int, Any] = {0: 1.0, 1: 0.5, 2: 0.25}
-    assert chaos._differing({1: 0.5, 2: 0.25, 3: 9.0}, whole, None) == []
-    assert chaos._differing({1: 0.5, 2: 0.26}, whole, None) == [
-        "step 2: loss 0.26, undisturbed 0.25"
-    ]
-    assert chaos._differing({1: 0.5, 2: float("nan")}, whole, poisoned=2) == []
+    assert differing({1: 0.5, 2: 0.25, 3: 9.0}, whole, None) == []
+    assert differing({1: 0.5, 2: 0.26}, whole, None) == ["step 2: loss 0.26, undisturbed 0.25"]
+    assert differing({1: 0.5, 2: float("nan")}, whole, poisoned=2) == []

@@ -691,15 +691,15 @@ UNLIKE: dict[str, tuple[list[str], dict[str, Any], str]] = {
         {"t_r": 1.0, "m_r": 0.5},
         "stages[0]: t_r, levels: expected none where microbatches are unlike",
     ),
-    "weights": (
-        ["optimize", "P", "--passing", "weights"],
+    "two copies of the weights": (
+        ["optimize", "P", "--placement", "auto", "--copies", "2"],
         {},
-        "P: stages[0]: t_f: expected one number for --passing weights, got a list",
+        "passing: expected activations or weights where microbatches are unlike",
     ),
-    "placements": (
-        ["optimize", "P", "--placement", "auto"],
+    "a system": (
+        ["optimize", "P", "--for", "megatron"],
         {},
-        "P: stages[0]: t_f: expected one number for --placement auto, got a list",
+        "P: stages[0]: t_f: expected one number for --for megatron, got a list",
     ),
     "an exact solver": (
         ["optimize", "P", "--solver", "cp-sat"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from pipeloom import plan, predict
+from pipeloom.planner.plan import Plan
 from tests.support.command_line import Command
 
 WORDS = ("plan", "llama-3-8b", "--gpu", "H100", "--gpus", 4, "--global-batch", 8, "--seq", 2048)
@@ -81,7 +83,15 @@ def test_nothing_fits(pipeloom: Command) -> None:
     [
         (("--tp", 3), "--tp: expected a divisor of the 32 heads"),
         (("--pp", 3), "--gpus: expected a multiple of pp 3, got 4"),
+        (("--pp", 4, "--vp", 9), "--pp: expected at most one stage a layer, pp x vp <= 32 layers"),
+        (("--recompute", "auto", "--schedule", "1f1b"), "--recompute: expected none, selective or"),
+        (("--ep", 2), "--ep: expected 1, llama-3-8b has no experts, got 2"),
+        (("--dp", 4, "--micro-batch", 3), "--global-batch: expected a multiple of dp x micro_bat"),
+        (("--layers-per-stage", "3,4"), "--layers-per-stage: expected 2 numbers that sum to 32"),
         (("--time-limit", -1), "--time-limit"),
+        (("--work-limit", 0), "--work-limit: expected a number > 0, got '0'"),
+        (("--work-limit", 5, "--time-limit", 5), "--time-limit: not allowed with"),
+        (("--scheduler", "nowhere"), "--scheduler: expected the address of a Dask scheduler"),
         (("-o", "/dev/null/x"), "--output: /dev/null/x"),
     ],
 )
@@ -89,6 +99,16 @@ def test_bad_input_is_one_line(pipeloom: Command, words: tuple[Any, ...], expect
     done = pipeloom(*WORDS, *words, *(() if "--time-limit" in words else ("--time-limit", 1)), "-q")
     assert done.code == 2
     assert expected in done.err.splitlines()[-1]
+
+
+def test_a_key_of_the_model_that_nobody_knows_is_one_line(
+    pipeloom: Command, tmp_path: Path
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(SMALL | {"hiden_size": 64}))
+    done = pipeloom("plan", path, "--gpu", "H100", "--gpus", 4, "--global-batch", 8)
+    line = f"pipeloom: {path}: hiden_size: unknown key; did you mean hidden_size?"
+    assert (done.code, done.err.splitlines()) == (2, [line])
 
 
 @pytest.mark.parametrize("numbers", [("--gpus", 512), ("--scale", "512,1024")])
@@ -121,7 +141,6 @@ def test_an_output_that_cannot_be_is_said_before_the_search(
             {"ep": 1, "etp": 1, "sharding": "fsdp", "precision": "fp8"},
             {
                 "--parallelism.fsdp_reshard_after_forward always",
-                "note: without ep torchtitan has etp 2, this plan has 1",
             },
             {"--expert-tensor-parallel-size 1", "--fp8-format hybrid", "--use-megatron-fsdp"},
         ),
@@ -134,7 +153,23 @@ def test_flags_of_other_systems_are_those_of_the_plan(
     fixed = {"micro_batch": 1, "recompute": "none", "schedule": "1f1b"}
     plan("mixtral-8x7b", "H100", **run, **fixed, **given, time_limit=5.0).write(tmp_path)
     for file, flags in (("torchtitan.json", torchtitan), ("megatron.txt", megatron)):
-        assert flags <= {*(tmp_path / f"{file}.flags").read_text().splitlines()}
+        found = (tmp_path / f"{file}.flags").read_text().splitlines()
+        assert flags <= {*found}
+        assert all(line.startswith("--") for line in found)
+    notes = json.loads((tmp_path / "plan.json").read_text())["notes"]
+    assert ("torchtitan: without ep etp is 2, in this plan 1" in notes) == (given["ep"] == 1)
+
+
+def test_plans_that_take_exactly_as_long_are_one_line() -> None:
+    run = {"gpus": 4, "global_batch": 8, "seq": 2048, "schedule": "1f1b", "time_limit": 10.0}
+    found = plan("llama-3-8b", "H100", **run)
+    best, *others = found.ranking.evaluated
+    degrees = replace(best.configuration.run, tp=2, dp=1)
+    twin = replace(best, configuration=replace(best.configuration, run=degrees))
+    several = Plan(found.space, replace(found.ranking, evaluated=[best, twin, *others]))
+    assert [each.step_ms for each in several.plans] == [each.step_ms for each in found.plans]
+    assert several.best.same_step == found.best.same_step + 1
+    assert f"{several.best.same_step} more with this step" in str(several)
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -76,7 +76,6 @@ def test_a_number_without_a_plan_says_why_and_keeps_the_others() -> None:
         (["--scale", "8,16", "--gpus", "8"], "--gpus: expected none with --scale"),
         (["--scale", "8,12", "--global-batch", "15"], "--global-batch: expected one that grows"),
         (["--scale", "8", "--scaling", "odd"], "--scaling: invalid choice: 'odd'"),
-        (["--gpus", "8", "--workers", "2"], "--workers: expected it with --scale"),
         (["--scale", "7", "--pp", "2"], "7"),
         (["--scale", "8", "--workers", "0"], "--workers: expected a whole number from 1 to 1024"),
     ],

@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterable, Iterator
+import json
+from itertools import count
 from typing import Any
 
+import numpy as np
 import pytest
 
+from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InfeasibleError
+from pipeloom.ir.formats import dump_program, dump_schedule
+from pipeloom.ir.model.ops import OpKind, fields_of
+from pipeloom.ir.verify.program import verify_program
+from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.planner.clusters.cluster import preset
 from pipeloom.planner.configurations import choose
-from pipeloom.planner.configurations.choose import SpaceSearch
-from pipeloom.planner.configurations.evaluation import BoundedConfiguration, Evaluated
+from pipeloom.planner.configurations.bounds import Bounds
+from pipeloom.planner.configurations.choose import TOGETHER, SpaceSearch
+from pipeloom.planner.configurations.evaluation import BoundedConfiguration, evaluate, improve
 from pipeloom.planner.configurations.space import Space
-from pipeloom.planner.plan import plan
+from pipeloom.planner.plan import PlannedConfiguration, plan
+from pipeloom.planner.scaling import losses_of
+from pipeloom.solver.core.options import SolveOptions
 
+LONG = SolveOptions(time_limit=60.0)
 RUN: dict[str, Any] = {"gpus": 8, "global_batch": 16, "seq": 2048, "pp": 4, "tp": 1}
 
 
-def test_evaluation_is_the_same_in_another_process() -> None:
-    """Questions and answers are pickled, as an executor does."""
-
-    def elsewhere(evaluate: Any, asked: Iterable[BoundedConfiguration]) -> Iterator[Evaluated]:
-        for each in asked:
-            yield pickle.loads(pickle.dumps(evaluate(pickle.loads(pickle.dumps(each)))))
-
-    space = Space.of("llama-3-8b", preset("H100"), RUN | {"schedule": "1f1b"})
-    here = SpaceSearch(space, 20.0).choose()
-    there = SpaceSearch(space, 20.0, run=elsewhere).choose()
-    assert [(e.configuration, e.step_ms, e.lower_bound) for e in here.evaluated] == [
-        (e.configuration, e.step_ms, e.lower_bound) for e in there.evaluated
-    ]
-    assert here.lower_bound == there.lower_bound
+def test_limited_work_gives_the_same_plan_in_every_process() -> None:
+    """Byte for byte, wherever schedules are searched; other work may give another plan."""
+    run = RUN | {"micro_batch": 1, "recompute": "none", "vp": 2, "sharding": "zero1"}
+    here, there = (
+        plan("llama-3-8b", "H100", **run, work_limit=10, workers=workers) for workers in (1, 2)
+    )
+    assert here.best.found.schedule == "optimized"
+    assert json.dumps(here.to_dict()) == json.dumps(there.to_dict())
+    assert all(map(np.array_equal, here.best.schedule.order, there.best.schedule.order))
+    less = plan("llama-3-8b", "H100", **run, work_limit=2)
+    assert less.stopped
+    assert less.best.step_ms >= here.best.step_ms
 
 
 def test_a_stop_keeps_the_best_so_far() -> None:
@@ -46,7 +54,16 @@ def test_a_stop_keeps_the_best_so_far() -> None:
     )
     assert found.stopped
     assert len(told) >= 1
-    assert found.lower_bound <= found.best.step_ms
+    assert found.lower_bound <= plan("llama-3-8b", "H100", **RUN, schedule="1f1b").best.step_ms
+
+
+def test_a_stop_amid_evaluation_forgets_no_bound() -> None:
+    asked = count()
+    space = Space.of("llama-3-8b", preset("H100"), RUN | {"schedule": "1f1b"})
+    early = SpaceSearch(space, SolveOptions(should_stop=lambda: next(asked) > 3)).choose()
+    assert early.stopped
+    assert len(early.evaluated) < TOGETHER
+    assert early.lower_bound <= SpaceSearch(space, LONG).choose().lower_bound
 
 
 def test_nothing_found_in_time_is_said() -> None:
@@ -63,11 +80,36 @@ def test_a_family_that_needs_too_much_memory_is_no_lack_of_time() -> None:
 def test_what_waits_after_the_search_for_schedules_is_evaluated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The share of the time for evaluation is over at once; what is left of it goes there too."""
-    monkeypatch.setattr(choose, "SEARCHING", 0.0)
+    """Of the first rounds none is for evaluation."""
+    monkeypatch.setattr(choose, "ROUNDS", (0.0, 1.0))
     space = Space.of("llama-3-8b", preset("H100"), RUN | {"schedule": "1f1b"})
-    found = SpaceSearch(space, 60.0).choose()
+    found = SpaceSearch(space, LONG).choose()
     assert not found.stopped
     assert found.lower_bound == pytest.approx(found.evaluated[0].step_ms, rel=0.2)
     monkeypatch.undo()
-    assert found.lower_bound == SpaceSearch(space, 60.0).choose().lower_bound
+    assert found.lower_bound == SpaceSearch(space, LONG).choose().lower_bound
+
+
+def test_stages_are_recomputed_for_the_microbatches_that_it_pays_for() -> None:
+    """Beside what recomputes nothing, or all; each schedule is valid, and so is its program."""
+    run = {"gpus": 4, "pp": 4, "vp": 1, "tp": 1, "micro_batch": 1, "global_batch": 8, "seq": 12288}
+    fixed: dict[str, Any] = {**run, "layers_per_stage": (8, 8, 8, 8)}
+    space = Space.of("llama-3-8b", preset("H100"), fixed | {"recompute": "auto"})
+    run = next(run for run in space.degrees() if not run.recompute)
+    bounds = Bounds(space.model, space.cluster, remat=True)
+    own = next(each for each in space.configurations(run, bounds.cut) if not each.splits)
+    asked = BoundedConfiguration(space.model, space.cluster, own, bounds.of(own))
+    mixed = improve(asked, evaluate(asked), SolveOptions(work_limit=5.0))
+    planned = PlannedConfiguration(space, mixed)
+    kinds, _, _ = fields_of(np.concatenate(planned.schedule.order))
+    assert 0 < (kinds == OpKind.R).sum() < (kinds == OpKind.F).sum()
+    assert planned.name == "pp4 b1 auto cut"
+    assert sum(planned.parts.values()) == pytest.approx(planned.step_ms)
+    assert losses_of(planned.step)["memory"] > 0
+    assert not verify_schedule(dump_schedule(planned.schedule))
+    assert not verify_program(dump_program(compile_schedule(planned.schedule)))
+    assert mixed.memory_gib <= space.cluster.gpu.memory_gib
+    all_again = plan("llama-3-8b", "H100", **fixed, recompute="full", work_limit=2.0).best
+    assert bounds.of_degrees(run, space.shardings(run)).step_ms <= mixed.step_ms
+    assert mixed.lower_bound <= mixed.step_ms * (1 + 1e-9)
+    assert mixed.step_ms < all_again.step_ms

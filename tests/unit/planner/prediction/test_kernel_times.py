@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from pipeloom import predict
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.planner.clusters.cluster import Cluster, preset
 from pipeloom.planner.clusters.efficiency import Efficiency
@@ -71,6 +72,21 @@ def test_attention_backward_and_in_a_ring() -> None:
     back = TIMES.of(kernel(OpKind.B, 8192.0))
     assert back == pytest.approx(forward / USUAL.attention_backward)
     assert TIMES.of(kernel(OpKind.F, 1024.0)) == pytest.approx(forward / USUAL.attention_ring)
+    slow = KernelTimes(replace(A100, efficiency=replace(USUAL, kernel_ms=10.0)))
+    assert slow.of(kernel(OpKind.F, 1024.0)) == pytest.approx(80.0)  # each of 8 rounds
+    idle = 32 * 256 / 128 / 108  # tiles of queries on multiprocessors
+    assert TIMES.of(kernel(OpKind.F, 256.0)) == pytest.approx(forward / USUAL.attention_ring / idle)
+
+
+def test_more_context_parallel_ranks_lose_on_shorter_chunks() -> None:
+    """Of as many tokens a rank: products are the same, attention has more rounds."""
+    run = {"gpus": 8, "global_batch": 8, "seq": 8192}
+    times = [
+        predict("llama-3-8b", gpu="H100", **run, cp=cp, micro_batch=size).step_ms
+        for cp, size in ((1, 1), (2, 2), (4, 4), (8, 8))
+    ]
+    assert times == sorted(times)
+    assert len({*times}) == 4
 
 
 def messages(cluster: Cluster = A100, **run: int) -> CollectiveTimes:

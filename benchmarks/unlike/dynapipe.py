@@ -1,0 +1,112 @@
+"""DynaPipe's scheduler of microbatches that differ, run from a local copy of its source.
+
+The copy's ``dynapipe/schedule_opt`` is used as it is: its cyclic scheduler, whose order each device
+runs as soon as inputs are there (its wait-free executor does the same). Around it, as its planner
+does: microbatches are put into four groups by k-means on their times (three where there are more
+than 20), groups go in every order, microbatches in a group at random, and the order given is tried
+too; first without a memory limit, then, where no order fits, with it. F's and BW's alone, as there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.model.ops import Op, OpKind, pack
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.solver.core.schedule_cost import objective_cost, within_memory
+
+MANY, FEW_GROUPS, GROUPS = 20, 3, 4
+ROUNDS = 30
+
+
+def dynapipe(problem: Problem, folder: Path) -> float | None:
+    """The least cost of its schedules that memory holds; None where it holds none."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    package = "dynapipe.schedule_opt"
+    common = importlib.import_module(f"{package}.schedule_common")
+    scheduler = importlib.import_module(f"{package}.cyclic_schedule").CyclicScheduler
+    for limit in (np.inf, min(problem.memory_limit)):
+        orders = (_ordered(problem, common, scheduler, limit, e) for e in _entries(problem))
+        costs = [_cost(problem, rows) for rows in orders if rows is not None]
+        if found := [cost for cost in costs if cost is not None]:
+            return min(found)
+    return None
+
+
+def _entries(problem: Problem) -> Iterator[list[int]]:
+    """The orders of entry that its planner tries."""
+    rng = np.random.default_rng(0)
+    groups = _groups(problem)
+    for order in permutations(range(len(groups))):
+        shuffled = [rng.permutation(group) for group in groups]
+        yield [int(j) for group in order for j in shuffled[group]]
+    yield list(range(problem.microbatches))
+
+
+def _groups(problem: Problem) -> list[list[int]]:
+    """Microbatches by k-means on the times of F and BW on the first and the last stage."""
+    f, b, w = Costs.of(problem).durations[:3]
+    points = np.stack([f[0], f[-1], (b + w)[-1], (b + w)[0]], axis=1)
+    number = FEW_GROUPS if len(points) > MANY else GROUPS
+    centres = points[np.argsort(points.sum(axis=1))[:: max(1, len(points) // number)]][:number]
+    for _ in range(ROUNDS):
+        label = ((points[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1)
+        centres = np.stack(
+            [
+                points[label == k].mean(axis=0) if (label == k).any() else centre
+                for k, centre in enumerate(centres)
+            ]
+        )
+    groups = [np.flatnonzero(label == k).tolist() for k in range(number)]
+    return [group for group in groups if group]
+
+
+def _ordered(
+    problem: Problem, common: Any, scheduler: Any, limit: float, entry: list[int]
+) -> tuple[Any, ...] | None:
+    """Each rank's order by its cyclic scheduler; None where that finds none."""
+    costs, stages = Costs.of(problem), problem.stages
+    f, b, w = costs.durations[:3]
+    microbatches = [
+        common.SchedulerMicrobatchSpec(
+            name=str(j),
+            fw_times=f[:, j].tolist(),
+            fw_comm_times=costs.into_f[1:, j].tolist(),
+            fw_stored_activation_size=costs.m_b[:, j].tolist(),
+            fw_peak_activation_size=costs.m_b[:, j].tolist(),
+            activation_shapes=[[(1, 1, 1)]] * stages,
+            bw_times=(b + w)[::-1, j].tolist(),
+            bw_comm_times=costs.into_b[:-1, j][::-1].tolist(),
+        )
+        for j in entry
+    ]
+    batch = common.SchedulerMinibatchSpec("", microbatches, list(range(stages)), [0.0] * stages)
+    ran = scheduler(batch, False, memory_limit=limit).get_operator_order()
+    if ran is None:
+        return None
+    return tuple(
+        pack(
+            Op(OpKind.F if op.is_forward else OpKind.BW, rank, entry[op.microbatch])
+            for op in ran[common.ExecutorIndex(rank, 0)]
+        )
+        for rank in range(stages)
+    )
+
+
+def _cost(problem: Problem, rows: tuple[Any, ...]) -> float | None:
+    schedule = Schedule(problem, rows)
+    timing = simulate(schedule)
+    if not within_memory(problem, timing):
+        return None
+    return objective_cost(Schedule(problem, rows, timing=timing))

@@ -1,0 +1,153 @@
+"""Batches whose microbatches differ, on profiles that follow from their lengths; the seed decides.
+
+Sequence lengths are log-normal (median 600 tokens, sigma 0.9), as chat and instruction data are,
+or bimodal (three of four about 400, the others about 4,000), as such data mixed with documents;
+up to 8,192. So many sequences as drawn share a microbatch. A third of the batches has images, which
+an encoder on the first stage takes, and whose tokens all stages have.
+
+A stage takes as long as its products, linear in the tokens, and attention, quadratic in each
+sequence; that has no weights, so that none of it is in W. One layer of a 4,096 wide model on a
+device of 400 TFLOP/s is the unit. M_B and what is sent are linear in the tokens.
+
+The last four are the measured iterations of a run of eight ranks, B and W in halves.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeloom.ir.formats import parse_profile
+from pipeloom.ir.model.problem import Problem
+from pipeloom.solver.families import build_family
+
+COUNT, TRACED = 40, 4
+SHAPES = ((4, 8), (4, 16), (4, 32), (8, 16), (8, 32), (8, 64), (12, 24), (16, 32), (16, 64))
+"""Ranks and microbatches."""
+SEQUENCES = (2, 4, 8)
+"""In a microbatch."""
+ROOM = (1.0, 1.25, 1.5, 2.0)
+"""The memory limit, in units of what 1F1B or ZB-H1 hold of the batch in the order given."""
+LONGEST = 8192
+WIDTH = 4096
+LAYERS = 4
+PER_TOKEN = 24 * WIDTH**2 / 4e11
+"""Milliseconds of a layer's forward products."""
+PER_PAIR = 4 * WIDTH / 4e11
+"""Of its attention, a pair of tokens of one sequence; half of them are masked."""
+IMAGE_TOKENS, IMAGE_TIME = 576, 12.0
+"""Of one image: tokens in all stages, milliseconds of the encoder's forward."""
+TRACE_LIMIT = 8.0
+
+Rng = np.random.Generator
+Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A problem and how it was drawn."""
+
+    number: int
+    words: str
+    problem: Problem
+
+
+def instances(seed: int, trace: Path) -> list[Instance]:
+    """All 40; ``trace``: the file of the measured run."""
+    drawn = [_drawn(number, seed) for number in range(COUNT - TRACED)]
+    return drawn + _traced(trace)
+
+
+def _drawn(number: int, seed: int) -> Instance:
+    rng = np.random.default_rng([seed, number])
+    ranks, microbatches = SHAPES[number % len(SHAPES)]
+    kind, images = ("log-normal", "bimodal")[number % 2], number % 3 == 0
+    room = ROOM[number // len(SHAPES) % len(ROOM)]
+    lengths = _lengths(kind, (microbatches, int(rng.choice(SEQUENCES))), rng)
+    pictures = rng.poisson(rng.choice((0.5, 2.0)), microbatches) if images else None
+    profile = _profile(f"{kind}-{number}", ranks, lengths, pictures)
+    words = f"{kind}, {lengths.shape[1]} sequences a microbatch{', images' if images else ''}"
+    return Instance(number, words, _limited(_problem(profile), room))
+
+
+def _lengths(kind: str, shape: tuple[int, int], rng: Rng) -> Numbers:
+    """Tokens of each sequence, by microbatch."""
+    if kind == "log-normal":
+        drawn = rng.lognormal(np.log(600), 0.9, shape)
+    else:
+        middle = np.where(rng.random(shape) < 0.75, 400.0, 4000.0)
+        drawn = middle * rng.lognormal(0.0, 0.3, shape)
+    return np.clip(drawn.round(), 16, LONGEST)
+
+
+def _profile(name: str, ranks: int, lengths: Numbers, pictures: Numbers | None) -> dict[str, Any]:
+    count = np.zeros(len(lengths)) if pictures is None else pictures
+    tokens = lengths.sum(axis=1) + IMAGE_TOKENS * count
+    products = LAYERS * PER_TOKEN * tokens
+    attention = LAYERS * PER_PAIR / 2 * (lengths**2).sum(axis=1)
+    one = {
+        "t_f": products + attention,
+        "t_b": products + 2 * attention,
+        "t_w": products,
+        "m_b": tokens,
+        "m_w": 0.5 * tokens,
+        "activation_bytes": 2.0 * WIDTH * tokens,
+    }
+    encoder = IMAGE_TIME * count
+    head = dict.fromkeys(("t_f", "t_b", "t_w"), 0.3 * products)
+    first = {"t_f": encoder, "t_b": encoder, "t_w": encoder}
+    more = [first] + [{} for _ in range(ranks - 2)] + [head]
+    stages = [
+        {key: (value + extra.get(key, 0.0)).tolist() for key, value in one.items()}
+        for extra in more
+    ]
+    links = {"latency": 0.01, "gigabytes_per_second": 25.0}
+    return _document(name, ranks, stages) | {"links": links}
+
+
+def _document(name: str, ranks: int, stages: list[dict[str, Any]]) -> dict[str, Any]:
+    head = {"format": "pipeloom.profile", "version": 1, "name": name}
+    return head | {"ranks": ranks, "stages": stages}
+
+
+def _problem(document: dict[str, Any]) -> Problem:
+    profile = parse_profile(document, str(document["name"]))
+    assert profile.microbatches is not None
+    return Problem.linear(profile, profile.microbatches)
+
+
+def _limited(problem: Problem, room: float) -> Problem:
+    """With ``room`` times what 1F1B and ZB-H1 hold on any rank as the limit of all."""
+    peak = 0.0
+    for family in ("1f1b", "zb-h1"):
+        built = build_family(family, problem.profile, problem.microbatches)
+        assert built.timing is not None
+        peak = max(peak, *built.timing.peak_memory)
+    return replace(problem, memory_limit=(room * peak,) * problem.ranks)
+
+
+def _traced(trace: Path) -> list[Instance]:
+    document = json.loads(trace.read_text(encoding="utf-8"))
+    return [
+        _measured(COUNT - TRACED + k, iteration, ranks)
+        for k, (iteration, ranks) in enumerate(document["iterations"].items())
+    ]
+
+
+def _measured(number: int, iteration: str, ranks: list[dict[str, Any]]) -> Instance:
+    stages = []
+    for rank in ranks:
+        f, bw = (
+            np.subtract(rank[f"{way}_end"], rank[f"{way}_start"]).round(3) for way in ("fwd", "bwd")
+        )
+        half = (bw / 2).tolist()
+        stages.append({"t_f": f.tolist(), "t_b": half, "t_w": half, "m_b": 1.0, "m_w": 0.5})
+    name = f"trace-{iteration}"
+    profile = _document(name, len(ranks), stages) | {"t_comm": 0.5}
+    problem = _problem(profile)
+    limited = replace(problem, memory_limit=(TRACE_LIMIT,) * problem.ranks)
+    return Instance(number, f"measured iteration {iteration}", limited)

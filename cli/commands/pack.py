@@ -1,0 +1,124 @@
+"""Packs sequences into microbatches so that the planned step is shortest, and schedules these.
+
+With a lower bound over all packings and all schedules. Ctrl-C or SIGTERM keeps the best so far.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from ..arguments import (
+    add_instance,
+    add_memory_limit,
+    add_start,
+    amount,
+    at_least_one,
+    example,
+    placement,
+    seconds,
+    whole,
+)
+from ..inputs import CACHE, MICROBATCHES, options, read_profile, typed
+from ..output import answer, check_folder
+from ..progress import interruptible, watched
+
+NAMES = (
+    "max_tokens", "data_parallel", "memory_limit", "objective", "placement", "start", "time_limit",
+    "work_limit", "seed",
+)  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "lengths",
+        metavar="LENGTHS",
+        help="lengths file: tokens of each sequence, and what the profile's microbatch was; - for "
+        "standard input",
+    )
+    parser.add_argument(
+        "--profile",
+        metavar="FILE",
+        required=True,
+        help="profile by stages, measured on one microbatch",
+    )
+    add_instance(parser)
+    parser.add_argument(
+        "--max-tokens", metavar="T", type=at_least_one, help="most tokens of a microbatch; any"
+    )
+    parser.add_argument(
+        "--data-parallel",
+        metavar="N",
+        type=at_least_one,
+        help="replicas of the pipeline, each of M microbatches; the profile's by default, else one",
+    )
+    add_memory_limit(parser)
+    parser.add_argument(
+        "--placement",
+        metavar="P",
+        type=placement,
+        default="linear",
+        help="where stages live, as of optimize: linear (the default), interleaved:K, v, wave:K, "
+        "or a JSON file",
+    )
+    add_start(parser)
+    limits = parser.add_mutually_exclusive_group()
+    limits.add_argument(
+        "--time-limit",
+        metavar="S",
+        type=seconds,
+        help="seconds for packing and schedules together, 10 by default",
+    )
+    limits.add_argument(
+        "--work-limit",
+        metavar="N",
+        type=amount,
+        help="instead of seconds: work, in millions of simulated ops (about a hundred take a "
+        "second); the same seed then gives the same packing",
+    )
+    parser.add_argument(
+        "--seed", metavar="N", type=whole, default=0, help="seed of random choices, 0 by default"
+    )
+    parser.add_argument(
+        "--cache",
+        metavar="DIR",
+        help=f"folder in which schedules are kept and looked up; {CACHE} by default, if that is "
+        "set",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="DIR",
+        help="folder for the packing, its picture, and each replica's profile and schedule",
+    )
+    example(
+        parser,
+        "pipeloom pack lengths.json --profile profile.json -m 16 --max-tokens 8192 -o packed",
+        "pipeloom pack lengths.json --profile profile.json -m 16 --data-parallel 4 --json",
+        "pipeloom pack next.json --profile profile.json -m 16 --start packed/schedule.json "
+        "--time-limit 0.5 -o packed",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from pipeloom.planner.pack import pack
+
+    cache = "--cache" if args.cache else CACHE
+    faults = typed(*NAMES, "output", cache=cache, microbatches=MICROBATCHES)
+    with watched(args.quiet) as display, faults, interruptible() as interrupt:
+        check_folder(args.output, "packing.json")
+        found = pack(
+            args.lengths,
+            read_profile(args, display),
+            args.microbatches,
+            **options(args, *NAMES),
+            cache=args.cache or os.environ.get(CACHE),
+            progress=display,
+            should_stop=interrupt,
+        )
+    if args.output is not None:
+        found.write(args.output)
+    words = f"{found}\nwritten to {args.output}" if args.output else str(found)
+    answer(args, found.to_dict() | {"output": args.output}, words)
+    return 0

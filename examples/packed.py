@@ -1,0 +1,65 @@
+"""A model of packed sequences: each attends to itself alone, wherever it is packed."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+
+VOCABULARY = 61
+
+
+class Block(nn.Module):
+    """A residual block with causal attention within each sequence of the pack."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.qkv = nn.LayerNorm(width), nn.Linear(width, 3 * width)
+        self.out, self.mlp = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor, sequence: Tensor) -> Tensor:
+        """``x``: (tokens, width); ``sequence``: (tokens,), the sequence that each token is of."""
+        own = sequence[:, None] == sequence[None, :]
+        q, k, v = self.qkv(self.norm(x)).chunk(3, dim=-1)
+        seen = scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=own.tril()[None])
+        x = x + self.out(seen[0])
+        return x + torch.relu(self.mlp(x))
+
+
+class Stage(nn.Module):
+    """Stage ``s`` of ``count``: the first embeds, the last predicts; all hand on who is whose."""
+
+    def __init__(self, s: int, count: int, width: int = 32) -> None:
+        super().__init__()
+        torch.manual_seed(s)
+        self.embedding = nn.Embedding(VOCABULARY, width) if s == 0 else None
+        self.block = Block(width)
+        self.head = nn.Linear(width, VOCABULARY) if s == count - 1 else None
+
+    def forward(self, x: Tensor, sequence: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        x = x if self.embedding is None else self.embedding(x)
+        x = self.block(x, sequence)
+        if self.head is None:
+            return x, sequence
+        logits: Tensor = self.head(x)
+        return logits
+
+
+def summed_loss(output: Tensor, target: Tensor, *, tokens: int) -> Tensor:
+    """The loss of a microbatch's tokens, as a share of all ``tokens`` of the batch: with
+    ``scale_grads=False`` gradients are the batch's, however it is packed."""
+    return cross_entropy(output, target, reduction="sum") / tokens
+
+
+def sequence_of(number: int, length: int) -> tuple[Tensor, Tensor]:
+    """Tokens and next tokens of a made-up sequence."""
+    generator = torch.Generator().manual_seed(number)
+    tokens = torch.randint(VOCABULARY, (length + 1,), generator=generator)
+    return tokens[:-1], tokens[1:]
+
+
+def joined(sequences: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+    """One microbatch: tokens, the sequence of each, and next tokens."""
+    tokens, targets = (torch.cat(column) for column in zip(*sequences, strict=True))
+    places = [torch.full_like(x, i) for i, (x, _) in enumerate(sequences)]
+    return tokens, torch.cat(places), targets

@@ -1,0 +1,101 @@
+"""Sequences of unlike lengths, packed and planned anew for each step, for torchrun::
+
+torchrun --nproc-per-node 4 -m examples.train_packed
+
+Rank 0 packs the batch, from the last schedule on, and sends the program to all; planned and
+measured steps are printed side by side. What a microbatch takes is measured first, in place.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import pipeloom
+from examples.packed import Stage, joined, sequence_of, summed_loss
+from pipeloom import Pipeline, Profile, Schedule
+
+STEPS, MICROBATCHES, SEQUENCES, REFERENCE = 6, 8, 32, 512
+ATTENTION = 0.3
+"""The share of a forward that is attention, of a sequence of REFERENCE tokens."""
+
+
+def lengths_of(step: int) -> list[int]:
+    """Log-normal lengths, as those of instructions are."""
+    found = np.random.default_rng(step).lognormal(4.5, 0.9, SEQUENCES)
+    return [int(length) for length in np.clip(found, 8, REFERENCE)]
+
+
+def packed(step: int, profile: Profile, last: Schedule | None) -> pipeloom.Packing:
+    lengths = {
+        "format": "pipeloom.lengths", "version": 1, "lengths": lengths_of(step),
+        "reference_length": REFERENCE, "attention": ATTENTION,
+    }  # fmt: skip
+    return pipeloom.pack(lengths, profile, MICROBATCHES, start=last, time_limit=0.5)
+
+
+def everywhere(value: Any) -> Any:
+    """Returns what rank 0 has."""
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def measured_profile(ranks: int, stages: list[Any]) -> Profile:
+    """The stages' profile, of microbatches of one sequence of REFERENCE tokens."""
+    stage = pipeloom.StageProfile(1.0, 1.0, 1.0)
+    plan = pipeloom.build("1f1b", Profile((stage,) * ranks, ranks), ranks)
+    pipeline = Pipeline(pipeloom.compile(plan), stages, loss=partial(summed_loss, tokens=REFERENCE))
+    tokens, sequence, targets = joined([sequence_of(0, REFERENCE)])
+    found = pipeline.profile(
+        [tokens] * ranks, [sequence] * ranks, target=[targets] * ranks, repeats=5
+    )
+    pipeline.close()
+    return found.profile
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    stages = [partial(Stage, s, ranks, 128) for s in range(ranks)]
+    profile = measured_profile(ranks, stages)
+    pipeline: Pipeline | None = None
+    last = None
+    for step in range(STEPS):
+        found = packed(step, profile, last) if rank == 0 else None
+        program, rows = everywhere(
+            found and (pipeloom.compile(found.schedules[0]), found.replicas[0])
+        )
+        last = program.schedule
+        if pipeline is None:
+            sgd = partial(torch.optim.SGD, lr=0.1)
+            options: Any = {"varying_shapes": True, "scale_grads": False}
+            pipeline = Pipeline(program, stages, loss=summed_loss, optimizer=sgd, **options)
+        parts = [joined([sequence_of(i, lengths_of(step)[i]) for i in row]) for row in rows]
+        tokens, sequence, targets = ([part[k] for part in parts] for k in range(3))
+        pipeline.barrier()
+        began = time.perf_counter()
+        total = {"tokens": sum(lengths_of(step))}
+        pipeline.step(tokens, sequence, target=targets, loss_kwargs=total, program=program)
+        seconds = time.perf_counter() - began
+        trace = pipeline.gather_trace()
+        if rank == 0:
+            planned, measured = (s.timing.makespan for s in (last, trace) if s.timing is not None)
+            print(
+                f"step {step}: planned {planned:.1f} ms, measured {measured:.1f} ms, in "
+                f"{seconds * 1e3:.0f} ms with the change of programs",
+                flush=True,
+            )
+    assert pipeline is not None
+    pipeline.close()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""From the lengths of sequences to microbatches: cost model, constructors, search, bound."""

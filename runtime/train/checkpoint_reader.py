@@ -1,0 +1,70 @@
+"""Reading of checkpoints that runs nothing of what they hold.
+
+``torch.distributed.checkpoint`` unpickles its table of contents and values that are no tensors, and
+a pickle calls what it names.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import ReadItem
+
+METADATA = ".metadata"  # which torch.distributed.checkpoint writes last
+_NAMES = {
+    "collections": {"OrderedDict"},
+    "pathlib": {"PosixPath", "WindowsPath"},
+    "torch": {"Size", "device"},
+    "torch.serialization": {"_get_layout"},
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch.distributed.checkpoint.metadata": {
+        "BytesStorageMetadata",
+        "ChunkStorageMetadata",
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorProperties",
+        "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
+    },
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """An unpickler that knows only the names that make up a table of contents."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        kind = getattr(torch, name, None) if module == "torch" else None
+        if isinstance(kind, torch.dtype) or name in _NAMES.get(module, ()):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} has no place in a checkpoint")
+
+
+class Reader(FileSystemReader):
+    """A reader of a folder whose table of contents may hold names of torch's own alone."""
+
+    def read_metadata(self, *_: Any, **__: Any) -> Metadata:
+        """Raises UnpicklingError for other names."""
+        with (Path(self.path) / METADATA).open("rb") as file:
+            found = _Unpickler(file).load()
+        if not isinstance(found, Metadata):
+            raise pickle.UnpicklingError(f"expected a table of contents, got {type(found)}")
+        found.storage_meta = found.storage_meta or StorageMeta()
+        found.storage_meta.load_id = self.load_id
+        return found
+
+
+class Planner(DefaultLoadPlanner):
+    """Whose values that are no tensors are numbers, words, and collections of them."""
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        torch.load(value, weights_only=True)  # raises for what could run
+        value.seek(0)
+        super().load_bytes(read_item, value)

@@ -1,0 +1,187 @@
+"""Calls to the store of ``torch.distributed``, each over in time, and the roll call held there.
+
+Torch waits without end for a process that serves the store and is stopped: its own timeout is over
+and it asks the store to forget the question, then waits for that answer. So each call is made by a
+thread of its own, which is left behind where it takes too long.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from threading import Thread
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import Store as TorchStore
+from torch.distributed.rendezvous import rendezvous as torchs_rendezvous
+
+from ..errors import ExecutionError
+from .base import in_short
+
+PATIENCE = 1.0  # seconds in which a rank that waited says that its wait has ended
+LINGER = 0.5  # seconds that the rank which serves the store stays for the others at most
+SLACK = 0.25  # seconds that torch's calls with a timeout may take beyond it
+LATE = PATIENCE - SLACK  # seconds in which those that were left behind may still end
+SHORTEST_PAUSE, LONGEST_PAUSE = 1e-3, 0.05  # seconds between two looks
+_Found = TypeVar("_Found")
+_left: list[Thread] = []  # the last call that was left behind: until it ends torch makes no other
+
+
+class StoreLostError(ExecutionError, ConnectionError):
+    """The store does not answer: the process that serves it has ended, or is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"{_server()}, which serves the store of torch.distributed, does not answer"
+        )
+
+
+def within(seconds: float, call: Callable[[], _Found]) -> _Found:
+    """Returns or raises what ``call``, which asks the store, does.
+
+    Raises StoreLostError once so many seconds are over, and at once where an earlier call still
+    waits.
+    """
+    if _left and _left[0].is_alive():
+        raise StoreLostError
+    future: Future[_Found] = Future()
+    thread = Thread(target=_answer, args=(future, call), daemon=True)
+    thread.start()
+    try:
+        return future.result(max(0.0, seconds))
+    except TimeoutError:
+        if future.done():
+            raise
+        _left[:] = [thread]
+        raise StoreLostError from None
+
+
+def let_end() -> None:
+    """Waits a little for the call that was left behind: a busy machine is late."""
+    if _left:
+        _left[0].join(LATE)
+
+
+def _answer(future: Future[_Found], call: Callable[[], _Found]) -> None:
+    try:
+        future.set_result(call())
+    except BaseException as error:
+        future.set_exception(error)
+
+
+def new_group(
+    ranks: Sequence[int], timeout: timedelta, backend: str | None = None
+) -> dist.ProcessGroup | None:
+    """All processes call it, as torch's; it returns None where this one is not of ``ranks``."""
+    make = partial(dist.new_group, list(ranks), timeout=timeout, backend=backend)
+    group = within(timeout.total_seconds() + SLACK, make)
+    return group if isinstance(group, dist.ProcessGroup) else None
+
+
+def rendezvous(rank: int, size: int, seconds: float) -> TorchStore:
+    """The store that torchrun's variables tell of, served by rank 0 where nobody else does; torch's
+    own call waits there for all ranks, without a word of who is missing."""
+    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    patience = timedelta(seconds=seconds)
+    make: Callable[[], TorchStore]
+    if _a_rank_serves():
+        make = partial(TCPStore, *place, size, rank == 0, patience, wait_for_workers=False)
+    else:
+        make = partial(_served, patience)
+    try:
+        return within(seconds + SLACK, make)
+    except dist.DistError as error:
+        why = in_short(str(error)).partition("\n")[0]
+        served = f"the store that {_server()} serves at {place[0]}:{place[1]}"
+        raise ExecutionError(f"{served}: {why}") from error
+
+
+def _served(patience: timedelta) -> TorchStore:
+    store: TorchStore
+    store, _, _ = next(torchs_rendezvous("env://", timeout=patience))
+    return store
+
+
+class Store:
+    """A store, ``whole``, whose calls raise StoreLostError at the end of the time allowed."""
+
+    def __init__(self, store: TorchStore, seconds: float) -> None:
+        self.whole = store
+        self.allow(seconds)
+
+    def allow(self, seconds: float) -> None:
+        """All calls from now on are over within so many seconds."""
+        self._end = time.monotonic() + seconds
+
+    def set(self, key: str, value: str = "") -> None:
+        self._ask(self.whole.set, key, value)
+
+    def get(self, key: str) -> str:
+        found: bytes = self._ask(self.whole.get, key)
+        return found.decode()
+
+    def add(self, key: str, amount: int) -> int:
+        return self._ask(self.whole.add, key, amount)
+
+    def has(self, key: str) -> bool:
+        return self._ask(self.whole.check, [key])
+
+    def first(self, key: str, value: str) -> str:
+        """The value of ``key``, which is this one where nobody has set it before."""
+        found: bytes = self._ask(self.whole.compare_set, key, "", value)
+        return found.decode()
+
+    def _ask(self, call: Callable[..., _Found], *args: Any) -> _Found:
+        try:
+            return within(self._end - time.monotonic(), partial(call, *args))
+        except RuntimeError as error:  # torch's: the connection is lost
+            raise StoreLostError from error
+
+    def silent(self, key: str, rank: int, ranks: Sequence[int]) -> list[int]:
+        """The ranks, of ``ranks``, that do not call this too within a second; each has its
+        ``rank``."""
+        self.allow(2 * PATIENCE)
+        self.set(f"{key}/{rank}")
+        return self._missing(key, ranks, PATIENCE)
+
+    def leave(self, key: str, rank: int, ranks: Sequence[int]) -> None:
+        """The end of what this rank asks. If it serves the store it stays for others' questions."""
+        self.allow(PATIENCE)
+        with suppress(StoreLostError):
+            self.set(f"{key}/left/{rank}")
+            if _a_rank_serves() and _number() == 0:
+                self._missing(f"{key}/left", ranks, LINGER)
+
+    def _missing(self, key: str, ranks: Sequence[int], seconds: float) -> list[int]:
+        end, pause, left = time.monotonic() + seconds, SHORTEST_PAUSE, list(ranks)
+        while True:
+            left = [r for r in left if not self.has(f"{key}/{r}")]
+            if not left or time.monotonic() > end:
+                return left
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def _a_rank_serves() -> bool:
+    """Whether rank 0 serves the store, not what started the ranks, as torchrun says of itself."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+
+
+def _number() -> int:
+    return dist.get_rank() if dist.is_initialized() else int(os.environ["RANK"])
+
+
+def _server() -> str:
+    return "rank 0" if _a_rank_serves() else "the process that started the ranks"
+
+
+def no_answer(names: str) -> str:
+    """The end of a line that says who was silent, if anyone."""
+    return f"; no answer from {names}" if names else ""

@@ -1,0 +1,55 @@
+"""Ranks end in time where the store of ``torch.distributed`` does not answer."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeloom.runtime.errors import ExecutionError
+from pipeloom.runtime.launch.processes import launch
+from pipeloom.runtime.transport import making, store
+from tests.distributed.cases.failures import RANKS
+from tests.distributed.cases.store import MOMENTS, stopped_server
+
+PATIENCE = 2.0
+SERVER = "rank 0, which serves the store of torch.distributed, does not answer"
+
+
+def test_a_rank_0_that_is_stopped_is_named_by_all_in_time(tmp_path: Path) -> None:
+    """Where it serves the store, whose calls torch itself lets wait without end."""
+    found = launch(stopped_server, RANKS, (tmp_path, PATIENCE), timeout=100)
+    for i, moment in enumerate(MOMENTS):
+        for rank in range(1, RANKS):
+            said, seconds = found[rank][i]
+            assert said.endswith(SERVER), (moment.__name__, rank)
+            assert "\n" not in said
+            assert seconds < PATIENCE + 1.5, (moment.__name__, rank)
+
+
+def test_ranks_that_do_not_start_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 of two, the other one of which never comes; then rank 1, without who serves."""
+    environment = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    lines = (r"^rank 1: not there where all ranks start, waited at most 1 s$", SERVER)
+    for rank, line in enumerate(lines):
+        for name, value in {"RANK": str(rank), **environment}.items():
+            monkeypatch.setenv(name, value)
+        began = time.monotonic()
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            if rank == 1:
+                monkeypatch.setenv("MASTER_PORT", str(silent.getsockname()[1]))
+            with pytest.raises(ExecutionError, match=line):
+                making.meet("gloo", 1.0)
+        assert time.monotonic() - began < 3.0
+
+
+def test_a_call_without_an_answer_is_given_up_and_the_next_at_once() -> None:
+    began = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(store.StoreLostError, match=SERVER):
+            store.within(0.5, lambda: time.sleep(1.2))
+    assert time.monotonic() - began < 1.0
+    store.let_end()
+    assert store.within(5.0, lambda: 3) == 3

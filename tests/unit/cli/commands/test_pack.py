@@ -1,0 +1,176 @@
+"""``pack``: sequences into microbatches, their schedules, their picture, and bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+import pipeloom as library
+from tests.support.command_line import Command, profile_document
+
+LENGTHS = [900, 100, 400, 30, 250, 700, 60, 500, 120, 340]
+
+
+def lengths_document(**changes: Any) -> dict[str, Any]:
+    document = {
+        "format": "pipeloom.lengths",
+        "version": 1,
+        "lengths": LENGTHS,
+        "reference_length": 1000,
+        "attention": 0.2,
+    } | changes
+    return {key: value for key, value in document.items() if value is not None}
+
+
+def packed(*, profile: dict[str, Any] | None = None, **options: Any) -> library.Packing:
+    options = {"microbatches": 4, "work_limit": 2.0} | options
+    return library.pack(lengths_document(), profile or profile_document(), **options)
+
+
+def test_a_packing_has_each_sequence_once_and_a_schedule_of_these_microbatches() -> None:
+    found = packed(data_parallel=2, microbatches=2, max_tokens=1000)
+    sequences = [i for part in found.replicas for each in part for i in each]
+    assert sorted(sequences) == list(range(len(LENGTHS)))
+    for part, schedule, cost in zip(found.replicas, found.schedules, found.costs, strict=True):
+        tokens = [sum(LENGTHS[i] for i in each) for each in part]
+        assert max(tokens) <= 1000
+        stage = schedule.problem.profile.stages[0]
+        for j, each in enumerate(part):
+            square = sum(LENGTHS[i] ** 2 for i in each) / 1000**2
+            assert stage.at(j).t_f == pytest.approx(0.8 * tokens[j] / 1000 + 0.2 * square)
+            assert stage.at(j).t_w == pytest.approx(tokens[j] / 1000)
+            assert stage.at(j).m_b == pytest.approx(tokens[j] / 1000)
+        assert library.verify(schedule).violations == []
+        assert schedule.timing is not None
+        assert cost == schedule.timing.cost(schedule.problem.objective)
+    assert found.lower_bound <= found.cost == max(found.costs)
+
+
+def test_the_same_seed_and_work_give_the_same_packing() -> None:
+    assert packed(seed=3).document == packed(seed=3).document
+
+
+def test_memory_limits_the_tokens_of_a_microbatch() -> None:
+    found = packed(memory_limit=1.0)
+    assert max(sum(LENGTHS[i] for i in each) for each in found.replicas[0]) <= 1000
+    assert max(found.schedules[0].timing.peak_memory) <= 1.0 + 1e-9  # type: ignore[union-attr]
+    with pytest.raises(library.InfeasibleError, match=r"lengths\[0\]: memory holds 899 tokens"):
+        packed(memory_limit=0.8995)
+
+
+def test_a_models_arithmetic_gives_the_share_of_attention() -> None:
+    shares = []
+    for length in (2048, 8192):
+        document = lengths_document(attention=None, model="llama-3-8b", reference_length=length)
+        given = library.pack(document, profile_document(), 2, work_limit=0.5)
+        costs = given.schedules[0].problem.profile.stages[0]
+        one, other = costs.at(0), costs.at(1)
+        shares.append(abs(one.t_f / other.t_f - one.t_w / other.t_w))
+        assert one.t_w / other.t_w == pytest.approx(one.m_b / other.m_b)  # no attention in W
+    assert shares[1] > 1.5 * shares[0] > 0  # the longer the reference, the more is attention
+
+
+def test_an_earlier_schedule_is_begun_with(tmp_path: Path) -> None:
+    first = packed(memory_limit=2.0)
+    again = packed(memory_limit=2.0, start=first.schedules[0], work_limit=0.01)
+    assert again.cost <= 1.1 * first.cost
+    profile = library.dump_profile(first.schedules[0].problem.profile)
+    answer = library.optimize(profile, memory_limit=2.0, start=first.schedules[0], work_limit=1e-6)
+    assert answer.cost <= first.cost * (1 + 1e-9)
+
+
+def test_files_and_the_picture(tmp_path: Path, pipeloom: Command) -> None:
+    for name, document in (("l", lengths_document()), ("p", profile_document())):
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    folder = tmp_path / "packed"
+    words = [str(tmp_path / "l.json"), "--profile", str(tmp_path / "p.json"), "-m", "2"]
+    words += ["--data-parallel", "2", "--work-limit", "1", "-o", str(folder)]
+    done = pipeloom("pack", *words)
+    assert done.code == 0, done.err
+    assert "10 sequences of 3400 tokens in 4 microbatches of 2 replicas" in done.out
+    names = {"packing.json", "packing.svg", "profile-0.json", "profile-1.json"}
+    names |= {"schedule-0.json", "schedule-1.json"}
+    assert {path.name for path in folder.iterdir()} == names
+    assert pipeloom("verify", str(folder / "schedule-1.json")).code == 0
+    drawn = tmp_path / "again.svg"
+    assert pipeloom("show", str(folder / "packing.json"), "-o", str(drawn)).code == 0
+    assert drawn.read_text() == (folder / "packing.svg").read_text()
+    bars = ElementTree.parse(drawn).iter("{http://www.w3.org/2000/svg}rect")
+    assert sum(1 for _ in bars) == 1 + len(LENGTHS)  # the paper, and one a sequence
+
+
+# a change to the lengths, more options: what is said, after "pipeloom: "
+BAD: dict[str, tuple[dict[str, Any], list[str], str]] = {
+    "a sequence that is too long": (
+        {}, ["--max-tokens", "899"],
+        "LENGTHS: lengths[0]: expected at most --max-tokens (899), got 900",
+    ),
+    "more microbatches than sequences": (
+        {}, ["--data-parallel", "3"],
+        "-m/--microbatches: expected at most 10 in all, one for each sequence of LENGTHS, got 12",
+    ),
+    "too many tokens": (
+        {"lengths": [900] * 5}, ["--max-tokens", "1000"],
+        "--max-tokens: expected at least 1125 for 4500 tokens in 4 microbatches, got 1000",
+    ),
+    "none": (
+        {"lengths": []}, [],
+        "LENGTHS: lengths: expected at least one, got []",
+    ),
+    "a length that is none": (
+        {"lengths": [5, 0, 3, 2]}, [],
+        "LENGTHS: lengths[1]: expected a whole number >= 1 and <= 1000000000, got 0",
+    ),
+    "an unknown key": (
+        {"attenton": 1}, [],
+        "LENGTHS: attenton: unknown key; known: format, version, lengths, reference_length, "
+        "attention, model",
+    ),
+    "no share of attention": (
+        {"attention": None}, [],
+        "LENGTHS: attention: missing; expected the share of a forward that is attention, or model, "
+        "not both: a model's arithmetic has it",
+    ),
+    "a share that is none": (
+        {"attention": 1.5}, [],
+        "LENGTHS: attention: expected a number from 0 to 1, or a list of them, one a stage, got "
+        "1.5",
+    ),
+    "shares of other stages": (
+        {"attention": [0.1, 0.1, 0.1]}, [],
+        "LENGTHS: attention: expected a number, or one a stage (2), got 3 numbers",
+    ),
+    "another format": (
+        {"format": "pipeloom.profile"}, [],
+        'LENGTHS: format: expected "pipeloom.lengths", got "pipeloom.profile"',
+    ),
+    "a chosen placement": (
+        {}, ["--placement", "auto"], "--placement: expected one placement for pack, got auto",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line(case: str, tmp_path: Path, pipeloom: Command) -> None:
+    changes, more, expected = BAD[case]
+    lengths, profile = tmp_path / "l.json", tmp_path / "p.json"
+    lengths.write_text(json.dumps(lengths_document(**changes)))
+    profile.write_text(json.dumps(profile_document()))
+    done = pipeloom("pack", str(lengths), "--profile", str(profile), "-m", "4", *more)
+    assert done.code == 2
+    (line,) = done.err.splitlines()
+    assert line.startswith(f"pipeloom: {expected.replace('LENGTHS', str(lengths))}")
+
+
+def test_a_start_of_another_size_is_refused(tmp_path: Path, pipeloom: Command) -> None:
+    profile, start = tmp_path / "p.json", tmp_path / "s.json"
+    profile.write_text(json.dumps(profile_document()))
+    assert pipeloom("build", "1f1b", str(profile), "-m", "3", "-o", str(start)).code == 0
+    done = pipeloom("optimize", str(profile), "-m", "4", "--start", str(start))
+    assert done.code == 2
+    said = f"--start: {start}: expected 2 stages and 4 microbatches, got 2 stages and 3 microbatch"
+    assert said in done.err

@@ -1,0 +1,70 @@
+"""A checkpoint that somebody made to run something runs nothing."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from pipeloom.ir.errors import InputError
+from pipeloom.runtime.train.checkpoint_files import saved_keys
+from pipeloom.runtime.train.checkpoint_reader import METADATA, Planner, Reader
+from pipeloom.runtime.train.checkpoints import read_run
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Touching:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.mark,)
+
+
+def saved(folder: Path, step: object) -> Path:
+    run = {"step": step, "optimizers": ("torch.optim.adam.Adam",), "processes": 1}
+    save({"run": run, "x": torch.ones(2)}, checkpoint_id=folder, no_dist=True)
+    return folder
+
+
+def test_a_value_is_a_number_or_words_and_runs_nothing(tmp_path: Path) -> None:
+    folder, mark = saved(tmp_path / "own", Touching(tmp_path / "mark")), tmp_path / "mark"
+    state: dict[str, Any] = {"run": {"step": 0}, "x": torch.zeros(2)}
+    with pytest.raises(CheckpointException):
+        load(state, storage_reader=Reader(folder), planner=Planner(), no_dist=True)
+    with pytest.raises(InputError, match=f"^{folder}: cannot be loaded: rank 0: ") as caught:
+        read_run(folder)
+    assert "\n" not in str(caught.value)
+    assert not mark.exists()
+    load(state, checkpoint_id=folder, no_dist=True)  # torch's own does
+    assert mark.exists()
+
+
+def test_a_table_of_contents_runs_nothing(tmp_path: Path) -> None:
+    folder, mark = saved(tmp_path / "own", 3), tmp_path / "mark"
+    assert read_run(folder).step == 3
+    (folder / METADATA).write_bytes(pickle.dumps(Touching(mark)))
+    line = "cannot be read: UnpicklingError: .* has no place in a checkpoint; expected a file"
+    with pytest.raises(InputError, match=f"^{folder / METADATA}: {line}"):
+        saved_keys(folder)
+    assert not mark.exists()
+    with pytest.raises(AttributeError):
+        FileSystemReader(folder).read_metadata()  # torch's own runs it
+    assert mark.exists()
+
+
+def test_something_else_is_no_table_of_contents(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "own", 3)
+    (folder / METADATA).write_bytes(pickle.dumps([1]))
+    with pytest.raises(InputError, match="expected a table of contents, got <class 'list'>"):
+        saved_keys(folder)
