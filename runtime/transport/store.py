@@ -26,7 +26,7 @@ from ..errors import ExecutionError
 from .base import in_short
 
 PATIENCE = 1.0  # seconds in which a rank that waited says that its wait has ended
-LINGER = 0.5  # seconds that the rank which serves the store stays for the others at most
+LINGER = 2.0  # seconds that the rank which serves the store stays for the others at most
 SLACK = 0.25  # seconds that torch's calls with a timeout may take beyond it
 LATE = PATIENCE - SLACK  # seconds in which those that were left behind may still end
 SHORTEST_PAUSE, LONGEST_PAUSE = 1e-3, 0.05  # seconds between two looks
