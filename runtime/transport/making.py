@@ -31,13 +31,14 @@ import torch.distributed as dist
 from .base import Fault
 from .faults import may_be_anothers
 from .store import (
+    GROUP,
+    LATE,
     LONGEST_PAUSE,
     PATIENCE,
     SHORTEST_PAUSE,
     SLACK,
     Store,
     StoreLostError,
-    let_end,
     no_answer,
     rendezvous,
     within,
@@ -134,8 +135,7 @@ class Making:
 
     def end(self, error: Exception) -> Exception:
         """The error to raise, instead of this rank's: that of the first that failed."""
-        let_end()
-        self._store.allow(PATIENCE)
+        self._store.allow(LATE)
         try:
             return self._of_all(error)
         finally:
@@ -202,7 +202,7 @@ def meet(backend: str, seconds: float) -> None:
     those which do not come within ``seconds``."""
     with _together(partial(Making.of_start, seconds)) as making:
         making.exchange(None)
-        within(seconds + SLACK, partial(making.initialise, backend))
+        within(seconds + SLACK, partial(making.initialise, backend), GROUP)
 
 
 @contextmanager

@@ -23,12 +23,13 @@ from torch.distributed.distributed_c10d import Store as TorchStore
 from torch.distributed.rendezvous import rendezvous as torchs_rendezvous
 
 from ..errors import ExecutionError
-from .base import in_short
+from .base import in_short, timed_out
 
 PATIENCE = 1.0  # seconds in which a rank that waited says that its wait has ended
-LINGER = 0.5  # seconds that the rank which serves the store stays for the others at most
+LINGER = 2.0  # seconds that the rank which serves the store stays for the others at most
 SLACK = 0.25  # seconds that torch's calls with a timeout may take beyond it
-LATE = PATIENCE - SLACK  # seconds in which those that were left behind may still end
+LATE = PATIENCE - SLACK  # seconds in which the store takes the news that these are over
+GROUP = "a process group to be made"
 SHORTEST_PAUSE, LONGEST_PAUSE = 1e-3, 0.05  # seconds between two looks
 _Found = TypeVar("_Found")
 _left: list[Thread] = []  # the last call that was left behind: until it ends torch makes no other
@@ -43,7 +44,7 @@ class StoreLostError(ExecutionError, ConnectionError):
         )
 
 
-def within(seconds: float, call: Callable[[], _Found]) -> _Found:
+def within(seconds: float, call: Callable[[], _Found], what: str = "") -> _Found:
     """Returns or raises what ``call``, which asks the store, does.
 
     Raises StoreLostError once so many seconds are over, and at once where an earlier call still
@@ -59,14 +60,10 @@ def within(seconds: float, call: Callable[[], _Found]) -> _Found:
     except TimeoutError:
         if future.done():
             raise
+        if what:
+            raise timed_out(what, seconds) from None
         _left[:] = [thread]
         raise StoreLostError from None
-
-
-def let_end() -> None:
-    """Waits a little for the call that was left behind: a busy machine is late."""
-    if _left:
-        _left[0].join(LATE)
 
 
 def _answer(future: Future[_Found], call: Callable[[], _Found]) -> None:
@@ -81,7 +78,7 @@ def new_group(
 ) -> dist.ProcessGroup | None:
     """All processes call it, as torch's; it returns None where this one is not of ``ranks``."""
     make = partial(dist.new_group, list(ranks), timeout=timeout, backend=backend)
-    group = within(timeout.total_seconds() + SLACK, make)
+    group = within(timeout.total_seconds() + SLACK, make, GROUP)
     return group if isinstance(group, dist.ProcessGroup) else None
 
 

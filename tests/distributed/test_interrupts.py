@@ -8,7 +8,6 @@ import random
 import resource
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -16,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import ENVIRONMENT
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.formats import dump_program
+from tests.distributed.cases.gradients import schedule
 from tests.support.interrupted import Started
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -24,23 +25,13 @@ MODEL = ["--model", "examples.gpt:small", "-q"]
 INTERRUPTED = "pipeloom: interrupted"
 
 
-def pipeloom(*words: object) -> None:
-    command = [sys.executable, "-m", "pipeloom", *map(str, words)]
-    subprocess.run(command, check=True, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
-
-
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """For two ranks, by their microbatches."""
     folder = tmp_path_factory.mktemp("programs")
-    stage = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5}
-    document = {"format": "pipeloom.profile", "version": 1, "stages": [stage] * 2, "ranks": 2}
-    (folder / "p.json").write_text(json.dumps(document | {"t_comm": 0.0}))
-    made = {}
-    for count in (2, 4):
-        made[count] = folder / f"program{count}.json"
-        pipeloom("build", "1f1b", folder / "p.json", "-m", count, "-o", folder / "s.json")
-        pipeloom("compile", folder / "s.json", "-o", made[count])
+    made = {count: folder / f"program{count}.json" for count in (2, 4)}
+    for count, path in made.items():
+        path.write_text(json.dumps(dump_program(compile_schedule(schedule("1f1b", 2, count)))))
     return made
 
 

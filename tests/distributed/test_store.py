@@ -51,5 +51,8 @@ def test_a_call_without_an_answer_is_given_up_and_the_next_at_once() -> None:
         with pytest.raises(store.StoreLostError, match=SERVER):
             store.within(0.5, lambda: time.sleep(1.2))
     assert time.monotonic() - began < 1.0
-    store.let_end()
+    time.sleep(1.0)
+    assert store.within(5.0, lambda: 3) == 3
+    with pytest.raises(TimeoutError, match="Timed out waiting 100ms for a group"):
+        store.within(0.1, lambda: time.sleep(1.0), "a group")  # not the store's fault
     assert store.within(5.0, lambda: 3) == 3
