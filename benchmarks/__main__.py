@@ -29,6 +29,7 @@ from . import (
     random_instances,
     receives,
     remat,
+    robust,
     runtime_overhead,
     scaling,
     simulator,
@@ -36,6 +37,7 @@ from . import (
     small_exact,
     table5,
     table8,
+    unlike,
     weipipe,
 )
 
@@ -52,6 +54,7 @@ BENCHMARKS: dict[str, Callable[[list[str]], int]] = {
     "hybrids": hybrids.main,
     "remat": remat.main,
     "levels": levels.main,
+    "robust": robust.main,
     "partition": partition.main,
     "packing": packing.main,
     "receives": receives.main,
@@ -68,6 +71,7 @@ BENCHMARKS: dict[str, Callable[[list[str]], int]] = {
     "fuzz": fuzz.main,
     "chaos": chaos.main,
     "small_exact": small_exact.main,
+    "unlike": unlike.main,
     "frontier": frontier.main,
 }
 

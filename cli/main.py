@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("export", "schedule to another system's format"),
     "import": ("import_", "another system's format to a schedule"),
 }
+CBC = "pipeloom.solver.exact.cbc_process"
 LEFT = "solve_"
 """Prefix of the names of :func:`pipeloom.solver.core.worker_threads.begun`'s threads; that module
 takes too long to import for this."""
@@ -80,6 +81,8 @@ def command() -> NoReturn:
     """The process's end: :func:`main`, and no waiting for what a solve has left alone."""
     code = main()
     if any(thread.name.startswith(LEFT) for thread in threading.enumerate()):
+        if (cbc := sys.modules.get(CBC)) is not None:
+            cbc.end_all()
         with suppress(OSError):
             sys.stdout.flush()
             sys.stderr.flush()

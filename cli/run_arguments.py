@@ -25,7 +25,8 @@ WORDS = {
     "layers_per_stage": "decoder layers of each stage: 12,14",
     "precision": "fp32, bf16 (the default), fp16, fp8, mxfp8 or nvfp4",
     "gradients": "what gradients are summed in",
-    "recompute": "none (the default), selective, full, or modules: core_attn,mlp,layernorm,...",
+    "recompute": "none (the default), selective, full, or modules: core_attn,mlp,layernorm,...; "
+    "of plan auto, too: whole stages, for the microbatches that it pays for",
     "sharding": "none (the default), zero1, zero2 or fsdp",
     "attention": "flash (the default) or unfused",
     "schedule": "a family, such as zb-h1, or optimal; 1f1b or interleaved-1f1b by default",

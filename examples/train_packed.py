@@ -40,7 +40,7 @@ def packed(step: int, profile: Profile, last: Schedule | None) -> pipeloom.Packi
 
 
 def everywhere(value: Any) -> Any:
-    """The value that rank 0 has."""
+    """Returns what rank 0 has."""
     box = [value]
     dist.broadcast_object_list(box, src=0)
     return box[0]

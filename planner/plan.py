@@ -280,7 +280,8 @@ def plan(
     ``cluster``: a preset's name, a file or an object; None: the usual one of ``gpu``. ``run``:
     ``gpus`` and ``global_batch``, and whatever else is fixed, in the words of ``predict``: ``seq``,
     ``tp``, ``pp``, ``vp``, ``dp``, ``cp``, ``ep``, ``etp``, ``micro_batch``, ``recompute``,
-    ``sharding``, ``layers_per_stage``, ``schedule`` are chosen where they are not given.
+    ``sharding``, ``layers_per_stage``, ``schedule`` are chosen where they are not given;
+    ``recompute="auto"``: schedules may recompute whole stages, too, for some microbatches.
     ``time_limit``: seconds, 45 by default; ``work_limit``: instead, millions of simulated ops of
     all that is tried: the answer is then the same on every machine. ``workers`` and ``scheduler``
     as of :func:`pipeloom.sweep`: schedules of several configurations are searched at a time.

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
+from pipeloom.ir.cost.spread import ExpectedMakespan
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.schedule import Schedule
@@ -82,7 +83,8 @@ class Attribution:
     """``measured - planned`` makespan is ``causes.total - slack``, in milliseconds.
 
     ``slack``: the planned makespan above the planned length of the chain, which was not the longest
-    one then. ``chain``: in the order in which it ran.
+    one then. ``chain``: in the order in which it ran. ``expected``: by the spread of the profile's
+    op times, where it has one.
     """
 
     planned: float
@@ -91,6 +93,7 @@ class Attribution:
     causes: Causes
     chain: tuple[OpLoss, ...]
     ranks: tuple[RankLoss, ...]
+    expected: ExpectedMakespan | None = None
 
 
 def attribute(planned: Schedule, measured: Schedule) -> Attribution:
@@ -110,7 +113,8 @@ def attribute(planned: Schedule, measured: Schedule) -> Attribution:
     causes = sum((loss.causes for loss in chain), Causes())
     plan, took = times(planned).makespan, times(measured).makespan
     ranks = tuple(comparison.rank(rank) for rank in range(planned.problem.ranks))
-    return Attribution(plan, took, causes.total - (took - plan), causes, chain, ranks)
+    expected = ExpectedMakespan.of(planned, took)
+    return Attribution(plan, took, causes.total - (took - plan), causes, chain, ranks, expected)
 
 
 def _check_same_ops(planned: Schedule, measured: Schedule) -> None:

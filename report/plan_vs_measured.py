@@ -34,7 +34,9 @@ def text(found: Attribution) -> str:
         f"makespan {found.planned:.5g} ms planned, {found.measured:.5g} ms measured, "
         f"{_signed(beyond)} ms{share}, along the chain of ops that ended last:"
     )
-    return "\n\n".join([head, table(["cause", "ms", ""], rows), _ranks(found), *_ops(found.chain)])
+    parts_shown = [head, table(["cause", "ms", ""], rows), _ranks(found), *_ops(found.chain)]
+    expected = [] if found.expected is None else [f"expected: {found.expected}"]
+    return "\n\n".join([*parts_shown, *expected])
 
 
 def _ranks(found: Attribution) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -112,34 +112,48 @@ def _measure(name: str, rounds: int, device: torch.device) -> list[dict[str, Any
     for _ in range(rounds + WARMUP):
         for way, stage in tried.items():
             times[way].append(_round(stage, device, split=way not in WHOLE))
+    kept = {way: found[WARMUP:] for way, found in times.items()}
     rows = []
-    for way in tried:
-        kept = times[way][WARMUP:]
-        medians = {kind: statistics.median(r[kind] for r in kept) for kind in kept[0]}
+    for way, found in kept.items():
+        medians = {kind: statistics.median(r[kind] for r in found) for kind in found[0]}
+        medians |= ratios(kept, way) if way not in WHOLE else {}
         rows.append({"stage": name, "way": way, **medians, **_held(way, module, x)})
     return rows
 
 
+def ratios(times: Mapping[str, Sequence[Mapping[str, float]]], way: str) -> dict[str, float]:
+    """Medians over the rounds of B + W against the BW of eager and of compiled stages in the same
+    round: the machine's pace changes from one round to the next."""
+    return {
+        key: statistics.median(
+            one["b_w"] / other["bw"] for one, other in zip(times[way], times[whole], strict=True)
+        )
+        for key, whole in zip(("of_eager", "of_compiled"), WHOLE, strict=True)
+    }
+
+
 def _round(stage: Split, device: torch.device, *, split: bool) -> dict[str, float]:
     """Milliseconds, on gradients that are there already."""
-    found = {"f": _seconds(lambda: stage.forward(False), device)}
-    found["bw"] = _seconds(lambda: stage.backward(False), device)
+    found = _taken("f", lambda: stage.forward(False), device)
+    found |= _taken("bw", lambda: stage.backward(False), device)
     if split:
         stage.forward(True)
-        found["b"] = _seconds(lambda: stage.backward(True), device)
-        found["w"] = _seconds(stage.weight, device)
-        found["b_w"] = found["b"] + found["w"]
+        found |= _taken("b", lambda: stage.backward(True), device)
+        found |= _taken("w", stage.weight, device)
+        for key in ("", "cpu_"):
+            found[f"{key}b_w"] = found[f"{key}b"] + found[f"{key}w"]
     return {kind: 1e3 * seconds for kind, seconds in found.items()}
 
 
-def _seconds(run: Callable[[], None], device: torch.device) -> float:
+def _taken(kind: str, run: Callable[[], None], device: torch.device) -> dict[str, float]:
+    """Seconds, and as ``cpu_...`` those that the processor says that this thread had."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    begin = time.perf_counter()
+    begin, had = time.perf_counter(), time.thread_time()
     run()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return time.perf_counter() - begin
+    return {kind: time.perf_counter() - begin, f"cpu_{kind}": time.thread_time() - had}
 
 
 LEDGERED = {"interception": "eager", "aten": "aten", "inductor": "inductor"}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -49,20 +52,34 @@ class Case:
         torch.manual_seed(0)
         return [blocks(self.width)[0] for _ in range(self.ranks)]
 
+    def steps(self, least: int) -> int:
+        """The number of steps: more of short ones, whose times spread more."""
+        return least if self.width > NARROW else 4 * least
 
-CASES = tuple(Case(width, ranks) for ranks in (2, 4) for width in (64, 128, 256))
+
+CASES = tuple(Case(width, ranks) for ranks in (2, 4) for width in (64, 128, 256, 512))
+Found = tuple[dict[str, list[Span]], dict[str, list[float]], str]
 
 
-def measure_steps(case: Case, steps: int) -> tuple[dict[str, list[Span]], str]:
-    """On one rank: when each step of each way began and ended, and what torch's own zero-bubble
-    schedule says to compiled stages."""
+def measure_steps(case: Case, steps: int) -> Found:
+    """On one rank: when each step of each way began and ended, the processor's seconds that it
+    took, and what torch's own zero-bubble schedule says to compiled stages."""
     torch.set_num_threads(1)
     functorch.donated_buffer = False  # else a compiled backward does not run in two parts
     x = torch.randn(case.microbatches * ROWS, LENGTH, case.width)
     runs: dict[str, Step] = {way: _ours(case, way, x) for way in OURS}
     runs[SPLIT] = torch_step(case.schedule(), _torchs(case), _loss, x)
     runs[WHOLE] = torch_step(case.schedule("1f1b"), _torchs(case), _loss, x)
-    return in_turn(runs, steps), _said(case)
+    taken: dict[str, list[float]] = {way: [] for way in runs}
+    counted = {way: partial(_counted, run, taken[way]) for way, run in runs.items()}
+    spans = in_turn(counted, case.steps(steps))
+    return spans, {way: seconds[-len(spans[way]) :] for way, seconds in taken.items()}, _said(case)
+
+
+def _counted(run: Step, taken: list[float]) -> None:
+    begin = time.process_time()
+    run()
+    taken.append(time.process_time() - begin)
 
 
 def _ours(case: Case, way: StagesAs, x: Tensor) -> Step:
@@ -92,23 +109,25 @@ def _loss(output: Tensor, target: Tensor) -> Tensor:
     return functional.mse_loss(output, target)
 
 
-def summary(case: Case, found: Mapping[int, tuple[dict[str, list[Span]], str]]) -> dict[str, Any]:
-    """The row of a case: of each way the median step, in milliseconds."""
-    spans = [rank for rank, _ in found.values()]
+def summary(case: Case, found: Mapping[int, Found]) -> dict[str, Any]:
+    """The row of a case: of each way the median step, and the processor's time of all ranks in one,
+    in milliseconds."""
+    spans, taken = [rank[0] for rank in found.values()], [rank[1] for rank in found.values()]
     times = {way: median_step([rank[way] for rank in spans]) for way in spans[0]}
-    said = found[0][1]
-    return {"width": case.width, "ranks": case.ranks, "ms": times, "torch_says": said}
+    cpu = {way: 1e3 * sum(statistics.median(rank[way]) for rank in taken) for way in times}
+    row = {"width": case.width, "ranks": case.ranks, "steps": len(taken[0]["eager"])}
+    return {**row, "ms": times, "cpu_ms": cpu, "torch_says": found[0][2]}
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Lines of Markdown."""
+    """Lines of Markdown; in brackets the processor's time."""
     ways = [*OURS, SPLIT, WHOLE]
     lines = [
         f"| d | ranks | {' | '.join(f'{way} ms' for way in ways)} |",
         "| --- " * (2 + len(ways)) + "|",
     ]
     for row in rows:
-        times = [f"{row['ms'][way]:.1f}" for way in ways]
+        times = [f"{row['ms'][way]:.1f} ({row['cpu_ms'][way]:.1f})" for way in ways]
         lines.append(f"| {row['width']} | {row['ranks']} | {' | '.join(times)} |")
     return lines
 

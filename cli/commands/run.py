@@ -209,6 +209,7 @@ def _lines(result: RunResult) -> list[tuple[str, str]]:
         ("step", f"{taken}, fastest {duration(min(result.seconds) * 1e3)}"),
         ("planned", summary(result.planned)),
         ("measured", f"{summary(result.measured)} (step {result.measured_step})"),
+        *([("expected", str(expected))] if (expected := result.expected) is not None else []),
         *([("replicas", _replicas(result))] if result.replicas > 1 else []),
         ("peak memory", f"{', '.join(map(amount, result.peak_memory))} (bytes, rank by rank)"),
         *(("weights", words) for words in worth_telling(result.coverage)),

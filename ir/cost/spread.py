@@ -22,6 +22,7 @@ from ..kernels import kernel
 from ..model.ops import FloatArray, IntArray, OpKind, fields_of
 from ..model.problem import Objective, Problem
 from ..model.schedule import Schedule
+from ..units import duration
 from .dependency_graph import ScheduleGraph, Successors, joined, undelayed
 from .event_kernels import Wires, first_come
 from .overlap import pair_starts
@@ -111,6 +112,36 @@ def sample_steps(
         durations[pairs] = durations[pairs + 1]
         found.append(paths.costs(durations, felt, period=period))
     return StepSamples(np.concatenate(found), felt[:ops] / samples)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedMakespan:
+    """Makespans of a plan whose op times spread as its profile says, in ms, and the share of them
+    that is below the measured one."""
+
+    mean: float
+    p95: float
+    share_below: float
+
+    @classmethod
+    def of(cls, planned: Schedule, measured: float) -> ExpectedMakespan | None:
+        """None where the profile has no spread."""
+        spread = [stage.spread for stage in planned.problem.profile.stages]
+        if all(each is None for each in spread):
+            return None
+        found = sample_steps(
+            planned,
+            LogNormal(tuple(each or 0.0 for each in spread)),
+            samples=int(np.clip(2e6 // max(planned.num_ops, 1), 100, 1000)),
+            objective=Objective.MAKESPAN,
+        )
+        return cls(found.mean, found.quantile(0.95), found.rank_of(measured))
+
+    def __str__(self) -> str:
+        return (
+            f"makespan {duration(self.mean)} in the mean, 95th percentile {duration(self.p95)}, by "
+            f"the profile's spread; measured is longer than {self.share_below:.0%} of steps"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -165,7 +165,7 @@ class LayerArrays:
 
     @property
     def dropped(self) -> LayerArrays:
-        """Layers that hold nothing for certain, since all of it may be computed again instead."""
+        """The same of which nothing is held for certain: all of it may be computed again."""
         return replace(self, held=0.0 * self.held, waiting=0.0 * self.waiting)
 
     @classmethod

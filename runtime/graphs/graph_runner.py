@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 from pipeloom.ir.model.ops import OpKind
 
 from ..dtensors import arrived
+from ..errors import ChangedInPlaceError
 from ..executor.losses import Judge
 from ..executor.offload import unpack
 from ..executor.stage_runner import (
@@ -314,6 +315,8 @@ class GraphRunner(StageRunner):
     def _judge(
         self, cell: Cell, functions: StageFunctions, outputs: list[Tensor], *, counted: bool
     ) -> None:
+        shared = functions.kept_outputs if cell.kept is not None else []
+        kept = [(outputs[i], outputs[i]._version) for i in shared]
         if torch.is_grad_enabled():
             assert isinstance(cell.kept, Kept)
             box = cell.kept.box
@@ -322,11 +325,11 @@ class GraphRunner(StageRunner):
                 for i, (x, needs_grad) in enumerate(zip(outputs, functions.needs_grad, strict=True))
             ]
         output = functions.forward_of.result(outputs)
-        if counted:
-            with self._watching:
-                self._finish(cell, output)
-        else:
+        with self._watching if counted else nullcontext():
             self._finish(cell, output)
+        for tensor, version in kept:
+            if tensor._version != version:  # the loss has changed what B or W needs
+                raise self._told(OpKind.F, ChangedInPlaceError(tensor))
 
     def _run_backward(self, cell: Cell) -> None:
         kept = cell.kept

@@ -22,7 +22,7 @@ from .cut import Cut, Piece, cut, cut_again
 from .functions import Function, Take
 from .joint import UPDATES, Joint, Role, trace_joint
 from .levels.part import StageLevels
-from .liveness import most_within_b
+from .liveness import most_within_b, root_of
 from .module_state import unchanged
 from .rewrites import without_tangents
 from .torch_internals import LOCK, TraceError, check_constants, unseeded, value_of
@@ -170,6 +170,13 @@ class StageFunctions:
     def more_in_b(self) -> int:
         """Bytes that a microbatch holds at most within B, beyond what it held before."""
         return most_within_b(self.cut)
+
+    @cached_property
+    def kept_outputs(self) -> list[int]:
+        """The places of the outputs that lie in the memory of what is saved."""
+        saved = {root_of(node) for node in self.cut.saved}
+        outputs = self.joint.of(Role.OUTPUT)
+        return [i for i, (node, _) in enumerate(outputs) if root_of(node) in saved]
 
     @property
     def in_b(self) -> list[str]:

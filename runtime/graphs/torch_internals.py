@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from threading import RLock
+from threading import RLock, get_ident
 from typing import Any
 
 import numpy as np
@@ -317,8 +317,16 @@ def _grouped_in_any(a: Tensor, b: Tensor, *more: Any, **named: Any) -> Tensor:
     return found.to(a.dtype)
 
 
-def _seeded(*_: Any) -> None:
-    raise TraceError(_DRAWN)
+_tracing: list[int] = []  # the thread that traces; others, thread ranks say, seed as ever
+
+
+def _seeded(own: Callable[..., Any]) -> Callable[..., Any]:
+    def seed(*arguments: Any, **named: Any) -> Any:
+        if get_ident() in _tracing:
+            raise TraceError(_DRAWN)
+        return own(*arguments, **named)
+
+    return seed
 
 
 _SEEDING = {
@@ -329,7 +337,7 @@ _SEEDING = {
 _REPLACED: list[tuple[Any, str, Any]] = [
     (checkpoint, "_checkpoint_without_reentrant_generator", _without_reentrant),
     (checkpoint, "CheckpointFunction", _Reentrant),
-    *((place, name, _seeded) for place, names in _SEEDING.items() for name in names),
+    *((p, name, _seeded(getattr(p, name))) for p, names in _SEEDING.items() for name in names),
     (meta, "_meta_grouped_mm_common", _grouped_in_any),
 ]
 
@@ -339,11 +347,13 @@ def _as_traced() -> Iterator[None]:
     """A context in which regions that a model checkpoints are marked and run as any other, and
     shapes are known that torch has no rule for."""
     before = [(place, name, getattr(place, name)) for place, name, _ in _REPLACED]
+    _tracing.append(get_ident())
     try:
         for place, name, other in _REPLACED:
             setattr(place, name, other)
         yield
     finally:
+        _tracing.pop()
         for place, name, own in before:
             setattr(place, name, own)
 

@@ -26,6 +26,7 @@ from ..probes.held_bytes import HeldBytes, held_bytes
 from ..probes.link_probe import ring_routes
 from ..probes.measuring import (
     LinkParts,
+    check_levels,
     check_view,
     gathered,
     gathering,
@@ -36,6 +37,7 @@ from ..probes.measuring import (
 )
 from ..probes.stage_probe import Asked, StageProbe
 from ..rank.context import RankContext
+from ..rank.options import StagesAs
 from ..stages.fsdp import ShardedStages
 from ..stages.tie_detection import tied_stages
 from ..tensors.forward_state import undisturbed
@@ -53,11 +55,13 @@ class AskedInPlace:
     warmup: int
     in_flight: int | None
     recompute: bool
+    levels: int
     view: str
 
-    def check(self, program: Program) -> None:
+    def check(self, program: Program, stages_as: StagesAs) -> None:
         """Raises InputError for what cannot be, or where weights are sent: stages run as they
         come."""
+        check_levels(self.levels, stages_as)
         if program.schedule.transfers:
             raise InputError("profile: expected a program that sends activations, not weights")
         check_view(self.view)
@@ -81,7 +85,8 @@ class StagesInPlace:
         context = self._context
         ranks = context.program.schedule.problem.ranks
         in_flight, view = self._in_flight(given.in_flight or ranks), given.view
-        asked = Asked(in_flight, fused=True, recompute=given.recompute)
+        recompute = given.recompute or given.levels > 0
+        asked = Asked(in_flight, fused=True, recompute=recompute, levels=given.levels)
         held = {s: self._held(s) for s in context.role.run}
         with self._undone():
             probe = self._probe(asked, view)

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Figure, Measurement, fused_time, spread_of
-from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.ops import MOST_LEVELS, OpKind
 from pipeloom.ir.model.profile import Level, Profile, StageProfile
 from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
+from ..rank.options import StagesAs
 from ..transport import Transport, gather_early
 from ..transport.thread_rank import here
 from .held_bytes import HeldBytes
@@ -33,6 +34,14 @@ def check_view(view: str) -> None:
     """Raises InputError for a view that there is not."""
     if view not in VIEWS:
         raise InputError(f"view: expected {', '.join(VIEWS)}, got {view!r}")
+
+
+def check_levels(levels: int, stages_as: StagesAs) -> None:
+    """Raises InputError for levels that no profile has, or that nobody would find."""
+    if not 0 <= levels < MOST_LEVELS:
+        raise InputError(f"levels: expected a number from 0 to {MOST_LEVELS - 1}, got {levels}")
+    if levels and stages_as == "eager":
+        raise InputError("levels: expected stages_as aten or inductor beside them, got eager")
 
 
 def gathering(view: str, transport: Transport, timeout: float) -> Gather:

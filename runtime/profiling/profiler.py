@@ -17,7 +17,6 @@ import torch.distributed as dist
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.layers import Layer
-from pipeloom.ir.model.ops import MOST_LEVELS
 
 from ..launch.processes import launch
 from ..launch.threads import launch_local
@@ -27,6 +26,7 @@ from ..probes.link_probe import ring_routes
 from ..probes.measuring import (
     LinkParts,
     StagePart,
+    check_levels,
     check_view,
     gathered,
     gathering,
@@ -116,7 +116,9 @@ def measure_profile(
     """
     check_stages_as(stages_as)
     layers: Sequence[Layer] = ()
-    _check_levels(levels, stages_as, layers=stages is None)
+    check_levels(levels, stages_as)
+    if levels and stages is None:
+        raise InputError("levels: expected stages, as a graph is of a whole stage, got layers")
     recompute = recompute or levels > 0
     if stages is None:
         source, layers = by_layers(source)
@@ -178,16 +180,6 @@ def measure_profile(
         micro_batch=micro_batch,
     )
     return found if not layers else _named(found, layers)
-
-
-def _check_levels(levels: int, stages_as: StagesAs, *, layers: bool) -> None:
-    """Raises InputError for levels that no profile has, or that nobody would find."""
-    if not 0 <= levels < MOST_LEVELS:
-        raise InputError(f"levels: expected a number from 0 to {MOST_LEVELS - 1}, got {levels}")
-    if levels and stages_as == "eager":
-        raise InputError("levels: expected stages_as aten or inductor beside them, got eager")
-    if levels and layers:
-        raise InputError("levels: expected stages, as a graph is of a whole stage, got layers")
 
 
 def _check_place(

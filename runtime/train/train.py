@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.cost.spread import ExpectedMakespan
 from pipeloom.ir.formats import dump_schedule, load_program
 from pipeloom.ir.formats.atomic_write import write_json
 from pipeloom.ir.model.program import Program
@@ -71,6 +72,12 @@ class RunResult:
     measured_step: int = 0
 
     @property
+    def expected(self) -> ExpectedMakespan | None:
+        """The makespans that the spread of the profile's op times predicts; None without one."""
+        timing = self.measured.timing
+        return None if timing is None else ExpectedMakespan.of(self.planned, timing.makespan)
+
+    @property
     def note(self) -> str | None:
         """All notes in one line; None where there is nothing to say."""
         return "; ".join(self.notes) or None
@@ -89,6 +96,7 @@ class RunResult:
             "planned": _figures(self.planned),
             "measured": _figures(self.measured),
             "measured_step": self.measured_step,
+            "expected": None if (expected := self.expected) is None else asdict(expected),
             "coverage": {str(one.stage): one.to_dict() for one in self.coverage},
             "note": self.note,
         }
@@ -161,7 +169,7 @@ def on_ranks(
             replicas=replicas,
             backend=settings.backend,
             timeout=settings.timeout,
-            message_timeout=settings.message_timeout,
+            message_timeout=settings.patience,
             listener=listener,
         )
 
@@ -175,7 +183,7 @@ def train(
     """One rank's part of :func:`run_program`, where ``torch.distributed`` is initialised."""
     torch.manual_seed(settings.seed)
     model = load_source(source) if isinstance(source, str) else source
-    replicas = Replicas.of(program, settings.message_timeout)
+    replicas = Replicas.of(program, settings.patience)
     pipeline = make_pipeline(program, model, settings, replicas=replicas)
     loop = TrainingLoop(model, settings, replicas, listener)
     loop.resume(pipeline)

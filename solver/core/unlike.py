@@ -27,8 +27,8 @@ def check_planned(problem: Problem) -> None:
     for those that are alike alone."""
     if not problem.profile.unlike:
         return
-    if problem.placement.passing is not Passing.ACTIVATIONS:
-        raise InputError(f"passing: expected activations {_WHY}")
+    if problem.placement.passing is Passing.MIXED:
+        raise InputError(f"passing: expected activations or weights {_WHY}")
     keys = {"t_r, levels": recomputable, "m_o": offloadable, "t_bw": fusible}
     for key, possible in keys.items():
         stages = np.flatnonzero(possible(problem)).tolist()

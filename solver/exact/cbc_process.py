@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from weakref import WeakSet
 
 PREFIX = "pipeloom-cbc-"
 _PR_SET_PDEATHSIG = 1  # of sys/prctl.h
+_running: WeakSet[subprocess.Popen[bytes]] = WeakSet()
 
 
 @contextmanager
@@ -39,6 +41,16 @@ def remove_litter(parent: Path) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
+def end_all() -> None:
+    """Ends what this process has started here, and removes its folders: where it ends without
+    waiting for the threads that would."""
+    for process in list(_running):
+        process.kill()
+        process.wait()
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}{os.getpid()}-*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _runs(process: int) -> bool:
     try:
         os.kill(process, 0)
@@ -51,7 +63,7 @@ def _runs(process: int) -> bool:
 
 def started(command: Sequence[str], folder: Path, log: int) -> subprocess.Popen[bytes]:
     """The command, in a session of its own: Ctrl-C reaches it through this process alone."""
-    return subprocess.Popen(
+    process = subprocess.Popen(
         command,
         cwd=folder,
         stdin=subprocess.DEVNULL,
@@ -60,6 +72,8 @@ def started(command: Sequence[str], folder: Path, log: int) -> subprocess.Popen[
         start_new_session=True,
         preexec_fn=_tied_to_parent(),  # noqa: PLW1509 - a call into libc alone
     )
+    _running.add(process)
+    return process
 
 
 def _tied_to_parent() -> Callable[[], object] | None:

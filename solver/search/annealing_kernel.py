@@ -124,7 +124,7 @@ def keeps_rules(  # noqa: PLR0917
 
 
 @kernel
-def _note(order: IntArray, low: int, high: int, place: IntArray) -> None:
+def note(order: IntArray, low: int, high: int, place: IntArray) -> None:
     """Notes in ``place``, (2, S, M), the places of the F's and B's among low..high."""
     for at in range(low, high + 1):
         op = order[at]
@@ -147,7 +147,7 @@ def _follows_at_once(
 
 
 @kernel
-def _critical_blocks(  # noqa: PLR0917
+def critical_blocks(  # noqa: PLR0917
     order: IntArray,
     offsets: IntArray,
     stop: IntArray,
@@ -191,7 +191,7 @@ def _critical_blocks(  # noqa: PLR0917
 
 
 @kernel
-def _at_an_edge(
+def at_an_edge(
     blocks: IntArray, number: int, reach: int, state: npt.NDArray[np.uint64]
 ) -> tuple[int, int]:
     """A move that may shorten the path: an op goes before its block's first, or behind its last."""
@@ -204,7 +204,7 @@ def _at_an_edge(
 
 
 @kernel
-def _rank_of(offsets: IntArray, place: int) -> int:
+def rank_of(offsets: IntArray, place: int) -> int:
     return int(np.searchsorted(offsets, place, side="right")) - 1
 
 
@@ -252,7 +252,7 @@ def anneal_kernel(  # noqa: PLR0917
     critical = number = 0
     place = np.empty((2, *owner.shape), dtype=np.int64)
     blocks = np.empty((size, 2), dtype=np.int64)
-    _note(order, 0, size - 1, place)
+    note(order, 0, size - 1, place)
     for move in range(-1, moves):
         if stopped[0]:
             break
@@ -283,8 +283,8 @@ def anneal_kernel(  # noqa: PLR0917
             if changed:
                 first = low
             elif number > 0 and random(state) < EDGES:
-                source, target = _at_an_edge(blocks, number, reach, state)
-                rank = _rank_of(offsets, source)
+                source, target = at_an_edge(blocks, number, reach, state)
+                rank = rank_of(offsets, source)
                 first, length = offsets[rank], stop[rank] - offsets[rank]
             else:
                 rank = critical if random(state) < 0.3 else int(random(state) * ranks)
@@ -340,8 +340,8 @@ def anneal_kernel(  # noqa: PLR0917
             current = value
             critical = longest
             if runs:
-                _note(order, low, high, place)
-                number = _critical_blocks(
+                note(order, low, high, place)
+                number = critical_blocks(
                     order, offsets, stop, owner, start, end, place, longest, blocks
                 )
             if cost < best_cost:

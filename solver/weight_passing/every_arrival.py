@@ -51,10 +51,11 @@ def search_every_arrival(best: Incumbent) -> Schedule | None:
 
 
 def covers(problem: Problem) -> bool:
-    """Whether the problem is small enough, and every rank has microbatches."""
+    """Whether the problem is small enough, every rank has microbatches, and these are alike."""
     users = np.bincount(problem.owner[0], minlength=problem.ranks)
     return (
         problem.objective is Objective.MAKESPAN
+        and not problem.profile.unlike
         and problem.stages * problem.microbatches <= CELLS
         and bool((users > 0).all())
     )

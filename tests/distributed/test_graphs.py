@@ -37,11 +37,11 @@ COMPILED = gradients.Case("zb-h1", 2, 4, torch.float32, stages_as="inductor")
 
 
 def run(
-    sends_weights: Sequence[Any], remats: Sequence[tuple[remat.Case, Schedule]]
+    sends_weights: Sequence[Any], remats: Sequence[tuple[remat.Case, Schedule]], whole: Schedule
 ) -> tuple[list[Any], list[Any], list[Any], dict[str, Any]]:
     """On every rank of one launch."""
     found = gradients.run_cases(ACTIVATIONS)
-    last = more() | {"refused": remat.refused(remats[-1][1])}
+    last = more() | {"refused": [remat.refused(plan) for plan in (remats[-1][1], whole)]}
     last |= graphs.run_cases([*graphs.OPTIONS, graphs.REPLICAS])
     return found, weights.run_cases(sends_weights), remat.run_cases(remats), last
 
@@ -68,7 +68,8 @@ def more() -> dict[str, Any]:
 def outcomes() -> Mapping[int, Any]:
     sent = [(case, compiled(case)) for case in WEIGHTS]
     remats = [(case, remat.planned(case.lever, 2, case.dtype)) for case in REMAT]
-    return launch(run, 2, (sent, remats), timeout=280, message_timeout=100)
+    whole = remat.planned("recompute", 2, torch.float32)
+    return launch(run, 2, (sent, remats, whole), timeout=280, message_timeout=100)
 
 
 @pytest.mark.parametrize("at", range(len(ACTIVATIONS)), ids=lambda at: str(ACTIVATIONS[at]))
@@ -120,11 +121,13 @@ def test_trained_on_thread_ranks_as_with_modules() -> None:
 
 def test_levels_of_another_model_are_refused_before_the_first_step() -> None:
     for _, _, _, found in outcomes().values():
-        assert re.fullmatch(
-            r"stage \d: expected a microbatch to hold \d+ bytes at level \d+%, as in the program's "
-            r"profile, got \d+: profile this model in these stages and shapes, and plan again",
-            found["refused"],
-        )
+        for level, refused in zip((r"\d+%", "full"), found["refused"], strict=True):
+            assert re.fullmatch(
+                r"(rank \d: )?stage \d: expected a microbatch to hold \d+ bytes at "
+                rf"level {level}, as in the program's profile, got \d+: profile this model in "
+                "these stages and shapes, and plan again",
+                refused,
+            )
 
 
 @pytest.mark.slow

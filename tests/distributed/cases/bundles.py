@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pipeloom.compiler import compile_schedule
+from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.solver.families import build_family
+from pipeloom.solver.search.entry_orders import relabelled
 from tests.distributed.cases.gradients import V, difference, folded
 
 RANKS, MICROBATCHES, ROWS, WIDTH = 3, 6, 2, 4
@@ -26,18 +29,21 @@ ONE_PASSING = ("1f1b", "weipipe-interleave")
 @dataclass(frozen=True)
 class Case:
     """``skips``: from the first two stages to the last; ``varying``: lengths differ by microbatch
-    and step; ``frozen``: the first stage trains nothing; ``whole``: in packets too long for a
-    socket."""
+    and step; ``longest_first``: so they enter, by a profile of one number a microbatch; ``frozen``:
+    the first stage trains nothing; ``whole``: in packets too long for a socket."""
 
     family: str
     dtype: torch.dtype
     skips: bool = False
     varying: bool = False
+    longest_first: bool = False
     frozen: bool = False
     width: int = WIDTH
 
     def __str__(self) -> str:
-        names = [name for name in ("skips", "varying", "frozen") if getattr(self, name)]
+        names = [
+            name for name in ("skips", "varying", "longest_first", "frozen") if getattr(self, name)
+        ]
         dtype = str(self.dtype).removeprefix("torch.")
         return "-".join([self.family, dtype, *names, *(["long"] * (self.width > WIDTH))])
 
@@ -46,6 +52,7 @@ CASES = [
     *(Case(family, torch.float64, skips=True, varying=True) for family in FAMILIES),
     *(Case(family, torch.float32) for family in FAMILIES),
     *(Case(family, torch.float64, frozen=True) for family in ONE_PASSING),
+    *(Case(family, torch.float64, True, True, longest_first=True) for family in ("1f1b", "zb-v")),
     # some messages are packets, some go by Gloo
     Case("zb-h1", torch.float64, skips=True, varying=True, width=1024),
 ]
@@ -139,6 +146,16 @@ def schedule(family: str) -> Schedule:
     return build_family(family, Profile(stages * RANKS, RANKS, t_comm=0.1), MICROBATCHES)
 
 
+def entering_longest_first(family: str) -> Schedule:
+    """Of a profile whose times and sizes are those of the lengths."""
+    each = [StageProfile(n, n, 0.5 * n, n, 0.5 * n, activation_bytes=1e3 * n) for n in LENGTHS]
+    stages = RANKS * (2 if family == "zb-v" else 1)
+    profile = Profile((StageProfile.of(each),) * stages, RANKS, t_comm=0.1, microbatches=len(each))
+    given = build_family(family, profile, MICROBATCHES)
+    order = relabelled(given.order, np.argsort(-np.array(LENGTHS), kind="stable"))
+    return timed(replace(given, order=order, timing=None))
+
+
 def pairs(case: Case, stages: int) -> list[tuple[int, int]]:
     return [(1, stages - 1), (0, stages - 1)] if case.skips else []
 
@@ -149,7 +166,7 @@ def run_cases(chosen: Sequence[Case]) -> list[Outcome]:
 
 
 def run_case(case: Case) -> Outcome:
-    plan = schedule(case.family)
+    plan = (entering_longest_first if case.longest_first else schedule)(case.family)
     count = plan.problem.stages
     pipeline = Pipeline(
         compile_schedule(plan),

@@ -225,9 +225,12 @@ def run_cases(chosen: list[tuple[Case, Schedule]]) -> list[Outcome]:
 
 
 def refused(plan: Schedule) -> str:
-    """Why a program at levels does not run a model whose numbers are half as long."""
-    program, source = compile_schedule(plan), DeepModel(torch.float32)
-    pipeline = Pipeline.from_source(program, source, train=False, stages_as="aten")
+    """Why a program at levels, or that recomputes whole forwards, does not run a model whose
+    numbers are of another length."""
+    stages_as: StagesAs = "aten" if plan.problem.profile.stages[0].levels else "eager"
+    dtype = torch.float32 if stages_as == "aten" else torch.float64
+    program, source = compile_schedule(plan), DeepModel(dtype)
+    pipeline = Pipeline.from_source(program, source, train=False, stages_as=stages_as)
     inputs, targets = source.batch(0, MICROBATCHES)
     with pytest.raises(InputError) as caught:
         pipeline.step(inputs, target=targets)

@@ -80,6 +80,67 @@ def test_schedules_of_many_microbatches_keep_the_rules(seed: int) -> None:
     assert [row.tolist() for row in again.order] == [row.tolist() for row in found.order]
 
 
+def _placement(rng: np.random.Generator) -> tuple[Placement, int, int]:
+    """Any of those planned for unlike microbatches, with its ranks and stages."""
+    ranks = int(rng.integers(1, 5))
+    uneven = sorted([*range(ranks), *rng.integers(ranks, size=2).tolist()])
+    chunks, stages = int(rng.integers(1, 4)), int(rng.integers(1, 5))
+    ways = (
+        (Placement.linear(ranks), ranks),
+        (Placement.interleaved(ranks, chunks), ranks * chunks),
+        (Placement.v(ranks), 2 * ranks),
+        (Placement.wave(ranks, 2), 4 * ranks),
+        (Placement.of_stages(uneven), len(uneven)),
+        (Placement.round_robin(ranks), stages),
+    )
+    placement, number = ways[int(rng.integers(len(ways)))]
+    return placement, ranks, number
+
+
+def _check(seed: int) -> None:
+    """One random instance: solved or said to be infeasible, verified, no bound above; of the tiny
+    ones, each fourth, no bound above the optimum."""
+    rng = np.random.default_rng([18, seed])
+    tiny = seed % 4 == 0
+    owner, microbatches = SHAPES[int(rng.integers(len(SHAPES)))]
+    ranks, number = max(owner) + 1, len(owner)
+    placement = Placement.interleaved(ranks, number // ranks)
+    if not tiny:
+        (placement, ranks, number), microbatches = _placement(rng), int(rng.integers(2, 9))
+    stages = [_stage(rng, microbatches, whole=seed % 3 == 0) for _ in range(number)]
+    sized: list[Any] = [stage | {"weight_bytes": 2e6, "grad_bytes": 2e6} for stage in stages]
+    limit = float(rng.choice((1e9, rng.uniform(2, 5) * number / ranks + 2)))
+    links = {"gigabytes_per_second": 1.0}
+    profile = parse_profile(_profile(ranks, sized, links=links), "profile")
+    objective = list(Objective)[int(rng.integers(2))]
+    problem = Problem(profile, microbatches, placement, (limit,) * ranks, objective)
+    makespan = objective is Objective.MAKESPAN
+    optimum = plain_optimum(stages, owner, limit, makespan=makespan) if tiny else None
+    try:
+        bounds = list(lower_bounds(problem))
+        found = optimize(problem, work_limit=0.5, seed=seed)
+    except InfeasibleError:
+        assert optimum in {None, np.inf}
+        return
+    assert verify_schedule(dump_schedule(found)) == []
+    assert found.timing is not None
+    cost = found.timing.cost(objective)
+    assert max(bound.value for bound in bounds) <= (optimum or cost) * (1 + 1e-9)
+    assert optimum is None or cost >= optimum * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_instances(seed: int) -> None:
+    _check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 2000, 100))
+def test_two_thousand_random_instances(first: int) -> None:
+    for seed in range(first, first + 100):
+        _check(seed)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_families_keep_the_rules_and_round_trip(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.graphs.measuring import ratios
 from benchmarks.graphs.steps import OURS, SPLIT, WHOLE, Case, judged, summary, table
 
 
@@ -15,12 +16,14 @@ def row(width: int, **ms: float) -> dict[str, object]:
 def test_a_step_counts_from_the_first_ranks_start_to_the_last_ranks_end() -> None:
     ways = (*OURS, SPLIT, WHOLE)
     ranks = {0: [(0.0, 0.01), (1.0, 1.03)], 1: [(0.005, 0.02), (1.01, 1.02)]}
+    taken = {key: [0.01, 0.02] for key in ways}
     found = summary(
-        Case(64, 2), {rank: (dict.fromkeys(ways, spans), "no") for rank, spans in ranks.items()}
+        Case(64, 2), {r: (dict.fromkeys(ways, spans), taken, "no") for r, spans in ranks.items()}
     )
     assert found["ms"] == pytest.approx(dict.fromkeys(ways, 25.0))
+    assert found["cpu_ms"] == pytest.approx(dict.fromkeys(ways, 30.0))
     assert found["torch_says"] == "no"
-    assert table([found])[-1] == "| 64 | 2 |" + " 25.0 |" * len(ways)
+    assert table([found])[-1] == "| 64 | 2 |" + " 25.0 (30.0) |" * len(ways)
 
 
 @pytest.mark.parametrize(
@@ -39,3 +42,9 @@ def test_compiled_stages_are_judged_against_eager_by_width(
 def test_compiled_stages_are_below_torchs(other: str) -> None:
     missed = [name for name, met in judged([row(64, **{other: 9.0})]).items() if not met]
     assert missed == [f"zb-h1, d = 64, 2 ranks: inductor below {other} (1.000)"]
+
+
+def test_b_and_w_are_judged_round_by_round() -> None:
+    rounds = [{"bw": 10.0, "b_w": 10.2}, {"bw": 20.0, "b_w": 20.2}, {"bw": 40.0, "b_w": 40.1}]
+    found = ratios(dict.fromkeys(("eager", "aten", "torch.compile"), rounds), "aten")
+    assert found == {"of_eager": pytest.approx(1.01), "of_compiled": pytest.approx(1.01)}

@@ -84,6 +84,7 @@ def test_nothing_fits(pipeloom: Command) -> None:
         (("--tp", 3), "--tp: expected a divisor of the 32 heads"),
         (("--pp", 3), "--gpus: expected a multiple of pp 3, got 4"),
         (("--pp", 4, "--vp", 9), "--pp: expected at most one stage a layer, pp x vp <= 32 layers"),
+        (("--recompute", "auto", "--schedule", "1f1b"), "--recompute: expected none, selective or"),
         (("--ep", 2), "--ep: expected 1, llama-3-8b has no experts, got 2"),
         (("--dp", 4, "--micro-batch", 3), "--global-batch: expected a multiple of dp x micro_bat"),
         (("--layers-per-stage", "3,4"), "--layers-per-stage: expected 2 numbers that sum to 32"),

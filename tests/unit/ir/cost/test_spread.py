@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeloom.ir.cost.simulator import simulate
-from pipeloom.ir.cost.spread import LogNormal, sample_steps
+from pipeloom.ir.cost.spread import ExpectedMakespan, LogNormal, sample_steps
 from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
@@ -102,3 +102,17 @@ def test_what_is_felt_is_the_derivative_of_the_mean() -> None:
 def _timing(schedule: Schedule) -> tuple[tuple[FloatArray, ...], tuple[FloatArray, ...]]:
     timing = simulate(schedule)
     return timing.start, timing.end
+
+
+def test_a_measured_makespan_has_its_place_among_those_expected() -> None:
+    schedule = built("1f1b")
+    assert ExpectedMakespan.of(schedule, 1.0) is None
+    stages = tuple(replace(stage, spread=0.1) for stage in STAGES)
+    problem = replace(schedule.problem, profile=replace(PROFILE, stages=stages))
+    spread = replace(schedule, problem=problem)
+    found = ExpectedMakespan.of(spread, 0.0)
+    assert found is not None
+    assert simulate(schedule).makespan < found.mean < found.p95
+    shares = [ExpectedMakespan.of(spread, by) for by in (found.p95, 2 * found.p95)]
+    assert [one.share_below for one in shares if one] == pytest.approx([0.95, 1.0], abs=0.01)
+    assert "measured is longer than 0% of steps" in str(found)

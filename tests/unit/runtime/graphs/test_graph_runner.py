@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from pipeloom.ir.errors import InputError
 from pipeloom.runtime.graphs.graph_runner import GraphRunner
 from pipeloom.runtime.measure.activation_ledger import NoLedger
-from pipeloom.runtime.rank.options import PipelineOptions
+from pipeloom.runtime.rank.options import PipelineOptions, StagesAs
 from pipeloom.runtime.train.settings import RunSettings
 from tests.support.graph_runs import furthest, run, same, square
 from tests.support.models import LENGTH, WIDTH, Block, First, Last
@@ -247,6 +247,20 @@ def test_an_output_that_the_loss_does_not_use_leaves_no_gradients() -> None:
     found = run(module, X, stages_as="aten", loss=loss)
     assert same(found, run(module, X, loss=loss)) == []
     assert "other.weight" not in found.values
+
+
+@pytest.mark.parametrize(("stages_as", "kind"), [("eager", "BW"), ("aten", "F")])
+def test_a_loss_that_changes_what_the_backward_needs_is_refused(
+    stages_as: StagesAs, kind: str
+) -> None:
+    module = nn.Sequential(linear(), nn.Tanh())
+    with pytest.raises(InputError, match=rf"^stage 1, {kind}: float\d+.* was changed in place"):
+        run(module, X, stages_as=stages_as, loss=lambda y, _: y.mul_(2).sum())
+
+
+def test_a_loss_may_change_in_place_what_no_backward_needs() -> None:
+    module, loss = nn.Sequential(linear()), lambda output, _: output.mul_(2).sin().sum()
+    assert same(run(module, X, stages_as="aten", loss=loss), run(module, X, loss=loss)) == []
 
 
 def test_compiled_graphs_differ_by_rounding() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pipeloom.compiler import compile_schedule
+from pipeloom.ir.errors import PipeloomError
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.runtime.launch.threads import launch_local
@@ -20,7 +21,7 @@ RANKS, MICROBATCHES = 2, 4
 Seen = tuple[Measurement, list[int]]
 
 
-def profiled(family: str, options: dict[str, Any]) -> Seen:
+def profiled(family: str, options: dict[str, Any], **settings: Any) -> Seen:
     """On one rank, and bytes of the parameters of its stages."""
     source = TinyTransformer(torch.float32)
     plan = schedule(family, RANKS, MICROBATCHES)
@@ -30,7 +31,7 @@ def profiled(family: str, options: dict[str, Any]) -> Seen:
     )
     inputs, targets = source.batch(0, MICROBATCHES)
     before = _parameters(pipeline)
-    found = pipeline.profile(inputs, target=targets, repeats=2, warmup=1, in_flight=9)
+    found = pipeline.profile(inputs, target=targets, repeats=2, warmup=1, in_flight=9, **settings)
     assert all(map(torch.equal, before, _parameters(pipeline)))
     assert all(p.grad is None for m in pipeline.modules.values() for p in m.parameters())
     pipeline.step(inputs, target=targets)
@@ -72,3 +73,28 @@ def test_in_mixed_precision_masters_and_what_is_computed_with_are_held() -> None
         assert own.grad_bytes == own.optimizer_bytes == sizes[0]
         assert own.activation_bytes == (other.activation_bytes or 0) / 2
         assert own.m_b < other.m_b
+
+
+def test_parts_of_forwards_are_measured_where_stages_are_graphs() -> None:
+    asked = partial(profiled, "zb-h1", {"stages_as": "aten"}, levels=2)
+    found, _ = launch_local(asked, RANKS)[0]
+    for stage in found.profile.stages:
+        *parts, whole = stage.levels
+        assert 1 <= len(parts) <= 2
+        assert whole.name == "full"
+        assert all(whole.m_r < part.m_r < stage.m_b for part in parts)
+        assert all(part.name.endswith("%") and part.t_r > 0 for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("levels", "stages_as", "expected"),
+    [
+        (2, "eager", "expected stages_as aten or inductor beside them, got eager"),
+        (-1, "aten", "expected a number from 0 to"),
+    ],
+)
+def test_levels_that_nobody_would_find_are_refused(
+    levels: int, stages_as: str, expected: str
+) -> None:
+    with pytest.raises(PipeloomError, match=f"levels: {expected}"):
+        launch_local(partial(profiled, "zb-h1", {"stages_as": stages_as}, levels=levels), RANKS)

@@ -16,7 +16,7 @@ from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.kernel_rng import random
 from pipeloom.solver.core.options import SolveOptions
-from pipeloom.solver.search.annealing_kernel import _critical_blocks, _note, keeps_rules, shift
+from pipeloom.solver.search.annealing_kernel import critical_blocks, keeps_rules, note, shift
 from pipeloom.solver.search.local_search import Annealer
 
 
@@ -107,7 +107,7 @@ def test_the_longest_path_runs_over_the_ops_that_delay_each_other() -> None:
     simulator, owner = Simulator(problem, offsets), problem.placement.matrix(2, 2)
     assert simulator.cost(ops) == 8.0
     place, blocks = np.empty((2, 2, 2), dtype=np.int64), np.empty((12, 2), dtype=np.int64)
-    _note(ops, 0, 11, place)
+    note(ops, 0, 11, place)
     times = simulator.start, simulator.end
-    number = _critical_blocks(ops, offsets, offsets[1:], owner, *times, place, 0, blocks)
+    number = critical_blocks(ops, offsets, offsets[1:], owner, *times, place, 0, blocks)
     assert blocks[:number].tolist() == [[3, 5], [6, 9]]

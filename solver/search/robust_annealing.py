@@ -1,0 +1,109 @@
+"""Robust local search: orders annealed by their mean cost, or a quantile, over samples of op times.
+
+All orders are compared on the same samples (common random numbers), so that differences between
+orders are not those between samples. Others must judge the result: of those that were searched the
+best is better than it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.model.ops import FloatArray, IntArray, offsets_of, split_backwards
+from pipeloom.ir.model.problem import Objective, Problem
+
+from ..core.kernel_rng import seeded
+from ..core.options import Order
+from ..core.stopping import Budget, FirstOf, StoppingCriterion
+from ..core.tolerances import ROUNDING
+from .robust_kernel import anneal_samples, measure_of, run_samples, sampled_costs
+
+MOVES = 50_000
+"""Moves of a round."""
+SIDE_BY_SIDE = 32
+"""Times of one op that count as one simulated op: they are computed together, and not for moves
+that break a rule."""
+ROUND = 200_000_000
+"""Simulated ops of a round at most."""
+COLD = 0.03  # the last temperature of a round, in units of the first
+TEMPERATURES = (0.04, 0.1, 0.015, 0.004)
+"""The first temperatures of rounds in turn, in units of an op's mean time."""
+REACHES = (20, 8)
+IDLE_ROUNDS = 4
+"""Rounds without a gain after which the search ends."""
+LEAST_GAIN = 1e-5
+
+
+class RobustAnnealer:
+    """Annealing of orders of F's, B's and W's, by ``ratios`` of their times, (4, S, M, n).
+
+    ``share``: of the quantile that counts; 0: the mean.
+    """
+
+    def __init__(
+        self, problem: Problem, ratios: FloatArray, share: float, rng: np.random.Generator
+    ) -> None:
+        self._costs, self._share, self._rng = Costs.of(problem), share, rng
+        self._makespan = problem.objective is Objective.MAKESPAN
+        times = self._costs.durations[:3].reshape(3, problem.stages, -1)
+        self._durations = np.ascontiguousarray(times[..., None] * ratios[:3])
+        self._unit = float(times.mean())
+        self._state = seeded(rng)
+
+    def cost(self, order: Order) -> float:
+        """The mean cost of an order, or its quantile; infinite where it can never run."""
+        flat, offsets = _flat(order)
+        c, samples = self._costs, self._durations.shape[3]
+        end, made = np.empty((len(flat), samples)), np.empty((2, *c.owner.shape), dtype=np.int64)
+        if not run_samples(flat, offsets, self._durations, c.owner, c.into_f, c.into_b, end, made):
+            return float("inf")
+        costs, longest = np.empty(samples), np.empty(samples, dtype=np.int64)
+        sampled_costs(flat, offsets, self._durations, end, self._makespan, costs, longest)
+        return float(measure_of(costs, self._share))
+
+    def improve(
+        self, starts: Sequence[Order], budget: Budget, should_stop: StoppingCriterion
+    ) -> list[Order]:
+        """The best order that was met from each start, the best of all first; rounds go on from
+        that one until they gain nothing, or the budget is over."""
+        found: list[tuple[float, Order]] = []
+        over = FirstOf(budget, should_stop)
+        for start in starts:
+            if found and over():
+                break
+            found.append(self._round(self.cost(start), start, 0, budget))
+        found.sort(key=lambda pair: pair[0])
+        idle, turn = 0, 1
+        while idle < IDLE_ROUNDS and not over() and self._unit > 0:
+            cost, order = self._round(*found[0], turn, budget)
+            idle = 0 if cost < found[0][0] * (1 - LEAST_GAIN) else idle + 1
+            found[0], turn = (cost, order), turn + 1
+        return [order for _, order in found]
+
+    def _round(self, cost: float, start: Order, turn: int, budget: Budget) -> tuple[float, Order]:
+        flat, offsets = _flat(start)
+        each = len(flat) * self._durations.shape[3] / SIDE_BY_SIDE
+        moves = int(min(MOVES, ROUND / each, budget.work.left / each))
+        if moves < 1 or self._unit <= 0:
+            return cost, start
+        c, best = self._costs, flat.copy()
+        hot = self._unit * TEMPERATURES[turn % len(TEMPERATURES)]
+        best_cost = anneal_samples(
+            flat, best, cost, offsets, self._durations, c.owner, c.into_f, c.into_b, c.m_b, c.m_w,
+            c.limit * (1 + ROUNDING), self._makespan, self._share, hot, hot * COLD, moves,
+            REACHES[turn % len(REACHES)], self._state, budget.interrupt.flag,
+        )  # fmt: skip
+        budget.work.spend(moves * each)
+        return (best_cost, _rows(best, offsets)) if best_cost < cost else (cost, start)
+
+
+def _flat(order: Order) -> tuple[IntArray, IntArray]:
+    rows = tuple(map(split_backwards, order))
+    return np.concatenate(rows).astype(np.int64), offsets_of(rows)
+
+
+def _rows(flat: IntArray, offsets: IntArray) -> Order:
+    return tuple(np.split(flat, offsets[1:-1]))

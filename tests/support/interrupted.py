@@ -1,0 +1,68 @@
+"""Commands as processes of their own, which are sent signals, and what is left of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from uuid import uuid4
+
+from tests.support.command_line import ENVIRONMENT
+
+MARK = "PIPELOOM_TEST_MARK"
+ROOT = Path(__file__).parents[2]
+
+
+class Started:
+    """A command whose processes bear a mark, with a folder of its own for temporary files."""
+
+    def __init__(self, words: Sequence[object], folder: Path, **environment: str) -> None:
+        self.mark, self.folder = f"{MARK}={uuid4().hex}", folder
+        folder.mkdir()
+        paths = os.pathsep.join([ENVIRONMENT["PYTHONPATH"], str(ROOT)])
+        own = {MARK: self.mark.partition("=")[2], "TMPDIR": str(folder), "PYTHONPATH": paths}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "pipeloom", *map(str, words)],
+            cwd=ROOT,
+            env=ENVIRONMENT | own | {"OMP_NUM_THREADS": "1"} | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def running(self) -> dict[int, str]:
+        """The command's processes that have not ended, with their names."""
+        found = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                if self.mark.encode() in (path / "environ").read_bytes().split(b"\0"):
+                    found[int(path.name)] = (path / "comm").read_text().strip()
+            except OSError:  # it has just ended, or is another user's
+                continue
+        return found
+
+    def until(self, condition: Callable[[dict[int, str]], bool]) -> None:
+        """Waits for that of its processes, or its end."""
+        end = time.monotonic() + 120.0
+        while self.process.poll() is None and not condition(self.running()):
+            assert time.monotonic() < end, self.running()
+            time.sleep(0.02)
+
+    def ended(self, *signals: signal.Signals) -> tuple[int, str, list[str]]:
+        """After these signals its exit code, its last line on standard error, and what it left:
+        processes, and temporary files that are not torch's cache."""
+        for number in signals:
+            self.process.send_signal(number)
+            time.sleep(0.2)
+        _, err = self.process.communicate(timeout=120)
+        end = time.monotonic() + 20.0
+        while (left := self.running()) and time.monotonic() < end:
+            time.sleep(0.05)
+        assert "Traceback" not in err
+        files = [path.name for path in self.folder.iterdir()]
+        files = [name for name in files if not name.startswith("torchinductor_")]
+        return self.process.returncode, (err.splitlines() or [""])[-1], [*left.values(), *files]
