@@ -2,8 +2,8 @@
 
 ::
 
-    constructors -> a schedule of one packing: the pattern -> local search on packings -> a schedule
-    a replica
+    constructors -> schedules of an even and an uneven packing: the patterns -> by each, a local
+    search on packings -> of the better one, a schedule a replica -> once more by that
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ from .balance import CONSTRUCTORS, Microbatches
 from .search import by_replica, cost_of, improved
 from .sequence_costs import SequenceCosts
 
-PATTERN, PACKING, SCHEDULES = 0.25, 0.25, 0.5
-"""The shares of time or work of each part."""
+PATTERN, SCHEDULES, AGAIN = 0.15, 0.5, 0.1
+"""Shares of time or work: of all patterns, and as much of local search; of the schedules; of a
+further local search by these, and as much of its schedules."""
+PATTERNS = ("longest first", "sorted runs")
+"""The constructors whose packings a pattern is made for: even microbatches, and uneven ones."""
 
 
 def constructed(
@@ -86,22 +89,59 @@ def choose(
 
     Raises InfeasibleError where nothing fits.
     """
-    starts = list(constructed(costs, replicas, most).values())
-    share = search.share(PATTERN / replicas)
-    first = [costs.problem_of(part) for part in by_replica(starts[0], costs.problem.microbatches)]
-    orders = _patterns(first, share, start)
-    placed = [_placed(costs, packed, orders, start) for packed in starts]
-    _, packed = min(placed, key=lambda pair: pair[0])
-    budget = search.share(PACKING).options.budget
-    seed = search.options.seed
+    starts = constructed(costs, replicas, most)
+    names = [name for name in PATTERNS if name in starts] or [next(iter(starts))]
+    firsts = [starts[name] for name in (names if start is None else names[:1])]
+    share = search.share(PATTERN / len(firsts))
+    every, tracks = [*starts.values()], []
+    for first in firsts:
+        orders = _patterns(costs, first, share, start)
+        tracks.append(_track(costs, every, orders, share, most=most, start=start))
+    _, packed, orders = min(tracks, key=lambda track: track[0])
+    found = scheduled(costs, packed, orders, search.share(SCHEDULES))
+    return _again(costs, packed, found, search.share(AGAIN), most)
+
+
+def _again(
+    costs: SequenceCosts,
+    packed: Microbatches,
+    schedules: list[Schedule],
+    search: CachedSearch,
+    most: float,
+) -> tuple[Microbatches, list[Schedule]]:
+    """The packing and its schedules, or a better one found from these, with its own."""
+    orders = [schedule.order for schedule in schedules]
+    known = cost_of(costs, packed, orders)
+    budget, seed = search.options.budget, search.options.seed
+    better = improved(costs, packed, orders, most, seed=seed, budget=budget)
+    if not cost_of(costs, better, orders) < known:
+        return packed, schedules
+    return better, scheduled(costs, better, orders, search)
+
+
+def _track(
+    costs: SequenceCosts,
+    starts: Sequence[Microbatches],
+    orders: Sequence[Order],
+    search: CachedSearch,
+    *,
+    most: float,
+    start: Schedule | None,
+) -> tuple[float, Microbatches, Sequence[Order]]:
+    """The local search by one pattern from the best of ``starts``: cost, packing, the pattern."""
+    _, packed = min((_placed(costs, each, orders, start) for each in starts), key=lambda p: p[0])
+    budget, seed = search.options.budget, search.options.seed
     packed = improved(costs, packed, orders, most, seed=seed, budget=budget)
-    return packed, scheduled(costs, packed, orders, search.share(SCHEDULES))
+    return cost_of(costs, packed, orders), packed, orders
 
 
 def scheduled(
-    costs: SequenceCosts, packed: Microbatches, orders: Sequence[Order], search: CachedSearch
+    costs: SequenceCosts,
+    packed: Microbatches,
+    orders: Sequence[Order | None],
+    search: CachedSearch,
 ) -> list[Schedule]:
-    """A schedule of each replica, from its order; they share the time or the work."""
+    """A schedule of each replica, from its order if there is one; they share time or work."""
     share = search.share(1 / len(orders))
     parts = by_replica(packed, costs.problem.microbatches)
     problems = (costs.problem_of(part) for part in parts)
@@ -111,12 +151,15 @@ def scheduled(
 
 
 def _patterns(
-    problems: Sequence[Problem], search: CachedSearch, start: Schedule | None
-) -> list[Order]:
-    """An order of ops for each replica."""
+    costs: SequenceCosts, packed: Microbatches, search: CachedSearch, start: Schedule | None
+) -> Sequence[Order]:
+    """An order of ops for each replica of a packing, or that of ``start``."""
+    parts = by_replica(packed, costs.problem.microbatches)
+    problems = [costs.problem_of(part) for part in parts]
     if start is not None:
         return [order_of(start, problems[0])] * len(problems)
-    return [search.run(problem).order for problem in problems]
+    share = search.share(1 / len(problems))
+    return [share.run(problem).order for problem in problems]
 
 
 def _placed(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import inf
 from random import Random
 
@@ -136,15 +137,17 @@ def by_replica(packed: Microbatches, each: int) -> Iterator[Microbatches]:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Columns:
     """``times``: (4, S, n), what each sequence adds to F, B, W and BW. ``share``: (n,), of the
-    reference microbatch's tokens. ``empty``, ``full``: delays (S, M) into F's and B's of
-    microbatches without tokens and with as many as that."""
+    reference microbatch's tokens; ``table``: with that in place of each. ``empty``, ``full``:
+    delays (S, M) into F's and B's of microbatches without tokens and with as many as that."""
 
     times: FloatArray
     share: FloatArray
+    table: Costs
     empty: tuple[FloatArray, FloatArray]
     full: tuple[FloatArray, FloatArray]
 
     @classmethod
+    @lru_cache(maxsize=2)
     def of(cls, costs: SequenceCosts) -> _Columns:
         problem, times = costs.problem, costs.times
         stages = problem.profile.stages
@@ -156,6 +159,7 @@ class _Columns:
         return cls(
             np.concatenate([times, (times[1] + times[2])[None]]),
             costs.lengths / costs.tokens,
+            table,
             (bare.into_f, bare.into_b),
             (table.into_f, table.into_b),
         )
@@ -168,12 +172,21 @@ class _Replica:
         self, costs: SequenceCosts, columns: _Columns, packed: Microbatches, order: Order
     ) -> None:
         problem, number = costs.problem, costs.problem.microbatches
-        table = Costs.of(problem)
+        table = columns.table
         self._columns, self._m_b, self._m_w = columns, table.m_b, table.m_w
         rows = (table.durations, table.again, table.m_b, table.m_w, table.kept)
         wide = (np.repeat(row[..., None], number, axis=-1) for row in rows)
         durations, again, m_b, m_w, kept = wide
-        self._costs = replace(table, durations=durations, again=again, m_b=m_b, m_w=m_w, kept=kept)
+        self._costs = replace(
+            table,
+            durations=durations,
+            again=again,
+            m_b=m_b,
+            m_w=m_w,
+            kept=kept,
+            into_f=table.into_f.copy(),
+            into_b=table.into_b.copy(),
+        )
         self._order, offsets = np.concatenate(order), offsets_of(order)
         self._simulator = Simulator(problem, offsets, self._costs)
         self._limit = table.limit * (1 + ROUNDING) if problem.limited else None

@@ -1,0 +1,136 @@
+"""The batches, and what packings of them cost with the same work for their schedules."""
+
+from __future__ import annotations
+
+from math import inf
+from statistics import median
+from time import process_time
+from typing import Any
+
+import numpy as np
+
+import pipeloom
+from pipeloom.ir.formats.packing_document import parse_lengths
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.planner.packing.bounds import packing_bound
+from pipeloom.planner.packing.choose import constructed, scheduled, tokens_that_fit
+from pipeloom.planner.packing.search import by_replica
+from pipeloom.planner.packing.sequence_costs import SequenceCosts
+from pipeloom.planner.solving.search import CachedSearch
+from pipeloom.solver.core.options import SolveOptions
+
+BATCHES, WORK, REFERENCE = 20, 20.0, 4096
+OTHERS = {"by length": "sorted", "first fit": "first fit", "sorted runs": "dynamic programming"}
+"""Constructors that are compared with, and what they are called."""
+SAME = 1e-9
+
+
+def batch(number: int) -> tuple[dict[str, Any], Profile, dict[str, Any]]:
+    """Lengths, profile and options: log-normal lengths, or of two kinds, short and long; of each
+    fourth batch the stages are unequal, of each third memory is for one and a half times as many
+    tokens as P even microbatches have."""
+    rng = np.random.default_rng((18, number))
+    ranks, microbatches = int(rng.choice([4, 8])), int(rng.choice([8, 16]))
+    replicas = 2 if number % 5 == 4 else 1
+    count = 512 if number == 0 else int(rng.choice([4, 8])) * microbatches * replicas
+    lengths = rng.lognormal(6.3, 1.0, count)
+    if number % 2:
+        lengths = np.where(rng.random(count) < 0.85, rng.lognormal(5.5, 0.5, count),
+                           rng.lognormal(8.0, 0.3, count))  # fmt: skip
+    tokens = np.clip(lengths, 16, 8192).astype(int)
+    factors = rng.uniform(0.8, 1.2, ranks) if number % 4 == 3 else np.ones(ranks)
+    stages = tuple(
+        StageProfile(29.7 * f, 29.4 * f, 19.9 * f, 1.0, 0.43) for f in map(float, factors)
+    )
+    even = float(tokens.sum()) / (microbatches * replicas) / REFERENCE
+    limit = 1.5 * ranks * even if number % 3 == 2 else None
+    most = int(max(1.3 * even * REFERENCE, tokens.max())) if number % 2 else None
+    document = {
+        "format": "pipeloom.lengths", "version": 1, "lengths": tokens.tolist(),
+        "reference_length": REFERENCE, "attention": 0.25,
+    }  # fmt: skip
+    options = {"microbatches": microbatches, "data_parallel": replicas, "max_tokens": most}
+    return document, Profile(stages, ranks, 0.5), options | {"memory_limit": limit}
+
+
+def row(number: int) -> dict[str, Any]:
+    """The costs of each packing of a batch, the bound, and CPU seconds of ours."""
+    document, profile, options = batch(number)
+    began = process_time()
+    ours = pipeloom.pack(document, profile, work_limit=WORK, seed=number, **options)
+    spent = process_time() - began
+    return {
+        "batch": number,
+        "ranks": profile.ranks,
+        "sequences": len(document["lengths"]),
+        **options,
+        "ours": ours.cost,
+        "bound": ours.lower_bound,
+        "cpu_seconds": spent,
+        **others(number),
+    }
+
+
+def others(number: int) -> dict[str, float | None]:
+    """The cost of each other packing; None where it needs more tokens than are allowed."""
+    document, profile, options = batch(number)
+    given = parse_lengths(document, "lengths")
+    count, replicas = options["microbatches"], options["data_parallel"]
+    problem = pipeloom.Problem.linear(profile, count, options["memory_limit"])
+    costs = SequenceCosts.of(problem, given, "lengths")
+    assert packing_bound(costs, count, replicas) > 0
+    most = min(options["max_tokens"] or inf, tokens_that_fit(costs))
+    made = constructed(costs, replicas, most)
+    search = CachedSearch(SolveOptions(work_limit=WORK, seed=number))
+    found: dict[str, float | None] = {}
+    for name, called in OTHERS.items():
+        if name not in made:
+            found[called] = None
+            continue
+        parts = list(by_replica(made[name], count))
+        schedules = scheduled(costs, made[name], [None] * len(parts), search)
+        timings = [schedule.timing for schedule in schedules]
+        found[called] = max(t.period for t in timings if t is not None)
+    return found
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """The rows in Markdown."""
+    names = ["ours", *OTHERS.values()]
+    head = ["batch", "P", "M", "replicas", "sequences", *names, "bound", "gap", "CPU s"]
+    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join(["---"] * len(head)) + " |"]
+    for each in rows:
+        cells = [each[key] for key in ("batch", "ranks", "microbatches", "data_parallel")]
+        costs = ["none" if each[name] is None else f"{each[name]:.0f}" for name in names]
+        gap = f"{1 - each['bound'] / each['ours']:.2%}"
+        cells += [each["sequences"], *costs, f"{each['bound']:.0f}", gap]
+        lines.append("| " + " | ".join(map(str, [*cells, f"{each['cpu_seconds']:.2f}"])) + " |")
+    return lines
+
+
+def best_other(each: dict[str, Any]) -> float:
+    """The least cost of the packings that are compared with."""
+    return min((each[name] for name in OTHERS.values() if each[name] is not None), default=inf)
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    """Medians, in a sentence."""
+    shares = [each["ours"] / best_other(each) for each in rows]
+    gaps = [1 - each["bound"] / each["ours"] for each in rows]
+    finite = [share for share in shares if share > 0]
+    return (
+        f"{sum(share <= 1 + SAME for share in shares)} of {len(rows)} at least as good as the best "
+        f"other; median step {median(finite):.4f} of its; gap {median(gaps):.2%} in the median, "
+        f"{max(gaps):.2%} at most"
+    )
+
+
+def failures(rows: list[dict[str, Any]]) -> list[str]:
+    """A line for each packing that costs more than another's, and for each wrong bound."""
+    found = []
+    for each in rows:
+        if each["ours"] > best_other(each) * (1 + SAME):
+            found.append(f"batch {each['batch']}: {each['ours']:.6g} above {best_other(each):.6g}")
+        if each["bound"] > min(each["ours"], best_other(each)) * (1 + SAME):
+            found.append(f"batch {each['batch']}: bound {each['bound']:.6g} above a cost")
+    return found
