@@ -36,6 +36,7 @@ from . import (
     small_exact,
     table5,
     table8,
+    unlike,
     weipipe,
 )
 
@@ -68,6 +69,7 @@ BENCHMARKS: dict[str, Callable[[list[str]], int]] = {
     "fuzz": fuzz.main,
     "chaos": chaos.main,
     "small_exact": small_exact.main,
+    "unlike": unlike.main,
     "frontier": frontier.main,
 }
 

@@ -160,7 +160,7 @@ def optimize(
         return plan_placement(stages, microbatches, search, each=time_limit is None, **limits)
     problem = make_problem(stages, microbatches, passing=passing, placement=spec, **limits)
     problem = slowed(problem, slow)
-    return _robustly(problem, measure, spread, search, where=source.where, start=start)
+    return _robustly(problem, measure, spread, search, source.where, start=start)
 
 
 def _measure(robust: str | bool | None, spread: float | None) -> str | None:
@@ -194,8 +194,8 @@ def _robustly(
     measure: str | None,
     spread: float | None,
     search: CachedSearch,
-    *,
     where: str,
+    *,
     start: Schedule | Planned | Document | None,
 ) -> Answer:
     """The plain answer, by a ``measure`` with half of the time or work, then the robust one with

@@ -2,7 +2,8 @@
 
 :mod:`pipeloom.ir.verify.certificate` has the arguments, and checks them. Here the one of moments is
 found by branch and bound over its counts: each leaf is a linear program, whose dual values are the
-multipliers. Other bounds (memory over time, crossings, search) have no certificate yet.
+multipliers, and so is that of the moments of ranks. Other bounds (crossings, search) have no
+certificate yet.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.certificate import (
     LinearFacts,
-    NotProvenError,
-    Variable,
-    inequalities,
+    instance_of,
     proven_by,
-    ranges,
 )
+from pipeloom.ir.verify.certificate_rows import NotProvenError, Variable
+from pipeloom.ir.verify.rank_certificate import RankFacts
 from pipeloom.ir.verify.schedule_facts import Facts, read_facts
 
 from .core.stopping import NEVER, FirstOf, StoppingCriterion, TimeLimit
@@ -30,11 +30,12 @@ from .core.tolerances import CLOSED
 
 MARGIN = CLOSED / 2
 """Relative: how far below the known bound the certified one is, room for rounding."""
-NODES, ATTEMPTS = 5_000, 20
+NODES, ATTEMPTS = 1_000, 20
+NEAR = 0.998  # of the bound: a relaxation as good is what is refuted where the tree is too large
 _WHOLE = 1e-6
 _PENALTY = 1e3  # of an inequality that is not kept, so that each leaf has dual values
 _MOST = 4.0  # of the cost, in units of the bound
-_ORDER = "nzaqr"  # F's before the first B decide most
+_ORDER = ("pY", "pT", "pR", "pL", *"nzaqr")  # what comes first, then F's before it, decide most
 _Node = dict[str, Any]
 
 
@@ -60,7 +61,17 @@ def certify(
     best = max(found, key=lambda found: found.lower_bound, default=None)
     if best is None or best.lower_bound >= known * (1 - MARGIN):
         return best
-    return _by_moments(facts, known, FirstOf(TimeLimit(seconds), should_stop)) or best
+    stop = FirstOf(TimeLimit(seconds), should_stop)
+    for kind in ("moments", "rank-moments"):
+        try:
+            instance = instance_of(facts, kind)
+        except NotProvenError:
+            continue
+        found = [each for each in (best, _by_moments(instance, kind, known, stop)) if each]
+        best = max(found, key=lambda found: found.lower_bound, default=None)
+        if best is not None and best.lower_bound >= known * (1 - MARGIN):
+            break
+    return best
 
 
 def _simple(facts: Facts, known: float) -> Iterator[Certified]:
@@ -74,56 +85,58 @@ def _simple(facts: Facts, known: float) -> Iterator[Certified]:
         yield Certified(min(value, known) * (1 - MARGIN), argument)
 
 
-def _by_moments(facts: Facts, known: float, stop: StoppingCriterion) -> Certified | None:
-    try:
-        instance = LinearFacts.of(facts)
-    except NotProvenError:
-        return None
+def _by_moments(
+    instance: LinearFacts | RankFacts, kind: str, known: float, stop: StoppingCriterion
+) -> Certified | None:
     value = known * (1 - MARGIN)
     for _ in range(ATTEMPTS):
         refutation = Refutation(instance, value)
         nodes = refutation.nodes(stop)
         if nodes is not None:
-            return Certified(value, {"kind": "moments", "nodes": nodes})
-        if stop() or refutation.solution is None:
-            return None
-        value *= refutation.solution * (1 - MARGIN)
+            return Certified(value, {"kind": kind, "nodes": nodes})
+        value *= (refutation.root if stop() else refutation.left) * (1 - MARGIN)
+        if stop():  # what the relaxation refutes takes no time
+            nodes = Refutation(instance, value).nodes() if 0 < value < known else None
+            return Certified(value, {"kind": kind, "nodes": nodes}) if nodes else None
     return None
 
 
 class Refutation:
     """Refutes that a schedule costs less than ``value``: a tree of ranges of the counts.
 
-    ``solution``: the cost of one that the inequalities allow, in units of ``value``.
+    ``left``: where it cannot, less than what may be refuted next, in units of ``value``: the cost
+    of a solution, or half of the way to ``root``, that of the relaxation.
     """
 
-    def __init__(self, instance: LinearFacts, value: float) -> None:
+    def __init__(self, instance: LinearFacts | RankFacts, value: float) -> None:
         from ortools.linear_solver import pywraplp
 
-        self.solution: float | None = None
+        self.left, self.root = 0.0, inf
         self._solver = pywraplp.Solver.CreateSolver("GLOP")
         cost: Variable = "C", 0
         self._variables = {cost: self._solver.NumVar(0.0, _MOST, "")}
-        for i in range(len(instance.f)):
-            for variable, (low, high) in ranges(instance, i).items():
-                most = float(high) * (_MOST if variable[0] not in _ORDER else 1.0)
-                self._variables[variable] = self._solver.NumVar(float(low), most, "")
-        stages = range(len(instance.f) - 1, -1, -1)
-        self._counts: list[Variable] = [(count, i) for count in _ORDER for i in stages]
+        self._counts: list[Variable] = []
+        for variable, (low, high) in instance.box().items():
+            count = variable[0] in _ORDER
+            most = float(high) * (1.0 if count else _MOST)
+            self._variables[variable] = self._solver.NumVar(float(low), most, "")
+            self._counts += [variable] if count and low < high else []
+        self._counts.sort(key=lambda variable: (_ORDER.index(variable[0]), -variable[1]))
         self._missed = self._solver.NumVar(0.0, self._solver.infinity(), "")
         self._rows = list(self._constraints(instance, value))
         objective = self._solver.Objective()
         objective.SetCoefficient(self._variables[cost], 1.0)
         objective.SetCoefficient(self._missed, _PENALTY)
 
-    def _constraints(self, instance: LinearFacts, value: float) -> Iterator[tuple[str, int, Any]]:
-        for i in range(len(instance.f)):
-            for name, terms, least in inequalities(instance, i, Fraction(value)):
-                row = self._solver.Constraint(float(least), self._solver.infinity())
-                for variable, factor in terms.items():
-                    row.SetCoefficient(self._variables[variable], float(factor))
-                row.SetCoefficient(self._missed, 1.0)
-                yield name, i, row
+    def _constraints(
+        self, instance: LinearFacts | RankFacts, value: float
+    ) -> Iterator[tuple[str, int, Any]]:
+        for name, i, (terms, least) in instance.rows(Fraction(value)):
+            row = self._solver.Constraint(float(least), self._solver.infinity())
+            for variable, factor in terms.items():
+                row.SetCoefficient(self._variables[variable], float(factor))
+            row.SetCoefficient(self._missed, 1.0)
+            yield name, i, row
 
     def nodes(self, stop: StoppingCriterion = NEVER) -> list[_Node] | None:
         """The tree, each node before its branches; None where a leaf cannot be refuted in time."""
@@ -135,6 +148,8 @@ class Refutation:
                 return None
             found.append(node)
             open_ += branches
+        if open_ and self.root < 1:
+            self.left = self.root if self.root > NEAR else (1 + self.root) / 2
         return None if open_ else found
 
     def _node(self, box: dict[Variable, Any]) -> tuple[_Node | None, list[dict[Variable, Any]]]:
@@ -143,13 +158,14 @@ class Refutation:
         if self._solver.Solve() != self._solver.OPTIMAL:
             return None, []
         cost = self._solver.Objective().Value()
+        self.root = min(self.root, cost)
         if cost > 1 + MARGIN / 10:
             return {"multipliers": list(self._multipliers())}, []
         for variable in self._counts:
             value = self._variables[variable].solution_value()
             if abs(value - round(value)) > _WHOLE:
                 return _branch(variable, int(value), box)
-        self.solution = cost
+        self.left = cost
         return None, []
 
     def _multipliers(self) -> Iterator[dict[str, Any]]:

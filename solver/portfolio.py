@@ -18,11 +18,12 @@ from typing import Protocol
 import numpy as np
 
 from pipeloom.ir.cost.overlap import overlap_saves
-from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Problem
 
 from .construct.linear import Constructor, HeuristicParameters, settings
 from .construct.warm_start import warm_starts
+from .core.decomposition import streams_of
 from .core.incumbent import Incumbent
 from .core.linear_instance import LinearInstance
 from .core.options import LEAST_WORKERS, cores
@@ -30,7 +31,7 @@ from .core.progress import FALLBACK
 from .core.worker_threads import Pieces, Worker, run_workers
 from .exact.enumeration import enumerate_orders
 from .families.applicable import build_families
-from .proofs import closed_form_bounds, interleave, solve_exactly, tighten
+from .proofs import RankBounds, closed_form_bounds, interleave, solve_exactly, tighten
 from .search.local_search import (
     Annealer,
     LinearListTuner,
@@ -171,7 +172,9 @@ class ConstructAndImprove:
         yield from improve(best, [*rounds, *unrollers(best, self._rng)])
 
 
-def search_elsewhere(best: Incumbent, seed: tuple[int, int]) -> Pieces:
+def search_elsewhere(
+    best: Incumbent, seed: tuple[int, int], proofs: Sequence[Round] = ()
+) -> Pieces:
     """Local search on the orders, also of fewer microbatches, by random numbers of its own."""
     rng = np.random.default_rng(seed)
     rounds: list[Round] = [
@@ -181,11 +184,13 @@ def search_elsewhere(best: Incumbent, seed: tuple[int, int]) -> Pieces:
     ]
     if LinearInstance.of(best.problem) is None and listable(best.problem):
         rounds.append(ListTuner(best.problem, rng))
-    yield from improve(best, rounds)
+    yield from improve(best, [*proofs, *rounds])
 
 
 def listable(problem: Problem) -> bool:
-    """Whether the list scheduler knows the placement: each stage on one rank."""
+    """Whether the list scheduler knows the placement: as many microbatches go each way."""
+    if problem.placement.kind is PlacementKind.BIDIRECTIONAL:
+        return len(set(map(len, streams_of(problem)))) == 1
     return problem.placement.passing is Passing.ACTIVATIONS
 
 
@@ -207,10 +212,12 @@ def prove_and_search(best: Incumbent, seed: int) -> Pieces:
     yield from tighten(best)
     yield from interleave(best, seed)
     few = 3 * best.problem.stages * best.problem.microbatches <= EXACT_OPS
-    if few and listable(best.problem) and not overlap_saves(best.problem):
+    passing = best.problem.placement.passing
+    if few and passing is Passing.ACTIVATIONS and not overlap_saves(best.problem):
         while not solve_exactly(best, "cp-sat", seed):
             yield
-    yield from search_elsewhere(best, (seed, 1))
+    copies = best.problem.placement.kind is PlacementKind.BIDIRECTIONAL
+    yield from search_elsewhere(best, (seed, 1), [RankBounds(best)] if copies else [])
 
 
 def improve(best: Incumbent, rounds: Sequence[Round]) -> Pieces:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.cost.simulator import timed
@@ -23,6 +24,7 @@ from .core.worker_threads import Pieces
 from .exact import BACKENDS
 
 CROSSINGS_SECONDS = 10.0
+FALL = 0.01  # of the cost, from which on its bound by the moments of ranks is asked for again
 
 
 def closed_form_bounds(best: Incumbent) -> None:
@@ -40,11 +42,7 @@ def tighten(best: Incumbent) -> Pieces:
         return
     linear = LinearInstance.of(least_times(best.problem))
     if linear is None:
-        budget = best.budget(1 / 4, SECONDS)
-        found = rank_relaxation(best.problem, best.cost, budget)
-        best.work.spend(budget.work.used)
-        if found is not None:
-            best.raise_bound(found)
+        bound_by_ranks(best)
         yield
         return
     budget = best.budget(1 / 4, SECONDS)
@@ -62,6 +60,30 @@ def tighten(best: Incumbent) -> Pieces:
     words = "memory holds few microbatches, and each on its way up meets all others"
     best.raise_bound(Bound(value * (1 - ROUNDING), "crossings-search", words))
     yield
+
+
+def bound_by_ranks(best: Incumbent) -> None:
+    """Takes the bound by the moments of ranks: the less the best schedule costs, the better."""
+    budget = best.budget(1 / 4, SECONDS)
+    found = rank_relaxation(best.problem, best.cost, budget)
+    best.work.spend(budget.work.used)
+    if found is not None:
+        best.raise_bound(found)
+
+
+class RankBounds:
+    """Bounds two copies by the moments of ranks again wherever schedules have become better."""
+
+    def __init__(self, best: Incumbent) -> None:
+        self._best, self._below = best, inf
+
+    @property
+    def able(self) -> bool:
+        return self._best.cost < self._below
+
+    def round(self, best: Incumbent) -> None:
+        self._below = best.cost * (1 - FALL)
+        bound_by_ranks(best)
 
 
 def interleave(best: Incumbent, seed: int) -> Pieces:

@@ -45,14 +45,20 @@ OPTIONS = {
     "build": ["-m", "--memory-limit", "--objective", "--partition", "--replicate"],
     "compare": ["-m", "--memory-limit", "--placement", "--objective", "--partition"],
     "sweep": ["-m", "--memory-limits", "--placement"],
-    "analyze": ["-m", "--tokens", "--transformer", "--cluster", "--partition"],
+    "analyze": ["-m", "--tokens", "--transformer", "--cluster", "--spread", "--slow"],
     "show": ["--title", "--columns", "--measured", "--as"],
     "compile": ["--tied"],
-    "verify": [],
+    "verify": ["--certificate"],
+    "plan": ["--tp", "--pp", "--micro-batch", "--precision", "--schedule", "--gpu", "--scale"],
+    "predict": ["--tp", "--vp", "--cp", "--layers-per-stage", "--recompute", "--run", "--cluster"],
+    "arithmetic": ["--tp", "--ep", "--layers", "--precision", "--sharding", "--device-memory"],
+    "calibrate": ["--gpu"],
+    "pack": ["-m", "--max-tokens", "--data-parallel", "--memory-limit", "--placement", "--seed"],
     "export": ["--to", "--micro-batch-size"],
     "import": ["-m", "--partition", "--profile"],
     "profile": ["--memory", "--split", "--t-comm", "--warmup", "--like", "--ranks", "--name"],
 }
+SLOW_SHARE = 0.05
 LARGEST_M = "24"
 """In place of an odd number of microbatches that is allowed and takes minutes."""
 
@@ -79,7 +85,8 @@ def random_case(seed: int, number: int, folder: Path) -> Case:
     file = folder / f"damaged-{kind}"
     file.write_bytes(damaged(draw.choice(sound()[kind]), draw))
     places = {"folder": str(folder)} | _sound_files(folder)
-    commands = SLOW if kind in ("profile", "layers") and draw.random() < 0.1 else COMMANDS[kind]
+    slow = kind in SLOW and draw.random() < SLOW_SHARE
+    commands = (SLOW if slow else COMMANDS)[kind]
     words = [word.format(file, **places) for word in draw.choice(commands)]
     if OPTIONS[words[0]] and draw.random() < 0.15:
         words += _odd_option(words[0], draw)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import sys
+import tempfile
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import BinaryIO
 from xml.etree import ElementTree
 
 from pipeloom.cli.failures import MOST_CHARACTERS
@@ -35,24 +38,60 @@ class Outcome:
 
 def check(case: Case) -> Outcome:
     """Runs the case in this process."""
-    with captured() as (out, err):
+    with captured() as streams, beneath() as raw:
         code = main(list(case.words))
-        sys.stdout.flush()
-        sys.stderr.flush()
-        told, answer = err.getvalue().decode(), out.getvalue().decode()
-    return Outcome(code, answer, told, tuple(_faults(case, code, answer, told)))
+        found = [f"{name}: lost to the next cases" for name in _lost(streams)]
+        found += _by_libraries(raw)
+        answer, told = map(_written, streams.values())
+    faults = [*found, *_faults(case, code, answer, told)]
+    return Outcome(code, answer, told, tuple(faults))
 
 
 @contextmanager
-def captured() -> Iterator[tuple[io.BytesIO, io.BytesIO]]:
+def captured() -> Iterator[dict[str, io.TextIOWrapper]]:
     """Standard output and standard error of the meantime."""
-    before, out, err = (sys.stdout, sys.stderr), io.BytesIO(), io.BytesIO()
-    sys.stdout = io.TextIOWrapper(out, encoding="utf-8")
-    sys.stderr = io.TextIOWrapper(err, encoding="utf-8")
+    before = {name: getattr(sys, name) for name in ("stdout", "stderr")}
+    streams = {name: io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for name in before}
+    vars(sys).update(streams)
     try:
-        yield out, err
+        yield streams
     finally:
-        sys.stdout, sys.stderr = before
+        vars(sys).update(before)
+
+
+def _lost(streams: dict[str, io.TextIOWrapper]) -> Iterator[str]:
+    """The streams that a command has closed, or has not put back."""
+    for name, stream in streams.items():
+        if stream.closed or getattr(sys, name) is not stream:
+            yield name
+
+
+def _written(stream: io.TextIOWrapper) -> str:
+    if stream.closed:
+        return ""
+    stream.flush()
+    return stream.buffer.getvalue().decode()  # type: ignore[attr-defined,no-any-return]
+
+
+@contextmanager
+def beneath() -> Iterator[BinaryIO]:
+    """Keeps what C libraries write to descriptors 1 and 2 meanwhile, past Python's streams."""
+    kept = os.dup(1), os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+        try:
+            yield file
+        finally:
+            for descriptor, own in zip((1, 2), kept, strict=True):
+                os.dup2(own, descriptor)
+                os.close(own)
+
+
+def _by_libraries(raw: BinaryIO) -> Iterator[str]:
+    raw.seek(0)
+    if text := raw.read().decode(errors="replace"):
+        yield f"a library writes to the terminal: {text[:300]!a}"
 
 
 def _faults(case: Case, code: int, out: str, err: str) -> Iterator[str]:
@@ -69,7 +108,8 @@ def _faults(case: Case, code: int, out: str, err: str) -> Iterator[str]:
             at = text.index(raw)
             yield f"standard {stream} has a raw {raw!a}: {text[max(0, at - 60) : at + 60]!a}"
     if code == 2:
-        yield from (f"no file is named: {x[:300]!a}" for x in lines if not _names_its_file(case, x))
+        told = [x for x in lines if x.startswith("pipeloom: ") or not out]  # else words on ``out``
+        yield from (f"no file is named: {x[:300]!a}" for x in told if not _names_its_file(case, x))
     if "--json" in case.words:
         yield from _not_one_object(out)
     if code == 0 and "svg" in case.words:

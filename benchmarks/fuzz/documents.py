@@ -14,7 +14,12 @@ from pipeloom.ir.formats import dump_profile, dump_program, dump_schedule
 from pipeloom.ir.model.links import Link, Links
 from pipeloom.ir.model.profile import DataParallel, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.planner.build import build
+from pipeloom.planner.certificate import certificate
+from pipeloom.planner.clusters.cluster import preset
+from pipeloom.planner.pack import pack
 from pipeloom.solver.families import build_family
+from pipeloom.solver.optimize import optimize
 
 _STAGE = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5, 8.0, 64.0, 64.0, 16.0)
 _LINKS = Links(Link(0.1, 1.0), ((0, 1, Link(0.2, 2.0)),))
@@ -49,6 +54,51 @@ _LAYERS = {
     "t_comm": 0.1,
     "tied": [["emb", "out"]],
 }
+_CONFIG = {
+    "model_type": "mixtral",
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "vocab_size": 128,
+    "max_position_embeddings": 64,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "sliding_window": 32,
+    "torch_dtype": "bfloat16",
+}
+_LATENT = _CONFIG | {
+    "model_type": "deepseek_v3",
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 8,
+}
+_MEGATRON = {
+    **{"num-layers": 3, "hidden-size": 64, "num-attention-heads": 4, "ffn-hidden-size": 96},
+    **{"padded_vocab_size": 128, "swiglu": True, "normalization": "RMSNorm"},
+}
+_MEASURED = {
+    **{"format": "pipeloom.profile", "version": 1, "ranks": 1},
+    "layers": [
+        {"name": name, **_LAYER} for name in ("embedding", *(f"layers.{i}" for i in "012"), "head")
+    ],
+}
+_LENGTHS = {
+    **{"format": "pipeloom.lengths", "version": 1, "lengths": [40, 10, 25, 5]},
+    **{"reference_length": 40, "attention": 0.25},
+}
+_RUNS = [
+    {"model": "opt-1.3b", "gpu": "H100", "gpus": 4, "pp": pp, "seq": 64, "step_ms": ms}
+    | {"micro_batch": 1, "global_batch": 8, "memory_gib": 30.0}
+    for pp, ms in ((1, 300.0), (2, 200.0), (4, 150.0))
+]
 _TRACE = {
     "traceEvents": [
         {"ph": "X", "cat": "user_annotation", "name": f"{s}{kind}0", "ts": 1e4 * at, "dur": 900.0}
@@ -57,7 +107,9 @@ _TRACE = {
     "distributedInfo": {"rank": 0},
 }
 _QUICK = ["--solver", "heuristic", "--work-limit", "0.001", "-q"]
+_PACK = ["--profile", "{profile}", "-m", "2", "--work-limit", "0.001", "-q", "--json"]
 _SCHEDULED = [
+    ["optimize", "{profile}", "-m", "2", "--start", "{}", *_QUICK],
     *(["show", "{}", "--as", kind] for kind in ("text", "svg", "html", "trace")),
     ["verify", "{}"],
     ["verify", "{}", "--json"],
@@ -80,7 +132,9 @@ _PROFILED = [
     ["profile", "--from", "{timers}", "--like", "{}"],
     ["import", "{csv}", "--from", "torch-csv", "--profile", "{}"],
 ]
-SLOW = [
+_SLOW_PROFILED = [
+    ["optimize", "{}", "-m", "3", "--certificate", "{folder}/certificate", *_QUICK],
+    ["pack", "{lengths}", "--profile", "{}", *_PACK[2:]],
     ["optimize", "{}", "-m", "3", "--explain", "--solver", "heuristic", "--time-limit", "0.05"],
     ["optimize", "{}", "-m", "2", "--passing", "auto", *_QUICK],
     ["optimize", "{}", "-m", "3", "--placement", "auto", *_QUICK],
@@ -89,7 +143,16 @@ SLOW = [
     ["analyze", "{}", "-m", "3"],
     ["sweep", "{}", "-m", "2", "--memory-limits", "1,2", "-o", "{folder}/sweep", *_QUICK],
 ]
-"""Commands for profiles that take a second, and are tried a tenth as often."""
+_RUN = ["--gpus", "4", "--global-batch", "8", "--seq", "64"]
+_PLAN = [*_RUN, "--tp", "1", "--micro-batch", "1", "--work-limit", "1", "-q", "--json"]
+SLOW = {
+    "schedule": [["analyze", "{}", "--spread", "0.1", "--slow", "0:1.2", "--json"]],
+    "profile": _SLOW_PROFILED,
+    "layers": _SLOW_PROFILED,
+    "config": [["plan", "{}", "--gpu", "H100", *_PLAN]],
+    "cluster": [["plan", "{config}", "--cluster", "{}", *_PLAN]],
+}
+"""Commands that take a second, and are tried less often."""
 COMMANDS: dict[str, list[list[str]]] = {
     "profile": _PROFILED,
     "layers": [
@@ -103,6 +166,22 @@ COMMANDS: dict[str, list[list[str]]] = {
     "timers": [["profile", "--from", "{}"], ["profile", "--from", "{}", "--memory", "1,0.5"]],
     "trace": [["profile", "--from", "{}"], ["profile", "--from", "{}", "--json"]],
     "placement": [["optimize", "{profile}", "-m", "2", "--placement", "{}", *_QUICK]],
+    "certificate": [["verify", "{certified}", "--certificate", "{}"]] * 2,
+    "certified": [["verify", "{}", "--certificate", "{certificate}", "--json"]],
+    "config": [
+        ["arithmetic", "{}"],
+        ["arithmetic", "{}", "--gpus", "4", "--tp", "2", "--pp", "2", "--json"],
+        ["predict", "{}", "--gpu", "H100", "--tp", "2", *_RUN],
+        ["predict", "{}", "--cluster", "{cluster}", "--pp", "2", "--json", *_RUN],
+    ],
+    "cluster": [
+        ["predict", "{config}", "--cluster", "{}", "--pp", "2", *_RUN],
+        ["predict", "{config}", "--cluster", "{}", "--tp", "2", "--json", *_RUN],
+    ],
+    "measured": [["predict", "{config}", "--gpu", "H100", "--measured", "{}", "--pp", "2", *_RUN]],
+    "lengths": [["pack", "{}", *_PACK]],
+    "packing": [["show", "{}", "--as", "svg"]],
+    "runs": [["calibrate", "{}"], ["calibrate", "{}", "--json"]],
 }
 """By kind of file; ``{}`` is the damaged one, ``{folder}`` an empty folder, the others sound."""
 
@@ -115,6 +194,12 @@ def _schedules() -> Iterator[Schedule]:
     yield build_family("interleaved-1f1b:2", replace(_PLAIN, stages=(_STAGE,) * 4), 2)
     yield build_family("chimera", _PLAIN, 2)
     yield build_family("gpipe", _TINY, 2)
+    yield build("1f1b", _LAYERS, 3)
+
+
+@cache
+def _certified() -> Schedule:
+    return optimize(build_family("zb-h1", _PLAIN, 2).problem, work_limit=0.01)
 
 
 @cache
@@ -131,9 +216,17 @@ def sound() -> dict[str, list[Any]]:
         "schedule": list(map(dump_schedule, schedules)),
         "program": list(map(dump_program, programs)),
         "csv": [write(schedules[0])],
-        "layout": ["Ettt|tmL"],
+        "layout": ["Ett|tL"],
         "timers": ["stage,microbatch,op,ms\n0,0,F,1.0\n0,0,BW,2.5\n1,0,F,1.5\n1,0,BW,2\n"],
         "trace": [_TRACE],
         "placement": [[0, 1]],
+        "certificate": [certificate(_certified())],
+        "certified": [dump_schedule(_certified())],
+        "config": [_CONFIG, _LATENT, _MEGATRON],
+        "cluster": [preset("dgx-h100").to_dict()],
+        "measured": [_MEASURED],
+        "lengths": [_LENGTHS],
+        "packing": [pack(_LENGTHS, dump_profile(_PLAIN), 2, work_limit=0.001).document],
+        "runs": [{"runs": _RUNS}],
     }
     return json.loads(json.dumps(found))  # type: ignore[no-any-return] # lists instead of tuples

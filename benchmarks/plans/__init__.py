@@ -18,7 +18,7 @@ from benchmarks.recording import record
 
 from .study import GRID, missed, of_grid, of_published, published_cases, table
 
-WORK = 600.0
+WORK = 2000.0
 """Millions of simulated ops of each plan."""
 PARTS = ("grid", "published")
 

@@ -18,7 +18,8 @@ MODEL, GPU, SEQUENCE = "llama-3-8b", "H100", 8192
 GPUS = [2**power for power in range(3, 13)]
 BATCHES = {"weak": 16, "strong": 1024}
 """Sequences of a step: in weak scaling those of the fewest GPUs."""
-SECONDS = 45.0
+WORK = 2000.0
+"""Millions of simulated ops of each plan."""
 
 
 def main(arguments: list[str]) -> int:
@@ -38,7 +39,7 @@ def main(arguments: list[str]) -> int:
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__)
     parser.add_argument("--curves", action="store_true", help="the curves alone, without plans")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="for each plan")
+    parser.add_argument("--work-limit", type=float, default=WORK, help="millions of simulated ops")
     add_workers(parser)
     return parser.parse_args(arguments)
 
@@ -54,7 +55,7 @@ def _plans(options: argparse.Namespace) -> list[str]:
             global_batch=batch,
             seq=SEQUENCE,
             scaling=kind,
-            time_limit=options.seconds,
+            work_limit=options.work_limit,
             workers=options.workers,
             scheduler=options.scheduler,
         )
@@ -62,7 +63,7 @@ def _plans(options: argparse.Namespace) -> list[str]:
         known[kind] = found.to_dict()
         (HERE / "results" / f"{kind}.svg").write_text(found.picture(), encoding="utf-8")
         missing += [f"{kind}, {p.gpus}: {p.why_not}" for p in found.points if p.plan is None]
-    settings = {"seconds": options.seconds, "seq": SEQUENCE}
+    settings = {"work": options.work_limit, "seq": SEQUENCE}
     print(f"recorded in {record(HERE, 'plans', settings | known)}")
     return missing
 

@@ -50,9 +50,11 @@ def main(arguments: list[str]) -> int:
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.unlike", description=__doc__)
-    parser.add_argument("trace", type=Path, help="the file of the measured run of eight ranks")
     parser.add_argument(
-        "--dynapipe", type=Path, help="folder with its package; left out without, nor recorded"
+        "--trace", type=Path, help="the file of the measured run; its four are left out without"
+    )
+    parser.add_argument(
+        "--dynapipe", type=Path, help="the folder of its package; left out without, not recorded"
     )
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument(

@@ -56,10 +56,10 @@ class Instance:
     problem: Problem
 
 
-def instances(seed: int, trace: Path) -> list[Instance]:
-    """All 40; ``trace``: the file of the measured run."""
+def instances(seed: int, trace: Path | None) -> list[Instance]:
+    """All 40; without ``trace``, the file of the measured run, those that are drawn."""
     drawn = [_drawn(number, seed) for number in range(COUNT - TRACED)]
-    return drawn + _traced(trace)
+    return drawn + ([] if trace is None else _traced(trace))
 
 
 def _drawn(number: int, seed: int) -> Instance:

@@ -22,8 +22,6 @@ from ..model.ops import OpKind, fields_of
 from ..model.schedule import Averaged, Schedule, Timing, TransferKind
 from ..model.transfers import holders, size
 
-_ADDS = (OpKind.W, OpKind.BW)
-
 
 class Due(NamedTuple):
     """A stage that a rank averages, for ``duration`` ms. ``last``: the position in the rank's order
@@ -69,8 +67,8 @@ def averages(schedule: Schedule, timing: Timing) -> tuple[tuple[Averaged, ...], 
 def _last(schedule: Schedule, rank: int, stage: int) -> int | None:
     order = schedule.order[rank]
     kinds, stages, _ = fields_of(order)
-    adds = np.isin(kinds, _ADDS) & (stages == stage)
-    places = np.flatnonzero(adds)
+    adds = (kinds == OpKind.W) | (kinds == OpKind.BW)
+    places = np.flatnonzero(adds & (stages == stage))
     return int(places[-1]) if len(places) else None
 
 

@@ -15,7 +15,7 @@ MOST_NODES = 1_000_000
 
 
 class Multiplied(TypedDict):
-    """An inequality of a stage, and what it is multiplied by."""
+    """An inequality of a stage (``rank-moments``: class or rank), and what it is multiplied by."""
 
     inequality: Words
     stage: Count
@@ -26,17 +26,17 @@ class Node(TypedDict):
     """A branch: ``count`` of ``stage`` is at most ``most`` (what comes first), or more; or a leaf:
     ``multipliers``, for which the inequalities contradict each other."""
 
-    count: NotRequired[Literal["n", "a", "q", "r", "z"]]
+    count: NotRequired[Literal["n", "a", "q", "r", "z", "pR", "pY", "pT", "pL"]]
     stage: NotRequired[Count]
     most: NotRequired[Count]
     multipliers: NotRequired[list[Multiplied]]
 
 
 class Argument(TypedDict):
-    """``work`` of a ``rank``, ``critical-path``, or ``moments`` with the tree that refutes a lower
-    cost, each node before its branches."""
+    """``work`` of a ``rank``, ``critical-path``, or ``moments`` or ``rank-moments`` with the tree
+    that refutes a lower cost, each node before its branches."""
 
-    kind: Literal["work", "critical-path", "moments"]
+    kind: Literal["work", "critical-path", "moments", "rank-moments"]
     rank: NotRequired[Count]
     nodes: NotRequired[Annotated[list[Node], Field(max_length=MOST_NODES)]]
 

@@ -17,6 +17,7 @@ from ..model.ops import (
     IntArray,
     OpKind,
     fields_of,
+    levels_of,
 )
 from ..model.placement import Passing, Placement, PlacementKind
 from ..model.problem import Objective, Problem
@@ -38,7 +39,8 @@ from .validation import validated
 
 _NUMBERS = ("stage", "from", "to", "copy", "after", "before", "room", "blocks")
 _ENDS = {"from": "source", "to": "target"}  # as Transfer calls them
-_KINDS = {kind.name: int(kind) for kind in OpKind}
+_NAMES = [kind.name for kind in OpKind]
+_KINDS = {name: number for number, name in enumerate(_NAMES)}
 _FORMER_BOUNDS: Mapping[str | None, str] = {  # names in files that older versions wrote
     "lanes": "crossings-search",
     "levers-head": "remat-head",
@@ -191,12 +193,19 @@ def _placement_name(problem: Problem) -> str:
 
 
 def _dump_ops(schedule: Schedule, timing: Timing, rank: int) -> list[dict[str, Any]]:
-    times = zip(timing.start[rank].tolist(), timing.end[rank].tolist(), strict=True)
-    return [
-        {"op": op.kind.name, "stage": op.stage, "microbatch": op.microbatch, "start": a, "end": b}
-        | ({"level": op.level} if op.level else {})
-        for op, (a, b) in zip(schedule.ops(rank), times, strict=True)
+    row = schedule.order[rank]
+    kinds, stages, microbatches = (numbers.tolist() for numbers in fields_of(row))
+    times = timing.start[rank].tolist(), timing.end[rank].tolist()
+    ops: list[dict[str, Any]] = [
+        {"op": _NAMES[kind], "stage": stage, "microbatch": microbatch, "start": start, "end": end}
+        for kind, stage, microbatch, start, end in zip(
+            kinds, stages, microbatches, *times, strict=True
+        )
     ]
+    levels = levels_of(row)
+    for at in levels.nonzero()[0].tolist():
+        ops[at]["level"] = int(levels[at])
+    return ops
 
 
 def _dump_transfer(transfer: Transfer, times: tuple[float, float]) -> dict[str, Any]:

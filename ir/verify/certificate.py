@@ -1,7 +1,7 @@
 """Checks a certificate: that no schedule of an instance costs less than a lower bound.
 
 In exact fractions, on the instance as the schedule's document has it; no line is shared with the
-solver, whose numbers are taken for nothing but multipliers. Three arguments are known:
+solver, whose numbers are taken for nothing but multipliers. Four arguments are known:
 
 - ``work``: a rank runs its ops one at a time.
 - ``critical-path``: one microbatch passes all stages and comes back to the rank it began on.
@@ -9,6 +9,8 @@ solver, whose numbers are taken for nothing but multipliers. Three arguments are
   stage have no solution with a cost of the bound or less. Counts are whole, so a tree splits their
   ranges. In each leaf the inequalities, times their multipliers, add up to one that no point of the
   leaf's box keeps.
+- ``rank-moments``, of any other map of stages to ranks: the same, with the inequalities of
+  :mod:`.rank_certificate`.
 
 The moments of stage i: S its first op starts (an F), y its first B starts, t its last F starts, V
 its last B ends, e its last op ends (a W)::
@@ -34,20 +36,34 @@ from typing import Any, TypeAlias
 
 from ..formats.certificate import CertificateDocument, Node
 from ..formats.validation import validated
+from .certificate_rows import (
+    MEMORY,
+    Box,
+    NotProvenError,
+    Row,
+    Terms,
+    Variable,
+    expect_plain,
+    fusing_saves,
+    times_of,
+)
+from .rank_certificate import RankFacts
 from .schedule_facts import Facts, MicrobatchFacts, read_facts
 
+_Named: TypeAlias = tuple[str, Terms, Fraction]
 CLAIM = Fraction(1, 10**6)
 """Relative: a schedule may claim that much more than is proven, as it counts as optimal then."""
-MEMORY = Fraction(1, 10**9)  # relative: what a sum of memory may be above its limit, by rounding
 
-Variable: TypeAlias = tuple[str, int]
-Terms: TypeAlias = Mapping[Variable, Fraction]
-Row: TypeAlias = tuple[str, Terms, Fraction]
-Box: TypeAlias = dict[Variable, tuple[Fraction, Fraction]]
-
-
-class NotProvenError(ValueError):
-    """Why a certificate proves nothing, or not what is claimed."""
+SEARCHED = {
+    "crossings",
+    "crossings-search",
+    "interleaving",
+    "enumeration",
+    "cp-sat",
+    "milp",
+    "highs",
+}
+"""Names of bounds whose arguments have no certificate."""
 
 
 def verify_certificate(schedule: dict[str, Any], document: object, where: str) -> list[str]:
@@ -76,11 +92,12 @@ def _check(facts: Facts, certificate: CertificateDocument) -> None:
     if Fraction(claimed) > bound * (1 + CLAIM):
         raise NotProvenError(
             f"lower_bound: expected the schedule's, {claimed:.9g}, got "
-            f"{certificate.lower_bound:.9g}, which is less"
+            f"{certificate.lower_bound:.9g}, which is less{_without(facts.report.bound_name)}"
         )
     argument = certificate.argument
-    if argument["kind"] == "moments":
-        _Refutation(LinearFacts.of(facts), bound).check(argument.get("nodes", []))
+    if argument["kind"] in {"moments", "rank-moments"}:
+        instance = instance_of(facts, argument["kind"])
+        _Refutation(instance, bound).check(argument.get("nodes", []))
         return
     proven = proven_by(facts, argument)
     if proven < bound:
@@ -88,6 +105,15 @@ def _check(facts: Facts, certificate: CertificateDocument) -> None:
             f"argument: {argument['kind']}: proves {float(proven):.9g}, expected lower_bound, "
             f"{certificate.lower_bound:.9g}"
         )
+
+
+def _without(name: str | None) -> str:
+    return f"; no argument for {name} has a certificate yet" if name in SEARCHED else ""
+
+
+def instance_of(facts: Facts, kind: str) -> LinearFacts | RankFacts:
+    """The instance as ``moments`` or ``rank-moments`` has it. Raises NotProvenError."""
+    return LinearFacts.of(facts) if kind == "moments" else RankFacts.of(facts)
 
 
 def proven_by(facts: Facts, argument: Mapping[str, Any]) -> Fraction:
@@ -98,34 +124,20 @@ def proven_by(facts: Facts, argument: Mapping[str, Any]) -> Fraction:
 
 
 def _work(facts: Facts, rank: int | None) -> Fraction:
-    _expect_plain(facts)
+    expect_plain(facts)
     pairs = {(run.stage, run.microbatch) for run in facts.runs if run.rank == rank}
     return sum((_work_of(facts.at(*pair)) for pair in pairs), Fraction(0))
 
 
 def _work_of(own: MicrobatchFacts) -> Fraction:
-    f, b, w = _times(own)
-    return f + (Fraction(own.durations["BW"]) if _fusing_saves(own) else b + w)
-
-
-def _fusing_saves(own: MicrobatchFacts) -> bool:
-    return own.durations["BW"] < own.durations["B"] + own.durations["W"]
+    f, b, w = times_of(own)
+    return f + (Fraction(own.durations["BW"]) if fusing_saves(own) else b + w)
 
 
 def _critical_path(facts: Facts) -> Fraction:
     stages = LinearFacts.of(facts, alone=False)
     there_and_back = sum(stages.f, Fraction(0)) + sum(stages.b, Fraction(0)) + stages.w[0]
     return there_and_back + sum(stages.down, Fraction(0)) + sum(stages.up, Fraction(0))
-
-
-def _expect_plain(facts: Facts) -> None:
-    """Arguments speak of F, B and W: of nothing that is recomputed, offloaded or overlapped."""
-    if facts.plan.updates == "microbatch":
-        raise NotProvenError("argument: knows no updates by microbatch")
-    for stage in facts.plan.profile.stages:
-        for key in ("t_fb", "t_r", "m_o", "levels"):
-            if getattr(stage, key, None) is not None:
-                raise NotProvenError(f"argument: knows no stages with {key}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +158,7 @@ class LinearFacts:
     @classmethod
     def of(cls, facts: Facts, *, alone: bool = True) -> LinearFacts:
         """``alone``: whether each stage has to have a rank of its own."""
-        _expect_plain(facts)
+        expect_plain(facts)
         plan = facts.plan
         if plan.passing != "activations":
             raise NotProvenError(f"argument: expected passing activations, got {plan.passing}")
@@ -156,9 +168,9 @@ class LinearFacts:
         if any(own != each[0] for each in facts.each for own in each):
             raise NotProvenError("argument: knows no microbatches that are unlike")
         every = [facts.at(s, 0) for s in range(plan.stages)]
-        if any(map(_fusing_saves, every)):
+        if any(map(fusing_saves, every)):
             raise NotProvenError("argument: knows no t_bw that is less than t_b + t_w")
-        f, b, w = zip(*map(_times, every), strict=True)
+        f, b, w = zip(*map(times_of, every), strict=True)
         limits = [facts.limit[ranks[s]] for s in range(plan.stages)]
         hops = [(ranks[s], ranks[s + 1], own.activation_bytes) for s, own in enumerate(every[:-1])]
         delay = facts.network.delay
@@ -175,6 +187,17 @@ class LinearFacts:
             [Fraction(delay(b, a, size)) for a, b, size in hops],
         )
 
+    def box(self) -> Box:
+        """The ranges of all variables but the cost's."""
+        every = (ranges(self, i) for i in range(len(self.f)))
+        return {variable: range_ for own in every for variable, range_ in own.items()}
+
+    def rows(self, unit: Fraction) -> Iterator[tuple[str, int, Row]]:
+        """Each inequality with its name and stage; times in ``unit``."""
+        for i in range(len(self.f)):
+            for name, terms, least in inequalities(self, i, unit):
+                yield name, i, (terms, least)
+
     def round_trip(self, stage: int) -> Fraction:
         """From the start of a microbatch's F to that of its B, at least."""
         total = self.f[stage]
@@ -190,24 +213,18 @@ class LinearFacts:
         return min(self.microbatches, int(limit / size))
 
 
-def _times(own: MicrobatchFacts) -> tuple[Fraction, Fraction, Fraction]:
-    f, b, w = (Fraction(own.durations[kind]) for kind in "FBW")
-    return f, b, w
-
-
 class _Refutation:
     """Refutes that a schedule costs less than ``bound``; times are in units of it.
 
     Such a schedule keeps all of ``rows`` (terms that add up to a number at least) within ``box``.
     """
 
-    def __init__(self, stages: LinearFacts, bound: Fraction) -> None:
-        self._rows: dict[tuple[str, int], tuple[Terms, Fraction]] = {}
+    def __init__(self, instance: LinearFacts | RankFacts, bound: Fraction) -> None:
+        self._rows: dict[tuple[str, int], Row] = {}
         self._box: Box = {("C", 0): (Fraction(0), Fraction(1))}
-        for i in range(len(stages.f) if bound > 0 else 0):
-            self._box |= ranges(stages, i)
-            for name, terms, least in inequalities(stages, i, bound):
-                self._rows[name, i] = terms, least
+        if bound > 0:
+            self._box |= instance.box()
+            self._rows = {(name, i): row for name, i, row in instance.rows(bound)}
 
     def check(self, nodes: Sequence[Node]) -> None:
         """Raises NotProvenError with the place of the node that is wrong."""
@@ -265,13 +282,13 @@ def ranges(stages: LinearFacts, i: int) -> Box:
     return {(k, i): (Fraction(a), Fraction(b)) for k, (a, b) in (counts | times).items()}
 
 
-def inequalities(stages: LinearFacts, i: int, unit: Fraction) -> Iterator[Row]:
+def inequalities(stages: LinearFacts, i: int, unit: Fraction) -> Iterator[_Named]:
     """The inequalities of a stage, each with its name: ``terms >= number``."""
     f, b, w = (times[i] / unit for times in (stages.f, stages.b, stages.w))
     m, trip = Fraction(stages.microbatches), stages.round_trip(i) / unit
     one = Fraction(1)
 
-    def of(name: str, least: Fraction | int, **of_stage: Fraction | int) -> Row:
+    def of(name: str, least: Fraction | int, **of_stage: Fraction | int) -> _Named:
         return name, {(k, i): Fraction(v) for k, v in of_stage.items()}, Fraction(least)
 
     yield of("first F's", 0, y=1, S=-1, n=-f)
@@ -298,7 +315,7 @@ def inequalities(stages: LinearFacts, i: int, unit: Fraction) -> Iterator[Row]:
         yield "last B back", {("V", i): one, ("V", i + 1): -one}, up + b
 
 
-def _memory(stages: LinearFacts, i: int) -> Row:
+def _memory(stages: LinearFacts, i: int) -> _Named:
     """Memory at the last F, in units of the limit, or of twice what all hold if less."""
     m_b, m_w = stages.m_b[i], stages.m_w[i]
     most = 2 * stages.microbatches * m_b

@@ -39,10 +39,8 @@ TOGETHER = 8
 """Configurations that are evaluated at a time."""
 SEARCHED = 4
 """Configurations whose schedules are searched at a time."""
-ROUNDS = (0.2, 0.5, 0.9, 1.0)
-"""Shares of the budget; within each, configurations are evaluated and then schedules searched."""
-EVALUATED = 0.6
-"""Share of a round after which schedules are searched, whatever still waits for evaluation."""
+ROUNDS = ((0.4, 0.8), (0.9, 1.0))
+"""Shares of the budget until which configurations are evaluated, and then schedules searched."""
 SHARES = (1 / 64, 1 / 16, 1 / 4)
 """Of the budget, for the first search of a configuration's schedules and for those after it."""
 LEAST_SHARE = 0.01
@@ -96,12 +94,12 @@ class SpaceSearch:
 
     def choose(self) -> Ranking:
         """The best configurations found, and the bound of all."""
-        self._degrees = [*self._spreads()]
-        heapify(self._degrees)
+        self._degrees = sorted(self._spreads(), key=lambda each: each[:2])
         spreads = len(self._degrees) + len(self._too_large)
-        for share in ROUNDS:
-            self._evaluate(share * EVALUATED)
-            self._improve(share)
+        self._evaluate_alone()
+        for evaluated, searched in ROUNDS:
+            self._evaluate(evaluated)
+            self._improve(searched)
         found = sorted(self._found.values(), key=lambda each: (each.step_ms, each.lower_bound))
         return Ranking(
             found, self._least, self._bounded, spreads, sorted(self._too_large)[:8], self._over(1.0)
@@ -125,6 +123,17 @@ class SpaceSearch:
             return True
         self._too_large.append((bound.memory_gib, Configuration(run, "", False, ()).name))
         return False
+
+    def _evaluate_alone(self) -> None:
+        """The best of those without a pipeline, whose bounds are their times."""
+        for entry in [entry for entry in self._degrees if entry[2].pp == 1]:
+            if self._questions and self._questions[0][0] <= entry[0]:
+                break
+            self._degrees.remove(entry)
+            self._bound(entry[2])
+        heapify(self._degrees)
+        if self._questions and not self.options.should_stop():
+            self._take(evaluate(heappop(self._questions)[2]))
 
     def _evaluate(self, share: float) -> None:
         """Until nothing that waits can win, or this share of the time is over."""
@@ -179,15 +188,18 @@ class SpaceSearch:
             if not waiting:
                 return
             chosen = nsmallest(SEARCHED, waiting, self._promise)
-            self._take_all(_improved, self._searches_of(chosen))
+            self._take_all(_improved, self._searches_of(chosen, share - self._spent))
 
-    def _searches_of(self, chosen: list[Evaluated]) -> list[_Asked]:
-        """Asks for schedules within shares of the budget."""
-        most, work = (1 - self._spent) / len(chosen), self._budget.work
-        spread, asked = self.workers.spread(len(chosen)), list[_Asked]()
+    def _searches_of(self, chosen: list[Evaluated], left: float) -> list[_Asked]:
+        """Asks for schedules, of as many as ``left``, a share of the budget, is enough for."""
+        spread, work, asked = self.workers.spread(len(chosen)), self._budget.work, list[_Asked]()
         options = replace(self.options, should_stop=stop_asked) if spread else self.options
         for each in chosen:
-            share = max(LEAST_SHARE, min(most, SHARES[self._searches[each.configuration]]))
+            wanted = SHARES[self._searches[each.configuration]]
+            if asked and wanted > left:
+                break
+            share = max(LEAST_SHARE, min(left, wanted))
+            left -= share
             self._searches[each.configuration] += 1
             if work.ops < inf:
                 work.spend(share * work.ops)

@@ -5,7 +5,7 @@ The arguments are the bounds' own (:class:`pipeloom.solver.core.bound.Bound`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,12 +18,15 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import duration
 from pipeloom.solver.bounds import lower_bounds
 from pipeloom.solver.bounds.feasibility import check_feasible
+from pipeloom.solver.bounds.milp_relaxation import remat_relaxation
+from pipeloom.solver.bounds.rank_moments import rank_relaxation
+from pipeloom.solver.core.bound import Bound
+from pipeloom.solver.core.schedule_cost import objective_cost
+from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.core.tolerances import ROUNDING
 
 SEARCHED: Mapping[str, str] = {
     "relaxation": "a small MILP over the moments that every stage has (its first B, last F, last "
-    "B)",
-    "rank-moments": "a small MILP over the moments that every rank has (its first B, last F, last "
     "B)",
     "crossings-search": "a search over where microbatches on their way up and down meet",
     "interleaving": "a search over which F's run before which B's, W's included",
@@ -33,6 +36,12 @@ SEARCHED: Mapping[str, str] = {
     "highs": "the MILP by HiGHS, which left no cheaper order",
 }
 """Bounds that a search has proven: there is no argument in closed form."""
+RELAXED: Mapping[str, Callable[[Problem, float, Budget], Bound | None]] = {
+    "rank-moments": rank_relaxation,
+    "remat-relaxation": remat_relaxation,
+}
+"""Bounds by a small MILP, whose solution says which rank binds."""
+RELAXING = 3.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +100,8 @@ def _loss(rank: int, cost: float, ops: IntArray, start: FloatArray, end: FloatAr
 def why(schedule: Schedule) -> BoundReason:
     """The argument behind the schedule's certified bound.
 
-    Where a search has proven the bound, also how far the best argument in closed form goes.
+    Where a search has proven the bound, also how far the best argument in closed form goes; where a
+    small MILP has, the rank that binds, and what more memory gives.
     Raises InfeasibleError where no schedule keeps the problem's limit.
     """
     problem, report = schedule.problem, schedule.report
@@ -100,6 +110,11 @@ def why(schedule: Schedule) -> BoundReason:
     if report is None or report.lower_bound is None:
         return reason
     name, value = str(report.bound_name), report.lower_bound
+    if name in RELAXED and value > reason.value:
+        cost = objective_cost(schedule)
+        found = RELAXED[name](problem, cost, Budget(RELAXING))
+        if found is not None:
+            return BoundReason(name, value, found.rank, found.explained())
     if name not in SEARCHED or value <= reason.value:
         return replace(reason, value=min(reason.value, value))
     words = (

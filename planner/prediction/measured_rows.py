@@ -81,8 +81,8 @@ def _none_of(document: Mapping[str, Any]) -> str:
     expected = "expected a list of measured runs"
     if "runs" in document:
         return f"{expected}, got none"
-    near = [key for key, _ in misspelt(document, ("runs",))]
-    return f"missing; {expected}" + f" (did you mean it by {near[0]}?)" * bool(near)
+    near = next((key for key, _ in misspelt(document, ("runs",))), None)
+    return f"missing; {expected}" + (f" (did you mean it by {near}?)" if near else "")
 
 
 def _rows(document: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats.fields import MOST_PAIRS
 from pipeloom.ir.model.ops import IntArray, OpKind, fields_of, offsets_of
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.profile import Profile, StageProfile
@@ -30,9 +31,6 @@ from ..models.states import States, states_of
 from ..models.work import Attention, Gemm, Kernel, LayerWork, ModelWork, WorkKind
 from .kernel_times import RATES
 from .step_end import Exchange
-
-MOST_PAIRS = 1_000_000
-"""Stages times microbatches, of which every op is simulated."""
 
 
 @dataclass(frozen=True)

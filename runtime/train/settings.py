@@ -96,10 +96,15 @@ class RunSettings:
             "varying_shapes": self.varying_shapes,
             "cuda_graph": self.cuda_graph,
             "stages_as": self.stages_as,
-            "timeout": self.message_timeout,
+            "timeout": self.patience,
             "memory": self.memory,
             "pace": self.pace,
         }
+
+    @property
+    def patience(self) -> float:
+        """The seconds that a message may take: no longer than the run."""
+        return min(self.message_timeout, self.timeout or float("inf"))
 
     @property
     def backend(self) -> str:

@@ -169,7 +169,7 @@ def on_ranks(
             replicas=replicas,
             backend=settings.backend,
             timeout=settings.timeout,
-            message_timeout=settings.message_timeout,
+            message_timeout=settings.patience,
             listener=listener,
         )
 
@@ -183,7 +183,7 @@ def train(
     """One rank's part of :func:`run_program`, where ``torch.distributed`` is initialised."""
     torch.manual_seed(settings.seed)
     model = load_source(source) if isinstance(source, str) else source
-    replicas = Replicas.of(program, settings.message_timeout)
+    replicas = Replicas.of(program, settings.patience)
     pipeline = make_pipeline(program, model, settings, replicas=replicas)
     loop = TrainingLoop(model, settings, replicas, listener)
     loop.resume(pipeline)

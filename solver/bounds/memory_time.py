@@ -58,6 +58,13 @@ class Ways:
         wires = np.append(np.zeros(len(again)), wire)
         return cls(np.append(again, 0.0)[there], kept[there], wires[there])
 
+    def within(self, time: float) -> Self:
+        """Without those that take longer than ``time``, or keep no less than what stays does,
+        which no bound needs: their numbers are beyond what a solver takes."""
+        use = (self.kept < self.kept[0]) & (self.again <= time) & (self.wire <= time)
+        use[0] = True
+        return type(self)(self.again[use], self.kept[use], self.wire[use])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryTime:

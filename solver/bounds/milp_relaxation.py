@@ -96,7 +96,7 @@ def remat_relaxation(problem: Problem, ceiling: float, budget: Budget) -> Bound 
     linear, costs = LinearInstance.of(bare), Costs.of(bare)
     if linear is None:
         return None
-    ways = [Ways.of(costs, stage) for stage in range(linear.stages)]
+    ways = [Ways.of(costs, stage).within(ceiling) for stage in range(linear.stages)]
     value, stages = _solved(linear, problem.objective, ceiling, budget, ways)
     if not stages:
         return Bound(value, "remat-relaxation", REMAT_WORDS)
@@ -164,7 +164,7 @@ def new_solver() -> Any:
 def least_of(solver: Any, cost: Any, budget: Budget, size: int) -> tuple[float, bool]:
     """A bound on ``cost``, in units of the ceiling, and whether a solution was found.
 
-    ``size``: the number of classes whose moments the model has.
+    ``size``: the number of stages or ranks, whose square a node takes about as long as.
     """
     solver.Minimize(cost)
     status = _solve(solver, _parameters(solver, size, budget), budget)

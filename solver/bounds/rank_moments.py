@@ -37,7 +37,7 @@ at least E - R (period) or E, S >= 0 (makespan): the least is a bound.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -47,6 +47,7 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.placement import PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.units import duration
 
 from ..core.bound import Bound
 from ..core.decomposition import streams_of
@@ -55,8 +56,9 @@ from ..core.relaxations import unfused
 from ..core.stopping import Budget
 from ..core.tolerances import ROUNDING
 from .bidirectional import rank_visits
+from .general import busy
 from .general_placement import GeneralPlacement
-from .milp_relaxation import least_of, new_solver
+from .milp_relaxation import SECONDS, least_of, new_solver
 from .rank_model import RankModel, held_until_last_backward
 
 WORDS = "what must happen between five moments on each rank, as a small MILP"
@@ -196,6 +198,10 @@ class RankMoments:
             add(total(lambda c: c.ahead) <= int(1 / size))
             add(total(lambda c: c.pending) <= int(1 / size))
 
+    def found_span(self) -> float:
+        """From R to E in the solution."""
+        return float(self.ends.solution_value() - self.starts.solution_value())
+
     def span(self, add: Any, model: RankModel, unit: float) -> None:
         """Keeps what microbatches hold, for as long as they hold it, within memory."""
         if 0 < model.limit < np.inf:
@@ -206,7 +212,7 @@ class RankMoments:
 def rank_relaxation(problem: Problem, ceiling: float, budget: Budget) -> Bound | None:
     """A bound on the cost of every schedule; ``ceiling`` is the cost of one, and at least that.
 
-    None where there is no solver. Raises nothing; nothing is recomputed, offloaded or unlike.
+    None where there is no solver. Stages are neither recomputed nor offloaded, microbatches alike.
     """
     solver = new_solver()
     if solver is None or ceiling <= 0.0:
@@ -221,8 +227,24 @@ def rank_relaxation(problem: Problem, ceiling: float, budget: Budget) -> Bound |
         ranks[rank].span(solver.Add, model, ceiling)
         starts = ranks[rank].starts if problem.objective is Objective.PERIOD else 0.0
         solver.Add(cost >= ranks[rank].ends - starts)
-    value, _ = least_of(solver, cost, budget, sum(map(len, streams)))
-    return Bound(value * ceiling, "rank-moments", WORDS)
+    share, solved = least_of(solver, cost, budget, len(ranks))
+    if not solved:
+        return Bound(share * ceiling, "rank-moments", WORDS)
+    value, rank = share * ceiling, max(ranks, key=lambda rank: ranks[rank].found_span())
+    work = float(busy(bare)[rank])
+
+    def numbers() -> list[str]:
+        more = float(Costs.of(problem).m_b.max())
+        roomier = replace(problem, memory_limit=tuple(x + more for x in problem.memory_limit))
+        then = rank_relaxation(roomier, ceiling, Budget(SECONDS))
+        return [
+            f"rank {rank} computes for {duration(work)} and spans more: microbatches that pass it "
+            "first and last pass other ranks too, and its memory holds few between",
+            "with memory for one M_B more on each rank the same argument gives "
+            f"{duration(min(value, then.value if then else value))}",
+        ]
+
+    return Bound(value, "rank-moments", WORDS, rank, numbers)
 
 
 def rank_models(problem: Problem) -> Iterator[tuple[int, RankModel]]:

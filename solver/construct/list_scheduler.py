@@ -1,11 +1,14 @@
 """The list scheduler for any map of stages to ranks: time runs forward over all ranks at once.
 
+Two copies are one map of twice as many stages: those that the microbatches of one direction pass,
+then those of the other. Here *stage* means one of these.
+
 A free rank takes, of the F's and B's whose input has come, the one with the least key: its place in
 the order of entry and an offset of its stage and kind. An F has to find room in memory, and leave
 some for the F's of higher stages on its rank. A W runs where an F lacks memory, where more than
-``defer`` of them wait, or where the next arrival is far enough away. Stage 0 may let some time pass
-between two F's. Every stage runs F's, B's and W's in the order of entry, which is moved, too, where
-microbatches are unlike.
+``defer`` of them wait, or where the next arrival is far enough away. A first stage may let some
+time pass between two F's. Every stage runs F's, B's and W's in the order of entry, which is moved,
+too, where microbatches are unlike.
 
 The best offsets and gaps depend on the placement and on memory, so they are drawn at random and
 annealed: :func:`tune_list`.
@@ -30,6 +33,7 @@ from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, FloatArray, IntArray, OpKind
 from pipeloom.ir.model.problem import Problem
 
+from ..core.decomposition import streams_of
 from ..core.kernel_rng import random
 from ..core.tolerances import ROUNDING
 from ..core.unlike import typical
@@ -50,6 +54,7 @@ class Stages(NamedTuple):
     those of its rank. ``into_f``, ``into_b``: the delays of what F and B wait for. ``work``: of
     each rank. ``meeting``: T_F + T_B and the delays of both, of most stages: microbatches that
     start a multiple of it apart meet without waiting. 0 where memory is far from slowing them down.
+    ``names``: (1 or 2, M), the microbatches of each direction, which has as many of the stages.
     """
 
     f: FloatArray
@@ -66,38 +71,47 @@ class Stages(NamedTuple):
     limit: FloatArray
     work: FloatArray
     meeting: float
+    names: IntArray
 
     @classmethod
     def of(cls, problem: Problem) -> Stages:
         unlike, each = problem.profile.unlike, Costs.of(problem)
         costs = Costs.of(typical(problem)) if unlike else each
-        rows = [problem.placement.stages_of(rank) for rank in range(problem.ranks)]
-        level = np.zeros(problem.stages, dtype=np.int64)
+        names = np.array(streams_of(problem), dtype=np.int64)
+        first = names[:, 0]
+        owner: IntArray = costs.owner[:, first].T.ravel()
+        into_f: FloatArray = costs.into_f[:, first].T.ravel()
+        into_b: FloatArray = costs.into_b[:, first].T.ravel()
+        f, b, w, m_b, m_w = (
+            np.tile(of, len(names)) for of in (*costs.durations[:3], costs.m_b, costs.m_w)
+        )
+        depth, times = np.tile(np.arange(problem.stages), len(names)), f + b + w
+        rows = [np.flatnonzero(owner == rank) for rank in range(problem.ranks)]
+        rows = [row[np.argsort(depth[row], kind="stable")] for row in rows]
+        level = np.zeros(len(f), dtype=np.int64)
         for row in rows:
-            level[list(row)] = np.arange(len(row))
-        times = costs.durations[:3].sum(axis=0)
-        f, b, w = costs.durations[:3].copy()
-        there, back = f + costs.into_f[:, 0], b + costs.into_b[:, 0]
-        ways = f[:-1] + b[1:] + costs.into_f[1:, 0] + costs.into_b[:-1, 0]
-        stay = f + back + np.append((there + back)[::-1].cumsum()[::-1][1:], 0.0)
-        held = np.bincount(costs.owner[:, 0], costs.m_b * stay, problem.ranks)
-        busy = np.bincount(costs.owner[:, 0], times, problem.ranks).max()
+            level[row] = np.arange(len(row))
+        ways = f[:-1] + b[1:] + into_f[1:] + into_b[:-1]
+        passed = (f + b + into_f + into_b).reshape(len(names), -1)
+        stay = passed[:, ::-1].cumsum(axis=1)[:, ::-1].ravel() - into_f
+        held = np.bincount(owner, m_b * stay, problem.ranks)
+        busy = np.bincount(owner, times, problem.ranks)
         with np.errstate(invalid="ignore"):
-            crowded = bool((held > CROWDED * busy * costs.limit).any())
-        delays = costs.into_f[:, 0].copy(), costs.into_b[:, 0].copy()
-        tables = f, b, w, costs.m_b, costs.m_w, *delays
+            crowded = bool((held > CROWDED * busy.max() * costs.limit).any())
+        tables = f, b, w, m_b, m_w, into_f, into_b
         if unlike:
             f, b, w = each.durations[:3].copy()
             tables = f, b, w, each.m_b, each.m_w, each.into_f, each.into_b
         return cls(
             *tables,
-            costs.owner[:, 0].copy(),
+            owner,
             level,
-            np.array([stage for row in rows for stage in row], dtype=np.int64),
+            np.concatenate(rows).astype(np.int64),
             np.cumsum([0, *map(len, rows)]).astype(np.int64),
             costs.limit * (1 + ROUNDING),
-            problem.microbatches * np.array([float(times[list(row)].sum()) for row in rows]),
+            names.shape[1] * np.array([float(times[row].sum()) for row in rows]),
             float(np.median(ways)) if crowded and len(ways) else 0.0,
+            names,
         )
 
 
@@ -108,8 +122,9 @@ class ListParameters(NamedTuple):
     microbatches may be between F and B. ``reserve``: (S,), the memory that an F leaves. ``defer``:
     (P,), how many W's may wait while something else can run. ``fill``: (P,), a W runs where the
     next arrival is at least ``fill`` x T_W away. ``patience``: (S,), a rank waits for an op with a
-    lesser key that comes within it. ``gap``: (M,), the least time from the start of the F before to
-    this one's, on stage 0. ``entry``: (M,), the microbatches in the order in which they enter.
+    lesser key that comes within it. ``gap``: (streams, M), the least time from the start of the F
+    before to this one's, on a first stage. ``entry``: (M,), the order in which they enter, by place
+    in ``names``.
     """
 
     key: FloatArray
@@ -126,10 +141,7 @@ class ListParameters(NamedTuple):
 
 
 def list_parameters(
-    stages: Stages,
-    microbatches: int,
-    rng: np.random.Generator,
-    entries: Sequence[IntArray] = (),
+    stages: Stages, rng: np.random.Generator, entries: Sequence[IntArray] = ()
 ) -> Iterator[ListParameters]:
     """Random parameters, without end: which kinds go first, how W's fill gaps, the space of F's.
 
@@ -138,6 +150,7 @@ def list_parameters(
     spaces F's by whole meetings, about as many as it takes for the work.
     """
     number, ranks = len(stages.f), len(stages.limit)
+    streams, microbatches = stages.names.shape
     turns = cycle(entries or (np.arange(microbatches),))
     levels = int(stages.level.max()) + 1
     higher = np.empty(number)  # M_B of the higher stages of the same rank
@@ -156,7 +169,7 @@ def list_parameters(
                 np.full(ranks, ANY),
                 np.full(ranks, rng.uniform(0.3, 1.1)),
                 np.asarray(rng.uniform(0.0, 0.4) * stages.f, dtype=np.float64),
-                np.full(microbatches, stages.meeting * meetings),
+                np.full(streams * microbatches, stages.meeting * meetings),
                 next(turns).copy(),
             )
         scale = float(rng.choice((0.0, 0.5, 2.0, STRICT)))
@@ -172,7 +185,7 @@ def list_parameters(
             np.full(ranks, ANY),
             np.full(ranks, rng.uniform(0.3, 1.0)),
             np.asarray(float(rng.choice((0.0, 0.2, 0.5))) * stages.f, dtype=np.float64),
-            gap,
+            np.tile(gap, streams),
             next(turns).copy(),
         )
 
@@ -193,14 +206,15 @@ def list_schedule(  # noqa: PLR0917
     f, b, w, m_b, m_w, into_f, into_b, owner, _, own, offsets, limit = stages[:12]
     keys, ahead, reserve, defer, fill, patiences, gap, entry = parameters
     number, microbatches = ends.shape[1:]
-    ranks = len(limit)
+    ranks, names = len(limit), stages.names
+    depth = number // len(names)
     ends[:] = np.inf
     clock = np.full(ranks, np.inf)  # when a rank decides next; infinite: asleep
     free, first, held = np.zeros(ranks), np.full(ranks, -1.0), np.zeros(ranks)
     done = np.zeros((3, number), dtype=np.int64)
     at = 3 * microbatches * offsets[:-1]
-    clock[owner[0]] = 0.0
-    entered = -np.inf  # when stage 0 started its last F
+    clock[owner[::depth]] = 0.0
+    entered = np.full(len(names), -np.inf)  # when a first stage started its last F
     left = 3 * number * microbatches
     while left > 0:
         r = 0
@@ -218,7 +232,9 @@ def list_schedule(  # noqa: PLR0917
             clock[r] = comes
             continue
         j = entry[done[kind, s]]
-        order[at[r]] = j << MICROBATCH_SHIFT | s << STAGE_SHIFT | kind
+        stream = int(s >= depth)
+        stage = s - stream * depth
+        order[at[r]] = names[stream, j] << MICROBATCH_SHIFT | stage << STAGE_SHIFT | kind
         at[r] += 1
         done[kind, s] += 1
         if first[r] < 0.0:
@@ -228,15 +244,15 @@ def list_schedule(  # noqa: PLR0917
             free[r] = now + of_pair(f, s, j)
             ends[_F, s, j] = free[r]
             held[r] += of_pair(m_b, s, j)
-            if s == 0:
-                entered = now
-            if s + 1 < number:
+            if stage == 0:
+                entered[stream] = now
+            if stage + 1 < depth:
                 wakes, arrival = owner[s + 1], free[r] + of_pair(into_f, s + 1, j)
         elif kind == _B:
             free[r] = now + of_pair(b, s, j)
             ends[_B, s, j] = free[r]
             held[r] += of_pair(m_w, s, j) - of_pair(m_b, s, j)
-            if s > 0:
+            if stage > 0:
                 wakes, arrival = owner[s - 1], free[r] + of_pair(into_b, s - 1, j)
         else:
             free[r] = now + of_pair(w, s, j)
@@ -273,12 +289,13 @@ def _choose(  # noqa: PLR0917
     r: int,
     now: float,
     held: float,
-    entered: float,
+    entered: FloatArray,
     done: IntArray,
     ends: FloatArray,
 ) -> tuple[int, int, float]:
     """The kind and stage that rank r runs now; with kind -1 none before the time that is third."""
     number, microbatches = ends.shape[1:]
+    depth = number // len(entered)
     best, best_kind, best_stage = np.inf, -1, -1
     soon, comes = np.inf, np.inf  # the least key of those worth a wait; the next arrival
     weight, weight_key, waiting, full = -1, np.inf, 0, False
@@ -291,14 +308,16 @@ def _choose(  # noqa: PLR0917
                     continue
                 place, j = jb, entry[jb]
                 came = ends[_F, s, j]
-                if s < number - 1:
+                if s not in (depth - 1, number - 1):
                     came = ends[_B, s + 1, j] + of_pair(into_b, s, j)
             else:
                 if jf == microbatches or jf - jb >= ahead[s]:
                     continue
                 place, j = jf, entry[jf]
-                came = max(0.0, entered + gap[place])
-                if s > 0:
+                if s in (0, depth):
+                    stream = int(s >= depth)
+                    came = max(0.0, entered[stream] + gap[stream * microbatches + place])
+                else:
                     came = ends[_F, s - 1, j] + of_pair(into_f, s, j)
                 if held + of_pair(m_b, s, j) > limit[r] - reserve[s]:
                     full = full or came <= now
@@ -310,7 +329,8 @@ def _choose(  # noqa: PLR0917
                 continue
             comes = min(comes, came)
             # the first of all passes without any wait
-            patience = patiences[s] if place > 0 or s == 0 else of_pair(f, s, j) * (1 - ROUNDING)
+            waits = place > 0 or s in (0, depth)
+            patience = patiences[s] if waits else of_pair(f, s, j) * (1 - ROUNDING)
             if came <= now + patience:
                 soon = min(soon, key)
         if jw < jb:
@@ -381,7 +401,7 @@ def _change_one(stages: Stages, parameters: ListParameters, state: npt.NDArray[n
     order of entry."""
     if _moves_entry(stages.m_b, parameters.entry, state):
         return
-    number, ranks, microbatches = len(stages.f), len(stages.limit), len(parameters.gap)
+    number, ranks, microbatches = len(stages.f), len(stages.limit), stages.names.shape[1]
     chance, r = random(state), int(random(state) * ranks)
     more = 1 if random(state) < 0.5 else -1
     if chance < 0.1:
@@ -422,8 +442,8 @@ def _change_one(stages: Stages, parameters: ListParameters, state: npt.NDArray[n
 
 @kernel
 def _moves_entry(table: FloatArray, entry: IntArray, state: npt.NDArray[np.uint64]) -> bool:
-    """Half of the moves take one of unlike microbatches to another place: it exchanges with the one
-    there, or all between make room."""
+    """Half of the moves give one of unlike microbatches another place: it exchanges places with the
+    one there, or those between make room."""
     if table.ndim == 1 or random(state) < 0.5:
         return False
     last = len(entry) - 1

@@ -69,9 +69,7 @@ def _listed(problem: Problem, seed: int, spent: StoppingCriterion) -> QuickSched
     size = 3 * problem.stages * problem.microbatches
     order, spans = np.empty(size, dtype=np.int64), np.empty(problem.ranks)
     ends = np.empty((2, problem.stages, problem.microbatches))
-    drawn = islice(
-        list_parameters(stages, problem.microbatches, np.random.default_rng(seed)), DRAWN
-    )
+    drawn = islice(list_parameters(stages, np.random.default_rng(seed)), DRAWN)
     makespan = problem.objective is Objective.MAKESPAN
     for parameters in drawn:
         cost = list_schedule(stages, parameters, makespan, order, ends, spans)

@@ -173,17 +173,17 @@ class ListTuner:
         self._stages, self._rng = Stages.of(problem), rng
         self._makespan = problem.objective is Objective.MAKESPAN
         entries = tuple(entry_orders(problem)) if problem.profile.unlike else ()
-        mean = Stages.of(typical(problem))
-        self._settings = list_parameters(mean, problem.microbatches, rng, entries)
+        self._settings = list_parameters(Stages.of(typical(problem)), rng, entries)
         self._pool: list[tuple[float, ListParameters]] = []
         self._state = seeded(rng)
-        self._unit = float(self._stages.work.max()) / problem.microbatches
-        size = 3 * problem.stages * problem.microbatches
+        each, stages = self._stages.names.shape[1], len(self._stages.f)
+        self._unit = float(self._stages.work.max()) / each
+        size = 3 * stages * each
         self._order, self._found = np.empty((2, size), dtype=np.int64)
-        self._ends = np.empty((2, problem.stages, problem.microbatches))
+        self._ends = np.empty((2, stages, each))
         self._spans = np.empty(problem.ranks)
-        self._offsets = 3 * problem.microbatches * self._stages.offsets
-        self._move = LIST_OP * size * max(1, problem.stages // problem.ranks)
+        self._offsets = 3 * each * self._stages.offsets
+        self._move = LIST_OP * size * max(1, stages // problem.ranks)
         self._moves = max(10, ops // self._move)
 
     @property

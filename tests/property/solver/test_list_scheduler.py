@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.gaps.instances import problem_of as gap_problem
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.placement import Placement
@@ -37,7 +38,7 @@ def test_orders_are_valid_and_cost_what_the_kernel_says(
     stages, rng = Stages.of(problem), np.random.default_rng(seed)
     order = np.empty(3 * 5 * len(owners), dtype=np.int64)
     ends, spans = np.empty((2, len(owners), 5)), np.empty(problem.ranks)
-    for parameters in islice(list_parameters(stages, 5, rng), 5):
+    for parameters in islice(list_parameters(stages, rng), 5):
         makespan = problem.objective is Objective.MAKESPAN
         cost = list_schedule(stages, parameters, makespan, order, ends, spans)
         if np.isfinite(cost):
@@ -46,6 +47,26 @@ def test_orders_are_valid_and_cost_what_the_kernel_says(
             assert schedule.timing is not None
             assert verify_schedule(dump_schedule(schedule)) == []
             assert schedule.timing.cost(problem.objective) <= cost * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_two_copies_are_scheduled(number: int) -> None:
+    problem = gap_problem("two copies", number, 17)
+    stages, rng = Stages.of(problem), np.random.default_rng(0)
+    assert stages.names.shape == (2, problem.microbatches // 2)
+    order = np.empty(3 * problem.stages * problem.microbatches, dtype=np.int64)
+    ends = np.empty((2, 2 * problem.stages, problem.microbatches // 2))
+    spans, found = np.empty(problem.ranks), 0
+    for parameters in islice(list_parameters(stages, rng), 20):
+        cost = list_schedule(stages, parameters, False, order, ends, spans)
+        if np.isfinite(cost):
+            found += 1
+            rows = np.split(order, 3 * (problem.microbatches // 2) * stages.offsets[1:-1])
+            schedule = timed(Schedule(problem, tuple(rows)))
+            assert schedule.timing is not None
+            assert verify_schedule(dump_schedule(schedule)) == []
+            assert schedule.timing.cost(problem.objective) <= cost * (1 + 1e-9)
+    assert found > 0
 
 
 def folded(limit: float) -> Problem:
@@ -69,7 +90,7 @@ def test_annealing_its_numbers_never_loses_the_best() -> None:
     ends, spans = np.empty((2, 8, 16)), np.empty(4)
     parameters = next(
         parameters
-        for parameters in list_parameters(stages, 16, rng)
+        for parameters in list_parameters(stages, rng)
         if np.isfinite(list_schedule(stages, parameters, False, order, ends, spans))
     )
     first = list_schedule(stages, parameters, False, order, ends, spans)

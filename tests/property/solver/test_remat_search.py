@@ -327,6 +327,24 @@ def test_places_in_memory_are_paid_for_by_copies() -> None:
     assert found.timing.period >= relaxed.value
 
 
+def test_ways_beyond_all_numbers_leave_the_bound_of_the_others(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """SCIP told the terminal of coefficients that are infinite, and proved nothing."""
+
+    def bound(t_r: float | None) -> float:
+        stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5, t_r=t_r, m_r=None if t_r is None else 0.25)
+        profile = Profile((replace(stage, m_o=0.25),) * 3, 3, host_link=Link(0.1, 1e-9))
+        problem = Problem(profile, 4, Placement.linear(3), (1.5,) * 3)
+        relaxed = remat_relaxation(problem, 60.0, Budget())
+        assert relaxed is not None
+        return relaxed.value
+
+    assert bound(1e80) == pytest.approx(bound(None), rel=1e-6)
+    assert bound(1e80) > bound(0.01) * 1.01
+    assert capfd.readouterr() == ("", "")
+
+
 def test_what_the_profile_cannot_is_refused() -> None:
     problem = plain(posed(PROFILE, 30.0))
     with pytest.raises(InvalidScheduleError, match="t_r"):

@@ -29,7 +29,7 @@ def test_times_are_the_simulators_and_memory_is_kept(seed: int) -> None:
     limit = 6.0 * number / ranks + float(rng.uniform(0, 12))
     problem = Problem(profile, microbatches, placement, (limit,) * ranks)
     tables, entries = Stages.of(problem), list(entry_orders(problem))
-    drawn = list_parameters(Stages.of(typical(problem)), microbatches, rng, entries)
+    drawn = list_parameters(Stages.of(typical(problem)), rng, entries)
     order = np.empty(3 * number * microbatches, dtype=np.int64)
     ends, spans = np.empty((2, number, microbatches)), np.empty(ranks)
     complete = 0

@@ -25,7 +25,9 @@ def test_figures_by_kind() -> None:
     assert list(misses(cells)) == ["v: worst 6.00% is above 5%"]
 
 
-@pytest.mark.parametrize("given", [["--kinds", "w"], ["--numbers", "10"], ["--seconds", "x"]])
+@pytest.mark.parametrize(
+    "given", [["--kinds", "w"], ["--numbers", "10"], ["--seconds", "x"], ["--work", "x"]]
+)
 def test_wrong_arguments_are_one_line(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(given)

@@ -21,8 +21,10 @@ from pipeloom.ir.formats import (
     write_json,
     write_text,
 )
+from pipeloom.ir.model.ops import Op
 from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
 from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.report.summaries import facts
 from pipeloom.solver.families import build_family
 
 STAGE = {"t_f": 1, "t_b": 2, "t_w": 0.5, "m_b": 1, "m_w": 0.5}
@@ -258,3 +260,17 @@ def test_the_verifier_reads_links_without_latency_alike(family: str) -> None:
     document = dump_schedule(build_family(family, parse_profile(given, "p.json"), 4))
     document["profile"] = given
     assert verify_schedule(document) == []
+
+
+def test_schedules_are_written_without_an_object_an_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million pairs have three million ops, an object of each of which took most of the time."""
+    schedule = build_family("zb-h1", Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 2), 3)
+    expected = [str(op) for op in schedule.ops(0)]
+
+    def made(_: int) -> Op:
+        raise AssertionError
+
+    monkeypatch.setattr(Op, "unpack", made)
+    written = dump_schedule(schedule)["order"][0]
+    assert [f"{op['stage']}{op['op']}{op['microbatch']}" for op in written] == expected
+    assert "peak memory" in facts(schedule)

@@ -81,7 +81,7 @@ def test_what_waits_after_the_search_for_schedules_is_evaluated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of the first rounds none is for evaluation."""
-    monkeypatch.setattr(choose, "ROUNDS", (0.0, 1.0))
+    monkeypatch.setattr(choose, "ROUNDS", ((0.0, 0.5), (1.0, 1.0)))
     space = Space.of("llama-3-8b", preset("H100"), RUN | {"schedule": "1f1b"})
     found = SpaceSearch(space, LONG).choose()
     assert not found.stopped

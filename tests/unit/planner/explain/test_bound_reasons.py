@@ -7,6 +7,7 @@ import re
 import pytest
 
 from benchmarks.frontier.unequal import KINDS, unequal
+from benchmarks.gaps.instances import problem_of as gap_problem
 from benchmarks.table5.rows import load_rows
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.ops import Op, OpKind
@@ -55,6 +56,20 @@ def test_the_rank_that_all_microbatches_pass_is_why() -> None:
     far, near = (float(x) for x in re.findall(r"([\d.]+) ms", " ".join(reason.words)))
     assert far + near == pytest.approx(reason.value, abs=0.1)
     assert "rank 7 takes at least" in reason.words[0]
+
+
+def test_a_small_milp_names_the_rank_and_what_memory_gives() -> None:
+    problem = gap_problem("two copies", 0, 17)
+    report = Report(problem.objective, "search", lower_bound=330.0, bound_name="rank-moments")
+    reason = why(schedule(problem, report))
+    assert (reason.name, reason.value) == ("rank-moments", 330.0)
+    assert reason.rank is not None
+    assert f"rank {reason.rank} computes for 314.23 ms" in reason.words[0]
+    assert "one M_B more on each rank the same argument gives" in reason.words[1]
+    levels = gap_problem("remat", 3, 17)
+    report = Report(levels.objective, "search", lower_bound=600.0, bound_name="remat-relaxation")
+    reason = why(timed(Schedule(levels, one_at_a_time(levels), report=report)))
+    assert (reason.name, reason.value) == ("remat-relaxation", 600.0)
 
 
 def test_the_busiest_rank_is_why_where_memory_is_ample() -> None:

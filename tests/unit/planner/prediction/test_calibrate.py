@@ -109,6 +109,11 @@ def test_wrong_input(runs: list[dict[str, Any]], line: str) -> None:
     assert error.value.errors[0].startswith(line)
 
 
+def test_a_file_without_runs_is_one_line() -> None:
+    with pytest.raises(InputError, match=r"expected a list of measured runs$"):
+        pipeloom.calibrate({"measured": RUNS})
+
+
 @pytest.mark.parametrize("key", ["runz", "Runs"])
 def test_runs_by_another_name_are_missing(key: str) -> None:
     with pytest.raises(InputError, match=f"runs: missing; .*did you mean it by {key}"):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from socket import create_server
 from time import monotonic, sleep
@@ -17,7 +18,13 @@ import pytest
 from pipeloom.ir.errors import InputError
 from pipeloom.planner.solving import workers
 from pipeloom.planner.solving.progress import Event, Finished, Note
-from pipeloom.planner.solving.workers import LostWorkersError, Workers, in_order, stop_asked
+from pipeloom.planner.solving.workers import (
+    KeptWorkers,
+    LostWorkersError,
+    Workers,
+    in_order,
+    stop_asked,
+)
 from pipeloom.solver.core.options import THREADS, cores
 from tests.support.command_line import ENVIRONMENT
 
@@ -103,6 +110,21 @@ def test_who_leaves_takes_the_processes_along() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         first_then_interrupted()
+    assert nobody_is_left()
+
+
+def of_process(_: int) -> int:
+    return os.getpid()
+
+
+def test_kept_workers_stay_from_run_to_run_until_one_is_lost(tmp_path: Path) -> None:
+    with closing(KeptWorkers(2)) as kept:
+        first = {pid for _, pid in kept.run(of_process, range(8))}
+        again = {pid for _, pid in kept.run(of_process, range(8))}
+        assert len(first | again) <= 2
+        lost = dict(kept.run(killed_once, [(number, tmp_path / "mark") for number in TASKS]))
+        assert lost == {0: 0, 1: 1, 2: 4, 3: 9}
+        assert (first | again).isdisjoint(pid for _, pid in kept.run(of_process, TASKS))
     assert nobody_is_left()
 
 

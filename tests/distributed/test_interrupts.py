@@ -1,0 +1,142 @@
+"""run ends in a line and leaves nothing, whenever it is interrupted, and however its ranks were
+started."""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import ENVIRONMENT
+from tests.support.interrupted import Started
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+MODEL = ["--model", "examples.gpt:small", "-q"]
+INTERRUPTED = "pipeloom: interrupted"
+
+
+def pipeloom(*words: object) -> None:
+    command = [sys.executable, "-m", "pipeloom", *map(str, words)]
+    subprocess.run(command, check=True, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """For two ranks, by their microbatches."""
+    folder = tmp_path_factory.mktemp("programs")
+    stage = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5}
+    document = {"format": "pipeloom.profile", "version": 1, "stages": [stage] * 2, "ranks": 2}
+    (folder / "p.json").write_text(json.dumps(document | {"t_comm": 0.0}))
+    made = {}
+    for count in (2, 4):
+        made[count] = folder / f"program{count}.json"
+        pipeloom("build", "1f1b", folder / "p.json", "-m", count, "-o", folder / "s.json")
+        pipeloom("compile", folder / "s.json", "-o", made[count])
+    return made
+
+
+# how many processes it has started when it is told to end: the fork server, then the ranks
+@pytest.mark.parametrize(
+    ("processes", "number"),
+    [
+        (2, signal.SIGTERM),
+        *(
+            pytest.param(count, number, marks=pytest.mark.slow)
+            for count in (2, 3, 4, 5)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        ),
+    ],
+)
+def test_a_run_that_is_told_to_end_while_it_starts(
+    programs: dict[int, Path], tmp_path: Path, processes: int, number: signal.Signals
+) -> None:
+    run = Started(["run", programs[4], *MODEL, "--steps", 100_000], tmp_path / "own")
+    run.until(lambda found: len(found) >= processes)
+    code, line, left = run.ended(number)
+    assert (code, left) == (130, [])
+    assert line.startswith(INTERRUPTED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [20])
+def test_thread_ranks_never_abort_on_an_interrupt(
+    programs: dict[int, Path], tmp_path: Path, times: int
+) -> None:
+    words = ["run", programs[4], *MODEL, "--local", "--steps", 100_000, "--every", 1]
+    for number in range(times):
+        saved = tmp_path / f"saved{number}"
+        run = Started([*words, "--save", saved], tmp_path / f"own{number}")
+        run.until(lambda _, first=saved / "step-000001": first.exists())  # type: ignore[misc]
+        time.sleep(random.uniform(0.0, 0.5))
+        code, line, left = run.ended(signal.SIGINT)
+        assert line.startswith(f"{INTERRUPTED} after step ")
+        assert (code, left) == (130, [])
+
+
+def ended(runs: Sequence[Started]) -> list[tuple[int, str, list[str]]]:
+    return [run.ended() for run in runs]
+
+
+def test_processes_with_programs_of_different_sizes_end_in_a_line_each(
+    programs: dict[int, Path], tmp_path: Path
+) -> None:
+    """One of them ended with C++'s ``terminate called without an active exception``, -6."""
+    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    runs = [
+        Started(
+            ["run", programs[count], *MODEL, "--timeout", 60],
+            tmp_path / str(rank),
+            **torchrun,
+            RANK=str(rank),
+            LOCAL_RANK=str(rank),
+            GLOO_SOCKET_IFNAME="lo",
+        )
+        for rank, count in enumerate(programs)
+    ]
+    for code, line, left in ended(runs):
+        assert (code, left) == (2, [])
+        assert "program: expected one on all ranks, got " in line
+
+
+@pytest.mark.slow
+def test_a_rank_beyond_the_world_is_told_so_and_missed_by_the_others(
+    programs: dict[int, Path], tmp_path: Path
+) -> None:
+    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    runs = [
+        Started(
+            ["run", programs[4], *MODEL, "--timeout", 3],
+            tmp_path / str(rank),
+            **torchrun,
+            RANK=str(rank),
+            LOCAL_RANK="0",
+        )
+        for rank in (0, 2)
+    ]
+    assert ended(runs) == [
+        (1, "pipeloom: rank 1: not there where all ranks start, waited at most 3 s", []),
+        (2, "pipeloom: RANK: expected a whole number from 0 to 1, got '2'", []),
+    ]
+
+
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return str(free.getsockname()[1])
+
+
+@pytest.mark.slow
+def test_too_few_open_files_are_one_line(programs: dict[int, Path], tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    run = Started(["run", programs[4], *MODEL], tmp_path / "own")
+    resource.prlimit(run.process.pid, resource.RLIMIT_NOFILE, (60, before[1]))
+    line = "ulimit -n: expected at least 64 open files for 2 ranks, got 60"
+    assert run.ended() == (2, f"pipeloom: {programs[4]}: {line}", [])
