@@ -75,7 +75,7 @@ def _written(stream: io.TextIOWrapper) -> str:
 
 @contextmanager
 def beneath() -> Iterator[BinaryIO]:
-    """Keeps what C libraries write to descriptors 1 and 2 meanwhile, past Python's streams."""
+    """Yields what C libraries write to descriptors 1 and 2 meanwhile, past Python's streams."""
     kept = os.dup(1), os.dup(2)
     with tempfile.TemporaryFile() as file:
         for descriptor in (1, 2):
