@@ -114,7 +114,7 @@ def why(schedule: Schedule) -> BoundReason:
         cost = objective_cost(schedule)
         found = RELAXED[name](problem, cost, Budget(RELAXING))
         if found is not None:
-            return BoundReason(name, value, found.rank, found.explained())
+            return _reason(problem, replace(found, name=name, value=value))
     if name not in SEARCHED or value <= reason.value:
         return replace(reason, value=min(reason.value, value))
     words = (
@@ -129,6 +129,10 @@ def _simplest(problem: Problem) -> BoundReason:
     found = list(lower_bounds(problem))
     best = max(bound.value for bound in found)
     first = next(bound for bound in found if bound.value >= best * (1 - ROUNDING))
+    return _reason(problem, replace(first, value=best))
+
+
+def _reason(problem: Problem, bound: Bound) -> BoundReason:
     if overlap_saves(problem):  # the numbers would be those of ops that run alone
-        return BoundReason(first.name, best, None, (first.words, PAIRED))
-    return BoundReason(first.name, best, first.rank, first.explained())
+        return BoundReason(bound.name, bound.value, None, (bound.words, PAIRED))
+    return BoundReason(bound.name, bound.value, bound.rank, bound.explained())

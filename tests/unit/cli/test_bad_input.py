@@ -568,7 +568,7 @@ SCHEDULES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "more microbatches than memory": (
         {"microbatches": 10**12},
-        "microbatches: expected a whole number >= 1 and <= 2500000, got 1000000000000",
+        "microbatches: expected a whole number >= 1 and <= 500000, got 1000000000000",
     ),
     "an unknown way of passing": (
         {"passing": "notes"},

@@ -184,7 +184,7 @@ def test_microbatches_have_an_upper_limit(pipeloom: Command, layers: Write) -> N
     path = layers(ranks=300, layers=[LAYER | {"name": "{}", "repeat": 500}])
     done = pipeloom("optimize", path, "-m", 90_000, *SHORT)
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "-m/--microbatches: expected at most 16666 for 300 stages, got 90000" in done.err
+    assert "-m/--microbatches: expected at most 3333 for 300 stages, got 90000" in done.err
 
 
 def test_an_answer_is_kept_in_a_cache(pipeloom: Command, layers: Write, tmp_path: Path) -> None:

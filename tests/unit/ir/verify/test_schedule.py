@@ -315,7 +315,7 @@ def test_what_is_no_document_at_all_is_wrong_input(document: Any) -> None:
 
 def test_many_missing_ops_are_named_up_to_a_point() -> None:
     document = written_by_hand()
-    document["microbatches"] = 2 * 10**6
+    document["microbatches"] = 4 * 10**5
     assert 50 <= len(verify_schedule(document)) < 100
 
 
