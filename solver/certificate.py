@@ -98,6 +98,8 @@ def _by_moments(
         if stop():  # what the relaxation refutes takes no time
             nodes = Refutation(instance, value).nodes() if 0 < value < known else None
             return Certified(value, {"kind": kind, "nodes": nodes}) if nodes else None
+        if value <= 0:
+            return None
     return None
 
 

@@ -129,6 +129,8 @@ def robust_answer(
 
 def check_robust(problem: Problem, variation: Variation, where: str) -> None:
     """Raises InputError where the problem has what robust search does not plan."""
+    if variation.measured is not None:  # whose means are not the profile's, as the bound expects
+        raise InputError(f"spread: expected a number from 0 to 1, got {variation.where!r}")
     if variation.own and all(stage.spread is None for stage in problem.profile.stages):
         raise InputError(f"robust: expected spread in {where}, or --spread X beside it")
     if bool((recomputable(problem) | offloadable(problem)).any()):

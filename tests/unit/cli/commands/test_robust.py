@@ -6,16 +6,22 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pipeloom.ir.cost.spread import LogNormal, sample_steps
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_profile, dump_schedule
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.planner.analyze import analyze
 from pipeloom.planner.build import build
+from pipeloom.planner.measured.ratios import MeasuredRatios
 from pipeloom.planner.optimize import optimize
 from pipeloom.planner.robustness.late_steps import LateStep
+from pipeloom.planner.robustness.robust import check_robust
+from pipeloom.planner.robustness.variation import Variation
 from tests.support.command_line import Command
 
 PROFILE = Profile((StageProfile(2.0, 3.0, 1.5, spread=0.1),) * 4, 4, t_comm=0.1)
@@ -158,3 +164,10 @@ def test_what_robust_is_not_for_is_one_line(
     assert found.code == 2
     (fault,) = found.err.splitlines()
     assert REFUSED[line] in fault
+
+
+def test_no_mean_of_measured_times_is_bounded_by_the_profile_s() -> None:
+    """Times of a trace may be shorter than the profile's, and so may the mean of their steps."""
+    measured = MeasuredRatios(np.ones((1, 4, 4, 4)), (False,) * 4)
+    with pytest.raises(InputError, match="spread: expected a number from 0 to 1, got 'trace'"):
+        check_robust(Problem.linear(PROFILE, 4), Variation(measured=measured, where="trace"), "P")

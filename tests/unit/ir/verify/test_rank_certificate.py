@@ -12,6 +12,9 @@ from benchmarks.gaps.instances import problem_of as gap_problem
 from benchmarks.small_exact.instances import problem_of
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.formats import dump_schedule
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.certificate import verify_certificate
 from pipeloom.ir.verify.certificate_rows import NotProvenError
@@ -115,3 +118,17 @@ def test_transfers_and_unlike_microbatches_are_refused() -> None:
     document["passing"] = "weights"
     with pytest.raises(NotProvenError, match="rank-moments: expected weights that stay"):
         RankFacts.of(read_facts(document, "schedule"))
+
+
+def test_where_no_tree_is_found_there_is_a_weaker_certificate() -> None:
+    """The linear program of the tree fails where times are next to nothing."""
+    stages = (
+        StageProfile(0.2, 1e-9, 0.0, 0.8546662932771072, 0.8546662932771072),
+        StageProfile(1e-9, 1.0, 1e-9, 0.4947988911473179, 0.24739944557365895),
+    )
+    delays = ((0.0, 1.1526635744005382), (4.859948114738296, 0.0))
+    limits = (math.inf, 1.1867564385500824)
+    profile = Profile(stages, 2, t_comm=delays)
+    problem = Problem(profile, 2, Placement.bidirectional(2), limits, Objective.MAKESPAN)
+    found = certificate(optimize(problem, work_limit=0.3))
+    assert found["argument"]["kind"] == "work"
