@@ -22,8 +22,8 @@ Step: TypeAlias = tuple[Program, list[list[int]], list[int]]
 
 def trained(steps: Sequence[Step], wrong: Program) -> dict[str, Any]:
     """How far the worst parameter is from one process's; how many connections and buffers there
-    were; what is told of a program with stages on other ranks, of what is none, and of one that other
-    ranks are not given."""
+    were; what is told of a program with stages on other ranks, of what is none, and of one that
+    other ranks are not given. Of the last program all ranks but the first have a copy."""
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     count = steps[0][0].schedule.problem.stages
@@ -36,9 +36,9 @@ def trained(steps: Sequence[Step], wrong: Program) -> dict[str, Any]:
         varying_shapes=True,
     )
     transports, losses = set(), list[float]()
-    for at, (program, rows, lengths) in enumerate(steps):
-        if at == len(steps) - 1 and pipeline.rank == 0:
-            program = steps[at - 1][0]  # of which the others have a copy, as of what is sent again
+    if pipeline.rank == 0:
+        steps = [*steps[:-1], (steps[-2][0], *steps[-1][1:])]
+    for program, rows, lengths in steps:
         found: list[Tensor] = []
         parts = [joined([sequence_of(i, lengths[i]) for i in row]) for row in rows]
         tokens, sequence, targets = ([part[k] for part in parts] for k in range(3))
