@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
+
+from pipeloom.ir.errors import InputError
 
 from ..arguments import (
     add_instance,
@@ -108,6 +111,7 @@ def run(args: argparse.Namespace) -> int:
     faults = typed(*NAMES, "output", cache=cache, microbatches=MICROBATCHES)
     with watched(args.quiet) as display, faults, interruptible() as interrupt:
         check_folder(args.output, "packing.json")
+        _check_apart(args)
         found = pack(
             args.lengths,
             read_profile(args, display),
@@ -122,3 +126,11 @@ def run(args: argparse.Namespace) -> int:
     words = f"{found}\nwritten to {args.output}" if args.output else str(found)
     answer(args, found.to_dict() | {"output": args.output}, words)
     return 0
+
+
+def _check_apart(args: argparse.Namespace) -> None:
+    """Raises InputError where the profile that is read would be written over."""
+    read, written = Path(args.profile), Path(args.output or ".") / "profile.json"
+    known = args.output is not None and read.exists() and written.exists()
+    if known and written.samefile(read):
+        raise InputError(f"--output: expected a folder without --profile's file, got {written}")

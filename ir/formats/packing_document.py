@@ -48,7 +48,7 @@ def _shares(value: Any) -> float | list[float] | None:
     return found if isinstance(value, list) else None if value is None else found[0]
 
 
-_SHARES = TypeAdapter(list[Annotated[float, Field(ge=0, le=1)]])
+_SHARES = TypeAdapter(list[Annotated[float, Field(strict=True, ge=0, le=1)]])
 Lengths = Annotated[list[Length], Field(max_length=MOST_SEQUENCES), AfterValidator(_some)]
 Shares = Annotated[float | list[float] | None, PlainValidator(_shares)]
 Found = TypeVar("Found", bound=Document)

@@ -35,7 +35,7 @@ from ..stages.streamed_weights import StreamedStages
 from ..tensors.microbatches import Batch
 from ..tensors.receive_buffers import ReceiveBuffers
 from ..transport import GroupTransport, ReplicaFaults, ending_together, made_together
-from .agreement import CountAgreement
+from .agreement import CountAgreement, gathered
 from .forward_rounds import ForwardRounds
 from .in_place import AskedInPlace, StagesInPlace
 from .layered_source import as_planned
@@ -608,11 +608,13 @@ class Pipeline:
 
     def _by(self, program: Program) -> Pipeline:
         """The pipeline of a step's own program, in place of the last such one's; all ranks call
-        it."""
+        it. What one rank knows and another does not, a copy that was sent to it say, is new."""
         last = self._given
-        for known in (self, last):
-            if known is not None and known.program is program:
-                return known
+        known = [self] if last is None else [self, last]
+        with ending_together(self._transport):
+            at, *others = gathered(self._transport, partial(_place_in, known, program))
+        if at is not None and all(at == other for other in others):
+            return known[at]
         new = self._beside(program, replace(self._context, buffers=self._buffers))
         new._training.builder.follow((last or self)._training.builder)
         if last is not None:
@@ -643,3 +645,10 @@ class Pipeline:
                 f"rank {self.rank}: finish, which all ranks call after the same step, waits "
                 f"for the verdict on it: {type(error).__name__}: {error}"
             ) from error
+
+
+def _place_in(known: Sequence[Pipeline], program: Program) -> int | None:
+    """Which of the pipelines runs the program; None where it is a new one. Raises InputError."""
+    if not isinstance(program, Program):
+        raise InputError(f"program: expected a Program, got {type(program).__name__}")
+    return next((i for i, each in enumerate(known) if each.program is program), None)

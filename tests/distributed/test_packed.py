@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -34,9 +35,14 @@ def steps(microbatches: list[int]) -> list[Step]:
 def test_packed_sequences_with_a_new_program_each_step() -> None:
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 2 * RANKS, RANKS)
     wrong = pipeloom.compile(pipeloom.build("zb-v", profile, 4))
-    found = launch(trained, RANKS, (steps([4, 4, 5, 4]), wrong), timeout=200, message_timeout=60)
+    given = steps([4, 4, 5, 4])
+    given.append((deepcopy(given[-1][0]), *given[-1][1:]))
+    found = launch(trained, RANKS, (given, wrong), timeout=200, message_timeout=60)
     for each in found.values():
         assert each["apart"] <= 1e-12
         assert each["losses"] <= 1e-12
         assert each["transports"] == 1
-        assert each["told"].startswith("program: expected its stages on ranks [[0], [1], [2]]")
+        elsewhere, none, apart = each["told"]
+        assert elsewhere.startswith("program: expected its stages on ranks [[0], [1], [2]]")
+        assert none.endswith("program: expected a Program, got str")
+        assert "program: expected one on all ranks, got" in apart

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -21,7 +22,8 @@ Step: TypeAlias = tuple[Program, list[list[int]], list[int]]
 
 def trained(steps: Sequence[Step], wrong: Program) -> dict[str, Any]:
     """How far the worst parameter is from one process's; how many connections and buffers there
-    were; what a program with stages on other ranks is told."""
+    were; what is told of a program with stages on other ranks, of what is none, and of one that
+    other ranks are not given. Of the last program all ranks but the first have a copy."""
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     count = steps[0][0].schedule.problem.stages
@@ -34,6 +36,8 @@ def trained(steps: Sequence[Step], wrong: Program) -> dict[str, Any]:
         varying_shapes=True,
     )
     transports, losses = set(), list[float]()
+    if pipeline.rank == 0:
+        steps = [*steps[:-1], (steps[-2][0], *steps[-1][1:])]
     for program, rows, lengths in steps:
         found: list[Tensor] = []
         parts = [joined([sequence_of(i, lengths[i]) for i in row]) for row in rows]
@@ -44,11 +48,12 @@ def trained(steps: Sequence[Step], wrong: Program) -> dict[str, Any]:
         transports.add(id(pipeline._ran._transport))
         ran = {op.op.microbatch for op in pipeline.trace()}
         assert ran == set(range(program.schedule.problem.microbatches))
-    told = ""
-    try:
-        pipeline.step(tokens, sequence, target=targets, program=wrong)
-    except InputError as error:
-        told = str(error)
+    others = [wrong, "packed", pipeline.program if pipeline.rank else steps[-1][0]]
+    told = []
+    for other in others:
+        with pytest.raises(InputError) as refused:
+            pipeline.step(tokens, sequence, target=targets, program=other)  # type: ignore[arg-type]
+        told.append(str(refused.value))
     expected, history = one_process(steps, count)
     apart = max(
         difference(p.detach(), expected[f"{s}.{name}"])

@@ -140,6 +140,16 @@ BAD: dict[str, tuple[dict[str, Any], list[str], str]] = {
         "LENGTHS: attention: expected a number from 0 to 1, or a list of them, one a stage, got "
         "1.5",
     ),
+    "a share in words": (
+        {"attention": "0.3"}, [],
+        "LENGTHS: attention: expected a number from 0 to 1, or a list of them, one a stage, got "
+        '"0.3"',
+    ),
+    "true as a share": (
+        {"attention": True}, [],
+        "LENGTHS: attention: expected a number from 0 to 1, or a list of them, one a stage, got "
+        "true",
+    ),
     "shares of other stages": (
         {"attention": [0.1, 0.1, 0.1]}, [],
         "LENGTHS: attention: expected a number, or one a stage (2), got 3 numbers",
@@ -164,6 +174,18 @@ def test_bad_input_is_one_line(case: str, tmp_path: Path, pipeloom: Command) -> 
     assert done.code == 2
     (line,) = done.err.splitlines()
     assert line.startswith(f"pipeloom: {expected.replace('LENGTHS', str(lengths))}")
+
+
+def test_the_profile_that_is_read_is_not_written_over(tmp_path: Path, pipeloom: Command) -> None:
+    lengths, profile = tmp_path / "l.json", tmp_path / "profile.json"
+    lengths.write_text(json.dumps(lengths_document()))
+    profile.write_text(json.dumps(profile_document()))
+    args = ("--profile", str(profile), "-m", "4", "-o", str(tmp_path))
+    done = pipeloom("pack", str(lengths), *args)
+    assert done.code == 2
+    expected = f"--output: expected a folder without --profile's file, got {profile}"
+    assert done.err == f"pipeloom: {expected}\n"
+    assert json.loads(profile.read_text()) == profile_document()
 
 
 def test_a_start_of_another_size_is_refused(tmp_path: Path, pipeloom: Command) -> None:
