@@ -22,6 +22,7 @@ from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Problem
 
 from .construct.linear import Constructor, HeuristicParameters, settings
+from .construct.one_at_a_time import one_at_a_time
 from .construct.warm_start import warm_starts
 from .core.decomposition import streams_of
 from .core.incumbent import Incumbent
@@ -202,7 +203,10 @@ def unrollers(best: Incumbent, rng: np.random.Generator) -> list[Round]:
     """The searches of fewer microbatches, where there are many."""
 
     def search(small: Incumbent) -> Pieces:
-        yield from start(small, int(rng.integers(1 << 31))).pieces(small)
+        further = start(small, int(rng.integers(1 << 31)))
+        if small.order is None:  # none fits, or time was up
+            small.offer(one_at_a_time(small.problem), FALLBACK)
+        yield from further.pieces(small)
 
     return [Unroller(best, fewer, search) for fewer in fewer_microbatches(best.problem)]
 

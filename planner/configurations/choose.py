@@ -14,12 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush, nsmallest
-from itertools import count
+from itertools import count, islice
 from math import inf
 from typing import TypeAlias, TypeVar
 
 from pipeloom.ir.units import counted
 from pipeloom.solver.core.options import SolveOptions
+from pipeloom.solver.core.stopping import FirstOf
 from pipeloom.solver.core.tolerances import CLOSED
 
 from ..models.run import TrainingRun
@@ -33,13 +34,11 @@ _Asked: TypeAlias = tuple[BoundedConfiguration, Evaluated, SolveOptions]
 T = TypeVar("T")
 Queue: TypeAlias = list[tuple[float, int, T]]
 """A heap of bounds, numbers that tell equal ones apart, and what they are of."""
-EXPANDED = 32
-"""Degrees whose configurations are bounded at a time."""
 TOGETHER = 8
 """Configurations that are evaluated at a time."""
 SEARCHED = 4
 """Configurations whose schedules are searched at a time."""
-ROUNDS = ((0.4, 0.8), (0.9, 1.0))
+ROUNDS = ((0.7, 0.9), (0.95, 1.0))
 """Shares of the budget until which configurations are evaluated, and then schedules searched."""
 SHARES = (1 / 64, 1 / 16, 1 / 4)
 """Of the budget, for the first search of a configuration's schedules and for those after it."""
@@ -137,12 +136,7 @@ class SpaceSearch:
 
     def _evaluate(self, share: float) -> None:
         """Until nothing that waits can win, or this share of the time is over."""
-        while not self._over(share):
-            for run in self._next(self._degrees, EXPANDED):
-                self._bound(run)
-            asked = self._next(self._questions, TOGETHER)
-            if not asked and not self._waits(self._degrees):
-                return
+        while asked := [*islice(self._next(share), TOGETHER)]:
             for each in asked:
                 self._budget.work.spend(EVALUATING + simulated_ops(each.configuration))
             self._take_all(evaluate, asked)
@@ -150,12 +144,19 @@ class SpaceSearch:
                 if each.configuration not in self._found:  # there was a stop
                     self._ask(each)
 
-    def _next(self, queue: Queue[T], most: int) -> list[T]:
-        """The least bounds of those that may win."""
-        found = list[T]()
-        while len(found) < most and self._waits(queue):
-            found.append(heappop(queue)[2])
-        return found
+    def _next(self, share: float) -> Iterator[BoundedConfiguration]:
+        """Those that may win, the least bound first; degrees are bounded as soon as theirs is."""
+        while not self._over(share):
+            if self._waits(self._degrees) and self._degrees[0][0] < self._asked_next:
+                self._bound(heappop(self._degrees)[2])
+            elif self._waits(self._questions):
+                yield heappop(self._questions)[2]
+            else:
+                return
+
+    @property
+    def _asked_next(self) -> float:
+        return self._questions[0][0] if self._questions else inf
 
     def _waits(self, queue: Queue[T]) -> bool:
         return bool(queue) and self._may_win(queue[0][0])
@@ -207,8 +208,8 @@ class SpaceSearch:
         return asked
 
     def _take_all(self, solve: Callable[[T], Evaluated], asked: list[T]) -> None:
-        """In order; fewer after a stop."""
-        stop = self.options.should_stop
+        """In order; fewer after a stop, or once time is up."""
+        stop = FirstOf(self.options.should_stop, self._budget.time)
         for _, found in in_order(self.workers.run(solve, asked, tell=self._note, should_stop=stop)):
             self._take(found)
 

@@ -183,7 +183,7 @@ class Space:
         for line in faults_of(alone, self.model):
             key = line.partition(":")[0]
             if (
-                key in {"tp", "pp", "layers", "recompute", "seq"}
+                key in {"tp", "pp", "layers", "recompute", "seq", "attention"}
                 or (key == "ep" and "x etp" not in line)
                 or (key == "vp" and "pp" in self.fixed)
             ):

@@ -25,6 +25,7 @@ _LATER_WINDOWS = {"qwen2", "qwen3"}
 _SOME_WINDOWS = {*_LATER_WINDOWS, "qwen2_moe", "qwen3_moe"}
 _NO_EXPERTS = {"qwen2_moe", "qwen3_moe"}
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+_CHOSEN = "num_experts_per_tok"
 _HEADS = ("num_attention_heads", "n_head", "head_num")
 _DROPOUTS = ("resid_pdrop", "hidden_dropout", "dropout", "attn_pdrop")
 _SIZES = """
@@ -175,13 +176,15 @@ def _latent(words: Words) -> LatentAttention | None:
 
 def _experts(words: Words, kind: str, layers: int) -> Experts | None:
     if not words.has(*_EXPERTS):
+        if kind not in DEFAULTS and words.has(_CHOSEN):
+            words.wrong((_CHOSEN,), f"none without {_EXPERTS[0]}", None)
         return None
     count = words.whole(*_EXPERTS, least=0 if kind in _NO_EXPERTS else 1)
     if count == 0:
         return None
-    chosen = words.whole("num_experts_per_tok")
+    chosen = words.whole(_CHOSEN)
     if chosen > count:
-        words.conflict(("num_experts_per_tok",), f"at most the {count} experts", 1)
+        words.conflict((_CHOSEN,), f"at most the {count} experts", 1)
     width = words.whole("moe_intermediate_size", default=words.whole("intermediate_size"))
     shared = words.whole("n_shared_experts", default=0, least=0) * width
     shared = words.whole("shared_expert_intermediate_size", default=shared, least=0)

@@ -154,6 +154,10 @@ FAULTS: list[tuple[Any, str]] = [
         PRESETS["mixtral-8x7b"] | {"num_experts_per_tok": 9},
         "model: num_experts_per_tok: expected at",
     ),
+    (
+        {**LLAMA, "model_type": None, "num_experts_per_tok": 2},
+        "model: num_experts_per_tok: expected none without num_experts, got 2",
+    ),
     ({"num_layers": 2, "hidden_size": 8}, "model: num_attention_heads: missing; expected a whole"),
     (
         {"num_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "vocab_size": 9, "swiglo": 1},

@@ -19,6 +19,7 @@ from pipeloom.ir.model.ops import (
     split_backwards,
     unpack,
 )
+from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Report, Schedule
@@ -29,7 +30,7 @@ from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
-from pipeloom.solver.portfolio import search_elsewhere
+from pipeloom.solver.portfolio import search_elsewhere, unrollers
 from pipeloom.solver.search.unrolling import STEP, fewer_microbatches, unrolled
 
 
@@ -106,3 +107,15 @@ def test_the_steady_state_of_fewer_microbatches_makes_a_good_schedule() -> None:
     assert best.cost < 1.2 * best.bound.value
     assert best.order is not None
     assert np.isfinite(best.cost)
+
+
+def test_time_that_is_up_before_fewer_have_a_schedule_is_no_error() -> None:
+    stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)
+    problem = Problem(Profile((stage,) * 8, 4, 0.1), 204, Placement.interleaved(4, 2), (6.0,) * 4)
+    best = Incumbent(problem, lower_bound(problem), SolveOptions(time_limit=60))
+    best.offer(one_at_a_time(problem), "one-at-a-time")
+    best.interrupt.put()
+    cost = best.cost
+    for each in unrollers(best, np.random.default_rng(0)):
+        each.round(best)
+    assert best.cost == cost
