@@ -58,7 +58,7 @@ def test_a_run_that_is_told_to_end_while_it_starts(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("times", [20])
+@pytest.mark.parametrize("times", [6])
 def test_thread_ranks_never_abort_on_an_interrupt(
     programs: dict[int, Path], tmp_path: Path, times: int
 ) -> None:
