@@ -98,20 +98,21 @@ class Making:
         self._meetings[members] += 1
         place = f"{self._key}/{hash(members)}/{self._meetings[members]}"
         self._store.set(f"{place}/{self.process}", repr(value))
-        if self._store.add(place, 1) == len(members):
-            self._store.set(f"{place}/all")
         self._wait(place, members)
         return [literal_eval(self._store.get(f"{place}/{p}")) for p in members]
 
     def _wait(self, place: str, members: Sequence[int]) -> None:
         end, pause = time.monotonic() + self._seconds, SHORTEST_PAUSE
-        while not self._store.has(f"{place}/all"):
+        keys = [f"{place}/{p}" for p in members]
+        while not self._store.has(*keys):
             told = self._store.has(f"{self._key}/{FAULT}")
-            if told and not self._store.has(f"{place}/all"):
+            if told and not self._store.has(*keys):
                 raise ToldError(self._first(None))
             if time.monotonic() > end:
                 self._store.allow(PATIENCE)
-                absent = [p for p in members if not self._store.has(f"{place}/{p}")]
+                absent = [p for p, k in zip(members, keys, strict=True) if not self._store.has(k)]
+                if not absent:
+                    return
                 raise ToldError(self._first(self._absent(absent)))
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)

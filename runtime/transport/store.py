@@ -127,8 +127,8 @@ class Store:
     def add(self, key: str, amount: int) -> int:
         return self._ask(self.whole.add, key, amount)
 
-    def has(self, key: str) -> bool:
-        return self._ask(self.whole.check, [key])
+    def has(self, *keys: str) -> bool:
+        return self._ask(self.whole.check, list(keys))
 
     def first(self, key: str, value: str) -> str:
         """The value of ``key``, which is this one where nobody has set it before."""
