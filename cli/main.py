@@ -43,9 +43,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "import": ("import_", "another system's format to a schedule"),
 }
 CBC = "pipeloom.solver.exact.cbc_process"
-LEFT = "solve_"
-"""Prefix of the names of :func:`pipeloom.solver.core.worker_threads.begun`'s threads; that module
-takes too long to import for this."""
+LEFT = ("solve_", "rank ")
+"""Prefixes of the names of threads that may be left: those of
+:func:`pipeloom.solver.core.worker_threads.begun`, and thread ranks
+(:data:`pipeloom.runtime.launch.threads.RANK_THREAD`); these modules take too long to import for
+this. One that computes in C++ while Python ends would abort the process."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -78,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def command() -> NoReturn:
-    """The process's end: :func:`main`, and no waiting for what a solve has left alone."""
+    """The process's end: :func:`main`, and no waiting for the threads that a command has left."""
     code = main()
     if any(thread.name.startswith(LEFT) for thread in threading.enumerate()):
         if (cbc := sys.modules.get(CBC)) is not None:

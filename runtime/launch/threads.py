@@ -32,14 +32,21 @@ from ..transport.waiting import waits_for_another
 from .sm_partitions import NoPartitionsError, partitions
 
 GRACE = 1.0  # seconds that the others have to end by themselves after a failure
+INTERRUPT_GRACE = 5.0  # and all of them after an interrupt: a checkpoint takes seconds to write
 POLL = 0.05  # seconds between looks for one
+RANK_THREAD = "rank "  # prefix of the threads' names, by which the command line knows those left
 QUEUES = "32"  # of the device: with its default of 8, streams of several ranks wait for each other
 
 
 @dataclass(slots=True)
 class _Outcome:
-    """The result or the error of a thread rank; ``moment`` orders failures."""
+    """The result or the error of a thread rank; ``moment`` orders failures.
 
+    ``ended`` is waited for, not the thread: Python 3.11 takes a thread for ended whose ``join`` was
+    interrupted.
+    """
+
+    ended: threading.Event = field(default_factory=threading.Event)
     result: Any = None
     error: BaseException | None = None
     moment: float = field(default=float("inf"))
@@ -64,8 +71,9 @@ def launch_local(
     CPU's links alone can be slowed. ``timeout``, in seconds, bounds the whole. ``partition``: on a
     GPU, each rank has multiprocessors of its own; where that cannot be a warning says why.
 
-    Raises LaunchError for the first rank that fails, all others' waits end then too; a thread that
-    computes on past the timeout cannot be ended, it ends with the process.
+    Raises LaunchError for the first rank that fails, all others' waits end then too, as on an
+    interrupt of the main thread; a thread that computes on past the timeout, or seconds after the
+    interrupt, cannot be ended, it ends with the process.
     """
     device = torch.device(device)
     if device.type == "cuda":
@@ -84,14 +92,21 @@ def launch_local(
             outcome.error, outcome.moment = error, time.monotonic()
             outcome.details = traceback.format_exc()
             hub.fail(f"rank {rank} has ended")
+        finally:
+            outcome.ended.set()
 
     threads = [
-        threading.Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True)
+        threading.Thread(target=run, args=(rank,), name=f"{RANK_THREAD}{rank}", daemon=True)
         for rank in range(ranks)
     ]
-    for thread in threads:
-        thread.start()
-    _join(threads, outcomes, timeout, hub)
+    try:
+        for thread in threads:
+            thread.start()
+        _join(threads, outcomes, timeout, hub)
+    except KeyboardInterrupt:
+        hub.fail("the run was interrupted")
+        _let_end(outcomes)
+        raise
     first = min(range(ranks), key=lambda rank: outcomes[rank].moment)
     if outcomes[first].error is not None:
         raise _launch_error(first, outcomes[first])
@@ -107,17 +122,23 @@ def _join(
     """Waits until all have ended, or a little after one has failed. Raises LaunchError at the
     timeout."""
     end = float("inf") if timeout is None else time.monotonic() + timeout
-    while any(thread.is_alive() for thread in threads):
+    while alive := [r for r, outcome in enumerate(outcomes) if not outcome.ended.is_set()]:
         failed = min(outcome.moment for outcome in outcomes)
         now = time.monotonic()
         if now > failed + GRACE:
             return
         if now > end:
-            alive = [r for r, thread in enumerate(threads) if thread.is_alive()]
             hang = [r for r in alive if not waits_for_another(threads[r].ident)] or alive
             hub.fail("the run has ended")
             raise LaunchError(f"no answer in time from rank {', '.join(map(str, hang))}")
-        next(thread for thread in threads if thread.is_alive()).join(POLL)
+        outcomes[alive[0]].ended.wait(POLL)
+
+
+def _let_end(outcomes: Sequence[_Outcome]) -> None:
+    """Waits for the ranks, whose waits have ended, but not for one that computes for long."""
+    end = time.monotonic() + INTERRUPT_GRACE
+    for outcome in outcomes:
+        outcome.ended.wait(max(0.0, end - time.monotonic()))
 
 
 def _launch_error(rank: int, outcome: _Outcome) -> LaunchError:

@@ -58,7 +58,20 @@ def test_a_run_that_is_told_to_end_while_it_starts(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("times", [20])
+@pytest.mark.parametrize("seconds", [0.02, 0.5, 1.0, 1.5, 2.0, 3.0])
+def test_a_run_that_is_told_to_end_before_it_listens_leaves_nothing(
+    programs: dict[int, Path], tmp_path: Path, seconds: float
+) -> None:
+    """While Python starts and imports, SIGTERM ends it as it does any process, by -15."""
+    run = Started(["run", programs[4], *MODEL, "--steps", 100_000], tmp_path / "own")
+    time.sleep(seconds)
+    code, line, left = run.ended(signal.SIGTERM)
+    assert left == []
+    assert (code, line) == (-signal.SIGTERM, "") or (code == 130 and line.startswith(INTERRUPTED))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [6])
 def test_thread_ranks_never_abort_on_an_interrupt(
     programs: dict[int, Path], tmp_path: Path, times: int
 ) -> None:
@@ -77,6 +90,7 @@ def ended(runs: Sequence[Started]) -> list[tuple[int, str, list[str]]]:
     return [run.ended() for run in runs]
 
 
+@pytest.mark.slow
 def test_processes_with_programs_of_different_sizes_end_in_a_line_each(
     programs: dict[int, Path], tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,13 @@ PATIENCE = 2.0
 SERVER = "rank 0, which serves the store of torch.distributed, does not answer"
 
 
-def test_a_rank_0_that_is_stopped_is_named_by_all_in_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moments", [MOMENTS[-1:], pytest.param(MOMENTS, marks=pytest.mark.slow)])
+def test_a_rank_0_that_is_stopped_is_named_by_all_in_time(
+    tmp_path: Path, moments: list[Callable[[float], None]]
+) -> None:
     """Where it serves the store, whose calls torch itself lets wait without end."""
-    found = launch(stopped_server, RANKS, (tmp_path, PATIENCE), timeout=100)
-    for i, moment in enumerate(MOMENTS):
+    found = launch(stopped_server, RANKS, (tmp_path, PATIENCE, moments), timeout=100)
+    for i, moment in enumerate(moments):
         for rank in range(1, RANKS):
             said, seconds = found[rank][i]
             assert said.endswith(SERVER), (moment.__name__, rank)

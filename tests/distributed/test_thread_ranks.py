@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import os
+import signal
+import threading
 import time
 import weakref
 from collections.abc import Sequence
@@ -13,11 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from examples.gpt import small
+from pipeloom.cli import main
+from pipeloom.cli.failures import INTERRUPTED
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.errors import LaunchError
-from pipeloom.runtime.launch.threads import launch_local
+from pipeloom.runtime.launch.threads import INTERRUPT_GRACE, launch_local
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.profiling.profiler import measure_profile
 from pipeloom.runtime.train.settings import RunSettings
@@ -130,6 +136,51 @@ class Growing(TinyTransformer):
 
     def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         return replace(TinyTransformer(), rows=1 + step).batch(step, microbatches)
+
+
+def test_an_interrupt_ends_the_ranks_before_it_goes_on() -> None:
+    """Threads that computed on while Python ended aborted the process (-6)."""
+    ended: list[int] = []
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        launch_local(_interrupted, 2, (ended,), timeout=60)
+    assert sorted(ended) == [0, 1]
+    assert time.monotonic() - began < INTERRUPT_GRACE
+
+
+def _interrupted(ended: list[int]) -> None:
+    """Both ranks wait for each other for ever; rank 1 has the process interrupted."""
+    transport = connect(Routes.of((), (), 30.0), torch.device("cpu"))
+    try:
+        for count in itertools.count():
+            transport.barrier()
+            if transport.rank == 1 and count == 20:
+                signal.raise_signal(signal.SIGINT)
+    finally:
+        time.sleep(0.3)  # as one that writes a checkpoint
+        ended.append(transport.rank)
+
+
+def test_a_rank_that_computes_on_ends_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, by the command's exit code: Python's own end waits for it, or aborts."""
+    done = threading.Event()
+    monkeypatch.setattr(main, "main", lambda: INTERRUPTED)
+    monkeypatch.setattr(os, "_exit", _leave)
+    with pytest.raises(LaunchError, match="no answer in time from rank 0"):
+        launch_local(done.wait, 1, (30.0,), timeout=0.1)
+    try:
+        with pytest.raises(_Left, match=r"^130$"):
+            main.command()
+    finally:
+        done.set()
+
+
+class _Left(BaseException):
+    """The process's end without Python's."""
+
+
+def _leave(code: int) -> None:
+    raise _Left(code)
 
 
 def test_a_run_whose_shapes_vary() -> None:

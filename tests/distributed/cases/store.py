@@ -52,10 +52,12 @@ def _pipeline(patience: float) -> Pipeline:
     return Pipeline(made(), stages, loss=squared, timeout=patience)
 
 
-def stopped_server(folder: Path, patience: float) -> list[tuple[str, float]]:
-    """Of each moment what this rank raises, and after how many seconds."""
+def stopped_server(
+    folder: Path, patience: float, moments: list[Callable[[float], None]]
+) -> list[tuple[str, float]]:
+    """Of each of ``moments`` what this rank raises, and after how many seconds."""
     step(_pipeline(60.0), RANKS * 2)  # imports take seconds
-    return [_at(moment, folder / moment.__name__, patience) for moment in MOMENTS]
+    return [_at(moment, folder / moment.__name__, patience) for moment in moments]
 
 
 def _at(moment: Callable[[float], None], folder: Path, patience: float) -> tuple[str, float]:
