@@ -107,32 +107,36 @@ def _served(patience: timedelta) -> TorchStore:
 
 
 class Store:
-    """A store, ``whole``, whose calls raise StoreLostError at the end of the time allowed."""
+    """A store, ``whole``, whose calls raise StoreLostError at the end of the time allowed.
+
+    They have a connection of their own: torch keeps others waiting while it waits for a group.
+    """
 
     def __init__(self, store: TorchStore, seconds: float) -> None:
         self.whole = store
         self.allow(seconds)
+        self._own: TorchStore = self._ask(store.clone)  # type: ignore[attr-defined]
 
     def allow(self, seconds: float) -> None:
         """All calls from now on are over within so many seconds."""
         self._end = time.monotonic() + seconds
 
     def set(self, key: str, value: str = "") -> None:
-        self._ask(self.whole.set, key, value)
+        self._ask(self._own.set, key, value)
 
     def get(self, key: str) -> str:
-        found: bytes = self._ask(self.whole.get, key)
+        found: bytes = self._ask(self._own.get, key)
         return found.decode()
 
     def add(self, key: str, amount: int) -> int:
-        return self._ask(self.whole.add, key, amount)
+        return self._ask(self._own.add, key, amount)
 
     def has(self, *keys: str) -> bool:
-        return self._ask(self.whole.check, list(keys))
+        return self._ask(self._own.check, list(keys))
 
     def first(self, key: str, value: str) -> str:
         """The value of ``key``, which is this one where nobody has set it before."""
-        found: bytes = self._ask(self.whole.compare_set, key, "", value)
+        found: bytes = self._ask(self._own.compare_set, key, "", value)
         return found.decode()
 
     def _ask(self, call: Callable[..., _Found], *args: Any) -> _Found:
