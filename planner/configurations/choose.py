@@ -145,7 +145,7 @@ class SpaceSearch:
                     self._ask(each)
 
     def _next(self, share: float) -> Iterator[BoundedConfiguration]:
-        """Yields those that may win, the least bound first; degrees are bounded once theirs is least."""
+        """Yields those that may win by their bounds; degrees are bounded once theirs is least."""
         while not self._over(share):
             if self._waits(self._degrees) and self._degrees[0][0] < self._asked_next:
                 self._bound(heappop(self._degrees)[2])
