@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf, isfinite
-from typing import Any
+from typing import Any, cast
 
 from pipeloom.ir.formats import dump_schedule
+from pipeloom.ir.formats.certificate import Node
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.certificate import (
     LinearFacts,
+    check_tree,
     instance_of,
     proven_by,
 )
@@ -33,7 +35,7 @@ MARGIN = CLOSED / 2
 NODES, ATTEMPTS = 1_000, 20
 NEAR = 0.998  # of the bound: a relaxation as good is what is refuted where the tree is too large
 _WHOLE = 1e-6
-_PENALTY = 1e3  # of an inequality that is not kept, so that each leaf has dual values
+_PENALTIES = 1e3, 30.0, 3.0  # of an inequality that is not kept, so that leaves have dual values
 _MOST = 4.0  # of the cost, in units of the bound
 _ORDER = ("pY", "pT", "pR", "pL", *"nzaqr")  # what comes first, then F's before it, decide most
 _Node = dict[str, Any]
@@ -90,17 +92,35 @@ def _by_moments(
 ) -> Certified | None:
     value = known * (1 - MARGIN)
     for _ in range(ATTEMPTS):
-        refutation = Refutation(instance, value)
-        nodes = refutation.nodes(stop)
+        refutation, nodes = _refuted(instance, value, stop)
         if nodes is not None:
             return Certified(value, {"kind": kind, "nodes": nodes})
         value *= (refutation.root if stop() else refutation.left) * (1 - MARGIN)
         if stop():  # what the relaxation refutes takes no time
-            nodes = Refutation(instance, value).nodes() if 0 < value < known else None
+            nodes = _refuted(instance, value)[1] if 0 < value < known else None
             return Certified(value, {"kind": kind, "nodes": nodes}) if nodes else None
         if value <= 0:
             return None
     return None
+
+
+def _refuted(
+    instance: LinearFacts | RankFacts, value: float, stop: StoppingCriterion = NEVER
+) -> tuple[Refutation, list[_Node] | None]:
+    """A tree that exact arithmetic takes as well: smaller penalties make for smaller multipliers,
+    by which less of what rows miss by rounding is multiplied."""
+    for penalty in _PENALTIES:
+        refutation = Refutation(instance, value, penalty)
+        nodes = refutation.nodes(stop)
+        if nodes is None:
+            break
+        try:
+            check_tree(instance, Fraction(value), cast("list[Node]", nodes))
+        except NotProvenError:
+            refutation.left = 1 - 10 * MARGIN
+        else:
+            return refutation, nodes
+    return refutation, None
 
 
 class Refutation:
@@ -110,7 +130,9 @@ class Refutation:
     of a solution, or half of the way to ``root``, that of the relaxation.
     """
 
-    def __init__(self, instance: LinearFacts | RankFacts, value: float) -> None:
+    def __init__(
+        self, instance: LinearFacts | RankFacts, value: float, penalty: float = _PENALTIES[0]
+    ) -> None:
         from ortools.linear_solver import pywraplp
 
         self.left, self.root = 0.0, inf
@@ -128,7 +150,7 @@ class Refutation:
         self._rows = list(self._constraints(instance, value))
         objective = self._solver.Objective()
         objective.SetCoefficient(self._variables[cost], 1.0)
-        objective.SetCoefficient(self._missed, _PENALTY)
+        objective.SetCoefficient(self._missed, penalty)
 
     def _constraints(
         self, instance: LinearFacts | RankFacts, value: float

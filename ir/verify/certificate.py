@@ -97,7 +97,7 @@ def _check(facts: Facts, certificate: CertificateDocument) -> None:
     argument = certificate.argument
     if argument["kind"] in {"moments", "rank-moments"}:
         instance = instance_of(facts, argument["kind"])
-        _Refutation(instance, bound).check(argument.get("nodes", []))
+        check_tree(instance, bound, argument.get("nodes", []))
         return
     proven = proven_by(facts, argument)
     if proven < bound:
@@ -114,6 +114,12 @@ def _without(name: str | None) -> str:
 def instance_of(facts: Facts, kind: str) -> LinearFacts | RankFacts:
     """The instance as ``moments`` or ``rank-moments`` has it. Raises NotProvenError."""
     return LinearFacts.of(facts) if kind == "moments" else RankFacts.of(facts)
+
+
+def check_tree(instance: LinearFacts | RankFacts, bound: Fraction, nodes: Sequence[Node]) -> None:
+    """Raises NotProvenError where ``nodes`` do not refute that a schedule costs less than
+    ``bound``."""
+    _Refutation(instance, bound).check(nodes)
 
 
 def proven_by(facts: Facts, argument: Mapping[str, Any]) -> Fraction:

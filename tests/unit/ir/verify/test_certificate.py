@@ -58,6 +58,15 @@ def test_what_is_certified_is_proven(seed: int, objective: str) -> None:
         assert "which is less" in faults(answer, certificate)[0]
 
 
+def test_multipliers_of_a_thousand_are_no_part_of_a_certificate() -> None:
+    """What its memory's row misses by rounding was multiplied by 995, more than the margin."""
+    stage = {"t_f": 0, "t_b": 0.1, "t_w": 1, "m_b": 1.8709819731024615, "m_w": 1.3820160502177083}
+    one = {"format": "pipeloom.profile", "version": 1, "ranks": 1, "stages": [stage]}
+    limit = stage["m_b"]
+    answer = pipeloom.optimize(one, 3, memory_limit=limit, objective="makespan", work_limit=1)
+    assert faults(answer, answer.certificate()) == []
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_no_cost_that_a_schedule_has_is_refuted(seed: int) -> None:
     """At the cost of a schedule, and above it, no tree can be made; what is made is no proof."""
