@@ -120,7 +120,7 @@ def _names_its_file(case: Case, line: str) -> bool:
     words = line.removeprefix("pipeloom: ")
     given = [printable(word.rpartition("=")[2])[:MOST_CHARACTERS] for word in case.words]
     return words != line and (
-        words.startswith(("note: ", "and "))
+        words.startswith(("note: ", "and ", "compiling kernels"))
         or any(word in words for word in given if word)
         or bool(OF_AN_OPTION.match(words))
     )

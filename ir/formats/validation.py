@@ -76,15 +76,20 @@ class Expected:
         return custom_error_schema(schema, "expected", custom_error_message=self.words)
 
 
+EXACT = 2**53
+
+
 @dataclass(frozen=True)
 class Whole:
-    """Annotates an ``int``: a whole number within these bounds, neither ``true`` nor ``2.0``."""
+    """Annotates an ``int``: a whole number within these bounds, neither ``true`` nor ``2.0``; where
+    no other is told, at most what a ``float`` holds to the last digit."""
 
     least: int = 0
-    most: int | None = None
+    most: int = EXACT
 
     def __get_pydantic_core_schema__(self, *_: object) -> CoreSchema:
-        words = f"a whole number >= {self.least}" + (f" and <= {self.most}" if self.most else "")
+        most = f" and <= {self.most}" if self.most < EXACT else ""
+        words = f"a whole number >= {self.least}{most}"
         number = int_schema(strict=True, ge=self.least, le=self.most)
         return custom_error_schema(number, "expected", custom_error_message=words)
 

@@ -33,6 +33,7 @@ from .efficiency import BOUNDS, Efficiency, calibrated
 from .gpus import GPUS, PRECISIONS, SIXTEEN, Gpu
 
 CLUSTER = "pipeloom.cluster"
+MOST_UNITS = 10**6
 Positive = Annotated[Amount, Expected("a finite number > 0", above=0.0)]
 
 
@@ -64,7 +65,7 @@ class GpuDocument(Document):
     teraflops: Annotated[dict[str, Positive], Expected("an object of numbers > 0")]
     memory_gib: Positive
     gigabytes_per_second: Bandwidth
-    multiprocessors: Annotated[int, Whole(1)]
+    multiprocessors: Annotated[int, Whole(1, MOST_UNITS)]
     source: str = ""
 
     @field_validator("teraflops")

@@ -60,6 +60,7 @@ def test_file_takes_presets_and_a_calibration_of_its_own(tmp_path: Path) -> None
         ({"version": 2}, "version: expected 1, got 2"),
         ({"gpu": "H1000"}, "gpu: expected an object, or one of V100-16GB"),
         ({"gpus_per_node": 0}, "gpus_per_node: expected a whole number >= 1, got 0"),
+        ({"gpus_per_node": 10**400}, "gpus_per_node: expected a whole number >= 1, got 1000"),
         ({"inside": "nvlink9"}, "inside: expected an object, or one of nvlink2"),
         ({"between": {"latency": 0.1}}, "between: gigabytes_per_second: missing"),
         ({"efficiency": {"gem": 0.5}}, "efficiency: gem: unknown key; did you mean gemm?"),
