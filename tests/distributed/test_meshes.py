@@ -87,7 +87,7 @@ def check(case: Case, outcome: Outcome) -> None:
 
 SAID = {
     "ties": "expected copies laid out alike, got S(0) at (",
-    "copies averaged": "0.bias: expected a copy of it on each process of data_group, [0, 1], or",
+    "copies averaged": "0.bias: expected a copy of it on each process of data_group, [",
     "experts unnamed": "0.bias [8] is not on all of them: experts that each has of its own",
     "some experts": "0.weight: expected a copy of it on each process of data_group, [0, 1, 2, 3]",
     "sharded in part": "expected fully_shard over the processes of data_group, [0, 1, 2, 3], got",

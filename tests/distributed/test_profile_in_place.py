@@ -242,7 +242,7 @@ def test_a_pipelines_view_is_of_its_ranks_and_a_ranks_of_its_stages(
 
 
 def sizes(stage: StageProfile) -> StageProfile:
-    return replace(stage, t_f=0.0, t_b=0.0, t_w=0.0, t_bw=None, t_r=None, m_r=None)
+    return replace(stage, t_f=0.0, t_b=0.0, t_w=0.0, t_bw=None, t_r=None, m_r=None, spread=None)
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_SHARDS)
