@@ -36,17 +36,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 
 # how many processes it has started when it is told to end: the fork server, then the ranks
-@pytest.mark.parametrize(
-    ("processes", "number"),
-    [
-        (2, signal.SIGTERM),
-        *(
-            pytest.param(count, number, marks=pytest.mark.slow)
-            for count in (2, 3, 4, 5)
-            for number in (signal.SIGINT, signal.SIGTERM)
-        ),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("processes", [2, 3, 4, 5])
 def test_a_run_that_is_told_to_end_while_it_starts(
     programs: dict[int, Path], tmp_path: Path, processes: int, number: signal.Signals
 ) -> None:
