@@ -152,9 +152,17 @@ def add_solver(
         help=f"instead of seconds: work for {what}, in millions of simulated ops (about a hundred "
         "take a second); the same seed then gives the same schedule",
     )
+    add_seed(parser)
+    add_quiet(parser)
+
+
+def add_seed(parser: argparse.ArgumentParser, what: str = "random choices") -> None:
     parser.add_argument(
-        "--seed", metavar="N", type=whole, default=0, help="seed of random choices, 0 by default"
+        "--seed", metavar="N", type=whole, default=0, help=f"seed of {what}, 0 by default"
     )
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
 
 

@@ -13,13 +13,13 @@ from ..arguments import (
     TRANSFORMER_TOO,
     add_cut,
     add_instance,
+    add_seed,
     add_slow,
     cluster,
     count,
     example,
     spread,
     transformer,
-    whole,
 )
 from ..inputs import MICROBATCHES, options, read_profile, typed
 from ..output import answer
@@ -69,9 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "program in place of PROFILE is then answered alone",
     )
     add_slow(parser)
-    parser.add_argument(
-        "--seed", metavar="N", type=whole, default=0, help="seed of the samples, 0 by default"
-    )
+    add_seed(parser, "the samples")
     example(
         parser,
         "pipeloom analyze profile.json -m 16 --tokens 4096",

@@ -14,13 +14,14 @@ from pipeloom.ir.errors import InputError
 from ..arguments import (
     add_instance,
     add_memory_limit,
+    add_quiet,
+    add_seed,
     add_start,
     amount,
     at_least_one,
     example,
     placement,
     seconds,
-    whole,
 )
 from ..inputs import CACHE, MICROBATCHES, options, read_profile, typed
 from ..output import answer, check_folder
@@ -79,16 +80,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="instead of seconds: work, in millions of simulated ops (about a hundred take a "
         "second); the same seed then gives the same packing",
     )
-    parser.add_argument(
-        "--seed", metavar="N", type=whole, default=0, help="seed of random choices, 0 by default"
-    )
+    add_seed(parser)
     parser.add_argument(
         "--cache",
         metavar="DIR",
         help=f"folder in which schedules are kept and looked up; {CACHE} by default, if that is "
         "set",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
+    add_quiet(parser)
     parser.add_argument(
         "-o",
         "--output",

@@ -10,7 +10,7 @@ import argparse
 
 from pipeloom.ir.errors import InputError
 
-from ..arguments import add_workers, amount, example, scale, seconds
+from ..arguments import add_quiet, add_workers, amount, example, scale, seconds
 from ..failures import say
 from ..inputs import options, typed
 from ..output import answer, check_folder
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="instead of seconds: work in all, or for each number, in millions of simulated ops "
         "(about a hundred take a second); the answer is then the same on every machine",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
+    add_quiet(parser)
     parser.add_argument(
         "-o",
         "--output",
