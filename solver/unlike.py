@@ -3,8 +3,8 @@
 ::
 
     auto        families and entry orders, all orders where they are few; then side by side: a list
-                scheduler by entry orders that are moved, patterns of the mean microbatch filled
-                in, ops moved, microbatches exchanged
+                scheduler by priorities that are moved, then in turn with it patterns of the mean
+                microbatch filled in, microbatches exchanged, ops moved
     heuristic   the same by one worker
 
 Patterns come from the portfolio of microbatches that are alike (:mod:`.portfolio`).
@@ -12,12 +12,13 @@ Patterns come from the portfolio of microbatches that are alike (:mod:`.portfoli
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache, partial
 
 import numpy as np
 
+from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.problem import Problem
 
 from .construct.one_at_a_time import one_at_a_time
 from .core.incumbent import Incumbent
@@ -26,10 +27,11 @@ from .core.progress import FALLBACK
 from .core.worker_threads import Pieces, Worker, run_workers
 from .exact.enumeration import enumerate_orders
 from .families.applicable import build_families
-from .portfolio import Round, improve, start
+from .portfolio import improve, start
 from .proofs import closed_form_bounds
 from .search.entry_orders import EntryOrderAnnealer, PatternSearch, offer_filled
 from .search.local_search import Annealer, ListTuner
+from .search.priority_search import PriorityTuner
 
 SOLVERS = ("auto", "heuristic")
 
@@ -45,16 +47,16 @@ def plan_unlike(best: Incumbent, seed: int, solver: str) -> Pieces:
     build_families(best)
     if best.order is not None:
         offer_filled(best, best.order, "search")
-    ListTuner(best.problem, np.random.default_rng(seed)).first(best)
-    rounds = _rounds(best, seed, pattern=True)
+    _list_tuner(best.problem, np.random.default_rng(seed)).first(best)
+    search = _search(best, seed, pattern=True)
     if solver == "auto":
         enumerate_orders(best)
     yield
     if solver == "heuristic":
-        yield from improve(best, rounds)
+        yield from search(best)
         return
     numbers = range(1, 2 if best.limited else cores())
-    workers: list[Worker] = [lambda view: improve(view, rounds)]
+    workers: list[Worker] = [search]
     workers += [partial(_elsewhere, seed=seed + n, pattern=n % 2 == 0) for n in numbers]
     resumed: list[Worker] = [cache(worker) for worker in workers]
     while True:
@@ -65,16 +67,29 @@ def plan_unlike(best: Incumbent, seed: int, solver: str) -> Pieces:
 
 
 def _elsewhere(best: Incumbent, seed: int, pattern: bool) -> Pieces:
-    yield from improve(best, _rounds(best, seed, pattern=pattern))
+    yield from _search(best, seed, pattern=pattern)(best)
 
 
-def _rounds(best: Incumbent, seed: int, *, pattern: bool) -> Sequence[Round]:
-    """Methods by random numbers of their own; patterns hold the largest memory, or the mean's."""
+def _search(best: Incumbent, seed: int, *, pattern: bool) -> Worker:
+    """All methods, by random numbers of their own; patterns hold the largest memory, or the
+    mean's."""
     rng = np.random.default_rng((seed, 0 if pattern else 1))
 
-    def search(small: Incumbent) -> Pieces:
+    def mean(small: Incumbent) -> Pieces:
         yield from start(small, int(rng.integers(1 << 31))).pieces(small)
 
-    patterns = PatternSearch(best, search, largest=pattern)
+    tuner, patterns = _list_tuner(best.problem, rng), PatternSearch(best, mean, largest=pattern)
     exchanges = EntryOrderAnnealer(best.problem, rng, patterns)
-    return [ListTuner(best.problem, rng), patterns, exchanges, Annealer(best.problem, rng)]
+
+    def search(view: Incumbent) -> Pieces:
+        yield from tuner.pieces(view)
+        yield from improve(view, [tuner, patterns, exchanges, Annealer(best.problem, rng)])
+
+    return search
+
+
+def _list_tuner(problem: Problem, rng: np.random.Generator) -> ListTuner | PriorityTuner:
+    """By priorities where each stage has a rank of its own; else the one that leaves memory for the
+    higher stages of a rank."""
+    alone = problem.stages == len(set(Costs.of(problem).owner[:, 0].tolist()))
+    return PriorityTuner(problem, rng) if alone else ListTuner(problem, rng)

@@ -1,0 +1,302 @@
+"""A list scheduler for microbatches that are unlike: each has priorities of its own.
+
+Each stage has a rank of its own; where ranks have several, :mod:`.list_scheduler` leaves memory for
+the higher ones.
+
+Time runs forward over all ranks at once. A free rank takes, of the ops whose input has come, the
+one with the least key: that of its microbatch for F, B or W, and an offset of its kind and stage.
+So microbatches may come back in another order than they enter, and overtake each other. An F has to
+find room in memory; where the next one lacks it, W's take its turn. An op does not start where one
+with a lesser key is on its way and would have to wait for more than ``yields`` of it: a long
+microbatch, for which all others wait, passes the ranks without a wait of its own.
+
+The keys are annealed (:func:`tune_priorities`): half of the moves give microbatches other places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeloom.ir.kernels import kernel
+from pipeloom.ir.model.ops import (
+    KIND_MASK,
+    MICROBATCH_SHIFT,
+    STAGE_MASK,
+    STAGE_SHIFT,
+    FloatArray,
+    IntArray,
+    OpKind,
+)
+
+from ..core.kernel_rng import random
+from .list_scheduler import UNEVEN, Stages
+from .list_scheduler_linear import normal
+
+_F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
+
+
+class Priorities(NamedTuple):
+    """``key``: (3, M), of F, B and W, in places. ``offset``: (3, S), on top of it. ``yields``:
+    (3, S), the share of an op that one with a lesser key may wait for it. ``strict``: (1,), 1 where
+    no F passes another that lacks memory.
+    """
+
+    key: FloatArray
+    offset: FloatArray
+    yields: FloatArray
+    strict: FloatArray
+
+    def copy(self) -> Priorities:
+        return Priorities._make(array.copy() for array in self)
+
+
+class Scratch(NamedTuple):
+    """``waiting``, ``facts``, ``counts``: of each rank the ops whose input is there or on its way,
+    (P, 3 S M), packed; when it comes, the op's key, how long it takes and the memory that it needs,
+    (P, 3 S M, 4); how many. ``soon``: (2, 3 S M), times and keys of those on their way to one rank.
+    ``spans``: (P,), out."""
+
+    waiting: IntArray
+    facts: FloatArray
+    counts: IntArray
+    soon: FloatArray
+    spans: FloatArray
+
+    @classmethod
+    def of(cls, ranks: int, stages: int, microbatches: int) -> Scratch:
+        ops = 3 * stages * microbatches
+        waiting, counts = np.empty((ranks, ops), np.int64), np.empty(ranks, np.int64)
+        return cls(waiting, np.empty((ranks, ops, 4)), counts, np.empty((2, ops)), np.empty(ranks))
+
+
+def random_priorities(
+    stages: int, rng: np.random.Generator, entries: Sequence[IntArray]
+) -> Iterator[Priorities]:
+    """Random priorities, without end: microbatches enter by one of ``entries``, and come back by
+    the same or another one."""
+    microbatches = len(entries[0])
+    while True:
+        key = np.tile(np.argsort(entries[int(rng.integers(len(entries)))]).astype(float), (3, 1))
+        if rng.random() < 0.3:
+            key[_B] = np.argsort(entries[int(rng.integers(len(entries)))])
+        offset = np.zeros((3, stages))
+        offset[_B] = rng.choice((0.0, -microbatches, -2.0, 2.0, -microbatches / 2))
+        offset[_W] = rng.choice((0.0, 3.0, microbatches, 3.0 * microbatches))
+        yields = np.full((3, stages), float(rng.choice((0.0, 0.3, 0.7, 1.0))))
+        yields[_W] = rng.choice((0.0, 0.3, 0.7))
+        yield Priorities(key, offset, yields, np.array([float(rng.integers(2))]))
+
+
+@kernel
+def priority_schedule(
+    stages: Stages, priorities: Priorities, makespan: bool, order: IntArray, scratch: Scratch
+) -> float:
+    """Fills ``order``, rank after rank, and the spans; returns the order's cost.
+
+    Infinite where no op can start any more, for lack of memory.
+    """
+    f, b, w, m_b, m_w, into_f, into_b, owner, _, _, offsets, limit = stages[:12]
+    key, offset, yields, strict = priorities
+    waiting, facts, count, soon, spans = scratch
+    number, microbatches = f.shape
+    ranks, first = len(limit), owner[0]
+    count[:] = 0
+    for j in range(microbatches):
+        _add(waiting, facts, count, first, _F, 0, j, 0.0, key, offset, f, m_b[0, j])
+    free, clock = np.zeros(ranks), np.full(ranks, np.inf)  # clock: when a rank decides next
+    clock[first] = 0.0
+    held, opened = np.zeros(ranks), np.full(ranks, -1.0)
+    at = 3 * microbatches * offsets[:-1]
+    for _ in range(3 * number * microbatches):
+        r, chosen = 0, -1
+        while chosen < 0:
+            r = 0
+            for k in range(1, ranks):
+                if clock[k] < clock[r]:
+                    r = k
+            if clock[r] == np.inf:
+                return np.inf
+            chosen, clock[r] = _choose(
+                waiting[r], facts[r], count[r], soon, clock[r], limit[r] - held[r], yields,
+                strict[0],
+            )  # fmt: skip
+        op, now = waiting[r, chosen], clock[r]
+        count[r] -= 1
+        waiting[r, chosen] = waiting[r, count[r]]
+        facts[r, chosen] = facts[r, count[r]]
+        kind, s, j = op & KIND_MASK, op >> STAGE_SHIFT & STAGE_MASK, op >> MICROBATCH_SHIFT
+        order[at[r]] = op
+        at[r] += 1
+        if opened[r] < 0.0:
+            opened[r] = now
+        there, arrival = -1, 0.0
+        if kind == _F:
+            free[r] = now + f[s, j]
+            held[r] += m_b[s, j]
+            if s + 1 < number:
+                there, arrival = owner[s + 1], free[r] + into_f[s + 1, j]
+                need = m_b[s + 1, j]
+                _add(waiting, facts, count, there, _F, s + 1, j, arrival, key, offset, f, need)
+            else:
+                _add(waiting, facts, count, r, _B, s, j, free[r], key, offset, b, -np.inf)
+        elif kind == _B:
+            free[r] = now + b[s, j]
+            held[r] += m_w[s, j] - m_b[s, j]
+            _add(waiting, facts, count, r, _W, s, j, free[r], key, offset, w, -np.inf)
+            if s > 0:
+                there, arrival = owner[s - 1], free[r] + into_b[s - 1, j]
+                _add(waiting, facts, count, there, _B, s - 1, j, arrival, key, offset, b, -np.inf)
+        else:
+            free[r] = now + w[s, j]
+            held[r] -= m_w[s, j]
+        clock[r] = free[r]
+        if there >= 0:
+            clock[there] = min(clock[there], max(arrival, free[there]))
+    last = 0.0
+    for r in range(ranks):
+        spans[r] = free[r] - max(opened[r], 0.0)
+        last = max(last, free[r])
+    return last if makespan else spans.max()
+
+
+@partial(kernel, inline="always")
+def _add(  # noqa: PLR0917
+    waiting: IntArray,
+    facts: FloatArray,
+    count: IntArray,
+    r: int,
+    kind: int,
+    s: int,
+    j: int,
+    comes: float,
+    key: FloatArray,
+    offset: FloatArray,
+    times: FloatArray,
+    needs: float,
+) -> None:
+    """Rank r gets to know when the input of an op comes."""
+    at = count[r]
+    waiting[r, at] = j << MICROBATCH_SHIFT | s << STAGE_SHIFT | kind
+    facts[r, at, 0], facts[r, at, 1] = comes, key[kind, j] + offset[kind, s]
+    facts[r, at, 2], facts[r, at, 3] = times[s, j], needs
+    count[r] += 1
+
+
+@partial(kernel, inline="always")
+def _choose(  # noqa: PLR0917
+    waiting: IntArray,
+    facts: FloatArray,
+    count: int,
+    soon: FloatArray,
+    now: float,
+    room: float,
+    yields: FloatArray,
+    strict: float,
+) -> tuple[int, float]:
+    """Which of its waiting ops a rank runs, and when; -1 where none before that time."""
+    coming, following, lacking = 0, np.inf, np.inf  # lacking: the least key of F's without room
+    for at in range(count):
+        full = facts[at, 3] > room
+        if facts[at, 0] > now:
+            following = min(following, facts[at, 0])
+            if not full:
+                soon[0, coming], soon[1, coming] = facts[at, 0], facts[at, 1]
+                coming += 1
+        elif full:
+            lacking = min(lacking, facts[at, 1])
+    best, chosen = np.inf, -1
+    for at in range(count):
+        kind, known = waiting[at] & KIND_MASK, facts[at, 1]
+        if kind == _W:
+            known = min(known, lacking)
+        if known >= best or facts[at, 0] > now or facts[at, 3] > room:
+            continue
+        if kind == _F and strict > 0.0 and known > lacking:
+            continue
+        until = now + facts[at, 2] * (1.0 - yields[kind, waiting[at] >> STAGE_SHIFT & STAGE_MASK])
+        hindered = False
+        for k in range(coming):
+            if soon[1, k] < known and soon[0, k] < until:
+                hindered = True
+                break
+        if not hindered:
+            best, chosen = known, at
+    return chosen, now if chosen >= 0 else following
+
+
+@kernel
+def tune_priorities(  # noqa: PLR0917
+    stages: Stages,
+    priorities: Priorities,  # changed
+    makespan: bool,
+    best: IntArray,  # the best order met, where it beats best_cost
+    best_cost: float,
+    hot: float,  # temperature of the first and of the last move, in units of cost
+    cold: float,
+    moves: int,
+    order: IntArray,
+    scratch: Scratch,
+    state: npt.NDArray[np.uint64],  # (1,) of the random numbers; changed
+    stopped: npt.NDArray[np.bool_],  # (1,) ends the search once it is set
+) -> tuple[float, float]:
+    """Tries ``moves`` moves; returns the costs of ``best`` and of ``priorities`` in the end."""
+    key, offset = priorities.key.copy(), priorities.offset.copy()
+    yields = priorities.yields.copy()
+    cooling = (cold / hot) ** (1.0 / max(moves, 1))
+    temperature, current, current_cost = hot, np.inf, np.inf
+    for move in range(-1, moves):
+        if stopped[0]:
+            break
+        temperature *= cooling
+        if move >= 0:
+            for _ in range(1 + int(2 * random(state))):
+                _change_one(priorities, state)
+        cost = priority_schedule(stages, priorities, makespan, order, scratch)
+        value = cost + UNEVEN * ((scratch.spans - stages.work) ** 4).mean() ** 0.25
+        if move < 0 or value <= current - temperature * np.log(1.0 - random(state)):
+            current, current_cost = value, cost
+            if cost < best_cost:
+                best_cost = cost
+                best[:] = order
+            key[:], offset[:], yields[:] = priorities.key, priorities.offset, priorities.yields
+        else:
+            priorities.key[:], priorities.offset[:], priorities.yields[:] = key, offset, yields
+    return best_cost, current_cost
+
+
+@kernel
+def _change_one(priorities: Priorities, state: npt.NDArray[np.uint64]) -> None:
+    """Gives a microbatch another place, for some kinds of op, or changes the offset of a kind, or
+    what its ops make others wait, on some stages."""
+    key, offset, yields, _ = priorities
+    number, microbatches = offset.shape[1], key.shape[1]
+    chance, kind = random(state), int(3 * random(state))
+    if chance < 0.6:
+        one, other = int(microbatches * random(state)), int(microbatches * random(state))
+        first, last = (kind, kind + 1) if random(state) < 0.7 else (0, 3)
+        exchange, step = random(state) < 0.5, 2.0 * normal(state)
+        if random(state) < 0.5:
+            step = key[_F, other] - key[_F, one] + random(state) - 0.5
+        for k in range(first, last):
+            if exchange:
+                key[k, one], key[k, other] = key[k, other], key[k, one]
+            else:
+                key[k, one] += step
+        return
+    since = int(number * random(state))
+    until = since + 1
+    if random(state) < 0.5:
+        since, until = 0, number
+    elif random(state) < 0.5:
+        until = number
+    step = normal(state) * (3.0 if random(state) < 0.3 else 0.7)
+    for s in range(since, until):
+        if chance < 0.85:
+            offset[kind, s] += step
+        else:
+            yields[kind, s] = min(1.0, max(0.0, yields[kind, s] + 0.4 * step))
