@@ -28,7 +28,7 @@ from pipeloom.ir.formats.validation import (
 )
 from pipeloom.ir.model.links import Link
 
-from .cluster import LINKS, Cluster, link_dict, preset
+from .cluster import HOST_LINKS, LINKS, Cluster, link_dict, preset
 from .efficiency import BOUNDS, Efficiency, calibrated
 from .gpus import GPUS, PRECISIONS, SIXTEEN, Gpu
 
@@ -46,18 +46,26 @@ def _gpu(value: Any) -> Any:
     return GPUS[value].to_dict()
 
 
-def _link(value: Any) -> Any:
+def _link(value: Any, known: Mapping[str, Link] = LINKS) -> Any:
     """A preset's name, or an object."""
     if not isinstance(value, str):
         return value
-    if value not in LINKS:
-        raise wrong(f"an object, or one of {', '.join(LINKS)}")
-    return link_dict(LINKS[value])
+    if value not in known:
+        raise wrong(f"an object, or one of {', '.join(known)}")
+    return link_dict(known[value])
+
+
+def _host_link(value: Any) -> Any:
+    return _link(value, HOST_LINKS)
 
 
 class ClusterLinkDocument(Document):
     latency: Cost = 0.0
     gigabytes_per_second: Bandwidth
+
+    @property
+    def link(self) -> Link:
+        return Link(self.latency, self.gigabytes_per_second)
 
 
 class GpuDocument(Document):
@@ -89,6 +97,7 @@ class PipeloomCluster(Document):
     gpus_per_node: Annotated[int, Whole(1)]
     inside: Annotated[ClusterLinkDocument, BeforeValidator(_link)]
     between: Annotated[ClusterLinkDocument, BeforeValidator(_link)]
+    host: Annotated[ClusterLinkDocument | None, BeforeValidator(_host_link)] = None
     efficiency: Annotated[dict[str, Any], Expected("an object")] = Field(default_factory=dict)
 
     @field_validator("efficiency")
@@ -133,11 +142,14 @@ def parse_cluster(data: Mapping[str, Any], where: str) -> Cluster:
     found = validated(PipeloomCluster, dict(data), where)
     gpu = Gpu(**{key: getattr(found.gpu, key) for key in GpuDocument.model_fields})
     reached = calibrated(gpu.name).to_dict() | found.efficiency
-    inside, between = (
-        Link(link.latency, link.gigabytes_per_second) for link in (found.inside, found.between)
-    )
     return Cluster(
-        found.name or gpu.name, gpu, found.gpus_per_node, inside, between, Efficiency(**reached)
+        found.name or gpu.name,
+        gpu,
+        found.gpus_per_node,
+        found.inside.link,
+        found.between.link,
+        Efficiency(**reached),
+        None if found.host is None else found.host.link,
     )
 
 

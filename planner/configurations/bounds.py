@@ -62,6 +62,8 @@ class Bounds:
     cluster: Cluster
     remat: bool = False
     """Whether stages of runs that recompute nothing else may be recomputed, as schedules say."""
+    offload: bool = False
+    """Whether stages may be offloaded, as schedules say."""
 
     @cached_property
     def memo(self) -> Memo:
@@ -116,7 +118,8 @@ class Bounds:
         torch_selects = run.sharding is Sharding.FSDP and run.recompute == SELECTIVE
         size = (run.micro_batch, run.recompute, run.pp > 1, torch_selects)
         found = self._kept(_degrees(run) + size, self._layer_arrays, run)
-        return found.dropped if self.remat and run.pp > 1 and not run.recompute else found
+        given_up = self.offload or (self.remat and not run.recompute)
+        return found.dropped if given_up and run.pp > 1 else found
 
     def _ends(self, run: TrainingRun) -> EndArrays:
         """With FSDP of one microbatch."""

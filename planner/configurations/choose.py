@@ -80,7 +80,8 @@ class SpaceSearch:
     bounds: Bounds = field(init=False)
 
     def __post_init__(self) -> None:
-        self.bounds = Bounds(self.space.model, self.space.cluster, self.space.remat)
+        space = self.space
+        self.bounds = Bounds(space.model, space.cluster, space.remat, space.offload)
         self._budget = self.options.budget
         self._found: dict[Configuration, Evaluated] = {}
         self._searches = Counter[Configuration]()
