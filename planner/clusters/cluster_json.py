@@ -20,6 +20,7 @@ from pipeloom.ir.formats.validation import (
     DocumentFault,
     Expected,
     Whole,
+    keys_in_doubt,
     misspelt,
     raise_faults,
     said,
@@ -138,8 +139,11 @@ def _is_number(value: Any) -> bool:
 
 
 def parse_cluster(data: Mapping[str, Any], where: str) -> Cluster:
-    """The cluster that a document describes. Raises InputError with a line for each fault."""
+    """The cluster that a document describes. Raises InputError with a line for each fault; a key
+    that is much like a known one is one."""
     found = validated(PipeloomCluster, dict(data), where)
+    if unsure := keys_in_doubt(found, where):
+        raise InputError(*(line.replace(", not used", "") for line in unsure))
     gpu = Gpu(**{key: getattr(found.gpu, key) for key in GpuDocument.model_fields})
     reached = calibrated(gpu.name).to_dict() | found.efficiency
     return Cluster(
