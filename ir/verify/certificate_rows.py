@@ -10,6 +10,12 @@ from .schedule_facts import Facts, MicrobatchFacts
 
 MEMORY = Fraction(1, 10**9)  # relative: what a sum of memory may be above its limit, by rounding
 
+UNPROVEN = {
+    **{"t_fb": "", "t_r": "--recompute none", "levels": "--recompute none"},
+    "m_o": "--offload none",
+}
+"""Keys of stages that no argument speaks of yet, and the option that plans without them."""
+
 Variable: TypeAlias = tuple[str, int]
 Terms: TypeAlias = Mapping[Variable, Fraction]
 Row: TypeAlias = tuple[Terms, Fraction]
@@ -25,7 +31,7 @@ def expect_plain(facts: Facts) -> None:
     if facts.plan.updates == "microbatch":
         raise NotProvenError("argument: knows no updates by microbatch")
     for stage in facts.plan.profile.stages:
-        for key in ("t_fb", "t_r", "m_o", "levels"):
+        for key in UNPROVEN:
             if getattr(stage, key, None) is not None:
                 raise NotProvenError(f"argument: knows no stages with {key}")
 
