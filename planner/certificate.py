@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.certificate import CERTIFICATE
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.verify.certificate_rows import UNPROVEN
 from pipeloom.solver.certificate import certify
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED
 
-from .inputs.problem_setup import ProfileSource, with_remat
+from .inputs.problem_setup import ProfileSource
 
 SECONDS = 10.0
 
@@ -23,8 +21,8 @@ def certificate(schedule: Schedule, should_stop: StoppingCriterion = NEVER) -> d
     found = certify(schedule, SECONDS, should_stop)
     if found is None:
         raise InputError(
-            "certificate: none yet where activations may be recomputed or offloaded, ops overlap, "
-            "or the schedule has no lower bound"
+            "certificate: none yet where ops overlap, weights are updated by microbatch, or the "
+            "schedule has no lower bound"
         )
     return {
         "format": CERTIFICATE,
@@ -35,18 +33,13 @@ def certificate(schedule: Schedule, should_stop: StoppingCriterion = NEVER) -> d
     }
 
 
-def check_certifiable(source: ProfileSource, recompute: str, offload: str) -> None:
+def check_certifiable(source: ProfileSource) -> None:
     """Raises InputError where no schedule of the profile can have a certificate."""
-    layers = None if source.has_stages else source.layers
-    given = source.stages if layers is None else replace(layers.cluster, stages=layers.layers)
-    profile = with_remat(given, recompute, offload, source.where)
-    for stage in profile.stages:
-        for key, without in UNPROVEN.items():
-            if getattr(stage, key) not in (None, ()):
-                raise InputError(
-                    f"certificate: expected stages without {key} in {source.where}, as no bound "
-                    f"with them has one yet{f'; {without} plans so' * bool(without)}"
-                )
+    stages = source.stages.stages if source.has_stages else source.layers.layers
+    if any(stage.t_fb is not None for stage in stages):
+        raise InputError(
+            f"certificate: expected no t_fb in {source.where}: none yet where ops overlap"
+        )
 
 
 def shortfall(found: dict[str, Any], schedule: Schedule) -> str | None:

@@ -9,6 +9,7 @@ published configuration beats the plan, a gap is above 5 % or a schedule is not 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -29,20 +30,39 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--work-limit", type=float, default=WORK, help="millions of simulated ops")
     parser.add_argument("--part", choices=PARTS, help="this one alone")
     parser.add_argument("--only", help="cases whose name has this, which are not recorded")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep what is recorded with as much work, add to it"
+    )
     args = parser.parse_args(arguments)
     lines = list[str]()
     for part in [args.part] if args.part else PARTS:
-        found = list[dict[str, Any]]()
-        for name, study in _studies(part):
-            if (args.only or "") in name:
-                found.append(study(args.work_limit))
-                print(table(found[-1:]), flush=True)
-                if args.only is None:
-                    record(Path(__file__).parent, part, {"work": args.work_limit, "cases": found})
+        found = _run(part, args)
         print(table(found))
         lines += missed(found)
     print("\n".join(lines))
     return 1 if lines else 0
+
+
+def _run(part: str, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """The cases of a part."""
+    studies = dict(_studies(part))
+    known = _recorded(part, args.work_limit) if args.resume else {}
+    for name in [name for name in studies if (args.only or "") in name and name not in known]:
+        known[name] = studies[name](args.work_limit)
+        print(table([known[name]]), flush=True)
+        if args.resume or args.only is None:
+            cases = [known[each] for each in studies if each in known]
+            record(Path(__file__).parent, part, {"work": args.work_limit, "cases": cases})
+    return [known[name] for name in studies if name in known and (args.only or "") in name]
+
+
+def _recorded(part: str, work: float) -> dict[str, dict[str, Any]]:
+    """The cases that are recorded with as much work, by name."""
+    path = Path(__file__).parent / "results" / f"{part}.json"
+    if not path.exists():
+        return {}
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return {case["name"]: case for case in found["cases"]} if found["work"] == work else {}
 
 
 def _studies(part: str) -> Iterator[tuple[str, Callable[[float], dict[str, Any]]]]:

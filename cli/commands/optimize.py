@@ -148,9 +148,9 @@ def _plan(args: argparse.Namespace, profile: ProfileSource, *given: Any, **optio
     from pipeloom.planner.certificate import check_certifiable
     from pipeloom.planner.optimize import optimize
 
-    if args.certificate and args.for_ is None:  # whose schedules recompute nothing
+    if args.certificate:
         with typed("certificate"):
-            check_certifiable(profile, args.recompute, args.offload)
+            check_certifiable(profile)
     return optimize(profile, *given, **options)
 
 
