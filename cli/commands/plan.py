@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeloom.ir.errors import InputError
 
-from ..arguments import add_quiet, add_workers, amount, example, scale, seconds
+from ..arguments import Together, add_quiet, add_workers, amount, example, scale, seconds
 from ..failures import say
 from ..inputs import options, typed
 from ..output import answer, check_folder
@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     several.add_argument(
         "--scale",
         metavar="N,N,...",
+        action=Together,
         type=scale,
         help="numbers of GPUs, in place of --gpus: the best plan of each, and what it loses",
     )

@@ -168,5 +168,3 @@ def _split(box: Box, node: Node, where: str) -> tuple[Box, Box]:
     if not low <= most < high:
         raise NotProvenError(f"{where}: most: expected {low} to {high - 1}, got {most}")
     return box | {variable: (most + 1, high)}, box | {variable: (low, most)}
-
-

@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.remat import held
-from pipeloom.ir.model.ops import MICROBATCH_SHIFT, IntArray, OpKind, fields_of, levels_of
+from pipeloom.ir.model.ops import IntArray, OpKind, fields_of, levels_of
 from pipeloom.ir.model.problem import Problem
 
 from ..core.options import Order

@@ -48,7 +48,6 @@ from .rows import (
     NotProvenError,
     Row,
     Variable,
-    WayFacts,
     expect_alone,
     least_of,
 )
