@@ -246,11 +246,24 @@ def test_one_replicas_fault_ends_all_replicas_at_once() -> None:
             assert message.startswith("replica 0, ") == told, message
 
 
-def test_steps_that_some_ranks_update_are_refused_on_all() -> None:
-    found = launch(failure_cases.updates_unlike, failure_cases.RANKS, (60.0,), timeout=50)
-    for messages in found.values():
-        wanted = "update: expected one value on all ranks, got [True, False, False]"
-        assert messages == [wanted, wanted]
+UNLIKE_STEPS = (
+    *["InputError: program: expected one on all ranks, got [0-9a-f]{16} on ranks 0, 2, "] * 2,
+    "InputError: rank 0: microbatches: expected 3, as the program has, without programs=",
+    *(
+        f"ExecutionError: .*; all ranks are to begin this step with {given}, as rank [02] does|"
+        f"ExecutionError: rank [02]: .* begin this step with {given}, as rank [02] does: "
+        for given in ("program=", "update=False")
+    ),
+)
+
+
+def test_steps_that_ranks_do_not_begin_alike_are_refused_on_all() -> None:
+    found = launch(failure_cases.steps_unlike, failure_cases.RANKS, timeout=100)
+    wanted = "update: expected one value on all ranks, got [True, False, False]"
+    assert all(updates == [wanted, wanted] for updates, _ in found.values())
+    for lines in zip(*(told for _, told in found.values()), UNLIKE_STEPS, strict=True):
+        assert len({re.sub(r"; (no answer|rank 0,) .*", "", line) for line in lines[:-1]}) == 1
+        assert re.match(lines[-1], lines[0]), lines
 
 
 MAKING = (

@@ -483,6 +483,10 @@ def _replicas(stages: Sequence[nn.Module], data_group: Any, patience: float) -> 
     )
 
 
+def steps_unlike() -> tuple[list[str], list[str]]:
+    return updates_unlike(60.0), programs_unlike()
+
+
 def updates_unlike(patience: float) -> list[str]:
     """In the first step, in one after others without an update, and with a norm to sum."""
     x, y = torch.ones(6, 4), torch.zeros(6, 4)
@@ -498,6 +502,31 @@ def updates_unlike(patience: float) -> list[str]:
             found.append(str(error))
         assert all(map(torch.equal, weights, running.modules[running.rank].parameters()))
         running.step(x, target=y)  # all can go on
+    return found
+
+
+def programs_unlike() -> list[str]:
+    """What is said where rank 1 steps by the pipeline's own program, and the others by another one
+    or without an update: in the first step, after one by a program of its own, and, with little
+    patience, where nobody has asked for anything so far."""
+    x, y = torch.ones(6, 4), torch.zeros(6, 4)
+    other = compile_schedule(schedule("gpipe", RANKS, RANKS))
+    tried: list[tuple[float, dict[str, Any] | None, dict[str, Any]]] = [
+        (60.0, None, {"program": other}),
+        (60.0, {"program": made()}, {"program": other}),
+        (60.0, None, {"microbatches": 2}),
+        (2.0, {}, {"program": other}),
+        (2.0, {}, {"update": False}),
+    ]
+    found = []
+    for patience, before, given in tried:
+        running = _three("1f1b", patience)
+        if before is not None:
+            running.step(x, target=y, **before)
+        try:
+            running.step(x, target=y, **({} if running.rank == 1 else given))
+        except Exception as error:
+            found.append(f"{type(error).__name__}: {error}")
     return found
 
 
