@@ -39,6 +39,7 @@ from ..core.schedule_cost import within_memory
 from ..core.worker_threads import Pieces
 from .annealing import RematAnnealer
 from .fused_backward import fused, fused_neighbours, fused_whole
+from .keeping import kept
 from .repair import fitted, roomier
 from .whole_stages import reductions, returned
 
@@ -49,7 +50,8 @@ STARTS = 4  # schedules that are annealed at first
 
 def search_remat(best: Incumbent, optimizer: Optimizer, options: SolveOptions) -> Pieces:
     """Improves ``best``, whose problem allows remat; ``optimizer``: for problems without."""
-    problem, starts, every = best.problem, _Starts(best), options.recompute_all
+    problem, every = best.problem, options.recompute_all
+    starts = _Starts(best, every)
     solved = partial(_solved, best, optimizer, options)
     starts.offer(one_at_a_time_with_remat(problem, every))
     for found in lower_bounds(problem):
@@ -98,14 +100,17 @@ def _tighten(best: Incumbent) -> None:
 class _Starts:
     """The best schedules met, of which fewer and fewer are annealed."""
 
-    def __init__(self, best: Incumbent) -> None:
-        self._best, self._number = best, STARTS
+    def __init__(self, best: Incumbent, every: bool) -> None:
+        self._best, self._every, self._number = best, every, STARTS
         self._known: list[tuple[float, Order]] = []
 
     def offer(self, rows: Order) -> None:
-        """Takes an order, and the same with BW's, where it keeps the memory limit and is new."""
-        for either in (rows, fused_neighbours(self._best.problem, rows)):
-            self._take(either)
+        """Takes an order where it keeps the memory limit and is new, and the same with no R that
+        need not be, and with BW's."""
+        problem = self._best.problem
+        for each in (rows,) if self._every else (rows, kept(problem, rows)):
+            for either in (each, fused_neighbours(problem, each)):
+                self._take(either)
 
     def _take(self, rows: Order) -> None:
         problem = self._best.problem

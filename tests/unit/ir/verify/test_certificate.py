@@ -11,7 +11,8 @@ import pipeloom
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.formats.certificate import MOST_NODES
-from pipeloom.ir.verify.certificate import LinearFacts, verify_certificate
+from pipeloom.ir.verify.certificate import verify_certificate
+from pipeloom.ir.verify.certificates.linear import LinearFacts
 from pipeloom.ir.verify.schedule_facts import read_facts
 from pipeloom.solver.certificate import Refutation
 

@@ -17,8 +17,8 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.certificate import verify_certificate
-from pipeloom.ir.verify.certificate_rows import NotProvenError
-from pipeloom.ir.verify.rank_certificate import RankFacts
+from pipeloom.ir.verify.certificates.ranks import RankFacts
+from pipeloom.ir.verify.certificates.rows import NotProvenError
 from pipeloom.ir.verify.schedule_facts import read_facts
 from pipeloom.planner.certificate import certificate
 from pipeloom.solver.certificate import Refutation
