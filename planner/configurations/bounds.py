@@ -72,24 +72,25 @@ class Bounds:
     def of_degrees(self, run: TrainingRun, shardings: Iterable[Sharding]) -> ConfigurationBound:
         """A bound on all configurations with these degrees: means over ranks, with the best of
         ``shardings`` for each."""
-        times = self._times(run)
+        found = [self._of_sharding(replace(run, sharding=sharding)) for sharding in shardings]
+        return ConfigurationBound(*(min(each) for each in zip(*found, strict=True)))
+
+    def _of_sharding(self, run: TrainingRun) -> tuple[float, float]:
+        """Milliseconds of a step, and GiB."""
+        times, ends = self._times(run), self._ends(run)
         work = run.microbatches * times.work.sum() / run.pp
         least = times.work[1:-1].min() * -(-run.layers // run.pp)
         busiest = run.microbatches * max(float(times.work.max()), float(least))
         reached = self.cluster.efficiency
         occupied = run.microbatches * float(times.held @ _from_here(times.forward + times.back))
         held = times.held.sum() / run.pp
-        found = []
-        for sharding in shardings:
-            ends = self._ends(replace(run, sharding=sharding))
-            averaging = _rounds(run, sharding) * ends.averaging.sum() / run.pp
-            mean = max(work + reached.exposed * averaging, averaging)
-            kept = float(ends.kept.sum() / run.pp + times.beside.min())
-            room = run.pp * max(0.0, self._tensors - kept)
-            full = occupied / room if room else inf
-            step = max(float(mean), busiest, full) + ends.optimizer.sum() / run.pp
-            found.append((step + reached.step_ms, _gib(kept + held, reached)))
-        return ConfigurationBound(*(float(min(each)) for each in zip(*found, strict=True)))
+        averaging = _rounds(run, run.sharding) * ends.averaging.sum() / run.pp
+        mean = max(work + reached.exposed * averaging, averaging)
+        kept = float(ends.kept.sum() / run.pp + times.beside.min())
+        room = run.pp * max(0.0, self._tensors - kept)
+        full = occupied / room if room else inf
+        step = max(float(mean), busiest, full) + ends.optimizer.sum() / run.pp
+        return float(step + reached.step_ms), float(_gib(kept + held, reached))
 
     @cached_property
     def _tensors(self) -> float:

@@ -187,11 +187,12 @@ class Space:
         degrees = {
             key: self.fixed[key] for key in ("tp", "pp", "vp", "cp", "ep") if key in self.fixed
         }
-        alone = self._parallel(replace(self.base, etp=degrees.get("tp", 1), **degrees))
+        etp = self.fixed.get("etp", degrees.get("tp", 1))
+        alone = self._parallel(replace(self.base, etp=etp, **degrees))
         for line in faults_of(alone, self.model):
             key = line.partition(":")[0]
             if (
-                key in {"tp", "pp", "layers", "recompute", "seq", "attention"}
+                key in {"tp", "etp", "pp", "layers", "recompute", "seq", "attention"}
                 or (key == "ep" and "x etp" not in line)
                 or (key == "vp" and "pp" in self.fixed)
             ):

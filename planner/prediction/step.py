@@ -46,9 +46,9 @@ class StepTimes:
     planned: OpOrder | None = None
     """In place of the family's order of ops."""
     remat: bool = False
-    """Whether ``planned`` may recompute whole stages, of which the input alone is kept."""
+    """Whether ``planned`` may recompute whole stages, of which input and output alone are kept."""
     offload: bool = False
-    """Whether it may move what stages hold, but for their inputs, to the host and back."""
+    """Whether it may move what stages hold beside these to the host and back."""
 
     @cached_property
     def kernels(self) -> KernelTimes:
@@ -110,14 +110,15 @@ class StepTimes:
         )
 
     def _with_remat(self, stages: tuple[StageProfile, ...], size: float) -> Iterator[StageProfile]:
-        """Stages that may compute their F again from their input, or leave it alone on the device;
-        ``size``: bytes of the first's."""
+        """Stages that may compute their F again, or move what they hold to the host: what comes in
+        and what was sent on stay. ``size``: bytes of the first's input."""
         for stage in stages:
-            kept = min(stage.m_b, size)
+            sent = (stage.activation_bytes or 0.0) if stage is not stages[-1] else 0.0
+            kept = min(stage.m_b, size + sent)
             again = (stage.t_f, kept) if self.remat else (None, None)
             out = kept if self.offload else None
             yield replace(stage, t_r=again[0], m_r=again[1], m_o=out)
-            size = stage.activation_bytes or 0.0
+            size = sent
 
     def _stage(self, works: tuple[tuple[LayerWork, int], ...]) -> StageProfile:
         times = [(self.layers[id(work)], count) for work, count in works]

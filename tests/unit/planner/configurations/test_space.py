@@ -68,6 +68,7 @@ def test_stages_of_a_rank_are_those_that_make_stages_smaller() -> None:
         ({"dp": 8, "global_batch": 12}, "global_batch: expected a multiple of dp x micro_batch"),
         ({"cp": 2, "attention": "unfused"}, "attention: expected flash where cp is 2, got unfused"),
         ({"ep": 2}, "ep: expected 1, llama-3-8b has no experts, got 2"),
+        ({"etp": 2}, "etp: expected tp, as llama-3-8b has no experts, got 2"),
         ({"gpus": 37}, "gpus: expected a number over which llama-3-8b"),
         ({"gpus": None}, "gpus: missing"),
         ({"tpp": 2}, "tpp: unknown key; did you mean tp?"),
