@@ -183,13 +183,14 @@ def _few(costs: SequenceCosts, of: Figures, count: int, replicas: int, known: fl
         rows: list[tuple[FloatArray, tuple[FloatArray, ...], float]]
         rows = [(b[i] + w[i], (back,), lags)]
         for k in range(i, number):
-            ways = f[i:k].sum(axis=0), b[i:k].sum(axis=0) + w[i]
-            rows.append((f[k] + b[k], ways, float(into_f[i + 1 : k + 1].sum() + into_b[i:k].sum())))
+            there, home = f[i:k].sum(axis=0), b[i:k].sum(axis=0) + w[i]
+            delays = float(into_f[i + 1 : k + 1].sum() + into_b[i:k].sum())
+            rows.append((f[k] + b[k], (there, home), delays))
         for turns, ways, delays in rows:
             shares = [each / each.sum() for each in (turns, *ways, trip, others) if each.sum() > 0]
             if shares:
                 share = float(np.min(shares, axis=0).sum()) / replicas
-                sums = [float(each.sum()) for each in (turns, sum(ways), trip, others)]
+                sums = [float(each.sum()) for each in (turns, np.sum(ways, axis=0), trip, others)]
                 part = 1.0 if replicas == 1 else share
                 few = _Few(
                     sums[0], part * sums[0], sums[1], delays, sums[2], part * sums[3], lags, share
