@@ -19,8 +19,8 @@ def certificate(schedule: Schedule, should_stop: StoppingCriterion = NEVER) -> d
     found = certify(schedule, SECONDS, should_stop)
     if found is None:
         raise InputError(
-            "certificate: none yet where activations may be recomputed or offloaded, ops overlap, "
-            "or the schedule has no lower bound"
+            "certificate: none yet where ops overlap, weights are updated by microbatch, or the "
+            "schedule has no lower bound"
         )
     return {
         "format": CERTIFICATE,
