@@ -31,7 +31,7 @@ LIMITS = [5.0, 6.0, 7.0, 8.0]
 PROFILE = "examples/profiles/zb-6.2b.json"
 PLAN: dict[str, Any] = {
     **{"global_batch": 16, "seq": 2048, "pp": 4, "tp": 1, "micro_batch": 1, "recompute": "none"},
-    "work_limit": 10,
+    "work_limit": 40,
 }
 SECONDS = 120.0
 
