@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(words)
     except SystemExit as stop:  # --help and --version
         code = int(stop.code or 0)
-    except BaseException as error:
+    except (Exception, KeyboardInterrupt) as error:
         if os.environ.get(TRACEBACK) and not isinstance(error, PipeloomError | KeyboardInterrupt):
             raise
         code = tell(error, as_json="--json" in words)

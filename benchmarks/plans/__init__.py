@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--part", choices=PARTS, help="this one alone")
     parser.add_argument("--only", help="cases whose name has this, which are not recorded")
     parser.add_argument(
-        "--resume", action="store_true", help="keep what is recorded with as much work, add to it"
+        "--resume", action="store_true", help="keep what is recorded, and add to it"
     )
     args = parser.parse_args(arguments)
     lines = list[str]()
@@ -47,13 +47,13 @@ def main(arguments: list[str]) -> int:
 def _run(part: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     """The cases of a part."""
     studies = dict(_studies(part))
-    known = _recorded(part, args.work_limit) if args.resume else {}
+    known = _recorded(part) if args.resume else {}
     for name in [name for name in studies if (args.only or "") in name and name not in known]:
         known[name] = _of_least_work(studies[name], args.work_limit)
         print(table([known[name]]), flush=True)
         if args.resume or args.only is None:
             cases = [known[each] for each in studies if each in known]
-            record(Path(__file__).parent, part, {"work": args.work_limit, "cases": cases})
+            record(Path(__file__).parent, part, {"cases": cases})
     return [known[name] for name in studies if name in known and (args.only or "") in name]
 
 
@@ -65,13 +65,13 @@ def _of_least_work(study: Callable[[float], dict[str, Any]], most: float) -> dic
     return found | {"work": work}
 
 
-def _recorded(part: str, work: float) -> dict[str, dict[str, Any]]:
-    """The cases that are recorded with as much work, by name."""
+def _recorded(part: str) -> dict[str, dict[str, Any]]:
+    """The cases that are recorded, by name."""
     path = Path(__file__).parent / "results" / f"{part}.json"
     if not path.exists():
         return {}
-    found = json.loads(path.read_text(encoding="utf-8"))
-    return {case["name"]: case for case in found["cases"]} if found["work"] == work else {}
+    cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
+    return {case["name"]: case for case in cases}
 
 
 def _studies(part: str) -> Iterator[tuple[str, Callable[[float], dict[str, Any]]]]:

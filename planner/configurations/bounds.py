@@ -273,7 +273,8 @@ class _LayerSums:
 
     def _held(self, splits: bool) -> FloatArray:
         """Bytes that each stage holds of a microbatch."""
-        return np.maximum(self._m_b, self._m_w) if splits else self._m_b
+        held: FloatArray = np.maximum(self._m_b, self._m_w) if splits else self._m_b
+        return held
 
     def _ranks(self, stages: FloatArray) -> FloatArray:
         return np.bincount(self._owners, stages, self._run.pp).astype(np.float64)

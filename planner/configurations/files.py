@@ -92,7 +92,7 @@ def _layer(work: LayerWork, numbers: Iterator[int]) -> Layer:
 
 
 def _left_to_the_model(run: TrainingRun) -> Iterator[str]:
-    """What of the plan the stages have to bring with them, as no program says it."""
+    """Tells the parts of the plan that stages have to bring with them, as no program has them."""
     inner = [f"{key} {getattr(run, key)}" for key in ("tp", "cp", "ep") if getattr(run, key) > 1]
     if inner:
         yield f"each rank is one process of a group: {', '.join(inner)} are up to its stages"

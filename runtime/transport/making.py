@@ -97,7 +97,7 @@ class Making:
 
         Raises ToldError for a fault of any process, and once the time is over."""
         members = tuple(processes) or self._everyone
-        self._store.allow(self._seconds + SLACK)
+        self._store.allow(self._seconds + PATIENCE)
         self._meetings[members] += 1
         place = f"{self._key}/{hash(members)}/{self._meetings[members]}"
         self._store.set(f"{place}/{self.process}", repr(value))
@@ -137,7 +137,7 @@ class Making:
 
     def connected(self, make: Callable[[], _Made], seconds: float) -> _Made:
         """The process group that ``make`` makes; ToldError for a fault of any process meanwhile."""
-        self._store.allow(seconds + 2 * SLACK)
+        self._store.allow(seconds + SLACK + PATIENCE)
         return within(seconds + SLACK, make, GROUP, self._look)
 
     def _look(self) -> None:

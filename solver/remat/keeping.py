@@ -2,7 +2,7 @@
 
 Where a stage was recomputed whole, or more memory has become free since, some microbatches can hold
 their M_B from F to B with no op moved; each R that is left out makes the schedule shorter. Of the
-intervals that they would hold a place for, taken by their ends, as many fit as can where all are of
+intervals in which they would, those that end first are taken first: so most fit where all are of
 one size (Carlisle and Lloyd, Discrete Appl. Math. 59, 1995).
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.remat import held
-from pipeloom.ir.model.ops import IntArray, OpKind, fields_of, levels_of
+from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind, fields_of, levels_of
 from pipeloom.ir.model.problem import Problem
 
 from ..core.options import Order
@@ -26,16 +26,15 @@ def kept(problem: Problem, rows: Order) -> Order:
     return tuple(map(_kept, [costs] * len(rows), rows, memory, limits))
 
 
-def _kept(costs: Costs, row: IntArray, memory: np.ndarray, limit: float) -> IntArray:
+def _kept(costs: Costs, row: IntArray, memory: FloatArray, limit: float) -> IntArray:
     kind, stage, microbatch = fields_of(row)
-    first = {
-        (int(stage[at]), int(microbatch[at])): int(at) for at in np.flatnonzero(kind == OpKind.F)
-    }
-    free, stays = limit - memory, np.ones(len(row), dtype=np.bool_)
+    pairs = list(zip(stage.tolist(), microbatch.tolist(), strict=True))
+    forward = {pairs[at]: at for at in np.flatnonzero(kind == OpKind.F).tolist()}
+    more = costs.m_b[stage] - costs.kept[1 + levels_of(row), stage]
+    free, runs = limit - memory, np.ones(len(row), dtype=np.bool_)
     for at in np.flatnonzero(kind == OpKind.R).tolist():
-        s, since = int(stage[at]), first[int(stage[at]), int(microbatch[at])]
-        more = float(costs.m_b[s] - costs.kept[1 + int(levels_of(row[at : at + 1])[0]), s])
-        if free[since:at].min() >= more:
-            free[since:at] -= more
-            stays[at] = False
-    return row[stays]
+        since = forward[pairs[at]]
+        if free[since:at].min() >= more[at]:
+            free[since:at] -= more[at]
+            runs[at] = False
+    return row[runs]

@@ -103,7 +103,8 @@ def test_more_plans_do(model: Path, losses: tuple[float, ...], name: str) -> Non
 
 
 LLAMA = {"model_type": "llama", "vocab_size": 16, "hidden_size": 8, "intermediate_size": 24} | {
-    "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 6
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4,
+    "max_position_embeddings": 6
 }  # fmt: skip
 EXPERTS = LLAMA | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 1}
 TP, EP, DP = ((("pp", 2), (name, 2)) for name in ("tp", "ep", "dp"))

@@ -34,11 +34,12 @@ these times do not meet.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import floor, isfinite
+from typing import TypeAlias
 
 from ..schedule_facts import Facts
 from .rows import (
@@ -136,6 +137,9 @@ class LinearFacts:
         return {(k, i): (Fraction(a), Fraction(b)) for k, (a, b) in (counts | times).items()}
 
 
+_Terms: TypeAlias = Mapping[str, Fraction | int]
+
+
 class _Sum(defaultdict[Variable, Fraction]):
     """Terms of one stage, to which others are added."""
 
@@ -144,13 +148,13 @@ class _Sum(defaultdict[Variable, Fraction]):
         self._stage = stage
         self.plus(1, of_stage)
 
-    def plus(self, times: Fraction | int, names: dict[str, Fraction | int]) -> _Sum:
+    def plus(self, times: Fraction | int, names: _Terms) -> _Sum:
         for name, factor in names.items():
             self[name, self._stage] += Fraction(times) * factor
         return self
 
 
-_Named = tuple[str, _Sum, Fraction]
+_Named: TypeAlias = tuple[str, _Sum, Fraction]
 
 
 class _Stage:
@@ -171,15 +175,15 @@ class _Stage:
         self._last = 0 if own.ways else 1  # whether a leaves out the last F's own microbatch
 
     @cached_property
-    def _ahead(self) -> dict[str, Fraction | int]:
+    def _ahead(self) -> _Terms:
         return {"n": 1} | {f"{name}{k}": 1 for k in self._useful for name in "no"}
 
     @cached_property
-    def _pending(self) -> dict[str, Fraction | int]:
+    def _pending(self) -> _Terms:
         """All, less ``_last``."""
         return {"a": 1} | {f"{name}{k}": 1 for k in self._useful for name in "ap"}
 
-    def _again(self, name: str) -> dict[str, Fraction | int]:
+    def _again(self, name: str) -> _Terms:
         """The time of so many R's by way."""
         return {f"{name}{k}": way.again / self._unit for k, way in self._useful.items()}
 
@@ -252,7 +256,7 @@ class _Stage:
         f, b, w = self._f, self._b, self._w
         yield "first B's F", self._sum(n=1).plus(1, {f"n{k}": 1 for k in self._useful}), ONE
         yield "last F's B", self._sum().plus(1, self._pending), ONE
-        chosen: dict[str, Fraction | int] = {f"c{k}": -1 for k in self._useful}
+        chosen: _Terms = {f"c{k}": -1 for k in self._useful}
         for name in "na":
             yield f"{name} that stay", self._sum(**{name: -1}).plus(1, chosen), -self._m
         for k, way in self._useful.items():

@@ -110,10 +110,10 @@ def test_a_bound_without_a_certificate_is_told() -> None:
     assert said[0].endswith("is less; no argument for interleaving has a certificate yet")
 
 
-def test_transfers_and_unlike_microbatches_are_refused() -> None:
+def test_overlap_and_transfers_are_refused() -> None:
     document, found = copy.deepcopy(certified())
-    document["profile"]["stages"][0]["t_r"] = document["profile"]["stages"][0]["m_r"] = 0.5
-    assert "knows no stages with t_r" in verify_certificate(document, found, "certificate")[0]
+    document["profile"]["stages"][0]["t_fb"] = 0.5
+    assert "knows no stages with t_fb" in verify_certificate(document, found, "certificate")[0]
     document, _ = copy.deepcopy(certified())
     document["passing"] = "weights"
     with pytest.raises(NotProvenError, match="rank-moments: expected weights that stay"):
