@@ -221,5 +221,5 @@ def flow_bound(
         return back(host, flow.longest("FB", known - way, budget))
 
     far = max(placed.hosts, key=lambda host: back(host, held_until_last_backward(host)).value)
-    spans = until_end(max(placed.hosts, key=span), budget.part(2))
+    spans = until_end(max(placed.hosts, key=span), budget)
     return max(spans, until_last_backward(far, budget), key=lambda bound: bound.value)
