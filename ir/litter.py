@@ -1,4 +1,4 @@
-"""What a process that is killed leaves: folders with its number in their names, which the next
+"""Leftovers of a process that is killed: folders with its number in their names, which the next
 start removes, and processes, which the kernel ends with it."""
 
 from __future__ import annotations

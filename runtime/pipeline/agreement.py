@@ -84,8 +84,8 @@ def gathered(
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What one rank asks of a step: whether it ends with the optimizers', whether it was ``given``
+class StepRequest:
+    """One rank's wishes for a step: whether it ends with the optimizers', whether it was ``given``
     a program, the microbatches, and the place of its program among those that are known, 0 the
     pipeline's own, None a new one."""
 
@@ -109,9 +109,9 @@ class StepAgreement:
         self._begun = False
 
     def check(
-        self, ask: Callable[[], Asked], words: Sequence[str]
-    ) -> tuple[Asked, set[int | None]]:
-        """What this rank asks for, and all ranks' places of programs; ``words``: the arguments for
+        self, ask: Callable[[], StepRequest], words: Sequence[str]
+    ) -> tuple[StepRequest, set[int | None]]:
+        """The request of this rank, and all ranks' places of programs; ``words``: the arguments for
         which they tell each other.
 
         Raises InputError, alike on all, where ``ask`` does on one, or ranks or replicas differ in
@@ -132,7 +132,7 @@ class StepAgreement:
         self._compare(rows)
         return rows[self._transport.rank], {row.place for row in rows}
 
-    def _compare(self, rows: Sequence[Asked]) -> None:
+    def _compare(self, rows: Sequence[StepRequest]) -> None:
         counts, updates = [row.microbatches for row in rows], [row.updates for row in rows]
         plain, total = not any(row.given for row in rows), sum(counts)
         usual = plain and all(updates)

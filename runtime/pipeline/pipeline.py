@@ -35,7 +35,7 @@ from ..stages.streamed_weights import StreamedStages
 from ..tensors.microbatches import Batch
 from ..tensors.receive_buffers import ReceiveBuffers
 from ..transport import GroupTransport, ReplicaFaults, ending_together, made_together
-from .agreement import Asked, StepAgreement
+from .agreement import StepAgreement, StepRequest
 from .forward_rounds import ForwardRounds
 from .in_place import AskedInPlace, StagesInPlace
 from .layered_source import as_planned
@@ -609,15 +609,15 @@ class Pipeline:
 
     def _asked(
         self, program: Program | None, microbatches: int | None, update: bool, made: list[Program]
-    ) -> Asked:
-        """What this rank asks of a step. Raises InputError for what cannot be."""
+    ) -> StepRequest:
+        """This rank's request. Raises InputError for what cannot be."""
         if program is None:
-            return Asked(update, False, self._counted(microbatches, made), 0)
+            return StepRequest(update, False, self._counted(microbatches, made), 0)
         if not isinstance(program, Program):
             raise InputError(f"program: expected a Program, got {type(program).__name__}")
         known = [self] if self._given is None else [self, self._given]
         place = next((i for i, each in enumerate(known) if each.program is program), None)
-        return Asked(update, True, program.schedule.problem.microbatches, place)
+        return StepRequest(update, True, program.schedule.problem.microbatches, place)
 
     def _by(self, program: Program) -> Pipeline:
         """The pipeline of a step's own program, in place of the last such one's; all ranks call

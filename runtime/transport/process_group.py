@@ -125,7 +125,7 @@ class GroupTransport:
         store.set(NOTE)
 
     def _note(self, store: Store, said: str) -> str:
-        """What some rank noted, if that is not said."""
+        """The note of some rank, if that is not said."""
         with suppress(StoreLostError):
             note = store.get(NOTE) if store.has(NOTE) else ""
             return f"; {note}" if note not in said else ""
