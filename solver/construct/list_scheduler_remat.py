@@ -84,9 +84,9 @@ class RematListParameters:
         return *whole, self.fill, self.patience, self.lead, self.gap
 
     def copy(self) -> Self:
-        keep, again, ahead, defer, *real = self.arrays
-        whole = (each.copy() for each in (keep, again, ahead, defer))
-        return type(self)(*whole, *(each.copy() for each in real))
+        whole = self.keep.copy(), self.again.copy(), self.ahead.copy(), self.defer.copy()
+        real = self.fill.copy(), self.patience.copy(), self.lead.copy(), self.gap.copy()
+        return type(self)(*whole, *real)
 
 
 @kernel
