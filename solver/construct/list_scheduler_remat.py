@@ -11,8 +11,8 @@ One place is left for what is recomputed, or no B of those could run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Self
+from dataclasses import dataclass
+from typing import Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,8 @@ from ..core.linear_instance import LinearInstance
 from .list_scheduler_linear import change_gaps, normal
 
 _F, _B, _W, _R = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.R))
+_I: TypeAlias = IntArray
+_F8: TypeAlias = FloatArray
 _STAYS, _GONE, _BACK = 0, 1, 2  # what became of a microbatch's activations
 
 
@@ -76,11 +78,15 @@ class RematListParameters:
         )
 
     @property
-    def arrays(self) -> tuple[npt.NDArray[np.generic], ...]:
-        return tuple(getattr(self, field.name) for field in fields(self))
+    def arrays(self) -> tuple[_I, _I, _I, _I, _F8, _F8, _F8, _F8]:
+        """The arrays that the kernels take."""
+        whole = self.keep, self.again, self.ahead, self.defer
+        return *whole, self.fill, self.patience, self.lead, self.gap
 
     def copy(self) -> Self:
-        return type(self)(*(array.copy() for array in self.arrays))  # type: ignore[arg-type]
+        whole = self.keep.copy(), self.again.copy(), self.ahead.copy(), self.defer.copy()
+        real = self.fill.copy(), self.patience.copy(), self.lead.copy(), self.gap.copy()
+        return type(self)(*whole, *real)
 
 
 @kernel

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.model.ops import IntArray
+from pipeloom.ir.model.ops import FloatArray, IntArray
 from pipeloom.ir.model.problem import Objective, Problem
 
 from ..construct.list_scheduler_remat import (
@@ -22,6 +23,9 @@ from ..core.options import Order
 from ..core.relaxations import plain, recomputable
 from ..search.local_search import COLD, SLICE
 from .whole_stages import levels_of_stages
+
+_F: TypeAlias = FloatArray
+_Tables: TypeAlias = tuple[_F, _F, _F, _F, _F, _F, _F, _F, _F, _F, IntArray]
 
 LIST_OP = 5  # simulated ops that an op of an order takes as long as
 DRAWN, POOL = 30, 6  # random parameters of which the best are annealed; those kept, at each level
@@ -62,7 +66,8 @@ class RematListTuner:
         """The best order of a round, if any was found."""
         at = self._turn % len(self._tables)
         self._turn += 1
-        pool, tables = self._pools[at], (*self._linear.arrays, *self._tables[at])
+        pool = self._pools[at]
+        tables: _Tables = (*self._linear.arrays, *self._tables[at])
         new = len(pool) < POOL // 2 or self._rng.random() < 0.3
         parameters = self._drawn(tables) if new else pool[self._rng.integers(len(pool))][1].copy()
         best.work.spend(self._build * DRAWN * new)
@@ -81,7 +86,7 @@ class RematListTuner:
         if np.isfinite(cost):
             yield tuple(self._rows())
 
-    def _drawn(self, tables: tuple[object, ...]) -> RematListParameters:
+    def _drawn(self, tables: _Tables) -> RematListParameters:
         """The best of some random ones."""
         shape = self._linear.stages, self._linear.microbatches
         scratch = np.empty(shape), np.empty(shape), np.empty(shape, dtype=np.int8)

@@ -132,14 +132,14 @@ def broken_rows(seed: int) -> list[str]:
     return outside + broken
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(25))
 def test_every_schedule_keeps_every_inequality(seed: int) -> None:
     assert broken_rows(seed) == []
 
 
 @pytest.mark.slow
 def test_thousands_of_schedules_keep_every_inequality() -> None:
-    assert [line for seed in range(40, 4000) for line in broken_rows(seed)] == []
+    assert [line for seed in range(25, 4000) for line in broken_rows(seed)] == []
 
 
 @cache
