@@ -6,6 +6,7 @@ import argparse
 import math
 import re
 from collections.abc import Callable
+from typing import Any
 
 from pipeloom.ir.errors import InputError
 from pipeloom.planner.inputs.placement_spec import PlacementSpec
@@ -37,6 +38,28 @@ class Limit(float):
     """A memory limit that knows how it was typed."""
 
     words: str
+
+
+class Together(argparse.Action):
+    """Takes what an option brings each time that it is given: a list, or a table by rank."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        given = getattr(namespace, self.dest) or type(values)()
+        if isinstance(values, dict):
+            if twice := given.keys() & values.keys():
+                raise argparse.ArgumentError(
+                    self, f"rank {min(twice)}: expected once, got it twice"
+                )
+            values = given | values
+        elif given:
+            values = sorted({*given, *values})
+        setattr(namespace, self.dest, values)
 
 
 def example(parser: argparse.ArgumentParser, *lines: str) -> None:
@@ -179,6 +202,7 @@ def add_slow(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slow",
         metavar="RANK:X,...",
+        action=Together,
         type=slow,
         help="ranks that take X times as long as the profile says, such as 3:1.2",
     )
@@ -282,7 +306,7 @@ def cluster(text: str) -> dict[str, float]:
 def spread(text: str) -> float | str:
     """A relative standard deviation, or else the name of a file."""
     try:
-        value = float(text)
+        value = float(text or "nan")
     except ValueError:
         return text
     if not 0 <= value <= 1:

@@ -42,6 +42,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("export", "schedule to another system's format"),
     "import": ("import_", "another system's format to a schedule"),
 }
+EMPTY = {"name", "title"}
+"""Options that may be empty words."""
 CBC = "pipeloom.solver.exact.cbc_process"
 LEFT = ("solve_", "rank ")
 """Prefixes of the names of threads that may be left: those of
@@ -55,6 +57,12 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (see {self.prog} --help)")
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Refuses an empty word for a file, or another word that is taken as it is."""
+        if not arg_string and action.type is None and action.dest not in EMPTY:
+            raise argparse.ArgumentError(action, "expected a value, got ''")
+        return super()._get_value(action, arg_string)
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Prints help, and says where it cannot be written, which argparse does not."""
@@ -72,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(words)
     except SystemExit as stop:  # --help and --version
         code = int(stop.code or 0)
-    except BaseException as error:
+    except (Exception, KeyboardInterrupt) as error:
         if os.environ.get(TRACEBACK) and not isinstance(error, PipeloomError | KeyboardInterrupt):
             raise
         code = tell(error, as_json="--json" in words)

@@ -26,7 +26,7 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
         required=required,
         help="a model source, or a function that returns one (the examples are in the checkout: "
         "run them from its root); or a Hugging Face model's folder or config.json, which settings "
-        "may follow: hf:FOLDER,seq=512,micro_batch=4,data=FILE,seed=0,lr=1e-4",
+        "may follow: hf:FOLDER,seq=512,micro_batch=4,data=FILE,seed=0,lr=1e-4,recompute=full",
     )
     parser.add_argument(
         "--dtype",

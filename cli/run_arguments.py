@@ -48,8 +48,8 @@ def add_model_and_devices(parser: argparse.ArgumentParser) -> None:
     device.add_argument("--cluster", metavar="NAME|FILE", help="a preset's name, or a cluster file")
 
 
-def add_run(parser: argparse.ArgumentParser, *without: str) -> None:
-    """Adds an option for each key of a run, but for ``without``."""
+def add_run(parser: argparse.ArgumentParser, *without: str) -> argparse._ArgumentGroup:
+    """Adds an option for each key of a run, but for ``without``; returns their group."""
     group = parser.add_argument_group("the run")
     for key, words in {**COUNTS, **WORDS, **FLAGS}.items():
         if key in without:
@@ -61,6 +61,7 @@ def add_run(parser: argparse.ArgumentParser, *without: str) -> None:
         else:
             shown, kind = ("N", at_least_one) if key in COUNTS else ("WORD", str)
             group.add_argument(name, metavar=shown, type=kind, help=words)
+    return group
 
 
 def run_options(args: argparse.Namespace) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from pipeloom.solver.certificate import certify
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED
 
+from .inputs.problem_setup import ProfileSource
+
 SECONDS = 10.0
 
 
@@ -19,8 +21,8 @@ def certificate(schedule: Schedule, should_stop: StoppingCriterion = NEVER) -> d
     found = certify(schedule, SECONDS, should_stop)
     if found is None:
         raise InputError(
-            "certificate: none yet where activations may be recomputed or offloaded, ops overlap, "
-            "or the schedule has no lower bound"
+            "certificate: none yet where ops overlap, weights are updated by microbatch, or the "
+            "schedule has no lower bound"
         )
     return {
         "format": CERTIFICATE,
@@ -29,6 +31,15 @@ def certificate(schedule: Schedule, should_stop: StoppingCriterion = NEVER) -> d
         "lower_bound": found.lower_bound,
         "argument": found.argument,
     }
+
+
+def check_certifiable(source: ProfileSource) -> None:
+    """Raises InputError where no schedule of the profile can have a certificate."""
+    stages = source.stages.stages if source.has_stages else source.layers.layers
+    if any(stage.t_fb is not None for stage in stages):
+        raise InputError(
+            f"certificate: expected no t_fb in {source.where}: none yet where ops overlap"
+        )
 
 
 def shortfall(found: dict[str, Any], schedule: Schedule) -> str | None:

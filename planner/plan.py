@@ -91,6 +91,7 @@ class PlannedConfiguration:
             **{key: getattr(run, key) for key in (*keys, "seq")},
             "precision": run.precision.value,
             "recompute": self.found.configuration.recompute,
+            "offload": "auto" if self.found.configuration.offload else "none",
             "sharding": run.sharding.value,
             "sequence_parallel": run.sequence_parallel,
             "layers_per_stage": list(run.layers_by_stage),
@@ -188,7 +189,7 @@ class Plan:
         """
         path = Path(folder)
         try:
-            notes = write_files(path, self.best.step.setup, self.best.schedule)
+            notes = write_files(path, self.best.step, self.best.schedule)
         except OSError as error:
             raise InputError(f"output: {os.fspath(folder)}: {error.strerror}") from None
         write_json(self.to_dict() | {"notes": notes}, str(path / "plan.json"))
@@ -281,7 +282,8 @@ def plan(
     ``gpus`` and ``global_batch``, and whatever else is fixed, in the words of ``predict``: ``seq``,
     ``tp``, ``pp``, ``vp``, ``dp``, ``cp``, ``ep``, ``etp``, ``micro_batch``, ``recompute``,
     ``sharding``, ``layers_per_stage``, ``schedule`` are chosen where they are not given;
-    ``recompute="auto"``: schedules may recompute whole stages, too, for some microbatches.
+    ``recompute="auto"``: schedules may recompute whole stages, too, for some microbatches;
+    ``offload="auto"``: they may move them to the host and back, over the cluster's ``host`` link.
     ``time_limit``: seconds, 45 by default; ``work_limit``: instead, millions of simulated ops of
     all that is tried: the answer is then the same on every machine. ``workers`` and ``scheduler``
     as of :func:`pipeloom.sweep`: schedules of several configurations are searched at a time.

@@ -70,5 +70,5 @@ def _bar(bar: ScaleBar, middle: float, floor: float, scale: float) -> list[str]:
             tip = f"<title>{bar.gpus} GPUs, {part}: {value:.4g}</title>"
             size = {"width": BAR, "height": value * scale}
             marks.append(element("rect", tip, x=middle - BAR / 2, y=top, fill=colour, **size))
-    words = f"{bar.tokens:.4g}" if bar.parts else "no plan"
+    words = f"{bar.tokens:.{0 if bar.tokens >= 100 else 3}f}" if bar.parts else "no plan"
     return [*marks, label(words, middle, top - 6, **at)]

@@ -17,14 +17,10 @@ from typing import Any, cast
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.formats.certificate import Node
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.verify.certificate import (
-    LinearFacts,
-    check_tree,
-    instance_of,
-    proven_by,
-)
-from pipeloom.ir.verify.certificate_rows import NotProvenError, Variable
-from pipeloom.ir.verify.rank_certificate import RankFacts
+from pipeloom.ir.verify.certificate import check_tree, instance_of, proven_by
+from pipeloom.ir.verify.certificates.linear import LinearFacts
+from pipeloom.ir.verify.certificates.ranks import RankFacts
+from pipeloom.ir.verify.certificates.rows import NotProvenError, Variable
 from pipeloom.ir.verify.schedule_facts import Facts, read_facts
 
 from .core.stopping import NEVER, FirstOf, StoppingCriterion, TimeLimit
@@ -37,7 +33,8 @@ NEAR = 0.998  # of the bound: a relaxation as good is what is refuted where the 
 _WHOLE = 1e-6
 _PENALTIES = 1e3, 30.0, 3.0  # of an inequality that is not kept, so that leaves have dual values
 _MOST = 4.0  # of the cost, in units of the bound
-_ORDER = ("pY", "pT", "pR", "pL", *"nzaqr")  # what comes first, then F's before it, decide most
+_ORDER = ("pY", "pT", "pR", "pL", *"cnozapqr")
+"""What comes first, then what is recomputed, then F's before the first B decide most."""
 _Node = dict[str, Any]
 
 
@@ -141,11 +138,11 @@ class Refutation:
         self._variables = {cost: self._solver.NumVar(0.0, _MOST, "")}
         self._counts: list[Variable] = []
         for variable, (low, high) in instance.box().items():
-            count = variable[0] in _ORDER
+            count = _place(variable) < len(_ORDER)
             most = float(high) * (1.0 if count else _MOST)
             self._variables[variable] = self._solver.NumVar(float(low), most, "")
             self._counts += [variable] if count and low < high else []
-        self._counts.sort(key=lambda variable: (_ORDER.index(variable[0]), -variable[1]))
+        self._counts.sort(key=lambda variable: (_place(variable), -variable[1]))
         self._missed = self._solver.NumVar(0.0, self._solver.infinity(), "")
         self._rows = list(self._constraints(instance, value))
         objective = self._solver.Objective()
@@ -197,6 +194,12 @@ class Refutation:
             value = row.dual_value()
             if value > 0:
                 yield {"inequality": name, "stage": stage, "by": value}
+
+
+def _place(variable: Variable) -> int:
+    """The place of a count among others; behind all of them that of a moment."""
+    name = variable[0] if variable[0] in _ORDER else variable[0][0]
+    return _ORDER.index(name) if name in _ORDER else len(_ORDER)
 
 
 def _branch(

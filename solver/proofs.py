@@ -7,12 +7,14 @@ from math import inf
 
 from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.schedule import Schedule
 
 from .bounds import lower_bounds
 from .bounds.low_memory.activation_slots import slots_limit_rate
 from .bounds.low_memory.crossings_search import NEARLY, crossings_bound
 from .bounds.milp_relaxation import SECONDS, relaxation
+from .bounds.rank_flow import flow_bound
 from .bounds.rank_moments import rank_relaxation
 from .core.bound import Bound
 from .core.incumbent import Incumbent
@@ -44,6 +46,9 @@ def tighten(best: Incumbent) -> Pieces:
     if linear is None:
         bound_by_ranks(best)
         yield
+        if best.problem.placement.passing is Passing.ACTIVATIONS and not best.over():
+            bound_by_flow(best)
+            yield
         return
     budget = best.budget(1 / 4, SECONDS)
     value = relaxation(linear, best.problem.objective, best.cost, budget)
@@ -69,6 +74,13 @@ def bound_by_ranks(best: Incumbent) -> None:
     best.work.spend(budget.work.used)
     if found is not None:
         best.raise_bound(found)
+
+
+def bound_by_flow(best: Incumbent) -> None:
+    """Takes the bound by what a rank can have run by when."""
+    budget = best.budget(1 / 4, SECONDS)
+    best.raise_bound(flow_bound(best.problem, best.bound.value, best.cost, budget))
+    best.work.spend(budget.work.used)
 
 
 class RankBounds:

@@ -27,6 +27,7 @@ ODD = [
         "1G",
         "x" * 900,
     ),
+    *("0:1.2", "1:1e300", "0:1,0:2", "p95", "mean", "attention", "2,4"),
     *("makespan", "balanced", "even", "joint", "weights", "megatron", "cp-sat"),
 ]
 OPTIONS = {
@@ -41,19 +42,33 @@ OPTIONS = {
         "--for",
         "--max-layers",
         "--recompute",
+        "--offload",
+        "--passing",
+        "--robust",
+        "--spread",
+        "--slow",
+        "--start",
     ],
     "build": ["-m", "--memory-limit", "--objective", "--partition", "--replicate"],
     "compare": ["-m", "--memory-limit", "--placement", "--objective", "--partition"],
     "sweep": ["-m", "--memory-limits", "--placement"],
-    "analyze": ["-m", "--tokens", "--transformer", "--cluster", "--spread", "--slow"],
+    "analyze": ["-m", "--tokens", "--transformer", "--cluster", "--spread", "--slow", "--seed"],
     "show": ["--title", "--columns", "--measured", "--as"],
     "compile": ["--tied"],
     "verify": ["--certificate"],
-    "plan": ["--tp", "--pp", "--micro-batch", "--precision", "--schedule", "--gpu", "--scale"],
+    "plan": [
+        *("--tp", "--pp", "--micro-batch", "--precision", "--schedule", "--gpu", "--scale"),
+        *("--recompute", "--scaling", "--layers-per-stage", "--workers"),
+    ],
     "predict": ["--tp", "--vp", "--cp", "--layers-per-stage", "--recompute", "--run", "--cluster"],
     "arithmetic": ["--tp", "--ep", "--layers", "--precision", "--sharding", "--device-memory"],
     "calibrate": ["--gpu"],
-    "pack": ["-m", "--max-tokens", "--data-parallel", "--memory-limit", "--placement", "--seed"],
+    "pack": [
+        *("-m", "--max-tokens", "--data-parallel", "--memory-limit", "--placement", "--seed"),
+        *("--objective", "--start"),
+    ],
+    "run": ["--steps", "--replicas", "--every", "--resume", "--dtype", "--clip-grad-norm"],
+    "tune": ["--steps", "--every", "--time-limit", "--stages-as"],
     "export": ["--to", "--micro-batch-size"],
     "import": ["-m", "--partition", "--profile"],
     "profile": ["--memory", "--split", "--t-comm", "--warmup", "--like", "--ranks", "--name"],
@@ -91,6 +106,17 @@ def random_case(seed: int, number: int, folder: Path) -> Case:
     if OPTIONS[words[0]] and draw.random() < 0.15:
         words += _odd_option(words[0], draw)
     return Case(seed, number, kind, tuple(words), file)
+
+
+def sound_lines(folder: Path) -> dict[str, list[str]]:
+    """By command the words of a line that reads sound files, written to ``folder``."""
+    places = {"folder": str(folder)} | _sound_files(folder)
+    found: dict[str, list[str]] = {}
+    for kind, lines in (*COMMANDS.items(), *SLOW.items()):
+        for command, *words in lines:
+            given = [word.format(places[kind], **places) for word in words if word != "--json"]
+            found.setdefault(command, [command, *given])
+    return found
 
 
 def _odd_option(command: str, draw: Random) -> list[str]:

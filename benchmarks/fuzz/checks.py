@@ -9,6 +9,7 @@ import re
 import sys
 import tempfile
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -110,6 +111,8 @@ def _faults(case: Case, code: int, out: str, err: str) -> Iterator[str]:
     if code == 2:
         told = [x for x in lines if x.startswith("pipeloom: ") or not out]  # else words on ``out``
         yield from (f"no file is named: {x[:300]!a}" for x in told if not _names_its_file(case, x))
+        places = Counter(x.partition(": expected ")[0] for x in told if not x.endswith("it twice"))
+        yield from (f"told {n} times: {x[:300]!a}" for x, n in places.items() if n > 1)
     if "--json" in case.words:
         yield from _not_one_object(out)
     if code == 0 and "svg" in case.words:

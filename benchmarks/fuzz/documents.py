@@ -11,18 +11,20 @@ from typing import Any
 from pipeloom.compiler import compile_schedule
 from pipeloom.compiler.exporters.torch_csv import write
 from pipeloom.ir.formats import dump_profile, dump_program, dump_schedule
-from pipeloom.ir.model.links import Link, Links
-from pipeloom.ir.model.profile import DataParallel, Profile, StageProfile
+from pipeloom.ir.model.links import Link, Links, Sharing
+from pipeloom.ir.model.profile import DataParallel, Level, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.planner.build import build
 from pipeloom.planner.certificate import certificate
 from pipeloom.planner.clusters.cluster import preset
+from pipeloom.planner.optimize import optimize as plan
 from pipeloom.planner.pack import pack
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
 
 _STAGE = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5, 8.0, 64.0, 64.0, 16.0)
 _LINKS = Links(Link(0.1, 1.0), ((0, 1, Link(0.2, 2.0)),))
+_RING = Links(Link(0.1, 1.0), shared=Sharing.RING)
 _PLAIN = Profile((_STAGE, _STAGE), ranks=2, links=_LINKS, memory_limit=(9.0, 9.0), name="plain")
 _RICH = replace(
     _PLAIN,
@@ -39,8 +41,19 @@ _RICH = replace(
     tied=((0, 3),),
 )
 _TINY = replace(_PLAIN, stages=(replace(_STAGE, t_f=0.0, t_b=1e-9, t_w=0.0),) * 2)
+_LEVELS = replace(
+    _PLAIN,
+    stages=tuple(
+        replace(_STAGE, levels=(Level("attention", 0.1, 0.5), Level("mlp", 0.4, 0.25)), spread=each)
+        for each in (0.05, 0.2)
+    ),
+)
+_MOVED = replace(
+    _RICH, stages=(replace(_STAGE, m_o=0.25, offload_bytes=0.5),) * 4, data_parallel=None, tied=()
+)
+_PAIRED = replace(_PLAIN, stages=(replace(_STAGE, t_fb=2.0),) * 4, memory_limit=None)
 _LAYER = {"t_f": 1.0, "t_b": 2.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5, "activation_bytes": 8.0}
-_LAYERS = {
+_LAYERS: dict[str, Any] = {
     "format": "pipeloom.profile",
     "version": 1,
     "name": "layered",
@@ -54,6 +67,7 @@ _LAYERS = {
     "t_comm": 0.1,
     "tied": [["emb", "out"]],
 }
+_LISTS = {"t_f": [1.0, 2.0, 0.5], "m_b": [1.0, 2.0, 0.5], "activation_bytes": [8.0, 16.0, 4.0]}
 _CONFIG = {
     "model_type": "mixtral",
     "hidden_size": 64,
@@ -106,8 +120,14 @@ _TRACE = {
     ],
     "distributedInfo": {"rank": 0},
 }
+_UNLIKE = [
+    dump_profile(_PLAIN)
+    | {"stages": [dump_profile(_PLAIN)["stages"][0] | _LISTS], "num_stages": 2},
+    _LAYERS | {"layers": [layer | _LISTS for layer in _LAYERS["layers"]], "spread": 0.1},
+]
 _QUICK = ["--solver", "heuristic", "--work-limit", "0.001", "-q"]
 _PACK = ["--profile", "{profile}", "-m", "2", "--work-limit", "0.001", "-q", "--json"]
+_KEPT = ["--recompute", "none", "--offload", "none", *_QUICK]
 _SCHEDULED = [
     ["optimize", "{profile}", "-m", "2", "--start", "{}", *_QUICK],
     *(["show", "{}", "--as", kind] for kind in ("text", "svg", "html", "trace")),
@@ -120,7 +140,10 @@ _SCHEDULED = [
     *(["export", "{}", "--to", to] for to in ("torch-csv", "torchtitan", "megatron-layout")),
     ["profile", "--from", "{}"],
 ]
-_COMPILED = [["show", "{}"], ["show", "{}", "--as", "svg"], ["verify", "{}"]]
+_COMPILED = [
+    *(["show", "{}"], ["show", "{}", "--as", "svg"], ["verify", "{}"], ["verify", "{}"]),
+    *([name, "{}", "--model", "absent:model"] for name in ("run", "tune")),
+]
 _PROFILED = [
     *(["build", name, "{}", "-m", "3"] for name in ("gpipe", "1f1b", "zb-h1", "zb-v", "fsdp")),
     ["build", "interleaved-1f1b:2", "{}", "-m", "4", "--json"],
@@ -129,11 +152,30 @@ _PROFILED = [
     ["optimize", "{}", "-m", "3", *_QUICK],
     *(["optimize", "{}", "-m", m, "--passing", "weights", *_QUICK] for m in "1234"),
     ["optimize", "{}", "-m", "4", "--placement", "interleaved:2", "--json", *_QUICK],
+    ["optimize", "{}", "-m", "3", "--recompute", "attention", "--slow", "0:1.5", *_QUICK],
+    ["optimize", "{}", "-m", "3", "--robust", "--spread", "0.1", *_KEPT],
+    ["optimize", "{}", "-m", "2", "--start", "{schedule}", *_KEPT],
     ["profile", "--from", "{timers}", "--like", "{}"],
     ["import", "{csv}", "--from", "torch-csv", "--profile", "{}"],
 ]
+_ONE_EACH = [
+    *(["build", name, "{}"] for name in ("1f1b", "interleaved-1f1b:2", "fsdp")),
+    ["optimize", "{}", "--slow", "1:2", *_QUICK],
+    ["optimize", "{}", "--passing", "weights", "--json", *_QUICK],
+    ["optimize", "{}", "--placement", "interleaved:2", *_QUICK],
+    ["optimize", "{}", "--robust", "--spread", "0.1", *_QUICK],
+    ["profile", "--from", "{timers}", "--like", "{}"],
+]
+_SLOW_ONE_EACH = [
+    ["optimize", "{}", "--passing", "auto", *_QUICK],
+    ["optimize", "{}", "--placement", "auto", *_QUICK],
+    ["compare", "{}", "--no-optimizer"],
+    ["analyze", "{}", "--spread", "--json"],
+    ["sweep", "{}", "--memory-limits", "2,4", "-o", "{folder}/sweep", *_QUICK],
+]
 _SLOW_PROFILED = [
     ["optimize", "{}", "-m", "3", "--certificate", "{folder}/certificate", *_QUICK],
+    ["optimize", "{}", "-m", "3", "--robust", "p95", *_KEPT],
     ["pack", "{lengths}", "--profile", "{}", *_PACK[2:]],
     ["optimize", "{}", "-m", "3", "--explain", "--solver", "heuristic", "--time-limit", "0.05"],
     ["optimize", "{}", "-m", "2", "--passing", "auto", *_QUICK],
@@ -141,15 +183,22 @@ _SLOW_PROFILED = [
     ["compare", "{}", "-m", "2", "--no-optimizer"],
     ["compare", "{}", "-m", "3", "--passing", "weights", "--json", *_QUICK],
     ["analyze", "{}", "-m", "3"],
+    ["analyze", "{}", "-m", "2", "--spread", "--slow", "1:2"],
     ["sweep", "{}", "-m", "2", "--memory-limits", "1,2", "-o", "{folder}/sweep", *_QUICK],
 ]
-_RUN = ["--gpus", "4", "--global-batch", "8", "--seq", "64"]
-_PLAN = [*_RUN, "--tp", "1", "--micro-batch", "1", "--work-limit", "1", "-q", "--json"]
+_BATCH = ["--global-batch", "8", "--seq", "64"]
+_RUN = ["--gpus", "4", *_BATCH]
+_SEARCH = ["--tp", "1", "--micro-batch", "1", "--work-limit", "1", "-q", "--json"]
+_PLAN = [*_RUN, *_SEARCH]
 SLOW = {
     "schedule": [["analyze", "{}", "--spread", "0.1", "--slow", "0:1.2", "--json"]],
     "profile": _SLOW_PROFILED,
     "layers": _SLOW_PROFILED,
-    "config": [["plan", "{}", "--gpu", "H100", *_PLAN]],
+    "unlike": _SLOW_ONE_EACH,
+    "config": [
+        *(["plan", "{}", "--gpu", "H100", "--recompute", how, *_PLAN] for how in ("none", "auto")),
+        ["plan", "{}", "--gpu", "H100", "--scale", "2,4", *_BATCH, *_SEARCH],
+    ],
     "cluster": [["plan", "{config}", "--cluster", "{}", *_PLAN]],
 }
 """Commands that take a second, and are tried less often."""
@@ -159,6 +208,7 @@ COMMANDS: dict[str, list[list[str]]] = {
         *_PROFILED,
         ["import", "{layout}", "--from", "megatron-layout", "--profile", "{}", "-m", "3"],
     ],
+    "unlike": _ONE_EACH,
     "schedule": _SCHEDULED,
     "program": _COMPILED,
     "csv": [["import", "{}", "--from", "torch-csv", "--profile", "{profile}"]],
@@ -179,7 +229,11 @@ COMMANDS: dict[str, list[list[str]]] = {
         ["predict", "{config}", "--cluster", "{}", "--tp", "2", "--json", *_RUN],
     ],
     "measured": [["predict", "{config}", "--gpu", "H100", "--measured", "{}", "--pp", "2", *_RUN]],
-    "lengths": [["pack", "{}", *_PACK]],
+    "lengths": [
+        ["pack", "{}", *_PACK],
+        ["pack", "{}", "--start", "{schedule}", *_PACK],
+        ["pack", "{}", "--max-tokens", "60", "--data-parallel", "2", *_PACK],
+    ],
     "packing": [["show", "{}", "--as", "svg"]],
     "runs": [["calibrate", "{}"], ["calibrate", "{}", "--json"]],
 }
@@ -189,12 +243,17 @@ COMMANDS: dict[str, list[list[str]]] = {
 def _schedules() -> Iterator[Schedule]:
     yield build_family("zb-h1", _PLAIN, 2)
     yield build_family("weipipe-interleave", _PLAIN, 2)
-    yield build_family("fsdp", _PLAIN, 2)
+    yield build_family("fsdp", replace(_PLAIN, links=_RING), 2)
     yield build_family("1f1b", _RICH, 3)
     yield build_family("interleaved-1f1b:2", replace(_PLAIN, stages=(_STAGE,) * 4), 2)
     yield build_family("chimera", _PLAIN, 2)
     yield build_family("gpipe", _TINY, 2)
     yield build("1f1b", _LAYERS, 3)
+    yield build("1f1b", _UNLIKE[0])
+    yield build_family("dualpipev", _PAIRED, 4)
+    yield build_family("pipedream", _PLAIN, 3)
+    for profile in (_LEVELS, _MOVED):  # what is recomputed, or moved to the host
+        yield plan(dump_profile(profile), 4, memory_limit=1.25, work_limit=0.01).schedule
 
 
 @cache
@@ -211,7 +270,8 @@ def sound() -> dict[str, list[Any]]:
         for one in schedules
     ]
     found: dict[str, list[Any]] = {
-        "profile": [dump_profile(one) for one in (_PLAIN, _RICH, _TINY)],
+        "profile": [dump_profile(one) for one in (_PLAIN, _RICH, _TINY, _LEVELS, _MOVED, _PAIRED)],
+        "unlike": _UNLIKE,
         "layers": [_LAYERS],
         "schedule": list(map(dump_schedule, schedules)),
         "program": list(map(dump_program, programs)),
@@ -225,7 +285,7 @@ def sound() -> dict[str, list[Any]]:
         "config": [_CONFIG, _LATENT, _MEGATRON],
         "cluster": [preset("dgx-h100").to_dict()],
         "measured": [_MEASURED],
-        "lengths": [_LENGTHS],
+        "lengths": [_LENGTHS, _LENGTHS | {"attention": None, "model": _CONFIG}],
         "packing": [pack(_LENGTHS, dump_profile(_PLAIN), 2, work_limit=0.001).document],
         "runs": [{"runs": _RUNS}],
     }

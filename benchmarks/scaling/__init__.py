@@ -18,7 +18,7 @@ MODEL, GPU, SEQUENCE = "llama-3-8b", "H100", 8192
 GPUS = [2**power for power in range(3, 13)]
 BATCHES = {"weak": 16, "strong": 1024}
 """Sequences of a step: in weak scaling those of the fewest GPUs."""
-WORK = 2000.0
+WORK = 100.0
 """Millions of simulated ops of each plan."""
 
 

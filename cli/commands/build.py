@@ -8,6 +8,7 @@ from pipeloom.report.text_table import table
 
 from ..arguments import (
     FAMILY_EXAMPLES,
+    Together,
     add_cut,
     add_instance,
     add_memory_limit,
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--replicate",
         metavar="S,S",
+        action=Together,
         type=stages,
         default=[],
         help="where weights are passed: stages that keep a copy on every rank that runs them "

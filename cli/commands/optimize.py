@@ -6,7 +6,10 @@ Ctrl-C or SIGTERM keeps the best schedule so far and writes it.
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pipeloom.ir.errors import InputError
 
 from ..arguments import (
     add_instance,
@@ -23,12 +26,13 @@ from ..arguments import (
     number,
 )
 from ..failures import say
-from ..inputs import CACHE, searched
+from ..inputs import CACHE, searched, typed
 from ..output import check_output, finish
 from ..progress import interruptible
 
 if TYPE_CHECKING:
     from pipeloom.planner.answer import Answer
+    from pipeloom.planner.inputs.problem_setup import ProfileSource
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -115,7 +119,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from pipeloom.ir.formats import check_writable
     from pipeloom.planner.compile import told_parts
-    from pipeloom.planner.optimize import optimize
 
     check_output(args)
     if args.certificate:
@@ -124,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
         *("memory_limit", "recompute", "offload", "copies", "for_", "start"),
         *("robust", "spread", "slow"),
     )
-    answer = searched(args, optimize, names=names)
+    answer = searched(args, partial(_plan, args), names=names)
     if answer.stopped:
         say(f"interrupted: {_so_far(answer)}")
     if (words := told_parts(answer.schedule)) is not None:
@@ -134,21 +137,38 @@ def run(args: argparse.Namespace) -> int:
         with interruptible() as interrupt:
             explained = answer.explain(should_stop=interrupt)
         facts, words = facts | {"explanation": explained.to_dict()}, f"{words}\n\n{explained}"
-    finish(args, answer.document, facts, words)
+    certified = bool(args.certificate) and _certify(args.certificate, answer)
     if args.certificate:
-        _certify(args.certificate, answer)
-    return 0
+        facts |= {"certificate": args.certificate if certified else None}
+    finish(args, answer.document, facts, words)
+    return 0 if certified or not args.certificate else 1
 
 
-def _certify(path: str, answer: Answer) -> None:
+def _plan(args: argparse.Namespace, profile: ProfileSource, *given: Any, **options: Any) -> Answer:
+    from pipeloom.planner.certificate import check_certifiable
+    from pipeloom.planner.optimize import optimize
+
+    if args.certificate:
+        with typed("certificate"):
+            check_certifiable(profile)
+    return optimize(profile, *given, **options)
+
+
+def _certify(path: str, answer: Answer) -> bool:
+    """Writes the certificate; False where there is none, which is said."""
     from pipeloom.ir.formats import write_json
     from pipeloom.planner.certificate import shortfall
 
-    with interruptible() as interrupt:
-        certificate = answer.certificate(should_stop=interrupt)
+    try:
+        with interruptible() as interrupt:
+            certificate = answer.certificate(should_stop=interrupt)
+    except InputError as error:
+        say(f"--{error}; {path} is not written")
+        return False
     write_json(certificate, path)
     if words := shortfall(certificate, answer.schedule):
         say(f"note: {path} {words}")
+    return True
 
 
 def _so_far(answer: Answer) -> str:

@@ -7,10 +7,11 @@ model of `predict`. Ctrl-C or SIGTERM keeps the best so far and writes it.
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from pipeloom.ir.errors import InputError
 
-from ..arguments import add_quiet, add_workers, amount, example, scale, seconds
+from ..arguments import Together, add_quiet, add_workers, amount, example, scale, seconds
 from ..failures import say
 from ..inputs import options, typed
 from ..output import answer, check_folder
@@ -18,16 +19,23 @@ from ..progress import interruptible, watched
 from ..run_arguments import RUN_KEYS, add_model_and_devices, add_run, run_options
 
 LIMITS = ("time_limit", "work_limit", "workers", "scheduler")
-NAMES = (*RUN_KEYS, *LIMITS, "gpu", "cluster", "scale", "output")
+NAMES = (*RUN_KEYS, *LIMITS, "offload", "gpu", "cluster", "scale", "output")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_and_devices(parser)
-    add_run(parser)
+    add_run(parser).add_argument(
+        "--offload",
+        choices=["auto", "none"],
+        default="none",
+        help="activations of stages moved to the host and back, over the cluster's host link, for "
+        "the microbatches that it pays for (auto), or none (the default)",
+    )
     several = parser.add_argument_group("scaling")
     several.add_argument(
         "--scale",
         metavar="N,N,...",
+        action=Together,
         type=scale,
         help="numbers of GPUs, in place of --gpus: the best plan of each, and what it loses",
     )
@@ -79,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         return _run_scaling(args)
     from pipeloom.planner.plan import plan
 
-    given = run_options(args) | ({} if args.gpu is None else {"gpu": args.gpu})
+    given = _given(args)
     with typed(*NAMES), watched(args.quiet) as display, interruptible() as interrupt:
         check_folder(args.output, "plan.json")
         found = plan(
@@ -100,11 +108,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    gpu = {} if args.gpu is None else {"gpu": args.gpu}
+    return run_options(args) | gpu | {"offload": args.offload}
+
+
 def _run_scaling(args: argparse.Namespace) -> int:
     from pipeloom.planner.scaling import scaling
     from pipeloom.planner.solving.workers import processes_here
 
-    given = run_options(args) | ({} if args.gpu is None else {"gpu": args.gpu})
+    given = _given(args)
     if "gpus" in given:
         raise InputError("--gpus: expected none with --scale, which has several")
     if "global_batch" not in given:

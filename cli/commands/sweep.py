@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..arguments import add_table, add_workers, example, limits
+from ..arguments import Together, add_table, add_workers, example, limits
 from ..inputs import searched
 from ..output import answer
 
@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory-limits",
         metavar="A,B,...",
+        action=Together,
         type=limits,
         required=True,
         help="activation memory of each rank, in the profile's unit (20G or 16GiB where that is "

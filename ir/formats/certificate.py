@@ -26,7 +26,7 @@ class Node(TypedDict):
     """A branch: ``count`` of ``stage`` is at most ``most`` (what comes first), or more; or a leaf:
     ``multipliers``, for which the inequalities contradict each other."""
 
-    count: NotRequired[Literal["n", "a", "q", "r", "z", "pR", "pY", "pT", "pL"]]
+    count: NotRequired[Words]
     stage: NotRequired[Count]
     most: NotRequired[Count]
     multipliers: NotRequired[list[Multiplied]]

@@ -67,7 +67,9 @@ class LengthsDocument(Document):
     lengths: Lengths
     reference_length: Length
     attention: Shares = None
-    model: str | dict[str, Any] | None = None
+    model: Annotated[
+        str | dict[str, Any] | None, Expected("a preset's name, or a model's configuration")
+    ] = None
 
 
 class PackedReplicaDocument(Document):

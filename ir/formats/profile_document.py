@@ -276,8 +276,18 @@ class CostDocument(Document):
         return next(map(len, lists), None)
 
 
+def _beside(value: Any) -> None:
+    if value is not None:
+        line = "expected it beside stages or layers, a number or one each"
+        raise said(f"{line}, got {show(value)}")
+
+
+Beside: TypeAlias = Annotated[None, PlainValidator(_beside)]
+
+
 class StageDocument(CostDocument):
     layers: list[LayerDocument] | None = None
+    spread: Beside = None
 
 
 class LayerEntry(LayerDocument, CostDocument):
@@ -285,6 +295,7 @@ class LayerEntry(LayerDocument, CostDocument):
 
     repeat: Annotated[int, Whole(1, MOST_LAYERS)] | None = None
     with_next: bool | None = None
+    spread: Beside = None
 
     @field_validator("t_bw")
     @classmethod

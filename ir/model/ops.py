@@ -101,6 +101,12 @@ def pack(ops: Iterable[Op]) -> IntArray:
     return np.fromiter((op.packed for op in ops), dtype=np.int64)
 
 
+def pack_all(kind: OpKind, stages: int | IntArray, microbatches: IntArray) -> IntArray:
+    """The packed form of one op of ``kind`` for each of ``microbatches``, (N,), and ``stages``."""
+    packed: IntArray = microbatches << MICROBATCH_SHIFT | stages << STAGE_SHIFT | int(kind)
+    return packed
+
+
 def unpack(packed: IntArray) -> list[Op]:
     """The inverse of :func:`pack`."""
     return [Op.unpack(value) for value in packed.tolist()]

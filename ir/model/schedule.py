@@ -199,11 +199,13 @@ class Schedule:
     updates: Updates = Updates.ITERATION
 
     @classmethod
-    def of(cls, problem: Problem, order: Sequence[Iterable[Op]], family: str) -> Schedule:
-        """A schedule from ops, one iterable a rank."""
+    def of(
+        cls, problem: Problem, order: Sequence[Iterable[Op] | IntArray], family: str
+    ) -> Schedule:
+        """A schedule from each rank's ops, packed or not."""
         return cls(
             problem,
-            tuple(pack(ops) for ops in order),
+            tuple(ops if isinstance(ops, np.ndarray) else pack(ops) for ops in order),
             report=Report(problem.objective, family),
         )
 

@@ -43,12 +43,20 @@ LINKS = {
     "ethernet-800g": Link(0.025, 100.0),
 }
 """One direction of one GPU's share, by the rates of the standards and of the makers' datasheets."""
+HOST_LINKS = {
+    **{name: LINKS[name] for name in ("pcie3-x16", "pcie4-x16", "pcie5-x16")},
+    "nvlink-c2c": Link(0.010, 450.0),  # GH200: 900 both ways
+    "nvlink-c2c-pair": Link(0.010, 225.0),  # GB200: the same for two GPUs
+    "infinity-fabric-cpu": Link(0.010, 72.0),  # MI250X: 36 for each of its two dies
+}
+"""Between a GPU and its host, one direction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """Nodes of ``gpus_per_node`` equal GPUs. ``inside``: the link between two of a node;
     ``between``: a GPU's share of the network. ``efficiency``: what kernels and messages reach.
+    ``host``: the link of each GPU to its host, None where it is not known.
     """
 
     name: str
@@ -57,6 +65,7 @@ class Cluster:
     inside: Link
     between: Link
     efficiency: Efficiency
+    host: Link | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The object of a cluster file."""
@@ -68,6 +77,7 @@ class Cluster:
             "gpus_per_node": self.gpus_per_node,
             "inside": link_dict(self.inside),
             "between": link_dict(self.between),
+            **({} if self.host is None else {"host": link_dict(self.host)}),
             "efficiency": self.efficiency.to_dict(),
         }
 
@@ -77,30 +87,31 @@ def link_dict(link: Link) -> dict[str, float]:
     return {"latency": link.latency, "gigabytes_per_second": link.gigabytes_per_second}
 
 
-NODES: Mapping[str, tuple[str, int, str, str]] = {
-    "dgx-1-16gb": ("V100-16GB", 8, "nvlink2", "infiniband-100g"),
-    "dgx-1": ("V100-32GB", 8, "nvlink2", "infiniband-100g"),
-    "dgx-a100-40gb": ("A100-40GB", 8, "nvlink3", "infiniband-200g"),
-    "dgx-a100": ("A100-80GB", 8, "nvlink3", "infiniband-200g"),
-    "dgx-h100": ("H100", 8, "nvlink4", "infiniband-400g"),
-    "h100-500w": ("H100-96GB-500W", 8, "nvlink4", "ethernet-400g"),
-    "dgx-h200": ("H200", 8, "nvlink4", "infiniband-400g"),
-    "gh200": ("GH200-96GB", 4, "nvlink4-pairs", "slingshot-200g"),
-    "gh200-144gb": ("GH200-144GB", 4, "nvlink4-pairs", "slingshot-200g"),
-    "dgx-b200": ("B200", 8, "nvlink5", "infiniband-400g"),
-    "dgx-b300": ("B300", 8, "nvlink5", "infiniband-800g"),
-    "gb200-nvl72": ("GB200", 72, "nvlink5", "infiniband-400g"),
-    "gb300-nvl72": ("GB300", 72, "nvlink5", "infiniband-800g"),
-    "mi250x": ("MI250X", 4, "infinity-fabric-2", "slingshot-200g"),
-    "mi300x": ("MI300X", 8, "infinity-fabric-4", "ethernet-400g"),
-    "mi325x": ("MI325X", 8, "infinity-fabric-4", "ethernet-400g"),
-    "mi355x": ("MI355X", 8, "infinity-fabric-5", "ethernet-400g"),
-    "l40s": ("L40S", 8, "pcie4-x16", "ethernet-200g"),
-    "rtx-3090": ("RTX-3090", 8, "pcie4-x16", "ethernet-100g"),
-    "rtx-4090": ("RTX-4090", 8, "pcie4-x16", "ethernet-100g"),
-    "rtx-5090": ("RTX-5090", 8, "pcie5-x16", "ethernet-100g"),
+NODES: Mapping[str, tuple[str, int, str, str, str]] = {
+    "dgx-1-16gb": ("V100-16GB", 8, "nvlink2", "infiniband-100g", "pcie3-x16"),
+    "dgx-1": ("V100-32GB", 8, "nvlink2", "infiniband-100g", "pcie3-x16"),
+    "dgx-a100-40gb": ("A100-40GB", 8, "nvlink3", "infiniband-200g", "pcie4-x16"),
+    "dgx-a100": ("A100-80GB", 8, "nvlink3", "infiniband-200g", "pcie4-x16"),
+    "dgx-h100": ("H100", 8, "nvlink4", "infiniband-400g", "pcie5-x16"),
+    "h100-500w": ("H100-96GB-500W", 8, "nvlink4", "ethernet-400g", "pcie5-x16"),
+    "dgx-h200": ("H200", 8, "nvlink4", "infiniband-400g", "pcie5-x16"),
+    "gh200": ("GH200-96GB", 4, "nvlink4-pairs", "slingshot-200g", "nvlink-c2c"),
+    "gh200-144gb": ("GH200-144GB", 4, "nvlink4-pairs", "slingshot-200g", "nvlink-c2c"),
+    "dgx-b200": ("B200", 8, "nvlink5", "infiniband-400g", "pcie5-x16"),
+    "dgx-b300": ("B300", 8, "nvlink5", "infiniband-800g", "pcie5-x16"),
+    "gb200-nvl72": ("GB200", 72, "nvlink5", "infiniband-400g", "nvlink-c2c-pair"),
+    "gb300-nvl72": ("GB300", 72, "nvlink5", "infiniband-800g", "nvlink-c2c-pair"),
+    "mi250x": ("MI250X", 4, "infinity-fabric-2", "slingshot-200g", "infinity-fabric-cpu"),
+    "mi300x": ("MI300X", 8, "infinity-fabric-4", "ethernet-400g", "pcie5-x16"),
+    "mi325x": ("MI325X", 8, "infinity-fabric-4", "ethernet-400g", "pcie5-x16"),
+    "mi355x": ("MI355X", 8, "infinity-fabric-5", "ethernet-400g", "pcie5-x16"),
+    "l40s": ("L40S", 8, "pcie4-x16", "ethernet-200g", "pcie4-x16"),
+    "rtx-3090": ("RTX-3090", 8, "pcie4-x16", "ethernet-100g", "pcie4-x16"),
+    "rtx-4090": ("RTX-4090", 8, "pcie4-x16", "ethernet-100g", "pcie4-x16"),
+    "rtx-5090": ("RTX-5090", 8, "pcie5-x16", "ethernet-100g", "pcie5-x16"),
 }
-"""Clusters by name: the GPU, how many a node has, the link inside and the network."""
+"""Clusters by name: the GPU, how many a node has, the links inside, of the network and to the host.
+"""
 _OTHERS = {
     **{"a100": "A100-80GB", "v100": "V100-32GB", "gh200": "GH200-96GB"},
     **{"h100-80gb": "H100", "h100-sxm": "H100", "3090": "RTX-3090", "4090": "RTX-4090"},
@@ -115,10 +126,10 @@ def preset(name: str) -> Cluster:
     meant = {_bare(known): known for known in (*NODES, *GPUS)}
     meant |= {_bare(known): of for known, of in _OTHERS.items()}
     wanted = meant.get(_bare(name), "")
-    for cluster, (gpu, size, inside, between) in NODES.items():
+    for cluster, (gpu, size, inside, between, host) in NODES.items():
         if wanted in {cluster, gpu}:
-            reached = calibrated(gpu)
-            return Cluster(cluster, GPUS[gpu], size, LINKS[inside], LINKS[between], reached)
+            links = LINKS[inside], LINKS[between]
+            return Cluster(cluster, GPUS[gpu], size, *links, calibrated(gpu), HOST_LINKS[host])
     if near := get_close_matches(_bare(name), meant, 1, 0.6):
         hint = f"did you mean {meant[near[0]]}?"
         raise InputError(f"expected a GPU, a cluster or a file, got {name!r}; {hint}")

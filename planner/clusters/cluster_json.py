@@ -20,6 +20,7 @@ from pipeloom.ir.formats.validation import (
     DocumentFault,
     Expected,
     Whole,
+    keys_in_doubt,
     misspelt,
     raise_faults,
     said,
@@ -28,7 +29,7 @@ from pipeloom.ir.formats.validation import (
 )
 from pipeloom.ir.model.links import Link
 
-from .cluster import LINKS, Cluster, link_dict, preset
+from .cluster import HOST_LINKS, LINKS, Cluster, link_dict, preset
 from .efficiency import BOUNDS, Efficiency, calibrated
 from .gpus import GPUS, PRECISIONS, SIXTEEN, Gpu
 
@@ -46,18 +47,26 @@ def _gpu(value: Any) -> Any:
     return GPUS[value].to_dict()
 
 
-def _link(value: Any) -> Any:
+def _link(value: Any, known: Mapping[str, Link] = LINKS) -> Any:
     """A preset's name, or an object."""
     if not isinstance(value, str):
         return value
-    if value not in LINKS:
-        raise wrong(f"an object, or one of {', '.join(LINKS)}")
-    return link_dict(LINKS[value])
+    if value not in known:
+        raise wrong(f"an object, or one of {', '.join(known)}")
+    return link_dict(known[value])
+
+
+def _host_link(value: Any) -> Any:
+    return _link(value, HOST_LINKS)
 
 
 class ClusterLinkDocument(Document):
     latency: Cost = 0.0
     gigabytes_per_second: Bandwidth
+
+    @property
+    def link(self) -> Link:
+        return Link(self.latency, self.gigabytes_per_second)
 
 
 class GpuDocument(Document):
@@ -89,6 +98,7 @@ class PipeloomCluster(Document):
     gpus_per_node: Annotated[int, Whole(1)]
     inside: Annotated[ClusterLinkDocument, BeforeValidator(_link)]
     between: Annotated[ClusterLinkDocument, BeforeValidator(_link)]
+    host: Annotated[ClusterLinkDocument | None, BeforeValidator(_host_link)] = None
     efficiency: Annotated[dict[str, Any], Expected("an object")] = Field(default_factory=dict)
 
     @field_validator("efficiency")
@@ -129,15 +139,21 @@ def _is_number(value: Any) -> bool:
 
 
 def parse_cluster(data: Mapping[str, Any], where: str) -> Cluster:
-    """The cluster that a document describes. Raises InputError with a line for each fault."""
+    """The cluster that a document describes. Raises InputError with a line for each fault; a key
+    that is much like a known one is one."""
     found = validated(PipeloomCluster, dict(data), where)
+    if unsure := keys_in_doubt(found, where):
+        raise InputError(*(line.replace(", not used", "") for line in unsure))
     gpu = Gpu(**{key: getattr(found.gpu, key) for key in GpuDocument.model_fields})
     reached = calibrated(gpu.name).to_dict() | found.efficiency
-    inside, between = (
-        Link(link.latency, link.gigabytes_per_second) for link in (found.inside, found.between)
-    )
     return Cluster(
-        found.name or gpu.name, gpu, found.gpus_per_node, inside, between, Efficiency(**reached)
+        found.name or gpu.name,
+        gpu,
+        found.gpus_per_node,
+        found.inside.link,
+        found.between.link,
+        Efficiency(**reached),
+        None if found.host is None else found.host.link,
     )
 
 

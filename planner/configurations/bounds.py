@@ -19,13 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from math import inf
 from typing import Any, TypeVar
 
 import numpy as np
 
-from pipeloom.ir.model.ops import FloatArray
+from pipeloom.ir.model.ops import FloatArray, IntArray
 
 from ..clusters.cluster import Cluster
 from ..clusters.efficiency import Efficiency
@@ -62,6 +61,8 @@ class Bounds:
     cluster: Cluster
     remat: bool = False
     """Whether stages of runs that recompute nothing else may be recomputed, as schedules say."""
+    offload: bool = False
+    """Whether stages may be offloaded, as schedules say."""
 
     @cached_property
     def memo(self) -> Memo:
@@ -71,24 +72,25 @@ class Bounds:
     def of_degrees(self, run: TrainingRun, shardings: Iterable[Sharding]) -> ConfigurationBound:
         """A bound on all configurations with these degrees: means over ranks, with the best of
         ``shardings`` for each."""
-        times = self._times(run)
+        found = [self._of_sharding(replace(run, sharding=sharding)) for sharding in shardings]
+        return ConfigurationBound(*(min(each) for each in zip(*found, strict=True)))
+
+    def _of_sharding(self, run: TrainingRun) -> tuple[float, float]:
+        """Milliseconds of a step, and GiB."""
+        times, ends = self._times(run), self._ends(run)
         work = run.microbatches * times.work.sum() / run.pp
         least = times.work[1:-1].min() * -(-run.layers // run.pp)
         busiest = run.microbatches * max(float(times.work.max()), float(least))
         reached = self.cluster.efficiency
         occupied = run.microbatches * float(times.held @ _from_here(times.forward + times.back))
         held = times.held.sum() / run.pp
-        found = []
-        for sharding in shardings:
-            ends = self._ends(replace(run, sharding=sharding))
-            averaging = _rounds(run, sharding) * ends.averaging.sum() / run.pp
-            mean = max(work + reached.exposed * averaging, averaging)
-            kept = float(ends.kept.sum() / run.pp + times.beside.min())
-            room = run.pp * max(0.0, self._tensors - kept)
-            full = occupied / room if room else inf
-            step = max(float(mean), busiest, full) + ends.optimizer.sum() / run.pp
-            found.append((step + reached.step_ms, _gib(kept + held, reached)))
-        return ConfigurationBound(*(float(min(each)) for each in zip(*found, strict=True)))
+        averaging = _rounds(run, run.sharding) * ends.averaging.sum() / run.pp
+        mean = max(work + reached.exposed * averaging, averaging)
+        kept = float(ends.kept.sum() / run.pp + times.beside.min())
+        room = run.pp * max(0.0, self._tensors - kept)
+        full = occupied / room if room else inf
+        step = max(float(mean), busiest, full) + ends.optimizer.sum() / run.pp
+        return float(step + reached.step_ms), float(_gib(kept + held, reached))
 
     @cached_property
     def _tensors(self) -> float:
@@ -116,7 +118,8 @@ class Bounds:
         torch_selects = run.sharding is Sharding.FSDP and run.recompute == SELECTIVE
         size = (run.micro_batch, run.recompute, run.pp > 1, torch_selects)
         found = self._kept(_degrees(run) + size, self._layer_arrays, run)
-        return found.dropped if self.remat and run.pp > 1 and not run.recompute else found
+        given_up = self.offload or (self.remat and not run.recompute)
+        return found.dropped if given_up and run.pp > 1 else found
 
     def _ends(self, run: TrainingRun) -> EndArrays:
         """With FSDP of one microbatch."""
@@ -145,7 +148,7 @@ def _degrees(run: TrainingRun) -> tuple[int, ...]:
     return run.tp, run.cp, run.ep, run.etp
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LayerArrays:
     """Arrays over layers, (L,): milliseconds for one microbatch, and bytes that are held of one.
 
@@ -163,7 +166,12 @@ class LayerArrays:
     def work(self) -> FloatArray:
         return self.forward + self.back + self.weight
 
-    @property
+    @cached_property
+    def sums(self) -> FloatArray:
+        """Forward, back, weight, held and waiting of all layers before each, (5, L + 1)."""
+        return _before(self.forward, self.back, self.weight, self.held, self.waiting)
+
+    @cached_property
     def dropped(self) -> LayerArrays:
         """The same of which nothing is held for certain: all of it may be computed again."""
         return replace(self, held=0.0 * self.held, waiting=0.0 * self.waiting)
@@ -192,7 +200,7 @@ def _each(works: Sequence[LayerWork], value: dict[int, float]) -> FloatArray:
     return np.array([value[id(work)] for work in works])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EndArrays:
     """Arrays over layers, (L,): bytes of states ``kept`` and ``gathered``, and milliseconds of
     ``averaging`` and ``optimizer`` in a step."""
@@ -201,6 +209,11 @@ class EndArrays:
     gathered: FloatArray
     averaging: FloatArray
     optimizer: FloatArray
+
+    @cached_property
+    def sums(self) -> FloatArray:
+        """Kept, averaging and optimizer of all layers before each, (3, L + 1)."""
+        return _before(self.kept, self.averaging, self.optimizer)
 
     @classmethod
     def of(cls, works: Sequence[LayerWork], run: TrainingRun, cluster: Cluster) -> EndArrays:
@@ -224,57 +237,44 @@ class _LayerSums:
 
     def __init__(self, times: LayerArrays, ends: EndArrays, run: TrainingRun) -> None:
         self._times, self._ends, self._run = times, ends, run
-        counts = np.cumsum((0, *run.layers_by_stage)) + 1
-        counts[0], counts[-1] = 0, len(times.forward)
-        self._cuts = counts
-        self._owners = np.array(_owners(run))
+        cuts = np.cumsum((0, *run.layers_by_stage)) + 1
+        cuts[0], cuts[-1] = 0, len(times.forward)
+        self._starts, self._owners = cuts[:-1], _owner_array(_owners(run))
+        self._f, self._b, self._w, self._m_b, self._m_w = np.diff(times.sums[:, cuts])
+        kept, self._averaging, self._optimizer = map(self._ranks, np.diff(ends.sums[:, cuts]))
+        self._kept = kept + self._most(times.beside)
+        if run.sharding is Sharding.FSDP:
+            self._kept += 2 * self._most(ends.gathered)
 
     def step_ms(self, cluster: Cluster, splits: bool, room: float) -> float:
         """Milliseconds; ``room``: bytes of tensors that a device holds."""
-        run, times, ends = self._run, self._times, self._ends
-        f, b, w = (self._stages(each) for each in (times.forward, times.back, times.weight))
+        run, f, b, w = self._run, self._f, self._b, self._w
         if not splits:
             b, w = b + w, np.zeros_like(w)
-        first = self._first
-        ahead, behind = (np.concatenate(([0.0], np.cumsum(each)))[first] for each in (f, b))
+        first = np.unique(self._owners, return_index=True)[1]
+        ahead, behind = (np.cumsum(each)[first] - each[first] for each in (f, b))
         both, late = (run.microbatches * self._ranks(each) for each in (f + b, w))
         work = both + late
-        averaging = _rounds(run, run.sharding) * self._ranks(self._stages(ends.averaging))
+        averaging = _rounds(run, run.sharding) * self._averaging
         exposed = np.maximum(cluster.efficiency.exposed * averaging, averaging - work)
         own = float((ahead + work + exposed).max())
         way_back = float((ahead + both + behind).max() + w[0] + exposed[self._owners[0]])
         held = self._held(splits)
-        late = np.minimum(held, self._stages(times.waiting)) * w
-        occupied = self._ranks(held * _from_here(f + b) + late) * run.microbatches
-        left = np.maximum(room - self._kept(), 1.0)
-        full = float((occupied / left + exposed).max())
-        stepping = float(self._ranks(self._stages(ends.optimizer)).max())
+        occupied = held * _from_here(f + b) + np.minimum(held, self._m_w) * w
+        left = np.maximum(room - self._kept, 1.0)
+        full = float((self._ranks(occupied) * run.microbatches / left + exposed).max())
+        stepping = float(self._optimizer.max())
         return max(own, way_back, full) + stepping + cluster.efficiency.step_ms
 
     def memory(self, cluster: Cluster, splits: bool) -> float:
         """GiB of the fullest device, at least."""
-        total = self._kept() + self._ranks(self._held(splits))
+        total = self._kept + self._ranks(self._held(splits))
         return _gib(float(total.max()), cluster.efficiency)
 
     def _held(self, splits: bool) -> FloatArray:
         """Bytes that each stage holds of a microbatch."""
-        held, waiting = self._stages(self._times.held), self._stages(self._times.waiting)
-        return np.maximum(held, waiting) if splits else held
-
-    def _kept(self) -> FloatArray:
-        """Bytes of each rank beside what microbatches hold."""
-        fetched = 2 if self._run.sharding is Sharding.FSDP else 1
-        kept = self._ranks(self._stages(self._ends.kept))
-        return kept + fetched * self._most(self._ends.gathered) + self._most(self._times.beside)
-
-    @property
-    def _first(self) -> list[int]:
-        """The first stage of each rank."""
-        owners = self._owners.tolist()
-        return [owners.index(rank) for rank in range(self._run.pp)]
-
-    def _stages(self, layers: FloatArray) -> FloatArray:
-        return np.diff(np.concatenate(([0.0], np.cumsum(layers)))[self._cuts])
+        held: FloatArray = np.maximum(self._m_b, self._m_w) if splits else self._m_b
+        return held
 
     def _ranks(self, stages: FloatArray) -> FloatArray:
         return np.bincount(self._owners, stages, self._run.pp).astype(np.float64)
@@ -282,15 +282,19 @@ class _LayerSums:
     def _most(self, layers: FloatArray) -> FloatArray:
         """The most that a layer of each rank has."""
         found = np.zeros(self._run.pp)
-        for owner, (a, b) in zip(self._owners, pairwise(self._cuts), strict=True):
-            if b > a:
-                found[owner] = max(found[owner], layers[a:b].max())
+        np.maximum.at(found, self._owners, np.maximum.reduceat(layers, self._starts))
         return found
 
 
 def _rounds(run: TrainingRun, sharding: Sharding) -> int:
     """How often a step exchanges weights and gradients with replicas."""
     return run.microbatches if sharding is Sharding.FSDP else 1
+
+
+def _before(*rows: FloatArray) -> FloatArray:
+    """The sum of each row before each place, and of all of it at the end."""
+    sums: FloatArray = np.pad(np.cumsum(rows, axis=1), ((0, 0), (1, 0)))
+    return sums
 
 
 def _from_here(times: FloatArray) -> FloatArray:
@@ -305,6 +309,11 @@ def _gib(size: float, reached: Efficiency) -> float:
 
 def _owners(run: TrainingRun) -> tuple[int, ...]:
     return placement_of(run).owners
+
+
+@lru_cache(maxsize=1024)
+def _owner_array(owners: tuple[int, ...]) -> IntArray:
+    return np.array(owners)
 
 
 @lru_cache(maxsize=4096)

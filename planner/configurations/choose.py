@@ -80,12 +80,13 @@ class SpaceSearch:
     bounds: Bounds = field(init=False)
 
     def __post_init__(self) -> None:
-        self.bounds = Bounds(self.space.model, self.space.cluster, self.space.remat)
+        space = self.space
+        self.bounds = Bounds(space.model, space.cluster, space.remat, space.offload)
         self._budget = self.options.budget
         self._found: dict[Configuration, Evaluated] = {}
         self._searches = Counter[Configuration]()
         self._too_large: list[tuple[float, str]] = []
-        self._bounded = 0
+        self._spread = self._bounded = 0
         self._number = count()
         self._degrees: Queue[TrainingRun] = []
         self._questions: Queue[BoundedConfiguration] = []
@@ -94,14 +95,18 @@ class SpaceSearch:
     def choose(self) -> Ranking:
         """The best configurations found, and the bound of all."""
         self._degrees = sorted(self._spreads(), key=lambda each: each[:2])
-        spreads = len(self._degrees) + len(self._too_large)
         self._evaluate_alone()
         for evaluated, searched in ROUNDS:
             self._evaluate(evaluated)
             self._improve(searched)
         found = sorted(self._found.values(), key=lambda each: (each.step_ms, each.lower_bound))
         return Ranking(
-            found, self._least, self._bounded, spreads, sorted(self._too_large)[:8], self._over(1.0)
+            found,
+            self._least,
+            self._bounded,
+            self._spread,
+            sorted(self._too_large)[:8],
+            self._over(1.0),
         )
 
     @property
@@ -112,10 +117,17 @@ class SpaceSearch:
         return min([self._best, *waiting, *known])
 
     def _spreads(self) -> Iterator[tuple[float, int, TrainingRun]]:
+        full = set[TrainingRun]()  # of which larger microbatches do not fit either
         for run in self.space.degrees():
+            self._spread += 1
+            smallest = replace(run, micro_batch=1)
+            if smallest in full:
+                continue
             bound = self.bounds.of_degrees(run, self.space.shardings(run))
             if self._fits(bound, run):
                 yield bound.step_ms, next(self._number), run
+            else:
+                full.add(smallest)
 
     def _fits(self, bound: ConfigurationBound, run: TrainingRun) -> bool:
         if bound.memory_gib <= self.space.cluster.gpu.memory_gib:

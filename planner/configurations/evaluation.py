@@ -119,7 +119,8 @@ def improve(asked: BoundedConfiguration, known: Evaluated, options: SolveOptions
 def step_of(model: Model, cluster: Cluster, configuration: Configuration) -> StepTimes:
     """The times of the configuration's step, with its placement's own family."""
     setup = Setup(model, configuration.run, cluster)
-    return StepTimes(setup, cluster, _memo(cluster), remat=configuration.remat)
+    remat, offload = configuration.remat, configuration.offload
+    return StepTimes(setup, cluster, _memo(cluster), remat=remat, offload=offload)
 
 
 def planned_step(model: Model, cluster: Cluster, found: Evaluated) -> StepTimes:

@@ -8,16 +8,18 @@ from itertools import count
 from pathlib import Path
 
 from pipeloom.compiler import compile_schedule
+from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_profile, dump_program, dump_schedule, write_json, write_text
 from pipeloom.ir.model.layers import Layer, LayerKind
+from pipeloom.ir.model.profile import DataParallel
 from pipeloom.ir.model.schedule import Schedule
 
 from ..exchange import export
 from ..models.precision import Precision
 from ..models.run import FULL, Sharding, TrainingRun
 from ..models.work import LayerWork, WorkKind
-from ..prediction.setup import Setup
+from ..prediction.step import StepTimes
 
 _ENDS = {
     WorkKind.EMBEDDING: Layer(
@@ -28,24 +30,27 @@ _ENDS = {
 """The names of ``transformers`` in Llama and its kin, which ``run`` looks for."""
 
 
-def write_files(folder: Path, setup: Setup, schedule: Schedule) -> list[str]:
+def write_files(folder: Path, step: StepTimes, schedule: Schedule) -> list[str]:
     """Writes ``profile.json``, ``schedule.json`` and ``program.json``, and for torchtitan and
-    Megatron what they read, each with its flags beside it.
+    Megatron what they read, each with its flags beside it. The program averages over replicas.
 
     Returns notes: what the flags do not say, and each file that the schedule does not go into.
     Raises OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    named = _with_layers(setup, schedule)
+    run = step.setup.run
+    named = timed(_with_layers(step, schedule))
+    program = compile_schedule(named, data_parallel=run.dp > 1)
     write_json(dump_profile(named.problem.profile), str(folder / "profile.json"))
     write_json(dump_schedule(named), str(folder / "schedule.json"))
-    write_json(dump_program(compile_schedule(named)), str(folder / "program.json"))
+    write_json(dump_program(program), str(folder / "program.json"))
     systems = {
-        "torchtitan.csv": ("torch-csv", _torchtitan(setup.run)),
-        "torchtitan.json": ("torchtitan", _torchtitan(setup.run)),
-        "megatron.txt": ("megatron-layout", _megatron(setup.run)),
+        "torchtitan.csv": ("torch-csv", _torchtitan(run)),
+        "torchtitan.json": ("torchtitan", _torchtitan(run)),
+        "megatron.txt": ("megatron-layout", _megatron(run)),
     }
-    notes = [f"torchtitan: {note}" for note in _unlike_torchtitan(setup.run)]
+    notes = [f"program.json: {note}" for note in _left_to_the_model(run)]
+    notes += [f"torchtitan: {note}" for note in _unlike_torchtitan(run)]
     for name, (to, flags) in systems.items():
         try:
             found = export(named, to)
@@ -59,14 +64,22 @@ def write_files(folder: Path, setup: Setup, schedule: Schedule) -> list[str]:
     return notes
 
 
-def _with_layers(setup: Setup, schedule: Schedule) -> Schedule:
-    """The schedule, whose stages say which layers they have, and which share a matrix."""
-    numbers = count()
+def _with_layers(step: StepTimes, schedule: Schedule) -> Schedule:
+    """The schedule, whose stages say which layers they have, and which share a matrix; with the
+    replicas there are."""
+    numbers, setup = count(), step.setup
     layers = tuple(tuple(_layer(work, numbers) for work in works) for works in setup.work.stages)
     profile = schedule.problem.profile
     stages = tuple(replace(s, layers=own) for s, own in zip(profile.stages, layers, strict=True))
     ends = ((0, len(stages) - 1),) if setup.model.tied and len(stages) > 1 else ()
-    named = replace(profile, stages=stages, micro_batch=setup.run.micro_batch, tied=ends)
+    replicas = DataParallel(setup.run.dp, step.replica_link) if setup.run.dp > 1 else None
+    named = replace(
+        profile,
+        stages=stages,
+        micro_batch=setup.run.micro_batch,
+        tied=ends,
+        data_parallel=replicas,
+    )
     return replace(schedule, problem=replace(schedule.problem, profile=named))
 
 
@@ -76,6 +89,22 @@ def _layer(work: LayerWork, numbers: Iterator[int]) -> Layer:
     number = next(numbers)
     kind = LayerKind.MTP if work.kind is WorkKind.MTP else LayerKind.BLOCK
     return Layer(f"model.layers.{number}", kind, (f"model.layers.{number}",))
+
+
+def _left_to_the_model(run: TrainingRun) -> Iterator[str]:
+    """Tells the parts of the plan that stages have to bring with them, as no program has them."""
+    inner = [f"{key} {getattr(run, key)}" for key in ("tp", "cp", "ep") if getattr(run, key) > 1]
+    if inner:
+        yield f"each rank is one process of a group: {', '.join(inner)} are up to its stages"
+    if run.recompute == FULL:
+        yield "layers are to be computed again by the model: hf:FOLDER,recompute=full"
+    elif run.recompute:
+        yield f"the model is to compute {', '.join(sorted(run.recompute))} again by itself"
+    if run.sharding is not Sharding.NONE and run.dp > 1:
+        yield (
+            f"states are divided ({run.sharding}) where stages are in fully_shard; run keeps them "
+            "whole on each replica"
+        )
 
 
 _LEVELS = {frozenset[str](): "none", FULL: "full"}

@@ -75,7 +75,8 @@ class OtherRate:
 
 def other_rates(model: Model, cluster: Cluster, found: Sequence[Evaluated]) -> Iterator[OtherRate]:
     """The best of some plans, the chosen one first, at each rate :data:`OFF` lower and higher."""
-    for rate in RATES:
+    rates = (*RATES, *(["host"] if any(each.configuration.offload for each in found) else []))
+    for rate in rates:
         for factor in (1 - OFF, 1 + OFF):
             changed = _with_rate(cluster, rate, factor)
             times = [planned_step(model, changed, each).time for each in found]
@@ -85,10 +86,10 @@ def other_rates(model: Model, cluster: Cluster, found: Sequence[Evaluated]) -> I
 
 
 def _with_rate(cluster: Cluster, rate: str, factor: float) -> Cluster:
-    if rate == "inside":
-        return replace(cluster, inside=_faster(cluster.inside, factor))
-    if rate == "between":
-        return replace(cluster, between=_faster(cluster.between, factor))
+    link = getattr(cluster, rate, None)
+    if isinstance(link, Link):
+        faster: dict[str, Any] = {rate: _faster(link, factor)}
+        return replace(cluster, **faster)
     reached = cluster.efficiency
     value = min(getattr(reached, rate) * factor, BOUNDS.get(rate, inf))
     return replace(cluster, efficiency=replace(reached, **{rate: value}))

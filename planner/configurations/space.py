@@ -54,8 +54,9 @@ class Configuration:
     """One point of the space: a run whose ``schedule`` says where stages lie.
 
     ``splits``: B and W are ops of their own. ``families``: the schedules that are tried; where the
-    schedule is not given, the optimizer looks for others. ``remat``: which may recompute whole
-    stages, each for the microbatches that it pays for.
+    schedule is not given, the optimizer looks for others. ``remat``, ``offload``: which may
+    recompute whole stages, or move what they hold to the host and back, each for the microbatches
+    that it pays for.
     """
 
     run: TrainingRun
@@ -63,6 +64,7 @@ class Configuration:
     splits: bool
     families: tuple[str, ...]
     remat: bool = False
+    offload: bool = False
 
     @property
     def name(self) -> str:
@@ -72,6 +74,7 @@ class Configuration:
         words = [f"{key}{count}" for key, count in degrees if count > 1]
         words += [f"etp{run.etp}"] * (run.etp != run.tp) + [f"b{run.micro_batch}"]
         words += [self.recompute] if run.recompute or self.remat else []
+        words += ["offload"] * self.offload
         words += [run.sharding.value] if run.sharding is not Sharding.NONE else []
         words += ["cut"] * (run.layers_per_stage is not None) + ["v"] * (self.placement == "v")
         return " ".join(words + ["B/W"] * self.splits)
@@ -94,7 +97,8 @@ class Space:
     """The configurations of ``base``, of which degrees, batch and levels are chosen.
 
     ``fixed``: the keys that are given, checked; ``family``: the schedule that is, None: any.
-    ``remat``: schedules of configurations that recompute nothing else may recompute whole stages.
+    ``remat``: schedules of configurations that recompute nothing else may recompute whole stages;
+    ``offload``: schedules of pipelines may offload them.
     """
 
     model: Model
@@ -103,12 +107,15 @@ class Space:
     fixed: Mapping[str, Any]
     family: str | None
     remat: bool = False
+    offload: bool = False
 
     @classmethod
     def of(cls, model: ModelLike, cluster: Cluster, given: Mapping[str, Any]) -> Space:
         """Raises InputError, with a line for each fault of what is given."""
         known, remat = read_model(model), given.get("recompute") == AUTO
-        given = {key: value for key, value in given.items() if key != "recompute" or not remat}
+        offload = given.get("offload") or "none"
+        left_out = {"offload", *(["recompute"] if remat else [])}
+        given = {key: value for key, value in given.items() if key not in left_out}
         values = RunValues(usual(known) | given, KEYS)
         for key in _NEEDED:
             if key not in values:
@@ -116,6 +123,7 @@ class Space:
         if remat and _family(given) is not None:
             words = "none, selective or full with a schedule that is given"
             values.faults.append(f"recompute: expected {words}, got {AUTO}")
+        values.faults += _faults_of_offload(offload, cluster, _family(given))
         plain = plain_fields(values, known)
         fixed: dict[str, Any] = {key: values.whole(key, 1) for key in DEGREES if key in values}
         whole = {key: values.whole(key, 1) for key in _NEEDED}
@@ -130,7 +138,7 @@ class Space:
         base = TrainingRun(**plain | {"tp": 1, "pp": 1, "cp": 1, "ep": 1} | whole)
         check_precision(base.precision, cluster)
         base = replace(base, layers_per_stage=None)
-        space = cls(known, cluster, base, fixed, _family(given), remat)
+        space = cls(known, cluster, base, fixed, _family(given), remat, offload == AUTO)
         space._check()
         return space
 
@@ -179,11 +187,12 @@ class Space:
         degrees = {
             key: self.fixed[key] for key in ("tp", "pp", "vp", "cp", "ep") if key in self.fixed
         }
-        alone = self._parallel(replace(self.base, etp=degrees.get("tp", 1), **degrees))
+        etp = self.fixed.get("etp", degrees.get("tp", 1))
+        alone = self._parallel(replace(self.base, etp=etp, **degrees))
         for line in faults_of(alone, self.model):
             key = line.partition(":")[0]
             if (
-                key in {"tp", "pp", "layers", "recompute", "seq", "attention"}
+                key in {"tp", "etp", "pp", "layers", "recompute", "seq", "attention"}
                 or (key == "ep" and "x etp" not in line)
                 or (key == "vp" and "pp" in self.fixed)
             ):
@@ -250,9 +259,11 @@ class Space:
                     splits = Setup(self.model, own, self.cluster).order.splits
                     yield Configuration(own, placement, splits, (self.family,))
             return
-        for splits in (False, True) if run.pp > 1 else (False,):
-            remat = self.remat and run.pp > 1 and not run.recompute
-            yield Configuration(run, placement, splits, SCHEDULES[placement, splits], remat)
+        piped = run.pp > 1
+        remat, offload = piped and self.remat and not run.recompute, piped and self.offload
+        for splits in (False, True) if piped else (False,):
+            families = SCHEDULES[placement, splits]
+            yield Configuration(run, placement, splits, families, remat, offload)
 
     def _cuts(self, run: TrainingRun, cut: Cut) -> Iterator[TrainingRun]:
         """Dealt evenly, and so that embedding and head are made up for."""
@@ -281,6 +292,15 @@ def _faults_of_family(run: TrainingRun) -> list[str]:
     except InputError as error:
         return [line for line in error.errors if "expected a family whose" in line]
     return []
+
+
+def _faults_of_offload(given: Any, cluster: Cluster, family: str | None) -> Iterator[str]:
+    if given not in ("none", AUTO):
+        yield f"offload: expected none or {AUTO}, got {given!r:.60}"
+    elif given == AUTO and cluster.host is None:
+        yield f"offload: expected none where the cluster has no host link, got {AUTO}"
+    elif given == AUTO and family is not None:
+        yield f"offload: expected none with a schedule that is given, got {AUTO}"
 
 
 def _said(value: Any) -> str:

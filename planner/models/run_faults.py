@@ -17,6 +17,7 @@ _FOLLOWS = {
     "seq": {"tp"},
     "gpus": {"tp"},
     "ep": {"tp", "gpus"},
+    "etp": {"tp"},
     "global_batch": {"tp", "gpus"},
     "pp": {"layers"},
     "layers_per_stage": {"layers"},
@@ -93,6 +94,8 @@ def _faults_of_widths(run: TrainingRun, model: Model) -> Iterator[str]:
     if model.experts is None:
         if run.ep > 1:
             yield f"ep: expected 1, {model.name} has no experts, got {run.ep}"
+        if run.etp != run.tp:
+            yield f"etp: expected tp, as {model.name} has no experts, got {run.etp}"
         return
     if run.tp > 1 and not run.sequence_parallel:
         yield f"sequence_parallel: expected true where {model.name} has experts and tp is {run.tp}"

@@ -15,11 +15,32 @@ the whole of its own way from there and back, D + u t_j at least, with the delay
 microbatches these sum to at least k (D T + u T^2 / count), T the tokens of all, as squares are
 least where they are even; what each sequence's own square adds to its own memory's time comes on
 top. That fits into the rank's limit times its span.
+
+**Few microbatches.** A replica of ``count`` of them cannot have all of them short. Take stages
+i <= k, and of each microbatch y, the least share of the batch that it has of any figure used here:
+of each figure it has at least y times that of all sequences, as it is their sum, and so are those
+of the other microbatches.
+
+* Leave out any microbatches. On stage k the F's and B's of the others run one at a time, between
+  the first F that comes there and the last B that leaves. The first F's microbatch has run F's
+  from stage i on, the last B's will run B's down to it, and its W there: with y_1 <= y_2 <= ... and
+  all but the first m, stage i's rank spans at least ``turns (y_(m+1) + ...) + way y_(m+1)`` and
+  the delays on that way.
+* In the same way, before its first B stage i has waited for that microbatch's round trip, and the
+  B's and W's of all are still to come.
+* The microbatch of the largest y makes a round trip with all others in its way
+  (:func:`pipeloom.solver.bounds.unlike.one_trip`): ``trip y_count`` and what that bound has of all.
+
+A span T allows a largest y_1, with it a largest y_2 and so on; where they do not add up to all that
+the replica has, no schedule spans T. The least T that no pair of stages refuses follows by
+bisection. Delays are those of the shortest sequence, but where others wait for a message
+to be overtaken by a longer one: then those of all tokens.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
@@ -43,6 +64,7 @@ def packing_bound(costs: SequenceCosts, microbatches: int, replicas: int) -> flo
         values.append(_through(Figures.of(apart), replicas))
     if costs.problem.limited:
         values.append(_memory_time(costs, Figures.of(apart), microbatches, replicas))
+    values.append(_few(costs, Figures.of(apart), microbatches, replicas, max(values)))
     return max(values) * (1 - ROUNDING)
 
 
@@ -95,3 +117,83 @@ def _trips(of: Figures) -> FloatArray:
     """(S, n): round trips without delays."""
     both = of.f + of.b
     return np.asarray(np.cumsum(both[::-1], axis=0)[::-1] - of.b)
+
+
+@dataclass(frozen=True, slots=True)
+class _Few:
+    """The argument on few microbatches for two stages; all but ``share`` in ms.
+
+    ``turns``: of all sequences, ``at_first`` of those of the replica at least; ``way``: of a
+    microbatch that had all sequences, without ``delays``. ``trip``, ``lags``: the same of the
+    largest microbatch; ``others``: of those in its way. ``share``: what y sums to at least.
+    """
+
+    turns: float
+    at_first: float
+    way: float
+    delays: float
+    trip: float
+    others: float
+    lags: float
+    share: float
+
+    def allows(self, span: float, count: int) -> bool:
+        """Whether so many microbatches can have the share within the span."""
+        most = _quotient(span - self.others - self.lags, self.trip)
+        left, turns = self.share, self.at_first
+        for _ in range(count):
+            y = min(most, _quotient(span - self.delays - turns, self.way))
+            left -= y
+            if y < 0 or left <= 0:
+                return y >= 0
+            turns = self.turns * left
+        return False
+
+    def least(self, count: int, known: float) -> float:
+        """The least span that is allowed; ``known`` where that is no more."""
+        if self.allows(known, count):
+            return known
+        low, high = known, known + self.delays + self.lags + self.turns + self.way + self.trip
+        high += self.others
+        while high - low > ROUNDING * high:
+            middle = (low + high) / 2
+            low, high = (low, middle) if self.allows(middle, count) else (middle, high)
+        return low
+
+
+def _quotient(room: float, way: float) -> float:
+    if way > 0:
+        return room / way
+    return inf if room >= 0 else -1.0
+
+
+def _few(costs: SequenceCosts, of: Figures, count: int, replicas: int, known: float) -> float:
+    """The bound on few microbatches, or ``known`` where that is higher."""
+    f, b, w = costs.times
+    number, (into_f, into_b) = len(f), (each.min(axis=1) for each in (of.into_f, of.into_b))
+    whole = Figures.of(_told_apart(costs.problem_of([list(range(len(costs.lengths)))])))
+    waits_f = np.maximum(0.0, f - (whole.into_f[:, 0] - into_f)[:, None])
+    waits_b = np.maximum(0.0, b - (whole.into_b[:, 0] - into_b)[:, None])
+    for i in range(number):
+        overtaken = np.concatenate([waits_f[i + 1 :], waits_b[i:]]).min(axis=0)
+        others = np.minimum(np.minimum(f[i], b[i] + w[i]), overtaken)
+        back = (f + b)[i + 1 :].sum(axis=0) + f[i]
+        lags = float(into_f[i + 1 :].sum() + into_b[i:-1].sum())
+        trip = back + b[i] + w[i] - others
+        rows: list[tuple[FloatArray, tuple[FloatArray, ...], float]]
+        rows = [(b[i] + w[i], (back,), lags)]
+        for k in range(i, number):
+            there, home = f[i:k].sum(axis=0), b[i:k].sum(axis=0) + w[i]
+            delays = float(into_f[i + 1 : k + 1].sum() + into_b[i:k].sum())
+            rows.append((f[k] + b[k], (there, home), delays))
+        for turns, ways, delays in rows:
+            shares = [each / each.sum() for each in (turns, *ways, trip, others) if each.sum() > 0]
+            if shares:
+                share = float(np.min(shares, axis=0).sum()) / replicas
+                sums = [float(each.sum()) for each in (turns, np.sum(ways, axis=0), trip, others)]
+                part = 1.0 if replicas == 1 else share
+                few = _Few(
+                    sums[0], part * sums[0], sums[1], delays, sums[2], part * sums[3], lags, share
+                )
+                known = few.least(count, known)
+    return known

@@ -15,7 +15,7 @@ import numpy as np
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.ops import FloatArray, IntArray
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.units import counted
 from pipeloom.solver.construct.entry_orders import entry_orders
 from pipeloom.solver.core.options import Order
@@ -27,8 +27,8 @@ from .balance import CONSTRUCTORS, Microbatches
 from .search import by_replica, cost_of, improved
 from .sequence_costs import SequenceCosts
 
-PATTERN, SCHEDULES, AGAIN = 0.15, 0.5, 0.1
-"""Shares of time or work: of all patterns, and as much of local search; of the schedules; of a
+PATTERN, SCHEDULES, AGAIN = 0.1, 0.65, (0.05, 0.025)
+"""Shares of time or work: of all patterns, and as much of local search; of the schedules; of each
 further local search by these, and as much of its schedules."""
 PATTERNS = ("longest first", "sorted runs")
 """The constructors whose packings a pattern is made for: even microbatches, and uneven ones."""
@@ -99,7 +99,9 @@ def choose(
         tracks.append(_track(costs, every, orders, share, most=most, start=start))
     _, packed, orders = min(tracks, key=lambda track: track[0])
     found = scheduled(costs, packed, orders, search.share(SCHEDULES))
-    return _again(costs, packed, found, search.share(AGAIN), most)
+    for part in AGAIN:
+        packed, found = _again(costs, packed, found, search.share(part), most)
+    return packed, found
 
 
 def _again(
@@ -109,14 +111,18 @@ def _again(
     search: CachedSearch,
     most: float,
 ) -> tuple[Microbatches, list[Schedule]]:
-    """The packing and its schedules, or a better one found from these, with its own."""
+    """The packing, or a better one found from these schedules, with schedules found from them."""
     orders = [schedule.order for schedule in schedules]
     known = cost_of(costs, packed, orders)
     budget, seed = search.options.budget, search.options.seed
     better = improved(costs, packed, orders, most, seed=seed, budget=budget)
     if not cost_of(costs, better, orders) < known:
-        return packed, schedules
-    return better, scheduled(costs, better, orders, search)
+        better = packed
+        if all(s.report is not None and s.report.status is Status.OPTIMAL for s in schedules):
+            return packed, schedules
+    found = scheduled(costs, better, orders, search)
+    least = cost_of(costs, better, [schedule.order for schedule in found])
+    return (better, found) if least < known else (packed, schedules)
 
 
 def _track(

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InputError, InvalidScheduleError
-from pipeloom.ir.model.ops import Op, OpKind, pack
+from pipeloom.ir.model.ops import Op, OpKind, pack, unpack
 from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
@@ -210,12 +210,14 @@ def _unlimited(family: Family, problem: Problem) -> Schedule:
 
 def _one_f_one_b(part: Problem) -> list[list[Op]]:
     ranks, count = part.ranks, part.microbatches
-    return [alternate(i, count, ahead=ranks - i, backward=OpKind.BW) for i in range(ranks)]
+    rows = (alternate(i, count, ahead=ranks - i, backward=OpKind.BW) for i in range(ranks))
+    return [*map(unpack, rows)]
 
 
 def _zb_h1(part: Problem) -> list[list[Op]]:
     ranks, count = part.ranks, part.microbatches
-    return [alternate(i, count, ahead=ranks - i, backward=OpKind.B, delay=i) for i in range(ranks)]
+    rows = (alternate(i, count, ahead=ranks - i, backward=OpKind.B, delay=i) for i in range(ranks))
+    return [*map(unpack, rows)]
 
 
 SHAPES: dict[str, Plan] = {"1f1b": _one_f_one_b, "zb-h1": _zb_h1}

@@ -176,7 +176,10 @@ def layers_of(model: Model, run: TrainingRun) -> tuple[LayerWork, ...]:
 @cache
 def _layers(model: Model, run: TrainingRun) -> tuple[LayerWork, ...]:
     """The layers of a run without what none depends on."""
-    return tuple(_LAYERS.setdefault(work, work) for work in work_of(model, run).layers)
+    layers = work_of(model, run).layers
+    different = {id(work): work for work in layers}
+    known = {key: _LAYERS.setdefault(work, work) for key, work in different.items()}
+    return tuple(known[id(work)] for work in layers)
 
 
 def placement_of(run: TrainingRun) -> Placement:

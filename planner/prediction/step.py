@@ -46,7 +46,9 @@ class StepTimes:
     planned: OpOrder | None = None
     """In place of the family's order of ops."""
     remat: bool = False
-    """Whether ``planned`` may recompute whole stages, of which the input alone is kept."""
+    """Whether ``planned`` may recompute whole stages, of which input and output alone are kept."""
+    offload: bool = False
+    """Whether it may move what stages hold beside these to the host and back."""
 
     @cached_property
     def kernels(self) -> KernelTimes:
@@ -94,9 +96,9 @@ class StepTimes:
         costs = self._measured_stages() if self.measured else calculated
         held = (_held(stage, splits) for stage in costs)
         stages = tuple(map(_with_states, held, self.setup.states))
-        run = self.setup.run
-        if self.remat:
-            stages = tuple(_with_remat(stages, run.tokens * TOKEN_BYTES))
+        run, host = self.setup.run, self.cluster.host if self.offload else None
+        if self.remat or host:
+            stages = tuple(self._with_remat(stages, run.tokens * TOKEN_BYTES))
         memory = self.cluster.gpu.memory_gib * 2**30
         return Profile(
             stages,
@@ -104,7 +106,19 @@ class StepTimes:
             links=self._links(),
             device_memory=(memory,) * run.pp,
             name=f"{self.setup.model.name} on {self.cluster.name}",
+            host_link=host and replace(self._reached(host), latency=host.latency),
         )
+
+    def _with_remat(self, stages: tuple[StageProfile, ...], size: float) -> Iterator[StageProfile]:
+        """Stages that may compute their F again, or move what they hold to the host: what comes in
+        and what was sent on stay. ``size``: bytes of the first's input."""
+        for stage in stages:
+            sent = (stage.activation_bytes or 0.0) if stage is not stages[-1] else 0.0
+            kept = min(stage.m_b, size + sent)
+            again = (stage.t_f, kept) if self.remat else (None, None)
+            out = kept if self.offload else None
+            yield replace(stage, t_r=again[0], m_r=again[1], m_o=out)
+            size = sent
 
     def _stage(self, works: tuple[tuple[LayerWork, int], ...]) -> StageProfile:
         times = [(self.layers[id(work)], count) for work, count in works]
@@ -138,6 +152,13 @@ class StepTimes:
             if _node(a, apart, node) == _node(b, apart, node)
         ]
         return Links(between, tuple((b, a, inside) for a, b in near))
+
+    @property
+    def replica_link(self) -> Link:
+        """Between neighbouring replicas of a rank."""
+        run = self.setup.run
+        within = run.tp * run.cp * run.dp <= self.cluster.gpus_per_node
+        return self._reached(self.cluster.inside if within else self.cluster.between)
 
     def _reached(self, link: Link) -> Link:
         reached = self.cluster.efficiency
@@ -271,13 +292,6 @@ def _with_states(stage: StageProfile, states: States) -> StageProfile:
         grad_bytes=states.gradients,
         optimizer_bytes=states.optimizer,
     )
-
-
-def _with_remat(stages: tuple[StageProfile, ...], size: float) -> Iterator[StageProfile]:
-    """Stages that may compute their F again from their input; ``size``: bytes of the first's."""
-    for stage in stages:
-        yield replace(stage, t_r=stage.t_f, m_r=min(stage.m_b, size))
-        size = stage.activation_bytes or 0.0
 
 
 def _node(rank: int, apart: int, node: int) -> int:

@@ -1,10 +1,10 @@
 """``optimize --robust``: the schedule whose step is shortest in the mean, or nearly always.
 
-The plain search finds a schedule for the profile's times. From its order, and those of families and
-warm starts, orders are annealed by their cost on a fixed set of samples; the best of each start and
-the plain one are then judged on samples that the search did not see, and what is told of the chosen
-one is from a third set. A schedule takes the plain one's place only where it is better by twice the
-standard error of the difference on the same samples.
+The plain search finds a schedule for the profile's times. From its order, and those of families,
+warm starts and constructors, orders are annealed by their cost on a fixed set of samples; the best
+of each start and the plain one are then judged on samples that the search did not see, and what is
+told of the chosen one is from a third set. A schedule takes the plain one's place only where it is
+better by twice the standard error of the difference on the same samples.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from pipeloom.solver.core.relaxations import offloadable, recomputable
 from pipeloom.solver.core.schedule_cost import iteration_time, status_under, within_memory
 from pipeloom.solver.families.applicable import families_of
 from pipeloom.solver.search.robust_annealing import RobustAnnealer
+from pipeloom.solver.search.robust_construction import constructed
 
 from ..answer import Answer
 from .late_steps import LateStep, late_step, sampled
@@ -41,8 +42,10 @@ MEASURES = {"mean": 0.0, "p95": 0.95}
 """The quantile that each measure is, 0 for the mean."""
 SEARCHED = 64
 """Samples that orders are annealed on; for a quantile twice as many."""
-STARTS = 3
-"""Orders beside the plain one that are annealed."""
+STARTS = 2
+"""Orders of families and warm starts that are annealed, too."""
+CONSTRUCTED = 0.1
+"""Share of time or work for orders that are constructed."""
 JUDGED, TOLD = 1, 2
 """What seeds are followed by: the samples that schedules are judged on, and those told of."""
 SURE = 2.0
@@ -109,8 +112,12 @@ def robust_answer(
     number = SEARCHED * (2 if share else 1)
     ratios = variation.ratios(problem)
     annealer = RobustAnnealer(problem, ratios.draw(problem, number, rng), share, rng)
-    starts = sorted(_starts(problem), key=annealer.cost)[:STARTS]
-    found = annealer.improve([plain.order, *starts], options.budget, options.should_stop)
+    bound = plain.report.lower_bound or 0.0 if plain.report else 0.0
+    built = constructed(problem, bound, annealer, options.share(CONSTRUCTED), rng)
+    known = sorted(_starts(problem), key=annealer.cost)[:STARTS]
+    starts = sorted([plain.order, *known, *built], key=annealer.cost)
+    searched = options.share(1 - CONSTRUCTED)
+    found = annealer.improve(starts, searched.budget, options.should_stop)
     chosen = _chosen(plain, found, variation, share, options.seed)
     late = [
         late_step(each, variation, measure, seed=_seed(options.seed, TOLD))

@@ -3,41 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor, fx, nn
 
 from ..dtensors import is_dtensor, like, local
 from ..executor.deferred_ops import add
-from .functions import Take
 from .liveness import root_of
 from .torch_internals import value_of
 
 
-def take_into(parameter: nn.Parameter, *, keeps: bool) -> Take:
-    """Adds a gradient to the parameter's; ``keeps``: the first one may become it, as nothing else
-    has its memory and it lies there as the parameter does."""
+class AddGradient:
+    """Adds a gradient to a parameter's; ``keeps``: the first one may become it, as nothing else has
+    its memory and it lies there as the parameter does."""
 
-    if is_dtensor(parameter):
-        return partial(_take_part, parameter, keeps)
+    def __init__(self, parameter: nn.Parameter, *, keeps: bool) -> None:
+        self._parameter, self._keeps = parameter, keeps
+        self._whole = not is_dtensor(parameter)
 
-    def take(gradient: Tensor) -> None:
+    def __call__(self, gradient: Tensor) -> None:
+        parameter = self._parameter
         grad = parameter.grad
-        if grad is not None:
+        if not self._whole:
+            own = gradient if self._keeps or grad is not None else gradient.clone()
+            add(parameter, like(parameter, own))
+        elif grad is not None:
             grad.add_(gradient)
-        elif keeps:
+        elif self._keeps:
             add(parameter, gradient)
         else:
             parameter.grad = _own(parameter, gradient)
 
-    return take
-
-
-def _take_part(parameter: Tensor, keeps: bool, gradient: Tensor) -> None:
-    """Adds the part of a DTensor's gradient that is here."""
-    own = gradient if keeps or parameter.grad is not None else gradient.clone()
-    add(parameter, like(parameter, own))
+    def product(self, a: Tensor, b: Tensor) -> None:
+        """Adds the product of two matrices, within it where the gradient has its type: no pass over
+        the gradient more, rounded otherwise than a sum after it."""
+        grad = self._parameter.grad
+        if self._whole and grad is not None and grad.dtype == a.dtype:
+            grad.addmm_(a, b)
+        else:
+            self(torch.mm(a, b))
 
 
 def _own(parameter: nn.Parameter, gradient: Tensor) -> Tensor:

@@ -7,19 +7,76 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, fx
 
+from .accumulation import AddGradient
 from .cut import Piece
-from .functions import Function, Take
-from .torch_internals import compiled, value_of
+from .functions import Function, python_function
+from .rewrites import needed
+from .torch_internals import compiled, value_of, views
 
 
 def compiled_function(
     piece: Piece,
     module: fx.GraphModule,
-    takes: Mapping[fx.Node, Sequence[Take]],
+    takes: Mapping[fx.Node, Sequence[AddGradient]],
     returned: Sequence[fx.Node],
 ) -> Function:
-    """The same as :func:`~.functions.python_function`, its calls compiled together: values are the
-    same up to rounding."""
+    """The same as :func:`~.functions.python_function`, its calls compiled together but for
+    gradients that are products of what it is given: those are added as they are multiplied. Values
+    are the same up to rounding."""
+    products = _products(piece, takes, returned)
+    if not products:
+        return _compiled(piece, module, takes, returned)
+    rest = {node: each for node, each in takes.items() if node not in products}
+    added, others = _part(piece, products), _part(piece, [*returned, *rest])
+    multiply = python_function(added, module, takes, [], products)
+    run = _compiled(others, module, rest, returned)
+    at = {node: i for i, node in enumerate(piece.inputs)}
+    of_products, of_others = ([at[node] for node in part.inputs] for part in (added, others))
+
+    def call(arguments: list[Tensor]) -> list[Tensor]:
+        factors = [arguments[i] for i in of_products]
+        given = [arguments[i] for i in of_others]
+        arguments.clear()
+        found = run(given)
+        multiply(factors)
+        return found
+
+    return call
+
+
+def _products(
+    piece: Piece, takes: Mapping[fx.Node, Sequence[AddGradient]], returned: Sequence[fx.Node]
+) -> list[fx.Node]:
+    """The gradients of one parameter each that are products of two inputs or views of them."""
+    return [
+        node
+        for node in piece.calls
+        if node.target is torch.ops.aten.mm.default
+        and len(takes.get(node, ())) == 1
+        and node not in returned
+        and not any(user in piece.calls for user in node.users)
+        and all(map(views, needed(node.all_input_nodes, piece.inputs)))
+    ]
+
+
+def _part(piece: Piece, ends: Sequence[fx.Node]) -> Piece:
+    """What the piece computes of these."""
+    calls = needed(ends, piece.inputs)
+    used = {source for call in calls for source in call.all_input_nodes} | {*ends}
+    return Piece(
+        [node for node in piece.inputs if node in used],
+        [node for node in piece.calls if node in calls],
+        ends,
+    )
+
+
+def _compiled(
+    piece: Piece,
+    module: fx.GraphModule,
+    takes: Mapping[fx.Node, Sequence[AddGradient]],
+    returned: Sequence[fx.Node],
+) -> Function:
+    """All calls of the piece compiled together."""
     taken = [*takes]
     ends = [*returned, *taken]
     if not piece.calls:
@@ -70,7 +127,7 @@ def _graph(piece: Piece, ends: Sequence[fx.Node]) -> fx.Graph:
 
 
 def _passing(
-    piece: Piece, returned: Sequence[fx.Node], takes: Mapping[fx.Node, Sequence[Take]]
+    piece: Piece, returned: Sequence[fx.Node], takes: Mapping[fx.Node, Sequence[AddGradient]]
 ) -> Function:
     """A piece that computes nothing."""
     at = {node: i for i, node in enumerate(piece.inputs)}

@@ -25,22 +25,24 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, fx
 
+from .accumulation import AddGradient
 from .cut import Piece
 from .torch_internals import direct
 
-Take: TypeAlias = Callable[[Tensor], None]  # adds a gradient to where it belongs
 Function: TypeAlias = Callable[[list[Tensor]], list[Tensor]]
 
 
 def python_function(
     piece: Piece,
     module: fx.GraphModule,
-    takes: Mapping[fx.Node, Sequence[Take]],
+    takes: Mapping[fx.Node, Sequence[AddGradient]],
     returned: Sequence[fx.Node],
+    products: Collection[fx.Node] = (),
 ) -> Function:
     """The function of a piece: of its inputs, in their order, in a list that it empties, to those
-    of its outputs that are ``returned``; others it gives to ``takes``."""
-    writer = _Writer(module)
+    of its outputs that are ``returned``; others it gives to ``takes``, which compute the
+    ``products`` themselves."""
+    writer = _Writer(module, products)
     lines = writer.lines(piece, takes, returned)
     text = "def piece(arguments):\n" + "".join(f"    {line}\n" for line in lines)
     exec(compile(text, f"<{len(piece.calls)} calls of ATen>", "exec"), writer.names)
@@ -51,15 +53,15 @@ def python_function(
 class _Writer:
     """Lines of Python, and the objects that they name."""
 
-    def __init__(self, module: fx.GraphModule) -> None:
+    def __init__(self, module: fx.GraphModule, products: Collection[fx.Node]) -> None:
         self.names: dict[str, Any] = {}
-        self._module = module
+        self._module, self._products = module, products
         self._bound: dict[int, str] = {}
 
     def lines(
         self,
         piece: Piece,
-        takes: Mapping[fx.Node, Sequence[Take]],
+        takes: Mapping[fx.Node, Sequence[AddGradient]],
         returned: Sequence[fx.Node],
     ) -> list[str]:
         last = _last_uses(piece, {*returned})
@@ -69,13 +71,18 @@ class _Writer:
         lines += self._taken(piece.inputs, takes)
         lines += _dropped(last.get(None, ()))
         for node in piece.calls:
-            lines.append(f"{node.name} = {self._call(node)}")
-            lines += self._taken([node], takes)
-            lines += _dropped(last.get(node, ()))
+            if node in self._products:
+                (take,) = takes[node]
+                factors = ", ".join(map(self._text, node.args))
+                lines.append(f"{self._bind(take)}.product({factors})")
+            else:
+                lines.append(f"{node.name} = {self._call(node)}")
+                lines += self._taken([node], takes)
+            lines += _dropped([n for n in last.get(node, ()) if n not in self._products])
         return [*lines, f"return [{', '.join(node.name for node in returned)}]"]
 
     def _taken(
-        self, nodes: Sequence[fx.Node], takes: Mapping[fx.Node, Sequence[Take]]
+        self, nodes: Sequence[fx.Node], takes: Mapping[fx.Node, Sequence[AddGradient]]
     ) -> list[str]:
         return [
             f"{self._bind(take)}({node.name})" for node in nodes for take in takes.get(node, ())

@@ -38,10 +38,11 @@ from ..tensors.forward_state import KeptBuffer
 from ..tensors.microbatches import tensors
 from ..tensors.rng_state import RandomState, devices_of
 from ..tensors.skip_connections import Skips
+from .accumulation import AddGradient
 from .arguments import Kind, Parts, kind_of
 from .compiled_functions import compiled_function, laid_out
 from .cut import Piece
-from .functions import Function, Take, python_function
+from .functions import Function, python_function
 from .module_state import ModuleState
 from .stage_functions import Make, StageForward, StageFunctions
 from .torch_internals import TraceError, below_autograd
@@ -189,7 +190,7 @@ class GraphRunner(StageRunner):
         self,
         piece: Piece,
         module: Any,
-        takes: Mapping[fx.Node, Sequence[Take]],
+        takes: Mapping[fx.Node, Sequence[AddGradient]],
         returned: Sequence[fx.Node],
     ) -> Function:
         found = self._maker(piece, module, takes, returned)

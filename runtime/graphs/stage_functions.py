@@ -16,10 +16,10 @@ from ..tensors.rng_state import generators_of
 from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import Spec, StageInterface
 from ..transport.thread_rank import here
-from .accumulation import fresh, take_into
+from .accumulation import AddGradient, fresh
 from .arguments import Parts
 from .cut import Cut, Piece, cut, cut_again
-from .functions import Function, Take
+from .functions import Function
 from .joint import UPDATES, Joint, Role, trace_joint
 from .levels.part import StageLevels
 from .liveness import most_within_b, root_of
@@ -27,7 +27,7 @@ from .module_state import unchanged
 from .rewrites import without_tangents
 from .torch_internals import LOCK, TraceError, check_constants, unseeded, value_of
 
-Make = Callable[[Piece, Any, Mapping[fx.Node, Sequence[Take]], Sequence[fx.Node]], Function]
+Make = Callable[[Piece, Any, Mapping[fx.Node, Sequence[AddGradient]], Sequence[fx.Node]], Function]
 
 
 class StageForward:
@@ -266,14 +266,14 @@ class StageFunctions:
 
         return call
 
-    def _takes(self, piece: Piece, returned: Sequence[fx.Node]) -> dict[fx.Node, list[Take]]:
+    def _takes(self, piece: Piece, returned: Sequence[fx.Node]) -> dict[fx.Node, list[AddGradient]]:
         given, calls = set(piece.outputs), set(piece.calls)
-        takes: dict[fx.Node, list[Take]] = {}
+        takes: dict[fx.Node, list[AddGradient]] = {}
         gradients = [x for x in self.joint.of(Role.PARAMETER_GRADIENT) if x[0] in given]
         for node, value in gradients:
             parameter = self._held.parameter(value.key)
             others = [*returned, *(n for n, v in gradients if v is not value)]
-            take = take_into(parameter, keeps=fresh(node, parameter, calls, others))
+            take = AddGradient(parameter, keeps=fresh(node, parameter, calls, others))
             takes.setdefault(node, []).append(take)
         return takes
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing
 import os
 import resource
+import shutil
 import tempfile
 
 import torch.distributed as dist
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.litter import own, remove_litter
 
-_SOCKET, _NAME = 107, 34
-"""Bytes of a Unix socket's path at most, and those that multiprocessing adds to TMPDIR."""
+_SOCKET, _NAME = 107, 39
+"""Bytes of a Unix socket's path at most, and those that its folder's name and its own add to
+TMPDIR."""
+FOLDER = "plm-"  # short, as sockets' paths are to be
 _FILES, _FILES_A_RANK = 48, 8
 """Files that processes hold open, at least: four ranks fail at 32 and run at 80."""
 
@@ -51,6 +57,16 @@ def check_sockets() -> None:
             f"TMPDIR: expected a path of at most {most} bytes, as sockets are made there, got "
             f"{folder!r}"
         )
+
+
+def socket_folder() -> None:
+    """Lets multiprocessing's sockets lie in a folder that the next start removes, where this
+    process is killed."""
+    settings = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    if "tempdir" not in settings:
+        remove_litter(FOLDER)
+        settings["tempdir"] = tempfile.mkdtemp(prefix=own(FOLDER))
+        atexit.register(shutil.rmtree, settings["tempdir"], ignore_errors=True)
 
 
 def check_open_files(ranks: int) -> None:

@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
@@ -31,12 +32,13 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from pipeloom.ir.errors import InputError, PipeloomError, in_words
+from pipeloom.ir.litter import tied_to_parent
 
 from ..cuda import check_devices
 from ..errors import LaunchError
 from ..transport.making import meet
 from ..transport.waiting import waits_for_another
-from .environment import check_open_files, check_sockets, number, world
+from .environment import check_open_files, check_sockets, number, socket_folder, world
 
 LOOPBACK = "127.0.0.1"
 FROZEN = "pipeloom.runtime.launch.forked"  # the last
@@ -315,10 +317,9 @@ class _Workers:
                 return pickle.loads(pipe.recv_bytes())
         except EOFError:
             process.join(GRACE)
-        else:
-            if process.exitcode == LOST:
-                name = self._names.of(rank)
-                return _Failure(rank, f"{name}: its fork server died, all ranks are ended")
+        if process.exitcode == LOST:
+            name = self._names.of(rank)
+            return _Failure(rank, f"{name}: its fork server died, all ranks are ended")
         return _Failure(rank, f"{self._names.of(rank)} died{_cause(process.exitcode)}")
 
     def _first(self, failures: list[_Failure], pending: Sequence[int]) -> _Failure:
@@ -361,6 +362,7 @@ def _context() -> ForkServerContext | SpawnContext:
     """
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
+    socket_folder()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     return context
@@ -403,6 +405,7 @@ def _child(
     pipe: Connection, environment: dict[str, str], names: _Names, call: tuple[Any, ...]
 ) -> None:
     _PARENT.append(pipe)
+    _tie_to_parent()
     threading.Thread(target=_watch, args=(pipe,), daemon=True).start()
     os.environ.update(environment)
     # set in any case: torch was loaded before this process had its environment
@@ -416,6 +419,17 @@ def _child(
         pipe.send_bytes(pickle.dumps(_failure(int(environment["RANK"]), names, error)))
         os._exit(1)  # at once: tearing down a broken process group can hang
     pipe.send_bytes(answer)
+
+
+def _tie_to_parent() -> None:
+    """The fork server ends with who started it, whoever of its children still runs, and these, be
+    they stopped, with it."""
+    server: Any = forkserver._forkserver
+    alive = getattr(server, "_forkserver_alive_fd", None)
+    if alive is not None and (tie := tied_to_parent()) is not None:
+        server._forkserver_alive_fd = None
+        os.close(alive)
+        tie()
 
 
 def _watch(pipe: Connection) -> None:

@@ -18,7 +18,7 @@ METHODS = ("stages", "tied", "loss", "batch", "optimizer")
 HUGGING_FACE = "hf:"
 SETTINGS: dict[str, Callable[[str], Any]] = {
     "seq": int, "micro_batch": int, "data": str, "eval_data": str, "seed": int, "lr": float,
-    "attention": str, "experts": str,
+    "attention": str, "experts": str, "recompute": str,
 }  # fmt: skip
 
 

@@ -40,7 +40,9 @@ class HuggingFace:
     sequences of a microbatch. ``data``, ``eval_data``: files of tokens (:class:`Tokens`); None:
     random ones.
     ``lr``: AdamW's. ``attention``, ``experts``: implementations of these, such as ``eager``; the
-    library's choice by default. Raises InputError for what cannot be cut, or a wrong setting.
+    library's choice by default. ``recompute``: ``full`` where each decoder layer keeps its input
+    alone, and is computed again in its backward. Raises InputError for what cannot be cut, or a
+    wrong setting.
     """
 
     path: str
@@ -52,6 +54,7 @@ class HuggingFace:
     lr: float = 1e-4
     attention: str | None = None
     experts: str | None = None
+    recompute: str = "none"
 
     def __post_init__(self) -> None:
         for key, least in (("seq", 2), ("micro_batch", 1), ("seed", 0)):
@@ -60,6 +63,8 @@ class HuggingFace:
                 raise InputError(f"{self.name}: {key}: expected at least {least}, got {value}")
         if not self.lr > 0:
             raise InputError(f"{self.name}: lr: expected more than 0, got {self.lr}")
+        if self.recompute not in ("none", "full"):
+            raise InputError(f"{self.name}: recompute: expected none or full, got {self.recompute}")
 
     def __getstate__(self) -> dict[str, Any]:
         """The settings: other processes read the model themselves."""
@@ -144,7 +149,8 @@ class HuggingFace:
         if place == 0:
             return Embedding(self._filled(found.before, place), found)
         if block < len(found.blocks):
-            return Block(self._filled(found.blocks[block:place], place), found, block)
+            model = self._filled(found.blocks[block:place], place)
+            return Block(model, found, block, again=self.recompute == "full")
         return Head(self._filled(found.after, place), found)
 
     def _filled(self, units: Sequence[str], place: int) -> Any:

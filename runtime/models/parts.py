@@ -6,8 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from pipeloom.ir.errors import InputError
+
+from ..tensors.rng_state import RandomState, devices_of
+from ..transport.thread_rank import here
 from .layer_calls import capture
 from .skeleton import Skeleton, logits
 
@@ -78,16 +84,35 @@ class Embedding(Around):
 
 
 class Block(Part):
-    """A decoder layer: hidden states (batch, length, width), and what is handed on beside them."""
+    """A decoder layer: hidden states (batch, length, width), and what is handed on beside them.
 
-    def __init__(self, model: nn.Module, skeleton: Skeleton, index: int) -> None:
+    ``again``: what its backward needs is computed again there.
+    """
+
+    def __init__(
+        self, model: nn.Module, skeleton: Skeleton, index: int, *, again: bool = False
+    ) -> None:
         name = skeleton.blocks[index]
         super().__init__(model, [name])
-        self._layer = (self.get_submodule(name),)
-        self._calls, self._index = skeleton.calls, index
+        self._name, self._layer = name, (self.get_submodule(name),)
+        self._calls, self._index, self._again = skeleton.calls, index, again
         self.fixed_tensors = skeleton.calls.fixed_tensors
 
     def forward(self, hidden: Tensor, *handed: Tensor) -> Tensor | tuple[Tensor, ...]:
+        if not (self._again and torch.is_grad_enabled()):
+            return self._run(hidden, *handed)
+        state = None if here() is None else RandomState(devices_of((hidden,)))
+        found: Tensor | tuple[Tensor, ...] = checkpoint(
+            self._run, hidden, *handed, use_reentrant=False
+        )
+        if state is not None and state.drawn():
+            raise InputError(
+                f"hf: recompute: expected none where {self._name} draws random numbers on a thread "
+                "rank: all threads draw from one generator, so the same ones cannot be drawn again"
+            )
+        return found
+
+    def _run(self, hidden: Tensor, *handed: Tensor) -> Tensor | tuple[Tensor, ...]:
         plan = self._calls.plan((hidden.shape[0], hidden.shape[1]), hidden.dtype, hidden.device)
         args, kwargs = plan.call(self._index, (hidden, *handed))
         found = self._layer[0](*args, **kwargs)

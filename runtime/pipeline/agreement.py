@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -26,18 +28,9 @@ class ReplicaAgreement:
         self._timeout = timedelta(seconds=context.options.timeout)
         self._faults = context.transport.replicas
 
-    def count(self, *, yes: bool) -> tuple[int, int]:
-        """How many replicas say yes, and of how many; all of them call it."""
-        (found,), size = self._sums([yes])
-        return int(found), size
-
-    def alike(self, value: int) -> bool:
-        """Whether all replicas have this value; all of them call it."""
-        (total, squares), size = self._sums([value, value * value])
-        return squares * size == total * total
-
-    def _sums(self, values: list[float]) -> tuple[list[float], int]:
-        """The sums of all replicas' values, and how many replicas there are."""
+    def sums(self, values: list[float]) -> tuple[list[float], int]:
+        """The sums of all replicas' values, and how many replicas there are; all of them call
+        it."""
         if self._group is None:
             return values, 1
         what = "agreeing with the replicas"
@@ -54,7 +47,7 @@ class ReplicaAgreement:
             if self._group is None or not getattr(error, "agreed", False):
                 raise
             mine = error
-        failed, _ = self.count(yes=isinstance(mine, PipeloomError))
+        (failed,), _ = self.sums([isinstance(mine, PipeloomError)])
         if failed:
             raise self._first(mine if isinstance(mine, PipeloomError) else None)
         assert not isinstance(mine, PipeloomError)
@@ -70,70 +63,91 @@ class ReplicaAgreement:
         return agreed(type(error)(text), everywhere=True)
 
 
-def gathered(transport: Transport, call: Callable[[], T]) -> list[T]:
-    """The results of each rank's call. Raises, on all ranks, what one raises."""
+def gathered(
+    transport: Transport,
+    call: Callable[[], T],
+    around: AbstractContextManager[object] = nullcontext(),  # noqa: B008 - has no state
+) -> list[T]:
+    """The results of each rank's call, gathered in the context ``around``. Raises, on all ranks,
+    what one raises."""
     mine: T | PipeloomError
     try:
         mine = call()
     except PipeloomError as error:
         mine = error
-    rows = transport.gather(mine)
+    with around:
+        rows = transport.gather(mine)
     for rank, row in enumerate(rows):
         if isinstance(row, PipeloomError):
             raise agreed(type(row)(f"rank {rank}: {row}"))
     return rows
 
 
-class CountAgreement:
-    """Agreement of all ranks, and replicas, on a step's number of microbatches."""
+@dataclass(frozen=True, slots=True)
+class StepRequest:
+    """One rank's wishes for a step: whether it ends with the optimizers', whether it was ``given``
+    a program, the microbatches, and the place of its program among those that are known, 0 the
+    pipeline's own, None a new one."""
 
-    def __init__(self, context: RankContext) -> None:
-        self._transport, self._replicas = context.transport, ReplicaAgreement(context)
-
-    def check(self, count: Callable[[], int]) -> None:
-        """Raises InputError, alike on all, where ``count`` is not, or raises on one."""
-        rows = self._replicas.result(partial(gathered, self._transport, count))
-        apart, elsewhere = len(set(rows)) > 1, not self._replicas.alike(sum(rows))
-        if apart or elsewhere:
-            where = f"on all ranks, got {rows}" if apart else f"in all replicas, got {rows[0]} here"
-            error = InputError(f"microbatches: expected one number {where}")
-            raise agreed(error, everywhere=elsewhere)
+    updates: bool
+    given: bool
+    microbatches: int
+    place: int | None
 
 
-class UpdateAgreement:
-    """Agreement of all ranks, and replicas, on whether a step ends with the optimizers'.
+class StepAgreement:
+    """Agreement of all ranks, and replicas, on what a step is.
 
-    They tell each other in the first step, and in each one from the first without an update on:
-    where nobody leaves it out no other step waits for it.
+    They tell each other in the first step, in each one where a number of microbatches may be asked
+    for, and in all from the first with a program of its own or without an update on: where nobody
+    asks for either no other step waits for it.
     """
 
     def __init__(self, context: RankContext) -> None:
         self._transport, self._replicas = context.transport, ReplicaAgreement(context)
-        self._begun = self._left_out = False
+        self._counts = self._tells = context.options.programs is not None
+        self._begun = False
 
-    def check(self, *, updates: bool) -> None:
-        """Raises InputError, alike on all, where they do not agree."""
-        self._left_out = self._left_out or not updates
-        if self._left_out or not self._begun:
-            self._begun = True
-            self._compare(updates)
+    def check(
+        self, ask: Callable[[], StepRequest], words: Sequence[str]
+    ) -> tuple[StepRequest, set[int | None]]:
+        """The request of this rank, and all ranks' places of programs; ``words``: the arguments for
+        which they tell each other.
 
-    def _compare(self, updates: bool) -> None:
+        Raises InputError, alike on all, where ``ask`` does on one, or ranks or replicas differ in
+        update or, without programs of the step's own, in microbatches.
+        """
+        told = self._tells or not self._begun
+        if not (told or words):
+            mine = ask()
+            return mine, {mine.place}
+        self._begun = True
+        said = " and ".join(words) or "what they are given"
+        note = f"all ranks are to begin this step with {said}, as rank {self._transport.rank} does"
+        around = nullcontext() if told else self._transport.noted(note)
         try:
-            rows = self._transport.gather(updates)
-        except RuntimeError as error:
-            raise ConnectionError(
-                f"update={updates}, which all ranks begin a step with: {error}"
-            ) from error
-        self._left_out = self._left_out or not all(rows)
-        if len(set(rows)) > 1:
-            raise agreed(InputError(f"update: expected one value on all ranks, got {rows}"))
-        yes, count = self._replicas.count(yes=updates)
-        self._left_out = self._left_out or yes < count
-        if yes not in (0, count):
-            raise agreed(
-                InputError(
-                    f"update: expected one value in all replicas, got True in {yes} of {count}"
-                ),
-                everywhere=True,
-            )
+            rows = self._replicas.result(partial(gathered, self._transport, ask, around))
+        except (RuntimeError, OSError) as error:
+            raise ConnectionError(f"{note}: {error}") from error
+        self._compare(rows)
+        return rows[self._transport.rank], {row.place for row in rows}
+
+    def _compare(self, rows: Sequence[StepRequest]) -> None:
+        counts, updates = [row.microbatches for row in rows], [row.updates for row in rows]
+        plain, total = not any(row.given for row in rows), sum(counts)
+        usual = plain and all(updates)
+        found, size = self._replicas.sums([usual, all(updates), total, total * total])
+        self._tells = self._tells or found[0] < size
+        if plain:
+            unlike = self._counts and found[3] * size != found[2] * found[2]
+            _check("microbatches: expected one number", counts, f"{counts[0]} here", unlike)
+        yes = int(found[1])
+        _check("update: expected one value", updates, f"True in {yes} of {size}", 0 < yes < size)
+
+
+def _check(what: str, values: Sequence[object], here: str, elsewhere: bool) -> None:
+    """Raises InputError where the ranks' values are unlike, or ``elsewhere`` those of replicas."""
+    if elsewhere or len(set(values)) > 1:
+        apart = f"on all ranks, got {values}"
+        where = apart if len(set(values)) > 1 else f"in all replicas, got {here}"
+        raise agreed(InputError(f"{what} {where}"), everywhere=elsewhere)

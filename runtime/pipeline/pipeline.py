@@ -35,7 +35,7 @@ from ..stages.streamed_weights import StreamedStages
 from ..tensors.microbatches import Batch
 from ..tensors.receive_buffers import ReceiveBuffers
 from ..transport import GroupTransport, ReplicaFaults, ending_together, made_together
-from .agreement import CountAgreement, gathered
+from .agreement import StepAgreement, StepRequest
 from .forward_rounds import ForwardRounds
 from .in_place import AskedInPlace, StagesInPlace
 from .layered_source import as_planned
@@ -202,7 +202,7 @@ class Pipeline:
         self._in_place = partial(StagesInPlace, *parts)
         self._forward_rounds = ForwardRounds(context, self._training.builder, self._step_end)
         self._state = PipelineState(context, self._step_end)
-        self._agreement = CountAgreement(context)
+        self._agreement = StepAgreement(context)
         if context.relays:
             asked = self.modules.values(), self.optimizers.values()
             for hook in finish_before_state_dicts(self.finish, *asked):
@@ -224,12 +224,12 @@ class Pipeline:
 
     def _beside(self, program: Program, before: RankContext | None = None) -> Pipeline:
         """The pipeline of another program; with the connections of ``before`` where they serve."""
-        check_exchange(self.program, program, self._options)
         optimizer = taken_over(self.optimizers.values()) if self.optimizers else None
         scale = self.loss_scale
         options = replace(self._options, optimizer=optimizer, loss_scale=scale, programs=None)
         with made_together(options.group, options.timeout):
             check_given(program, options)
+            check_exchange(self.program, program, self._options)
             check_tied(program, options.tied)
         self.finish()
         self._turn[:] = [self]
@@ -312,7 +312,7 @@ class Pipeline:
         error of the first that failed.
         """
         data = StepData(inputs, options, target, loss_kwargs or {})
-        ran = self._for(microbatches) if program is None else self._by(program)
+        ran = self._of_step(program, microbatches, update=update)
         self._other = None if ran is self else ran
         with ending_together(ran._transport):
             ran._training.put(data, updates=update)
@@ -587,34 +587,42 @@ class Pipeline:
         """The pipeline that ran the last step: this one, or that of another number."""
         return self if self._other is None else self._other
 
-    def _for(self, microbatches: int | None) -> Pipeline:
-        """The pipeline of so many microbatches, made when they are first asked for; all ranks call
-        it."""
-        count = self.microbatches if microbatches is None else microbatches
+    def _of_step(
+        self, program: Program | None, microbatches: int | None, *, update: bool
+    ) -> Pipeline:
+        """The pipeline of a step: of its own program, or of so many microbatches, made when they
+        are first asked for; all ranks call it."""
+        made: list[Program] = []
+        asks = {"program=": program is not None, "update=False": not update}
+        ask = partial(self._asked, program, microbatches, update, made)
         with ending_together(self._transport):
-            programs = self._options.programs
-            if programs is None:
-                if count != self.microbatches:
-                    raise InputError(
-                        f"microbatches: expected {self.microbatches}, as the program has, without "
-                        f"programs=, which makes others, got {count!r}"
-                    )
-                return self
-            made: list[Program] = []
-            self._agreement.check(partial(self._made, count, made))
-            if made:
-                self._by_count[count] = self.with_program(made[0])
+            mine, places = self._agreement.check(ask, [x for x, asked in asks.items() if asked])
+        count = mine.microbatches
+        if places == {1} and self._given is not None:
+            return self._given
+        if places != {0}:
+            planned = self._by_count.get(count, self).program
+            return self._by(program or next(iter(made), planned))
+        if made:
+            self._by_count[count] = self.with_program(made[0])
         return self._by_count.get(count, self)
+
+    def _asked(
+        self, program: Program | None, microbatches: int | None, update: bool, made: list[Program]
+    ) -> StepRequest:
+        """This rank's request. Raises InputError for what cannot be."""
+        if program is None:
+            return StepRequest(update, False, self._counted(microbatches, made), 0)
+        if not isinstance(program, Program):
+            raise InputError(f"program: expected a Program, got {type(program).__name__}")
+        known = [self] if self._given is None else [self, self._given]
+        place = next((i for i, each in enumerate(known) if each.program is program), None)
+        return StepRequest(update, True, program.schedule.problem.microbatches, place)
 
     def _by(self, program: Program) -> Pipeline:
         """The pipeline of a step's own program, in place of the last such one's; all ranks call
         it. What one rank knows and another does not, a copy that was sent to it say, is new."""
         last = self._given
-        known = [self] if last is None else [self, last]
-        with ending_together(self._transport):
-            at, *others = gathered(self._transport, partial(_place_in, known, program))
-        if at is not None and all(at == other for other in others):
-            return known[at]
         new = self._beside(program, replace(self._context, buffers=self._buffers))
         new._training.builder.follow((last or self)._training.builder)
         if last is not None:
@@ -622,11 +630,18 @@ class Pipeline:
         self._given = new
         return new
 
-    def _made(self, count: int, made: list[Program]) -> int:
-        """The number of microbatches, whose program is added to ``made`` where it is a new one."""
-        if checked_count(count) not in (self.microbatches, *self._by_count):
-            assert self._options.programs is not None
-            made.append(checked_program(self._options.programs, count))
+    def _counted(self, microbatches: int | None, made: list[Program]) -> int:
+        """The number of microbatches, whose program is added to ``made`` where it is a new one.
+        Raises InputError."""
+        count = self.microbatches if microbatches is None else checked_count(microbatches)
+        if count in (self.microbatches, *self._by_count):
+            return count
+        if self._options.programs is None:
+            raise InputError(
+                f"microbatches: expected {self.microbatches}, as the program has, without "
+                f"programs=, which makes others, got {count!r}"
+            )
+        made.append(checked_program(self._options.programs, count))
         return count
 
     def _take_turn(self) -> None:
@@ -645,10 +660,3 @@ class Pipeline:
                 f"rank {self.rank}: finish, which all ranks call after the same step, waits "
                 f"for the verdict on it: {type(error).__name__}: {error}"
             ) from error
-
-
-def _place_in(known: Sequence[Pipeline], program: Program) -> int | None:
-    """Which of the pipelines runs the program; None where it is a new one. Raises InputError."""
-    if not isinstance(program, Program):
-        raise InputError(f"program: expected a Program, got {type(program).__name__}")
-    return next((i for i, each in enumerate(known) if each.program is program), None)

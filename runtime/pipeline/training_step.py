@@ -14,7 +14,6 @@ from ..optim.step_end import StepEnd
 from ..rank.checks import check_graph
 from ..rank.context import RankContext
 from ..stages.fsdp import ShardedStages
-from .agreement import UpdateAgreement
 from .step_builder import StepBuilder
 from .step_inputs import Cells
 from .step_io import StepData, StepIO, make_cells
@@ -33,7 +32,6 @@ class TrainingStep:
         self._graph = self._make_graph() if context.options.cuda_graph else None
         self.io = StepIO(context, self.cells)
         self.builder = StepBuilder(context, self.cells, step_end)
-        self._agreement = UpdateAgreement(context)
 
     def _make_graph(self) -> GraphedSteps:
         context = self._context
@@ -49,10 +47,9 @@ class TrainingStep:
 
     def put(self, data: StepData, *, updates: bool) -> None:
         """Fills the cells. Raises InputError or ShapeError for what does not fit, InputError where
-        the optimizers cannot be left out of a step, or are on some ranks."""
+        the optimizers cannot be left out of a step."""
         if not updates:
             self._check_left_out()
-        self._agreement.check(updates=updates)
         self.io.put(data)
 
     def run(self, data: StepData, *, keep: bool, updates: bool) -> None:

@@ -18,6 +18,7 @@ from pipeloom.ir.model.weight_versions import refuse_where_stale
 from pipeloom.ir.verify.program import verify_program
 
 from ..stages.tie_detection import Group, stages_of
+from ..transport import agreed
 from .options import PipelineOptions, Programs, StagesAs
 from .role import RankRole
 
@@ -85,7 +86,15 @@ def checked_program(programs: Programs, microbatches: int) -> Program:
 
 
 def check_exchange(program: Program, other: Program, options: PipelineOptions) -> None:
-    """Raises InputError where stages that train by ``program`` cannot by the ``other``, too."""
+    """Raises InputError, alike on all ranks, which have the same programs, where stages that train
+    by ``program`` cannot by the ``other``, too."""
+    try:
+        _check_exchange(program, other, options)
+    except InputError as error:
+        raise agreed(error) from None
+
+
+def _check_exchange(program: Program, other: Program, options: PipelineOptions) -> None:
     if options.cuda_graph:
         raise InputError("cuda_graph: expected one program, got another")
     sent, new = (_sent(p.schedule) for p in (program, other))

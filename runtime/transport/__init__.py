@@ -9,7 +9,7 @@ from .faults import agreed as agreed
 from .faults import ending_together as ending_together
 from .making import gather_early as gather_early
 from .making import made_together as made_together
+from .making import new_group as new_group
 from .process_group import GroupTransport as GroupTransport
 from .replica_faults import ReplicaFaults as ReplicaFaults
 from .replica_faults import wait_for as wait_for
-from .store import new_group as new_group

@@ -8,7 +8,8 @@ current stream wait, not the host).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
@@ -36,6 +37,7 @@ class Fault:
     text: str
     replica: int | None = None  # where it is another's
     guess: bool = False  # it may have come of another rank's, which said nothing
+    absent: Sequence[int] = ()  # those that did not come where all were to, one of which it is of
 
     @classmethod
     def of(cls, rank: int, error: Exception) -> Fault:
@@ -107,6 +109,11 @@ class Transport(Protocol):
         Of several ranks' the first is told. That is what is returned where this rank ``asks``, as
         its own may have come of it.
         """
+        ...
+
+    def noted(self, text: str) -> AbstractContextManager[None]:
+        """A context after an error in which all ranks' lines, where they may have come of this
+        rank, end with ``text``; without one it does nothing."""
         ...
 
     def attach(self, other: Transport) -> None:

@@ -7,8 +7,10 @@
     rank 2   check  1  ties, waits: finds what rank 1 told
 
 Ranks meet in the store of ``torch.distributed``, before collectives that would wait for a rank
-which never comes, or not name it. What they pass are Python literals: nothing that is read there
-is run.
+which never comes, or not name it. Where some have not come in time it is told, and each rank that
+waits, there or for a connection, sees it and answers: of those that have not come the fault is of
+those that do not answer either. What ranks pass are Python literals: nothing that is read there is
+run.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from contextvars import ContextVar
 from dataclasses import astuple, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
@@ -46,6 +48,7 @@ from .store import (
 from .thread_rank import here
 
 FAULT = "fault"
+_Made = TypeVar("_Made")
 
 
 class ToldError(Exception):
@@ -94,7 +97,7 @@ class Making:
 
         Raises ToldError for a fault of any process, and once the time is over."""
         members = tuple(processes) or self._everyone
-        self._store.allow(self._seconds + SLACK)
+        self._store.allow(self._seconds + PATIENCE)
         self._meetings[members] += 1
         place = f"{self._key}/{hash(members)}/{self._meetings[members]}"
         self._store.set(f"{place}/{self.process}", repr(value))
@@ -105,8 +108,7 @@ class Making:
         end, pause = time.monotonic() + self._seconds, SHORTEST_PAUSE
         keys = [f"{place}/{p}" for p in members]
         while not self._store.has(*keys):
-            told = self._store.has(f"{self._key}/{FAULT}")
-            if told and not self._store.has(*keys):
+            if self._is_told() and not self._store.has(*keys):
                 raise ToldError(self._first(None))
             if time.monotonic() > end:
                 self._store.allow(PATIENCE)
@@ -118,21 +120,32 @@ class Making:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _absent(self, processes: Sequence[int]) -> Fault:
-        text = (
-            f"{self._names(processes)}: not there where all ranks {self.place}, waited at most "
-            f"{self._seconds:g} s"
-        )
-        return Fault(self.process if not processes else processes[0], "", text)
+        text = f"not there where all ranks {self.place}, waited at most {self._seconds:g} s"
+        return Fault(processes[0], "", text, guess=True, absent=processes)
 
     def initialise(self, backend: str) -> None:
         """Makes the process group of all."""
-        dist.init_process_group(
+        make = partial(
+            dist.init_process_group,
             backend,
             store=self._store.whole,
             rank=self.process,
             world_size=len(self._everyone),
             timeout=timedelta(seconds=self._seconds),
         )
+        self.connected(make, self._seconds)
+
+    def connected(self, make: Callable[[], _Made], seconds: float) -> _Made:
+        """The process group that ``make`` makes; ToldError for a fault of any process meanwhile."""
+        self._store.allow(seconds + SLACK + PATIENCE)
+        return within(seconds + SLACK, make, GROUP, self._look)
+
+    def _look(self) -> None:
+        if self._is_told():
+            raise ToldError(self._first(None))
+
+    def _is_told(self) -> bool:
+        return self._store.has(f"{self._key}/{FAULT}")
 
     def end(self, error: Exception) -> Exception:
         """The error to raise, instead of this rank's: that of the first that failed."""
@@ -155,11 +168,15 @@ class Making:
 
     def _called(self, fault: Fault) -> Fault:
         """With the ranks that say nothing, the first of which it is then of."""
+        missing, lost = list[int](), ""
         try:
             missing = self._store.silent(f"{self._key}/ended", self.process, self._everyone)
-        except StoreLostError as lost:
-            return replace(fault, text=f"{fault.text}; {lost}")
-        text = fault.text + no_answer(self._names(missing) if missing else "")
+        except StoreLostError as error:
+            lost = f"; {error}"
+        if fault.absent:
+            text = f"{self._names(missing or fault.absent)}: {fault.text}{lost}"
+        else:
+            text = fault.text + lost + no_answer(self._names(missing) if missing else "")
         return replace(fault, rank=missing[0] if missing else fault.rank, text=text)
 
     def _first(self, fault: Fault | None) -> Fault:
@@ -203,7 +220,7 @@ def meet(backend: str, seconds: float) -> None:
     those which do not come within ``seconds``."""
     with _together(partial(Making.of_start, seconds)) as making:
         making.exchange(None)
-        within(seconds + SLACK, partial(making.initialise, backend), GROUP)
+        making.initialise(backend)
 
 
 @contextmanager
@@ -230,6 +247,19 @@ def _ended(making: Making | None, error: Exception) -> Exception:
         return lost if isinstance(error, ToldError) or may_be_anothers(error) else error
 
 
+def new_group(
+    ranks: Sequence[int], timeout: timedelta, backend: str | None = None
+) -> dist.ProcessGroup | None:
+    """All processes call it, as torch's; it returns None where this one is not of ``ranks``."""
+    make = partial(dist.new_group, list(ranks), timeout=timeout, backend=backend)
+    making, seconds = _UNDER_WAY.get(), timeout.total_seconds()
+    if making is None:
+        group = within(seconds + SLACK, make, GROUP)
+    else:
+        group = making.connected(make, seconds)
+    return group if isinstance(group, dist.ProcessGroup) else None
+
+
 def gather_early(value: Any, group: dist.ProcessGroup | None, seconds: float) -> list[Any]:
     """The values of all ranks of ``group`` (by default: of all processes), before there is a
     transport: Python literals; every rank calls it."""
@@ -239,5 +269,8 @@ def gather_early(value: Any, group: dist.ProcessGroup | None, seconds: float) ->
         return place.hub.exchange("early", place.rank, members, value, seconds)
     if not dist.is_initialized():
         return [value]
-    making = _UNDER_WAY.get() or Making.of_pipeline(group, seconds)
+    making = _UNDER_WAY.get()
+    if making is None:
+        with made_together(group, seconds):
+            return gather_early(value, group, seconds)
     return making.exchange(value, dist.get_process_group_ranks(group or dist.group.WORLD))

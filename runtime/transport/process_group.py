@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, replace
 from typing import Any
 
@@ -13,14 +14,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .base import Fault, Routes, Transport
-from .making import gather_early
+from .making import gather_early, new_group
 from .replica_faults import ReplicaFaults
-from .store import PATIENCE, Store, StoreLostError, new_group, no_answer
+from .store import PATIENCE, Store, StoreLostError, no_answer
 
 PINGS = 8
 
 
-MAIN = "main"
+MAIN, NOTE = "main", "note"
 
 
 class GroupTransport:
@@ -109,9 +110,26 @@ class GroupTransport:
         for transport in (self, *self._attached):
             transport.disconnect()
         if first.guess:
-            lost = self._silent(store)
+            lost = self._note(store, first.text) + self._silent(store)
         store.leave("ended", self.rank, range(self.size))
         return replace(first, text=first.text + lost, guess=False)
+
+    @contextmanager
+    def noted(self, text: str) -> Iterator[None]:
+        if not text:
+            yield
+            return
+        store = Store(self.group.get_group_store(), self.timeout.total_seconds())
+        store.set(NOTE, text)
+        yield
+        store.set(NOTE)
+
+    def _note(self, store: Store, said: str) -> str:
+        """The note of some rank, if that is not said."""
+        with suppress(StoreLostError):
+            note = store.get(NOTE) if store.has(NOTE) else ""
+            return f"; {note}" if note not in said else ""
+        return ""
 
     def _silent(self, store: Store) -> str:
         """The end of a line that may have come of another rank, with those that say nothing."""

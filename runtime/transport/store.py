@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -44,8 +44,14 @@ class StoreLostError(ExecutionError, ConnectionError):
         )
 
 
-def within(seconds: float, call: Callable[[], _Found], what: str = "") -> _Found:
-    """Returns or raises what ``call``, which asks the store, does.
+def within(
+    seconds: float,
+    call: Callable[[], _Found],
+    what: str = "",
+    look: Callable[[], object] | None = None,
+) -> _Found:
+    """Returns or raises what ``call``, which asks the store, does; or what ``look`` raises, which
+    is called now and then meanwhile.
 
     Raises StoreLostError once so many seconds are over, and at once where an earlier call still
     waits.
@@ -55,15 +61,21 @@ def within(seconds: float, call: Callable[[], _Found], what: str = "") -> _Found
     future: Future[_Found] = Future()
     thread = Thread(target=_answer, args=(future, call), daemon=True)
     thread.start()
-    try:
-        return future.result(max(0.0, seconds))
-    except TimeoutError:
-        if future.done():
-            raise
-        if what:
-            raise timed_out(what, seconds) from None
-        _left[:] = [thread]
-        raise StoreLostError from None
+    end = time.monotonic() + seconds
+    while wait([future], _pause(end, look is not None)).not_done and time.monotonic() < end:
+        if look is not None:
+            look()
+    if future.done():
+        return future.result()
+    if what:
+        raise timed_out(what, seconds)
+    _left[:] = [thread]
+    raise StoreLostError
+
+
+def _pause(end: float, looks: bool) -> float:
+    left = max(0.0, end - time.monotonic())
+    return min(left, LONGEST_PAUSE) if looks else left
 
 
 def _answer(future: Future[_Found], call: Callable[[], _Found]) -> None:
@@ -71,15 +83,6 @@ def _answer(future: Future[_Found], call: Callable[[], _Found]) -> None:
         future.set_result(call())
     except BaseException as error:
         future.set_exception(error)
-
-
-def new_group(
-    ranks: Sequence[int], timeout: timedelta, backend: str | None = None
-) -> dist.ProcessGroup | None:
-    """All processes call it, as torch's; it returns None where this one is not of ``ranks``."""
-    make = partial(dist.new_group, list(ranks), timeout=timeout, backend=backend)
-    group = within(timeout.total_seconds() + SLACK, make, GROUP)
-    return group if isinstance(group, dist.ProcessGroup) else None
 
 
 def rendezvous(rank: int, size: int, seconds: float) -> TorchStore:
@@ -146,11 +149,12 @@ class Store:
             raise StoreLostError from error
 
     def silent(self, key: str, rank: int, ranks: Sequence[int]) -> list[int]:
-        """The ranks, of ``ranks``, that do not call this too within a second; each has its
-        ``rank``."""
-        self.allow(2 * PATIENCE)
+        """The ranks, of ``ranks``, that do not call this too within a second, or, of several, two
+        seconds more: one hangs, and others may be late for its sake. Each has its ``rank``."""
+        self.allow(4 * PATIENCE)
         self.set(f"{key}/{rank}")
-        return self._missing(key, ranks, PATIENCE)
+        missing = self._missing(key, ranks, PATIENCE)
+        return self._missing(key, missing, 2 * PATIENCE, most=1)
 
     def leave(self, key: str, rank: int, ranks: Sequence[int]) -> None:
         """The end of what this rank asks. If it serves the store it stays for others' questions."""
@@ -160,11 +164,11 @@ class Store:
             if _a_rank_serves() and _number() == 0:
                 self._missing(f"{key}/left", ranks, LINGER)
 
-    def _missing(self, key: str, ranks: Sequence[int], seconds: float) -> list[int]:
+    def _missing(self, key: str, ranks: Sequence[int], seconds: float, most: int = 0) -> list[int]:
         end, pause, left = time.monotonic() + seconds, SHORTEST_PAUSE, list(ranks)
         while True:
             left = [r for r in left if not self.has(f"{key}/{r}")]
-            if not left or time.monotonic() > end:
+            if len(left) <= most or time.monotonic() > end:
                 return left
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,28 +30,19 @@ from pipeloom.ir.units import amount, counted, duration
 from ..core.bound import Bound, starts_later
 from ..core.linear_instance import LinearInstance
 from ..core.tolerances import ROUNDING
-from .rank_model import RankModel, held_until_last_backward
+from .host_model import HostModel
+from .rank_model import held_until_last_backward
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class HostModel(RankModel):
-    """Rank ``rank``, which has ``stages``, the lowest first; the arrays are by these."""
+class Idle(NamedTuple):
+    """The least idle time of a rank: at its ``head``, before its first B of stage ``first``, and at
+    its ``tail``, after its last F of stage ``last``; their sum where these are apart."""
 
-    rank: int
-    stages: tuple[int, ...]
-
-    @property
-    def lowest(self) -> int:
-        return self.stages[0]
-
-    @property
-    def highest(self) -> int:
-        return self.stages[-1]
-
-    @property
-    def all_fit(self) -> bool:
-        """Whether memory may hold all F's at once, so that the last need not wait for a B."""
-        return self.count * float(self.m_b.sum()) <= self.limit
+    total: float
+    head: float
+    tail: float
+    first: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,40 +93,49 @@ class GeneralPlacement:
         """The cost less the span that it leaves the rank."""
         return float(self.down[host.lowest]) if self.objective is Objective.MAKESPAN else 0.0
 
-    def head(self, host: HostModel) -> float:
-        """The least idle time of the rank before its first B: it has F's alone until then.
+    def head(self, host: HostModel, i: int) -> float:
+        """The least idle time of the rank before its first B of its i-th stage.
 
-        The first B's microbatch began on this rank at S_r or later, turn(l_r, h_r) before.
+        That B's microbatch began on this rank at S_r or later, turn(l_r, s_i) before.
         """
-        return max(0.0, self.turn(host.lowest, host.highest) - host.forwards())
+        turn = self.turn(host.lowest, host.stages[i])
+        return max(0.0, turn - host.before_first_backward(i))
 
-    def tail(self, host: HostModel) -> float:
-        """The least idle time of the rank between its last F's start and one of the B's to come.
+    def tail(self, host: HostModel, i: int) -> float:
+        """The least idle time between its last F of its i-th stage and one of the B's to come.
 
-        B(s) of that F's microbatch is turn(h_r, s) away, and until then the rank has this F, the
-        microbatch's B's and W's of higher stages, and those of what it holds besides.
+        B(s) of that F's microbatch is turn(s_i, s) away. Until then the rank has this F, the
+        microbatch's ops of higher stages than s, and what others have left to run.
         """
-        idle, beside = 0.0, host.beside_the_last_forward() + float(self.f[host.highest])
-        for at, stage in enumerate(host.stages):
-            own = float((host.b + host.w)[at + 1 :].sum())
-            idle = max(idle, self.turn(host.highest, stage) - own - beside)
-        return idle
+        beside = host.own(i) + host.beside_last_forward(i)
+        left = np.cumsum((host.b + host.w)[: i + 1])  # from B(s) on
+        ways = [self.turn(host.stages[i], stage) for stage in host.stages[: i + 1]]
+        return max(0.0, float((np.array(ways) + left).max()) - beside)
 
-    def idle(self, host: HostModel) -> float:
+    def idle(self, host: HostModel) -> Idle:
         """Head and tail: apart where not all F's come before the first B, else the larger."""
-        head, tail = self.head(host), self.tail(host)
-        return max(head, tail) if host.all_fit else head + tail
+        heads, tails = (
+            [of(host, i) for i in range(len(host.stages))] for of in (self.head, self.tail)
+        )
 
-    def until_last_forward(self, host: HostModel) -> float:
-        """From S_r to the start of the rank's last F, at least.
+        def total(at: tuple[int, int]) -> float:
+            both = heads[at[0]], tails[at[1]]
+            return max(both) if host.all_fit(min(at)) else sum(both)
 
-        Then the rank has run all but that F, the B's and W's of its microbatch (no B of it has run,
-        and its F's of this rank hold M_B) and those of what memory holds beside these. Its head is
-        over, unless all F's may come before the first B.
+        first, last = max(np.ndindex(len(heads), len(tails)), key=total)
+        ends = host.stages[first], host.stages[last]
+        return Idle(total((first, last)), heads[first], tails[last], *ends)
+
+    def until_last_forward(self, host: HostModel, i: int) -> float:
+        """From S_r to the start of the rank's last F of its i-th stage, at least.
+
+        Then the rank has run all but what that F's microbatch has left (no B of the stages up to
+        this one has run) and the others beside it. Its heads are over, unless all F's may come
+        before the first B.
         """
-        own = float(self.f[host.highest] + (host.b + host.w).sum())
-        done = host.work - own - host.beside_the_last_forward()
-        return max(0.0, done) + (0.0 if host.all_fit else self.head(host))
+        done = host.work - host.own(i) - host.beside_last_forward(i)
+        heads = (self.head(host, h) for h in range(len(host.stages)) if not host.all_fit(min(h, i)))
+        return max(0.0, done) + max(heads, default=0.0)
 
     def way_back(self, name: str, words: str, far: HostModel, until: float, why: str) -> Bound:
         """The least cost where a rank's last B ends no earlier than ``until`` after its start.
@@ -178,39 +179,41 @@ THROUGHPUT_WORDS = "what microbatches hold, for as long as they hold it, fits in
 
 def placed_head_tail(placed: GeneralPlacement) -> Bound:
     """Each rank's work, and the time that it idles at least (:meth:`GeneralPlacement.idle`)."""
-    host = max(placed.hosts, key=lambda host: host.work + placed.idle(host) + placed.lag(host))
-    idle, lag = placed.idle(host), placed.lag(host)
+    idles = [placed.idle(host) for host in placed.hosts]
+    spans = [host.work + placed.lag(host) for host in placed.hosts]
+    at = int(np.argmax([span + idle.total for span, idle in zip(spans, idles, strict=True)]))
+    host, idle = placed.hosts[at], idles[at]
 
     def numbers() -> list[str]:
         return [
             f"rank {host.rank} computes for {duration(host.work)} and idles at least "
-            f"{duration(idle)}: {duration(placed.head(host))} before its first B, "
-            f"{duration(placed.tail(host))} after its last F",
-            *starts_later(lag),
+            f"{duration(idle.total)}: {duration(idle.head)} before its first B of stage "
+            f"{idle.first}, {duration(idle.tail)} after its last F of stage {idle.last}",
+            *starts_later(placed.lag(host)),
         ]
 
-    return Bound(host.work + idle + lag, "head-tail", HEAD_TAIL_WORDS, host.rank, numbers)
+    return Bound(spans[at] + idle.total, "head-tail", HEAD_TAIL_WORDS, host.rank, numbers)
 
 
 def last_forward(placed: GeneralPlacement) -> Bound:
     """A rank's last F comes late where memory is small, and its microbatch has to come back.
 
-    Rank k starts its last F no earlier than :meth:`GeneralPlacement.until_last_forward` after S_k.
-    Its microbatch then runs up to the last stage and back to l_r of any rank r with l_r <= l_k,
-    which started at least down(l_r, l_k) before rank k; there B and W of l_r follow. So rank r
-    spans at least
+    Rank k starts its last F of s_i, its i-th stage, no earlier than
+    :meth:`GeneralPlacement.until_last_forward` after S_k. Its microbatch then runs up to the last
+    stage and back to l_r of any rank r with l_r <= l_k, which started at least down(l_r, l_k)
+    before rank k; there B and W of l_r follow. So rank r spans at least
 
-        down(l_r, l_k) + until the last F of k + turn(h_k, l_r) + b + w of l_r.
+        down(l_r, l_k) + until the last F of s_i on k + turn(s_i, l_r) + b + w of l_r.
     """
-    best, rank, late = 0.0, None, placed.hosts[0]
-    for k in placed.hosts:
-        until = placed.until_last_forward(k) + float(placed.down[k.lowest])
+    best, rank, late, at = 0.0, None, placed.hosts[0], 0
+    for k, i in ((host, i) for host in placed.hosts for i in range(len(host.stages))):
+        until = placed.until_last_forward(k, i) + float(placed.down[k.lowest])
         for r in placed.hosts:
             if r.lowest <= k.lowest:
-                since = until - float(placed.down[r.lowest]) + placed.turn(k.highest, r.lowest)
+                since = until - float(placed.down[r.lowest]) + placed.turn(k.stages[i], r.lowest)
                 ends = since + float(placed.b[r.lowest] + placed.w[r.lowest]) + placed.lag(r)
                 if ends > best:
-                    best, rank, late = ends, r.rank, k
+                    best, rank, late, at = ends, r.rank, k, i
     words = (
         "memory holds few microbatches, so that a rank's last F is late, and its microbatch has to "
         "come back"
@@ -218,9 +221,9 @@ def last_forward(placed: GeneralPlacement) -> Bound:
 
     def numbers() -> list[str]:
         return [
-            f"rank {late.rank} starts its last F no earlier than "
-            f"{duration(placed.until_last_forward(late))} after its first: only what its memory "
-            "holds then may be left to run",
+            f"rank {late.rank} starts its last F of stage {late.stages[at]} no earlier than "
+            f"{duration(placed.until_last_forward(late, at))} after its first: only what its "
+            "memory holds then may be left to run",
             f"that F's microbatch passes the later stages and comes back to rank {rank}",
         ]
 
@@ -239,7 +242,7 @@ def through(placed: GeneralPlacement) -> Bound:
     def of(host: HostModel) -> Bound:
         until = host.count * float((host.f + host.b).sum()) + host.early_weights()
         why = f"all {counted(host.count, 'microbatch')} pass it one after the other"
-        return placed.way_back("through", words, host, until + placed.idle(host), why)
+        return placed.way_back("through", words, host, until + placed.idle(host).total, why)
 
     return max(map(of, placed.hosts), key=lambda bound: bound.value)
 

@@ -40,19 +40,6 @@ class RankModel:
         """The most time of F's that the rank can run before its first B ends: all hold M_B."""
         return most(self.f, self.m_b, self.limit, self.count)
 
-    def beside_the_last_forward(self) -> float:
-        """The most time of B's and W's left when the last F starts, its microbatch's own apart.
-
-        That F is one of the last stage, so its microbatch holds M_B of all stages. Each other pair
-        of stage and microbatch holds M_B with B and W to come, or M_W with W alone.
-        """
-        left = self.limit - float(self.m_b.sum())
-        if len(self.f) == 1:
-            sizes = float(self.m_b[0]), float(self.m_w[0])
-            return beside_one_stage(float(self.b[0]), float(self.w[0]), *sizes, left, self.count)
-        times = np.concatenate([self.b + self.w, self.w])
-        return most(times, np.concatenate([self.m_b, self.m_w]), left, self.count - 1)
-
     def early_weights(self) -> float:
         """The least time of W's that have run when the last B ends: M_W of the others is held.
 
@@ -116,21 +103,21 @@ def beside_one_stage(  # noqa: PLR0917
     return float((a * (b + w) + z * w).max())
 
 
-def most(times: FloatArray, sizes: FloatArray, room: float, count: int) -> float:
+def most(times: FloatArray, sizes: FloatArray, room: float, count: float | FloatArray) -> float:
     """No choice of at most ``count`` of each kind, within ``room``, takes more time than this.
 
     The value is that of the best fractional choice, whole in sum where all sizes are equal.
     """
     if room < 0:
         return 0.0
-    room = filled(sizes, room)
+    room, counts = filled(sizes, room), np.broadcast_to(count, times.shape)
     free = sizes <= 0
-    total = count * float(times[free].sum())
-    times, sizes = times[~free], sizes[~free]
+    total = float((counts * times)[free].sum())
+    times, sizes, counts = times[~free], sizes[~free], counts[~free]
     order = np.argsort(-times / sizes, kind="stable")
-    times, sizes = times[order], sizes[order]
-    before = count * (np.cumsum(sizes) - sizes)
-    numbers = np.minimum(count, np.maximum(0.0, room - before) / sizes)
+    times, sizes, counts = times[order], sizes[order], counts[order]
+    before = np.cumsum(counts * sizes) - counts * sizes
+    numbers = np.minimum(counts, np.maximum(0.0, room - before) / sizes)
     return total + float((numbers * times).sum())
 
 

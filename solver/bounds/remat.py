@@ -26,7 +26,8 @@ from pipeloom.ir.model.problem import Problem
 
 from ..core.bound import Bound
 from ..core.tolerances import ROUNDING
-from .general_placement import GeneralPlacement, HostModel
+from .general_placement import GeneralPlacement
+from .host_model import HostModel
 from .rank_model import span_that_holds
 
 MOST_COUNTED = 1000  # F's before a rank's first B; of more, its bound is that of several stages

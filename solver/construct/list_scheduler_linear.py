@@ -251,7 +251,7 @@ def tune_linear_list(  # noqa: PLR0917
             for _ in range(1 + int(2 * random(state))):
                 kind, i = random(state), int(random(state) * stages)
                 if kind < 0.55:
-                    _change_gaps(gap, capacity[0], unit, state)
+                    change_gaps(gap, capacity[0], unit, state)
                     continue
                 reach = random(state)  # one stage, it and all later ones, or all
                 last = i + 1 if reach < 0.6 else stages
@@ -284,7 +284,7 @@ def tune_linear_list(  # noqa: PLR0917
 
 
 @kernel
-def _change_gaps(gap: FloatArray, turn: int, unit: float, state: npt.NDArray[np.uint64]) -> None:
+def change_gaps(gap: FloatArray, turn: int, unit: float, state: npt.NDArray[np.uint64]) -> None:
     """Changes one gap; or from there on each, every ``turn``-th, or as often as chance has it."""
     microbatches = len(gap)
     at = int(random(state) * microbatches)

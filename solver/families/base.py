@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
+import numpy as np
+
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.cost.transfer_order import in_sending_order
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.formats.fields import MOST_PAIRS, MOST_STAGES
-from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack_all
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
@@ -95,8 +97,8 @@ class LinearFamily(Family):
     """A family with stage s on rank s."""
 
     @abstractmethod
-    def row(self, rank: int, ranks: int, microbatches: int) -> list[Op]:
-        """The ops of one rank, in order."""
+    def row(self, rank: int, ranks: int, microbatches: int) -> IntArray:
+        """The packed ops of one rank, in order."""
 
     def placed(self, profile: Profile) -> tuple[Profile, Placement]:
         return profile, Placement.linear(profile.ranks)
@@ -109,7 +111,7 @@ class LinearFamily(Family):
             return f"needs stage s on rank s, not the placement {placement.name}"
         return None
 
-    def rows(self, ranks: int, microbatches: int) -> list[list[Op]]:
+    def rows(self, ranks: int, microbatches: int) -> list[IntArray]:
         return [self.row(rank, ranks, microbatches) for rank in range(ranks)]
 
     def schedule(self, problem: Problem) -> Schedule:
@@ -139,12 +141,12 @@ def needs_one_stage(problem: Problem) -> str:
 
 def finished(
     problem: Problem,
-    order: Sequence[Iterable[Op]],
+    order: Sequence[Iterable[Op] | IntArray],
     name: str,
     transfers: Sequence[Transfer] = (),
     pairs: tuple[tuple[int, ...], ...] = (),
 ) -> Schedule:
-    """The timed schedule of a family's order, one iterable of ops a rank.
+    """The timed schedule of a family's order, ops of each rank, packed or not.
 
     Where the profile has links, its transfers are listed in the order in which the wires can
     carry them first come, first served.
@@ -169,21 +171,22 @@ def finished(
 
 def alternate(
     stage: int, microbatches: int, *, ahead: int, backward: OpKind, delay: int = 0
-) -> list[Op]:
-    """One rank of the 1F1B kin: ``ahead`` F's, then backward and F in turn, microbatches in order.
+) -> IntArray:
+    """One rank of the 1F1B kin, packed: ``ahead`` F's, then backward and F in turn, microbatches in
+    order.
 
     Where ``backward`` is B, the W's trail it by ``delay`` microbatches: W(k - delay) comes right
     after B(k), and what is left comes last.
     """
-    ops = [Op(OpKind.F, stage, j) for j in range(min(ahead, microbatches))]
-    split = backward is OpKind.B
-    for k in range(microbatches):
-        ops.append(Op(backward, stage, k))
-        if split and k >= delay:
-            ops.append(Op(OpKind.W, stage, k - delay))
-        if k + ahead < microbatches:
-            ops.append(Op(OpKind.F, stage, k + ahead))
-    if split:
-        late = range(max(0, microbatches - delay), microbatches)
-        ops += [Op(OpKind.W, stage, j) for j in late]
-    return ops
+    turn = 3 * np.arange(microbatches)  # of each microbatch's backward
+    places = {OpKind.F: turn + 2 - 3 * min(ahead, microbatches), backward: turn}
+    if backward is OpKind.B:
+        places[OpKind.W] = turn + 1 + 3 * delay
+    rows = [pack_all(kind, stage, np.arange(microbatches)) for kind in places]
+    return in_turn(rows, [*places.values()])
+
+
+def in_turn(rows: Sequence[IntArray], places: Sequence[IntArray]) -> IntArray:
+    """The packed ops of all ``rows``, those of the least place first."""
+    ordered: IntArray = np.concatenate(rows)[np.argsort(np.concatenate(places), kind="stable")]
+    return ordered

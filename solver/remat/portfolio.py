@@ -8,6 +8,7 @@
                 with one BW for each B and W, where that takes less
     reductions  the optimizer on stages that are recomputed or offloaded whole (whole_stages)
     fits        the optimizer with more memory, its schedules made to fit (repair)
+    lists       a list scheduler that recomputes what has no place, its parameters annealed
     relaxation  a better bound (bounds.milp_relaxation)
     annealing   of the orders of the best and of each microbatch's remat, half of them left out at
                 a time, and of the best one until the time is up
@@ -17,6 +18,7 @@ The bounds hold for schedules with remat or without, so what meets them is optim
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -39,17 +41,23 @@ from ..core.schedule_cost import within_memory
 from ..core.worker_threads import Pieces
 from .annealing import RematAnnealer
 from .fused_backward import fused, fused_neighbours, fused_whole
+from .keeping import kept
+from .list_tuner import RematListTuner
 from .repair import fitted, roomier
 from .whole_stages import reductions, returned
 
-# shares of the time left: for schedules without remat, for all reductions, for all fits, for proofs
-PLAIN, REDUCED, FITTED, PROVED = 0.15, 0.2, 0.25, 0.1
+# shares of the time left: for schedules without remat, for all reductions, for all fits, for those
+# of the list scheduler, for proofs
+PLAIN, REDUCED, FITTED, LISTED, PROVED = 0.15, 0.2, 0.25, 0.3, 0.1
 STARTS = 4  # schedules that are annealed at first
+
+_Solve = Callable[[Problem, float], Schedule]
 
 
 def search_remat(best: Incumbent, optimizer: Optimizer, options: SolveOptions) -> Pieces:
     """Improves ``best``, whose problem allows remat; ``optimizer``: for problems without."""
-    problem, starts, every = best.problem, _Starts(best), options.recompute_all
+    problem, every = best.problem, options.recompute_all
+    starts = _Starts(best, every)
     solved = partial(_solved, best, optimizer, options)
     starts.offer(one_at_a_time_with_remat(problem, every))
     for found in lower_bounds(problem):
@@ -63,7 +71,24 @@ def search_remat(best: Incumbent, optimizer: Optimizer, options: SolveOptions) -
             with suppress(InfeasibleError):
                 starts.offer(fused(problem, solved(fused_whole(problem), PLAIN).order))
             yield
-    whole = list(reductions(problem, every)) if problem.limited or every else []
+    yield from _reduced(best, starts, solved, every)
+    if problem.limited and not every:
+        yield from _fitted(starts, solved, problem)
+    rng = np.random.default_rng(options.seed)
+    yield from _lists(best, starts, None if every else RematListTuner.of(problem, rng))
+    _tighten(best)
+    yield
+    annealer = RematAnnealer(problem, rng, every)
+    while True:
+        for start in starts.best():
+            starts.offer(annealer.anneal(best, start))
+            yield
+
+
+def _reduced(best: Incumbent, starts: _Starts, solved: _Solve, every: bool) -> Pieces:
+    """Schedules with remat on whole stages."""
+    limited = best.problem.limited or every
+    whole = list(reductions(best.problem, every)) if limited else []
     for number, reduction in enumerate(whole):
         reduced = reduction.reduced
         if reduced is not None:
@@ -71,19 +96,25 @@ def search_remat(best: Incumbent, optimizer: Optimizer, options: SolveOptions) -
                 share = REDUCED / (len(whole) - REDUCED * number)
                 starts.offer(reduction.expanded(solved(reduced, share).order))
             yield
-    more = list(roomier(problem)) if problem.limited and not every else []
+
+
+def _fitted(starts: _Starts, solved: _Solve, problem: Problem) -> Pieces:
+    """Schedules for more memory, made to fit."""
+    more = list(roomier(problem))
     for number, with_more in enumerate(more):
         share = FITTED / (len(more) - FITTED * number)
         for rows in fitted(problem, solved(with_more, share).order):
             starts.offer(rows)
         yield
-    _tighten(best)
-    yield
-    annealer = RematAnnealer(problem, np.random.default_rng(options.seed), every)
-    while True:
-        for start in starts.best():
-            starts.offer(annealer.anneal(best, start))
-            yield
+
+
+def _lists(best: Incumbent, starts: _Starts, tuner: RematListTuner | None) -> Pieces:
+    """Schedules of the list scheduler, for a share of the time left."""
+    budget, begun = best.budget(LISTED), best.work.used
+    while tuner is not None and not budget() and best.work.used - begun < budget.work.ops:
+        for rows in tuner.round(best):
+            starts.offer(rows)
+        yield
 
 
 def _tighten(best: Incumbent) -> None:
@@ -98,14 +129,17 @@ def _tighten(best: Incumbent) -> None:
 class _Starts:
     """The best schedules met, of which fewer and fewer are annealed."""
 
-    def __init__(self, best: Incumbent) -> None:
-        self._best, self._number = best, STARTS
+    def __init__(self, best: Incumbent, every: bool) -> None:
+        self._best, self._every, self._number = best, every, STARTS
         self._known: list[tuple[float, Order]] = []
 
     def offer(self, rows: Order) -> None:
-        """Takes an order, and the same with BW's, where it keeps the memory limit and is new."""
-        for either in (rows, fused_neighbours(self._best.problem, rows)):
-            self._take(either)
+        """Takes an order where it keeps the memory limit and is new, and the same with no R that
+        need not be, and with BW's."""
+        problem = self._best.problem
+        for each in (rows,) if self._every else (rows, kept(problem, rows)):
+            for either in (each, fused_neighbours(problem, each)):
+                self._take(either)
 
     def _take(self, rows: Order) -> None:
         problem = self._best.problem

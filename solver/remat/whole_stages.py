@@ -94,7 +94,7 @@ class Reduction:
 
 def reductions(problem: Problem, every: bool) -> Iterator[Reduction]:
     """Reductions of all stages, then of fewer, the first ones; ``every``: of all, recomputed."""
-    levels = list(_levels(problem))
+    levels = list(levels_of_stages(problem))
     if every:
         yield from (Reduction(problem, tuple(level.tolist()), 1, False) for level in levels)
         return
@@ -110,7 +110,7 @@ def reductions(problem: Problem, every: bool) -> Iterator[Reduction]:
             yield from (Reduction(problem, choices, *way) for way in ways)
 
 
-def _levels(problem: Problem) -> Iterator[IntArray]:
+def levels_of_stages(problem: Problem) -> Iterator[IntArray]:
     """Choices, (S,), of a level for each stage, the one that keeps least first: each stage's n-th
     from there, or its last."""
     costs = Costs.of(problem)

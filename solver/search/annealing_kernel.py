@@ -61,6 +61,33 @@ def shift(order: IntArray, source: int, target: int) -> None:
 
 
 @kernel
+def move_run(  # noqa: PLR0917
+    order: IntArray,
+    source: int,
+    target: int,
+    first: int,
+    stop: int,  # the rank has the places first..stop - 1
+    saved: IntArray,  # out: what was at low..high
+    state: npt.NDArray[np.uint64],
+) -> tuple[int, int]:
+    """Moves an op, or some that follow it, from ``source`` to ``target``; returns the places
+    low..high that have changed, none where the move would leave the rank or be without effect."""
+    together = 1
+    while together < LONGEST and random(state) < MORE:
+        together += 1
+    low, high = min(source, target), max(source + together - 1, target)
+    if low < first or high >= stop or order[source] & CLASS_MASK == order[target] & CLASS_MASK:
+        return 0, -1
+    saved[: high - low + 1] = order[low : high + 1]
+    for k in range(together):
+        if target > source:
+            shift(order, source, high)
+        else:
+            shift(order, source + k, target + k)
+    return low, high
+
+
+@kernel
 def keeps_rules(  # noqa: PLR0917
     order: IntArray,
     first: int,  # where the rank's ops begin
@@ -295,20 +322,9 @@ def anneal_kernel(  # noqa: PLR0917
                 distance = 1 + int(reach * random(state) ** 3)
                 target = source + distance if random(state) < 0.5 else source - distance
             if not changed:
-                together = 1
-                while together < LONGEST and random(state) < MORE:
-                    together += 1
-                low, high = min(source, target), max(source + together - 1, target)
-                if low < first or high >= first + length:
+                low, high = move_run(order, source, target, first, first + length, saved, state)
+                if high < low:
                     continue
-                if order[source] & CLASS_MASK == order[target] & CLASS_MASK:
-                    continue
-                saved[: high - low + 1] = order[low : high + 1]
-                for k in range(together):
-                    if target > source:
-                        shift(order, source, high)
-                    else:
-                        shift(order, source + k, target + k)
             until_here = stop[rank] - 1 if changed else high
             if not keeps_rules(order, first, low, until_here, m_b, m_w, limit[rank], remat, done):
                 order[low : high + 1] = saved[: high - low + 1]

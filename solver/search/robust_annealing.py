@@ -8,6 +8,7 @@ best is better than it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 
@@ -17,17 +18,12 @@ from pipeloom.ir.model.problem import Objective, Problem
 
 from ..core.kernel_rng import seeded
 from ..core.options import Order
-from ..core.stopping import Budget, FirstOf, StoppingCriterion
+from ..core.stopping import OPS_A_SECOND, Budget, FirstOf, StoppingCriterion
 from ..core.tolerances import ROUNDING
-from .robust_kernel import anneal_samples, measure_of, run_samples, sampled_costs
+from .robust_kernel import TIMES, WALK, anneal_samples, measure_of, sampled_costs, time_samples
 
-MOVES = 50_000
-"""Moves of a round."""
-SIDE_BY_SIDE = 32
-"""Times of one op that count as one simulated op: they are computed together, and not for moves
-that break a rule."""
-ROUND = 200_000_000
-"""Simulated ops of a round at most."""
+FIRST, ROUND = 0.03, 0.25
+"""Shares of the budget of the first round from each start, and of the others."""
 COLD = 0.03  # the last temperature of a round, in units of the first
 TEMPERATURES = (0.04, 0.1, 0.015, 0.004)
 """The first temperatures of rounds in turn, in units of an op's mean time."""
@@ -40,28 +36,35 @@ LEAST_GAIN = 1e-5
 class RobustAnnealer:
     """Annealing of orders of F's, B's and W's, by ``ratios`` of their times, (4, S, M, n).
 
-    ``share``: of the quantile that counts; 0: the mean.
+    ``share``: of the quantile that counts; 0: the mean. ``deviation``: an op's standard deviation,
+    in ms; ``ops_of_cost``: what :meth:`cost` counts in simulated ops.
     """
 
     def __init__(
         self, problem: Problem, ratios: FloatArray, share: float, rng: np.random.Generator
     ) -> None:
-        self._costs, self._share, self._rng = Costs.of(problem), share, rng
+        self._costs, self._share = Costs.of(problem), share
         self._makespan = problem.objective is Objective.MAKESPAN
         times = self._costs.durations[:3].reshape(3, problem.stages, -1)
-        self._durations = np.ascontiguousarray(times[..., None] * ratios[:3])
-        self._unit = float(times.mean())
+        sampled = times[..., None] * ratios[:3]
+        self._durations = np.ascontiguousarray(sampled.reshape(-1, sampled.shape[3]))
+        self._unit, self.deviation = float(times.mean()), float(sampled.std(axis=3).mean())
+        self.ops_of_cost = len(self._durations) * (WALK + TIMES * sampled.shape[3])
         self._state = seeded(rng)
 
     def cost(self, order: Order) -> float:
         """The mean cost of an order, or its quantile; infinite where it can never run."""
         flat, offsets = _flat(order)
-        c, samples = self._costs, self._durations.shape[3]
-        end, made = np.empty((len(flat), samples)), np.empty((2, *c.owner.shape), dtype=np.int64)
-        if not run_samples(flat, offsets, self._durations, c.owner, c.into_f, c.into_b, end, made):
-            return float("inf")
-        costs, longest = np.empty(samples), np.empty(samples, dtype=np.int64)
-        sampled_costs(flat, offsets, self._durations, end, self._makespan, costs, longest)
+        c, d = self._costs, self._durations
+        end, before = np.zeros((2, *d.shape))
+        (made, changed), rows = np.empty((2, len(d)), dtype=bool), np.empty(len(d), dtype=np.int64)
+        if not time_samples(
+            flat, offsets, 0, len(flat), d, c.owner, c.into_f, c.into_b, end, made, changed, rows,
+            before,
+        )[0]:  # fmt: skip
+            return inf
+        costs, longest = np.empty(d.shape[1]), np.empty(d.shape[1], dtype=np.int64)
+        sampled_costs(flat, offsets, c.owner, d, end, self._makespan, costs, longest)
         return float(measure_of(costs, self._share))
 
     def improve(
@@ -74,29 +77,31 @@ class RobustAnnealer:
         for start in starts:
             if found and over():
                 break
-            found.append(self._round(self.cost(start), start, 0, budget))
+            found.append(self._round(self.cost(start), start, 0, budget, FIRST))
         found.sort(key=lambda pair: pair[0])
-        idle, turn = 0, 1
+        idle, turn = 0, 0
         while idle < IDLE_ROUNDS and not over() and self._unit > 0:
-            cost, order = self._round(*found[0], turn, budget)
+            cost, order = self._round(*found[0], turn, budget, ROUND)
             idle = 0 if cost < found[0][0] * (1 - LEAST_GAIN) else idle + 1
             found[0], turn = (cost, order), turn + 1
         return [order for _, order in found]
 
-    def _round(self, cost: float, start: Order, turn: int, budget: Budget) -> tuple[float, Order]:
+    def _round(
+        self, cost: float, start: Order, turn: int, budget: Budget, share: float
+    ) -> tuple[float, Order]:
         flat, offsets = _flat(start)
-        each = len(flat) * self._durations.shape[3] / SIDE_BY_SIDE
-        moves = int(min(MOVES, ROUND / each, budget.work.left / each))
-        if moves < 1 or self._unit <= 0:
+        whole = min(budget.work.ops, budget.time.seconds * OPS_A_SECOND)
+        ops = min(share * whole, budget.work.left)
+        if ops < self.ops_of_cost or self._unit <= 0:
             return cost, start
         c, best = self._costs, flat.copy()
         hot = self._unit * TEMPERATURES[turn % len(TEMPERATURES)]
         best_cost = anneal_samples(
             flat, best, cost, offsets, self._durations, c.owner, c.into_f, c.into_b, c.m_b, c.m_w,
-            c.limit * (1 + ROUNDING), self._makespan, self._share, hot, hot * COLD, moves,
+            c.limit * (1 + ROUNDING), self._makespan, self._share, hot, hot * COLD, ops,
             REACHES[turn % len(REACHES)], self._state, budget.interrupt.flag,
         )  # fmt: skip
-        budget.work.spend(moves * each)
+        budget.work.spend(ops)
         return (best_cost, _rows(best, offsets)) if best_cost < cost else (cost, start)
 
 

@@ -2,7 +2,9 @@
 
 The moves are those of :mod:`.annealing_kernel`, those on a longest path on that of one sample at a
 time. All samples of an order are timed at once: which op runs next depends on the order alone, so
-that it is decided once, and each op's ends are a row of numbers.
+that it is decided once, and each op's ends are a row of numbers. After a move the rows alone are
+computed again that it may have changed: those of the places that ops moved to, and of ops behind
+one whose row has changed. Many moves are without effect on most of the schedule.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import numpy.typing as npt
 
 from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import (
-    CLASS_MASK,
     KIND_MASK,
     MICROBATCH_SHIFT,
     STAGE_MASK,
@@ -26,88 +27,121 @@ from ..core.kernel_rng import random
 from .annealing_kernel import (
     EDGES,
     LONGEST,
-    MORE,
     at_an_edge,
     critical_blocks,
     keeps_rules,
+    move_run,
     note,
     rank_of,
-    shift,
 )
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
+WALK, TIMES = 0.5, 1 / 16
+"""What deciding which op runs next, and one of its times, count in simulated ops."""
+REFRESH = 0.25
+"""Share of the moves taken after which the longest path of another sample is looked for."""
 
 
 @kernel
-def run_samples(  # noqa: PLR0917
+def row_of(op: int, stages: int, microbatches: int) -> int:
+    """The row that has the times of a packed op."""
+    kind, stage = op & KIND_MASK, op >> STAGE_SHIFT & STAGE_MASK
+    return (kind * stages + stage) * microbatches + (op >> MICROBATCH_SHIFT)
+
+
+@kernel
+def time_samples(  # noqa: PLR0917
     order: IntArray,  # (N,) packed F's, B's and W's, rank after rank
     offsets: IntArray,  # (P + 1,)
-    durations: FloatArray,  # (3, S, M, n)
+    low: int,
+    high: int,  # the places low..high have changed
+    durations: FloatArray,  # (3 S M, n)
     owner: IntArray,
     into_f: FloatArray,
     into_b: FloatArray,
-    end: FloatArray,  # (N, n) out
-    made: IntArray,  # (2, S, M) scratch: where each F and B is that has run, -1 before
-) -> bool:
-    """Times every op of every sample; False where some can never start."""
-    ranks, stages, samples = len(offsets) - 1, owner.shape[0], end.shape[1]
-    made[:] = -1
+    end: FloatArray,  # (3 S M, n) in and out
+    made: npt.NDArray[np.bool_],  # (3 S M,) scratch: which F's and B's have run
+    changed: npt.NDArray[np.bool_],  # (3 S M,) scratch
+    rows: IntArray,  # (3 S M,) out: the rows that have changed, and
+    before: FloatArray,  # (3 S M, n) out: what they were
+) -> tuple[bool, int]:
+    """Times every op of every sample; False where some can never start, and the number of rows."""
+    ranks, samples = len(offsets) - 1, end.shape[1]
+    stages, microbatches = owner.shape
+    made[:] = False
+    changed[:] = False
+    new, none = np.empty(samples), np.zeros(samples)
     waits_for = np.full(ranks, -1, dtype=np.int64)
     position = offsets[:-1].copy()
     ready = np.arange(ranks - 1, -1, -1)
-    top, left = ranks, len(order)
+    top, left, count = ranks, len(order), 0
     while top > 0:
         top -= 1
         rank = ready[top]
         i = position[rank]
+        previous = -1 if i == offsets[rank] else row_of(order[i - 1], stages, microbatches)
         while i < offsets[rank + 1]:
             op = order[i]
             kind, stage = op & KIND_MASK, op >> STAGE_SHIFT & STAGE_MASK
             microbatch = op >> MICROBATCH_SHIFT
+            row = (kind * stages + stage) * microbatches + microbatch
             cause, lag, wakes = -1, 0.0, -1
             if kind == _F and stage > 0:
-                cause, lag = made[0, stage - 1, microbatch], into_f[stage, microbatch]
-                if cause < 0:
-                    waits_for[rank] = op - (1 << STAGE_SHIFT)
+                cause, lag = row - microbatches, into_f[stage, microbatch]
+                if not made[cause]:
+                    waits_for[rank] = cause
                     break
             elif kind == _B and stage + 1 < stages:
-                cause, lag = made[1, stage + 1, microbatch], into_b[stage, microbatch]
-                if cause < 0:
-                    waits_for[rank] = op + (1 << STAGE_SHIFT)
+                cause, lag = row + microbatches, into_b[stage, microbatch]
+                if not made[cause]:
+                    waits_for[rank] = cause
                     break
-            row, takes = end[i], durations[kind, stage, microbatch]
-            if i == offsets[rank]:
-                row[:] = 0.0
-            else:
-                row[:] = end[i - 1]
-            if cause >= 0:
-                came = end[cause]
+            if (
+                low <= i <= high + 1
+                or (previous >= 0 and changed[previous])
+                or (cause >= 0 and changed[cause])
+            ):
+                was, takes = end[row], durations[row]
+                free = none if previous < 0 else end[previous]
+                if cause >= 0:
+                    came = end[cause]
+                    for k in range(samples):
+                        new[k] = max(free[k], came[k] + lag) + takes[k]
+                else:
+                    for k in range(samples):
+                        new[k] = free[k] + takes[k]
                 for k in range(samples):
-                    row[k] = max(row[k], came[k] + lag)
-            for k in range(samples):
-                row[k] += takes[k]
-            if kind == _F:
-                made[0, stage, microbatch] = i
-                if stage + 1 < stages:
-                    wakes = owner[stage + 1, microbatch]
-            elif kind == _B:
-                made[1, stage, microbatch] = i
-                if stage > 0:
+                    if new[k] != was[k]:
+                        changed[row] = True
+                        break
+                if changed[row]:
+                    rows[count] = row
+                    before[count] = was
+                    was[:] = new
+                    count += 1
+            if kind != _W:
+                made[row] = True
+                if kind == _F:
+                    if stage + 1 < stages:
+                        wakes = owner[stage + 1, microbatch]
+                elif stage > 0:
                     wakes = owner[stage - 1, microbatch]
+            previous = row
             i += 1
-            if wakes >= 0 and wakes != rank and waits_for[wakes] == op:
+            if wakes >= 0 and wakes != rank and waits_for[wakes] == row:
                 waits_for[wakes] = -1
                 ready[top] = wakes
                 top += 1
         left -= i - position[rank]
         position[rank] = i
-    return bool(left == 0)
+    return bool(left == 0), count
 
 
 @kernel
 def sampled_costs(  # noqa: PLR0917
     order: IntArray,
     offsets: IntArray,
+    owner: IntArray,
     durations: FloatArray,
     end: FloatArray,
     makespan: bool,
@@ -115,21 +149,22 @@ def sampled_costs(  # noqa: PLR0917
     longest: IntArray,  # (n,) out: the rank that decides each
 ) -> None:
     """The period or makespan of each sample."""
-    for k in range(len(costs)):
-        most, opens, costs[k] = -1.0, np.inf, 0.0
-        for r in range(len(offsets) - 1):
-            if offsets[r + 1] == offsets[r]:
-                continue
-            op = order[offsets[r]]
-            takes = durations[
-                op & KIND_MASK, op >> STAGE_SHIFT & STAGE_MASK, op >> MICROBATCH_SHIFT, k
-            ]
-            begins = end[offsets[r], k] - takes
-            opens = min(opens, begins)
-            span = end[offsets[r + 1] - 1, k] - (0.0 if makespan else begins)
-            if span > most:
-                most, longest[k] = span, r
-        costs[k] = most - opens if makespan else most
+    stages, microbatches = owner.shape
+    opens = np.full(len(costs), np.inf)
+    costs[:] = -1.0
+    for r in range(len(offsets) - 1):
+        if offsets[r + 1] == offsets[r]:
+            continue
+        first = row_of(order[offsets[r]], stages, microbatches)
+        ends = end[row_of(order[offsets[r + 1] - 1], stages, microbatches)]
+        for k in range(len(costs)):
+            begins = end[first, k] - durations[first, k]
+            opens[k] = min(opens[k], begins)
+            span = ends[k] - (0.0 if makespan else begins)
+            if span > costs[k]:
+                costs[k], longest[k] = span, r
+    if makespan:
+        costs -= opens
 
 
 @kernel
@@ -153,14 +188,14 @@ def _blocks_of_sample(  # noqa: PLR0917
     blocks: IntArray,
 ) -> int:
     """The blocks on the longest path to the end of ``rank`` in sample ``k``."""
-    ends = end[:, k].copy()
-    start = np.empty(len(order))
+    stages, microbatches = owner.shape
+    ends, start = np.empty(len(order)), np.empty(len(order))
     for i in range(len(order)):
-        op = order[i]
-        start[i] = (
-            ends[i]
-            - durations[op & KIND_MASK, op >> STAGE_SHIFT & STAGE_MASK, op >> MICROBATCH_SHIFT, k]
-        ) * (1.0 - 1e-12)  # an op that starts where another ends is rounded to its end
+        row = row_of(order[i], stages, microbatches)
+        ends[i] = end[row, k]
+        start[i] = (ends[i] - durations[row, k]) * (
+            1.0 - 1e-12
+        )  # an op that starts where another ends is rounded to its end
     return critical_blocks(order, offsets, offsets[1:], owner, start, ends, place, rank, blocks)
 
 
@@ -170,7 +205,7 @@ def anneal_samples(  # noqa: PLR0917
     best: IntArray,  # (N,) out: the best order met, where it beats best_cost
     best_cost: float,
     offsets: IntArray,
-    durations: FloatArray,  # (3, S, M, n)
+    durations: FloatArray,  # (3 S M, n)
     owner: IntArray,
     into_f: FloatArray,
     into_b: FloatArray,
@@ -181,27 +216,26 @@ def anneal_samples(  # noqa: PLR0917
     share: float,  # of the quantile; 0 for the mean
     hot: float,
     cold: float,
-    moves: int,
+    ops: float,  # simulated ones, until which moves are tried
     reach: int,
     state: npt.NDArray[np.uint64],
     stopped: npt.NDArray[np.bool_],
 ) -> float:
-    """Tries ``moves`` moves; returns the mean or quantile of ``best``."""
-    ranks, size, samples = len(offsets) - 1, len(order), durations.shape[3]
-    end, made = np.empty((size, samples)), np.empty((2, *owner.shape), dtype=np.int64)
+    """Tries moves; returns the mean or quantile of ``best``."""
+    ranks, size, samples = len(offsets) - 1, len(order), durations.shape[1]
+    end, before = np.zeros(durations.shape), np.empty(durations.shape)
+    made, changed = np.empty(len(end), dtype=np.bool_), np.empty(len(end), dtype=np.bool_)
+    rows = np.empty(len(end), dtype=np.int64)
     costs, longest = np.empty(samples), np.zeros(samples, dtype=np.int64)
     done = np.zeros(owner.shape, dtype=np.int8)
     saved = np.empty(reach + LONGEST, dtype=np.int64)
-    place, blocks = made.copy(), np.empty((size, 2), dtype=np.int64)
+    place, blocks = np.empty((2, *owner.shape), dtype=np.int64), np.empty((size, 2), dtype=np.int64)
     note(order, 0, size - 1, place)
-    cooling, temperature = (cold / hot) ** (1.0 / max(moves, 1)), hot
-    current, number = np.inf, 0
-    for move in range(-1, moves):
-        if stopped[0]:
-            break
-        low = high = 0
-        if move >= 0:
-            temperature *= cooling
+    used, temperature, current, number, first = 0.0, hot, np.inf, 0, True
+    while used < ops and not stopped[0]:
+        low, high = 0, size - 1
+        used += 1.0
+        if not first:
             if number > 0 and random(state) < EDGES:
                 source, target = at_an_edge(blocks, number, reach, state)
                 rank = rank_of(offsets, source)
@@ -212,31 +246,30 @@ def anneal_samples(  # noqa: PLR0917
                 source = offsets[rank] + int(random(state) * (offsets[rank + 1] - offsets[rank]))
                 distance = 1 + int(reach * random(state) ** 3)
                 target = source + distance if random(state) < 0.5 else source - distance
-            together = 1
-            while together < LONGEST and random(state) < MORE:
-                together += 1
-            low, high = min(source, target), max(source + together - 1, target)
-            if low < offsets[rank] or high >= offsets[rank + 1]:
+            low, high = move_run(
+                order, source, target, offsets[rank], offsets[rank + 1], saved, state
+            )
+            if high < low:
                 continue
-            if order[source] & CLASS_MASK == order[target] & CLASS_MASK:
-                continue
-            saved[: high - low + 1] = order[low : high + 1]
-            for k in range(together):
-                if target > source:
-                    shift(order, source, high)
-                else:
-                    shift(order, source + k, target + k)
+            used += high + 1 - offsets[rank]
             if not keeps_rules(order, offsets[rank], low, high, m_b, m_w, limit[rank], None, done):
                 order[low : high + 1] = saved[: high - low + 1]
                 continue
+        runs, count = time_samples(
+            order, offsets, low, high, durations, owner, into_f, into_b, end, made, changed, rows,
+            before,
+        )  # fmt: skip
+        used += WALK * size + TIMES * samples * (count + ranks)
         value = np.inf
-        if run_samples(order, offsets, durations, owner, into_f, into_b, end, made):
-            sampled_costs(order, offsets, durations, end, makespan, costs, longest)
+        if runs:
+            sampled_costs(order, offsets, owner, durations, end, makespan, costs, longest)
             value = measure_of(costs, share)
-        if move < 0 or value <= current - temperature * np.log(1.0 - random(state)):
-            current = value
+        temperature = hot * (cold / hot) ** (used / ops)
+        if first or value <= current - temperature * np.log(1.0 - random(state)):
+            current, first = value, False
             note(order, low, high, place)
-            if value < np.inf:
+            if value < np.inf and (number == 0 or random(state) < REFRESH):
+                used += size
                 k = int(random(state) * samples)
                 number = _blocks_of_sample(
                     order, offsets, owner, durations, end, k, longest[k], place, blocks
@@ -246,4 +279,6 @@ def anneal_samples(  # noqa: PLR0917
                 best[:] = order
         else:
             order[low : high + 1] = saved[: high - low + 1]
+            for at in range(count):
+                end[rows[at]] = before[at]
     return best_cost

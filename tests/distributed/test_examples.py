@@ -50,18 +50,10 @@ def test_the_mlp_trains_as_in_one_process(program: str, expected: list[float]) -
     assert expected[-1] < expected[0]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["-m", "examples.train_torchrun", "{program}"],
-        ["-m", "pipeloom", "run", "{program}", "--model", "examples.mlp:MLP", "--steps", "5"],
-    ],
-)
-def test_torchrun_trains_as_in_one_process(
-    program: str, expected: list[float], words: list[str]
-) -> None:
+def test_torchrun_trains_as_in_one_process(program: str, expected: list[float]) -> None:
+    """``pipeloom run`` under it: test_replicas.py."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={RANKS}", *(word.format(program=program) for word in words)]
+    command += [f"--nproc-per-node={RANKS}", "-m", "examples.train_torchrun", program]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command, env=environment, cwd=ROOT, check=True, timeout=200, capture_output=True, text=True

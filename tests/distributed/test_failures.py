@@ -6,6 +6,7 @@ import multiprocessing
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from torch import nn
@@ -28,37 +29,6 @@ from tests.distributed.cases.failures import program, squared
             r"^rank 0: instruction \d+ of \d+ \(op 1 of 8\), '0F1': ValueError: a bad batch$",
         ),
         (
-            failure_cases.is_left_alone,
-            0,
-            r"^rank 0: instruction \d+ of \d+ \(before op 2 of 8, 0BW0\), "
-            r"'wait (send x1|recv dy0)\.0', peer rank 1: ",
-        ),
-        (
-            failure_cases.changes_a_shape,
-            0,
-            r"'0F1': ShapeError: stage 0: its output is float32\[4, 4\], was float32\[2, 4\]",
-        ),
-        (
-            failure_cases.changes_a_dtype,
-            0,
-            r"'0F1': ShapeError: stage 0: its output is float64\[2, 4\], was float32\[2, 4\]",
-        ),
-        (
-            failure_cases.throws_in_b,
-            1,
-            r"instruction \d+ of \d+ \(op 1 of 12\), '1B0': ValueError: a bad gradient$",
-        ),
-        (
-            failure_cases.throws_in_bw,
-            1,
-            r"instruction \d+ of \d+ \(op 1 of 8\), '1BW0': ValueError: a bad gradient",
-        ),
-        (
-            failure_cases.throws_in_w,
-            1,
-            r"instruction \d+ of \d+ \(op \d+ of 12\), '1W0': ValueError: a bad product$",
-        ),
-        (
             failure_cases.is_killed,
             0,
             r"^rank 0 died by SIGKILL; rank 1: instruction \d+ of \d+ "
@@ -69,6 +39,18 @@ from tests.distributed.cases.failures import program, squared
             1,
             r"^rank 1: .*'wait recv x1\.[01]', peer rank 0: TimeoutError: Timed out waiting 2000ms "
             r".*; no answer from rank 0$",
+        ),
+        (
+            failure_cases.drops_its_connections,
+            1,
+            r"^rank 1: .*\(before op \d of 8, .*\), '.*', peer rank 0: "
+            r"ConnectionError: .*[Cc]onnection",
+        ),
+        (
+            failure_cases.is_left_alone,
+            0,
+            r"^rank 0: instruction \d+ of \d+ \(before op 2 of 8, 0BW0\), "
+            r"'wait (send x1|recv dy0)\.0', peer rank 1: ",
         ),
         (
             failure_cases.gives_no_verdict,
@@ -99,12 +81,6 @@ from tests.distributed.cases.failures import program, squared
             r"it: "
             r"TimeoutError: Timed out waiting 2000ms",
         ),
-        (
-            failure_cases.drops_its_connections,
-            1,
-            r"^rank 1: .*\(before op \d of 8, .*\), '.*', peer rank 0: "
-            r"ConnectionError: .*[Cc]onnection",
-        ),
     ],
 )
 def test_one_message_names_rank_instruction_and_reason(
@@ -117,6 +93,34 @@ def test_one_message_names_rank_instruction_and_reason(
     assert not multiprocessing.active_children()
 
 
+# by what two ranks run, one after the other: the rank that it ends, and what that raises
+IN_TURN = {
+    failure_cases.changes_a_shape: (
+        0,
+        r"'0F1': ShapeError: stage 0: its output is float32\[4, 4\], was float32\[2, 4\]",
+    ),
+    failure_cases.changes_a_dtype: (
+        0,
+        r"'0F1': ShapeError: stage 0: its output is float64\[2, 4\], was float32\[2, 4\]",
+    ),
+    failure_cases.throws_in_b: (
+        1,
+        r"instruction \d+ of \d+ \(op 1 of 12\), '1B0': ValueError: a bad gradient$",
+    ),
+    failure_cases.throws_in_bw: (
+        1,
+        r"instruction \d+ of \d+ \(op 1 of 8\), '1BW0': ValueError: a bad gradient",
+    ),
+    failure_cases.throws_in_w: (
+        1,
+        r"instruction \d+ of \d+ \(op \d+ of 12\), '1W0': ValueError: a bad product$",
+    ),
+    failure_cases.changes_the_batch: (
+        0,
+        r"^rank 0: step: stage 0 is given float32\[4, 4\] for microbatch 0, was given "
+        r"float32\[2, 4\] in the first step: varying_shapes=True lets it$",
+    ),
+}
 UNLIKE = {
     failure_cases.differs_in_its_program: (
         "'instruction 2 of rank 0: recv dy0.0 from 1 into 0' on rank 0, "
@@ -132,31 +136,28 @@ UNLIKE = {
 }
 
 
-def test_unlike_programs_are_found_before_the_first_step() -> None:
-    answers = launch(failure_cases.told, 2, ([*UNLIKE],), timeout=120)
-    assert answers[0] == answers[1]
+@cache
+def in_turn() -> dict[Callable[[], None], list[str]]:
+    """What both ranks say of each."""
+    functions = [*IN_TURN, *UNLIKE]
+    found = launch(failure_cases.in_turn, 2, (functions,), timeout=200)
+    return {each: [found[rank][i] for rank in (0, 1)] for i, each in enumerate(functions)}
+
+
+@pytest.mark.parametrize("function", IN_TURN, ids=lambda function: function.__name__)
+def test_one_line_names_rank_instruction_and_reason(function: Callable[[], None]) -> None:
+    rank, line = IN_TURN[function]
+    assert re.search(line, in_turn()[function][rank]), in_turn()[function]
+
+
+@pytest.mark.parametrize("function", UNLIKE, ids=lambda function: function.__name__)
+def test_unlike_programs_are_found_before_the_first_step(function: Callable[[], None]) -> None:
     hashes = "[0-9a-f]{16} on rank 0, [0-9a-f]{16} on rank 1"
     wanted = f"program: expected one on all ranks, got {hashes} \\(hashes\\); they differ first in "
-    for answer, first in zip(answers[0], UNLIKE.values(), strict=True):
-        found = re.match(wanted, answer)
+    for rank, answer in enumerate(in_turn()[function]):
+        found = re.match(f"rank {rank}: {wanted}", answer)
         assert found is not None, answer
-        assert answer[found.end() :] == first
-
-
-def test_an_unlike_program_ends_all_ranks() -> None:
-    with pytest.raises(LaunchError, match=r"^rank \d: program: expected one on all") as caught:
-        launch(failure_cases.differs_in_its_program, 2, timeout=120)
-    assert caught.value.exit_code == 2
-    assert not multiprocessing.active_children()
-
-
-def test_a_batch_of_another_shape_is_refused() -> None:
-    answers = launch(failure_cases.changes_the_batch, 2, timeout=120)
-    assert answers[0] == (
-        "step: stage 0 is given float32[4, 4] for microbatch 0, was given float32[2, 4] in the "
-        "first "
-        "step: varying_shapes=True lets it"
-    )
+        assert answer[found.end() :] == UNLIKE[function]
 
 
 def test_swapped_receives_are_refused() -> None:
@@ -246,11 +247,24 @@ def test_one_replicas_fault_ends_all_replicas_at_once() -> None:
             assert message.startswith("replica 0, ") == told, message
 
 
-def test_steps_that_some_ranks_update_are_refused_on_all() -> None:
-    found = launch(failure_cases.updates_unlike, failure_cases.RANKS, (60.0,), timeout=50)
-    for messages in found.values():
-        wanted = "update: expected one value on all ranks, got [True, False, False]"
-        assert messages == [wanted, wanted]
+UNLIKE_STEPS = (
+    *["InputError: program: expected one on all ranks, got [0-9a-f]{16} on ranks 0, 2, "] * 2,
+    "InputError: rank 0: microbatches: expected 3, as the program has, without programs=",
+    *(
+        f"ExecutionError: .*; all ranks are to begin this step with {given}, as rank [02] does|"
+        f"ExecutionError: rank [02]: .* begin this step with {given}, as rank [02] does: "
+        for given in ("program=", "update=False")
+    ),
+)
+
+
+def test_steps_that_ranks_do_not_begin_alike_are_refused_on_all() -> None:
+    found = launch(failure_cases.steps_unlike, failure_cases.RANKS, timeout=100)
+    wanted = "update: expected one value on all ranks, got [True, False, False]"
+    assert all(updates == [wanted, wanted] for updates, _ in found.values())
+    for lines in zip(*(told for _, told in found.values()), UNLIKE_STEPS, strict=True):
+        assert len({re.sub(r"; (no answer|rank 0,) .*", "", line) for line in lines[:-1]}) == 1
+        assert re.match(lines[-1], lines[0]), lines
 
 
 MAKING = (

@@ -16,8 +16,10 @@ import torch
 import torch.distributed as dist
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.litter import remove_litter
 from pipeloom.runtime.errors import LaunchError
 from pipeloom.runtime.launch import processes
+from pipeloom.runtime.launch.environment import FOLDER
 from pipeloom.runtime.launch.processes import launch
 
 
@@ -139,18 +141,23 @@ def test_a_deadline_names_who_is_silent() -> None:
 
 
 def test_nobody_outlives_a_killed_parent(tmp_path: Path) -> None:
+    """A rank that is stopped neither; the folder of sockets is left to the next start."""
     script = textwrap.dedent(f"""
-        import os, pathlib, time
+        import os, pathlib, signal, time
         from pipeloom.runtime.launch.processes import launch
         def work():
             (pathlib.Path({str(tmp_path)!r}) / str(os.getpid())).touch()
+            if os.environ["RANK"] == "1":
+                os.kill(os.getpid(), signal.SIGSTOP)
             time.sleep(120)
         if __name__ == "__main__":
             launch(work, 2)
     """)
     path = tmp_path.with_suffix(".py")
     path.write_text(script)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    folder = tmp_path.with_name("own")
+    folder.mkdir(exist_ok=True)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(folder)}
     parent = subprocess.Popen([sys.executable, str(path)], env=environment)
     try:
         _until(lambda: len(list(tmp_path.iterdir())) == 2)
@@ -159,6 +166,9 @@ def test_nobody_outlives_a_killed_parent(tmp_path: Path) -> None:
         parent.wait()
     pids = [int(p.name) for p in tmp_path.iterdir()]
     _until(lambda: not any(map(alive, pids)))
+    assert [path.name.startswith(FOLDER) for path in folder.iterdir()] == [True]
+    remove_litter(FOLDER, folder)
+    assert not list(folder.iterdir())
 
 
 def _until(condition: object, seconds: float = 60.0) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, partial
-from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
 import torch
@@ -12,7 +12,6 @@ from torch import Tensor
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
-from pipeloom.runtime.launch.processes import launch
 from pipeloom.solver.families import build_family
 from tests.distributed.cases.options import (
     MICROBATCHES,
@@ -23,8 +22,10 @@ from tests.distributed.cases.options import (
     run_options,
 )
 from tests.distributed.cases.weights import plans
+from tests.support.launched import in_one_launch
 
 RANKS, CLIP = 3, 0.3
+Results: TypeAlias = dict[Options, list[Result]]
 HALF, FULL = torch.bfloat16, torch.float32
 PLANS = ("1f1b", "zb-h1", "weipipe-interleave", "any rank for any op", "replicated ends")
 SPLIT = ("zb-h1", "any rank for any op")
@@ -46,11 +47,25 @@ def program(name: str) -> Program:
     return compile_schedule(schedule, tied=[[0, RANKS - 1]])
 
 
-@cache
-def results() -> dict[Options, list[Result]]:
+AHEAD = ("weipipe-interleave", "any rank for any op")
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
+    """The cases, and steps ahead with each of their marks."""
     chosen = [(options, program(options.plan)) for options in CASES]
-    found = launch(run_options, RANKS, (chosen,), timeout=240, message_timeout=60)
-    return {options: [found[rank][i] for rank in range(RANKS)] for i, options in enumerate(CASES)}
+    folder = tmp_path_factory.mktemp("ahead")
+    stages = (StageProfile(2.0, 2.0, 1.5, weight_bytes=1e6),) * RANKS
+    made = [plans(RANKS)[name](Profile(stages, RANKS, t_comm=0.1), MICROBATCHES) for name in AHEAD]
+    ahead = [(compile_schedule(plan), str(folder / str(i))) for i, plan in enumerate(made)]
+    found = in_one_launch(RANKS, [(run_options, (chosen,)), *((run_ahead, each) for each in ahead)])
+    assert sorted(path.name for path in folder.iterdir()) == ["0", "1"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def results(launched: list[list[Any]]) -> Results:
+    return {options: [row[i] for row in launched[0]] for i, options in enumerate(CASES)}
 
 
 expected = cache(partial(one_process, stages=RANKS))
@@ -64,44 +79,46 @@ def worst(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
     )
 
 
-def gradients(options: Options) -> float:
+def gradients(results: Results, options: Options) -> float:
     wanted = expected(options).gradients
-    return max(worst(row.gradients, wanted) for row in results()[options])
+    return max(worst(row.gradients, wanted) for row in results[options])
 
 
-def parameters(options: Options) -> float:
+def parameters(results: Results, options: Options) -> float:
     wanted = expected(options).parameters
-    return max(worst(row.parameters, wanted) for row in results()[options])
+    return max(worst(row.parameters, wanted) for row in results[options])
 
 
 @pytest.mark.parametrize("options", CASES, ids=str)
-def test_masters_and_their_gradients_stay_in_full_precision(options: Options) -> None:
-    for row in results()[options]:
+def test_masters_and_their_gradients_stay_in_full_precision(
+    results: Results, options: Options
+) -> None:
+    for row in results[options]:
         dtypes = {t.dtype for t in (*row.gradients.values(), *row.parameters.values())}
         assert dtypes <= {FULL}
         assert row.gradients.keys() == row.parameters.keys()
-    names = set().union(*(row.parameters for row in results()[options]))
+    names = set().union(*(row.parameters for row in results[options]))
     assert names == set(expected(options).parameters)
 
 
 @pytest.mark.parametrize("options", [o for o in CASES if not o.param and not o.reduce], ids=str)
-def test_clipping_is_one_processs(options: Options) -> None:
-    assert gradients(options) <= 1e-6
-    assert parameters(options) <= 1e-6
+def test_clipping_is_one_processs(results: Results, options: Options) -> None:
+    assert gradients(results, options) <= 1e-6
+    assert parameters(results, options) <= 1e-6
     norms = expected(options).norms
     assert max(n for n in norms if n) > CLIP, "it clips"
-    for row in results()[options]:
+    for row in results[options]:
         assert row.norms == pytest.approx(norms, rel=1e-6)
 
 
 @pytest.mark.parametrize("options", [o for o in CASES if o.reduce is FULL], ids=str)
-def test_computing_in_bfloat16_is_one_processs(options: Options) -> None:
+def test_computing_in_bfloat16_is_one_processs(results: Results, options: Options) -> None:
     """Sums in float32; later steps may round a weight to the next bfloat16, above or below.
 
     A W of its own adds rows of an embedding's gradient one by one, unrounded.
     """
-    assert gradients(options) <= (2.0**-8 if options.plan in SPLIT else 2e-6)
-    assert parameters(options) <= 1e-3
+    assert gradients(results, options) <= (2.0**-8 if options.plan in SPLIT else 2e-6)
+    assert parameters(results, options) <= 1e-3
     plain = expected(Options(options.plan, clip=options.clip)).gradients
     assert worst(expected(options).gradients, plain) > 1e-3, "it is not computed in float32"
 
@@ -109,20 +126,17 @@ def test_computing_in_bfloat16_is_one_processs(options: Options) -> None:
 @pytest.mark.parametrize(
     "options", [o for o in CASES if o.reduce is not FULL and not o.clip], ids=str
 )
-def test_gradients_that_travel_in_bfloat16_are_rounded_once_a_hop(options: Options) -> None:
+def test_gradients_that_travel_in_bfloat16_are_rounded_once_a_hop(
+    results: Results, options: Options
+) -> None:
     """To 8 bits: at most half a unit in the last place for each rank but the last."""
-    apart = gradients(options)
+    apart = gradients(results, options)
     assert apart <= RANKS * 2.0**-8
     assert apart > 2.0**-12, "something travels in bfloat16"
 
 
-@pytest.mark.parametrize("name", ["weipipe-interleave", "any rank for any op"])
+@pytest.mark.parametrize("name", AHEAD)
 def test_a_rank_goes_on_to_the_next_step_while_another_is_in_this_one(
-    name: str, tmp_path: Path
+    launched: list[list[Any]], name: str
 ) -> None:
-    mark = tmp_path / "mark"
-    stages = (StageProfile(2.0, 2.0, 1.5, weight_bytes=1e6),) * RANKS
-    plan = plans(RANKS)[name](Profile(stages, RANKS, t_comm=0.1), MICROBATCHES)
-    ran = launch(run_ahead, RANKS, (compile_schedule(plan), str(mark)), timeout=120)
-    assert mark.exists()
-    assert sum(len(losses) for losses in ran.values()) == MICROBATCHES
+    assert sum(map(len, launched[1 + AHEAD.index(name)])) == MICROBATCHES

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import pipeloom
+from pipeloom.ir.model.ops import OpKind, fields_of
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.planner.plan import Plan
+from pipeloom.runtime.launch.processes import launch
+from tests.distributed.cases.meshes import MICROBATCHES, Case, run_cases
 
 hugging = pytest.importorskip("transformers")
 
@@ -18,6 +25,28 @@ PLANS: dict[str, dict[str, Any]] = {
     "1f1b": {"schedule": "1f1b"},
     "interleaved": {"schedule": "interleaved-1f1b", "vp": 2},
     "v-half": {"schedule": "v-half"},
+}
+SHORT: dict[str, Any] = {
+    **{"format": "pipeloom.cluster", "version": 1, "gpus_per_node": 4, "host": "nvlink-c2c"},
+    **{"inside": "nvlink4", "between": "ethernet-100g"},
+    "gpu": {
+        **{"name": "small", "teraflops": {"fp32": 100, "bf16": 100}, "memory_gib": 1.63e-4},
+        **{"gigabytes_per_second": 1000, "multiprocessors": 100},
+    },
+    "efficiency": {"context_gib": 1e-9, "fragmentation": 1e-9},
+}
+"""Of memory for fewer microbatches than 1F1B holds of :func:`model`."""
+NARROW: dict[str, Any] = {"cluster": SHORT, "precision": "fp32", "vp": 1}
+MORE: dict[str, dict[str, Any]] = {
+    "zb-h1": {"schedule": "zb-h1"},
+    "zb-h2 cut": {"schedule": "zb-h2", "layers_per_stage": (2, 3, 2, 1)},
+    "wave": {"schedule": "wave", "vp": 2},
+    "optimized": {"vp": 2, "work_limit": 20},
+    "recomputed": NARROW | {"recompute": "auto"},
+    "offloaded": NARROW | {"recompute": "none", "offload": "auto"},
+    "full": {"recompute": "full", "schedule": "1f1b"},
+    "replicas": {"pp": 2, "dp": 2},
+    "no pipeline": {"pp": 1, "dp": 4, "sharding": "zero1"},
 }
 
 
@@ -38,10 +67,16 @@ def losses(model: Path) -> tuple[float, ...]:
     return trained(model, PLANS["1f1b"], local=True)
 
 
+def planned(model: str | dict[str, Any], given: dict[str, Any]) -> Plan:
+    words = {"cluster": "H100"} | RUN | given
+    limit: dict[str, Any] = {} if "work_limit" in given else {"time_limit": 2.0}
+    return pipeloom.plan(model, **words, **limit)
+
+
 def trained(model: Path, given: dict[str, Any], *, local: bool) -> tuple[float, ...]:
-    found = pipeloom.plan(str(model), "H100", **RUN, **given, time_limit=2.0)
-    found.write(model / "plan")
+    planned(str(model), given).write(model / "plan")
     name = f"hf:{model},seq=16,micro_batch=1,lr=0.01"
+    name += ",recompute=full" * (given.get("recompute") == "full")
     program = pipeloom.load_program(str(model / "plan" / "program.json"))
     result = pipeloom.run(program, name, steps=2, local=local)
     assert result is not None
@@ -54,3 +89,56 @@ def test_every_plan_trains_alike(model: Path, losses: tuple[float, ...], name: s
     the weights that the first has made."""
     own = trained(model, PLANS[name], local=name != "chosen")
     assert own == pytest.approx(losses, rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MORE)
+def test_more_plans_do(model: Path, losses: tuple[float, ...], name: str) -> None:
+    """Replicas in four Gloo processes, pipelines on threads."""
+    own = trained(model, MORE[name], local="dp" not in MORE[name])
+    assert own == pytest.approx(losses, rel=1e-4)
+    schedule = pipeloom.load_schedule(str(model / "plan" / "schedule.json"))
+    for kind, wanted in ((OpKind.R, "recomputed"), (OpKind.O, "offloaded")):
+        assert (_ops(schedule, kind) > 0) is (name == wanted)
+
+
+LLAMA = {"model_type": "llama", "vocab_size": 16, "hidden_size": 8, "intermediate_size": 24} | {
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4,
+    "max_position_embeddings": 6
+}  # fmt: skip
+EXPERTS = LLAMA | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 1}
+TP, EP, DP = ((("pp", 2), (name, 2)) for name in ("tp", "ep", "dp"))
+MESHES: dict[str, tuple[dict[str, Any], dict[str, Any], Case]] = {
+    "tensor parallel": (LLAMA, {"tp": 2}, Case("", TP, sequence=True)),
+    "expert parallel": (EXPERTS, {"dp": 2, "ep": 2}, Case("", EP)),
+    "fsdp": (LLAMA, {"dp": 2, "sharding": "fsdp"}, Case("", DP, sharded=("dp",), tie=False)),
+    "zero1": (LLAMA, {"dp": 2, "sharding": "zero1"}, Case("", DP, tie=False)),
+}
+
+
+@pytest.mark.slow
+def test_plans_of_parallel_stages_train_as_one_process() -> None:
+    """Each as the optimizer has it and by a fused schedule, in one launch; gradients compared."""
+    cases = [*_cases({}), *_cases({"schedule": "1f1b"})]
+    found = launch(run_cases, 4, (cases,), timeout=280, message_timeout=100)
+    for number, case in enumerate(cases):
+        assert case.schedule is not None
+        for row in found.values():
+            outcome = row[number]
+            assert outcome.gradients <= case.bound, case
+            assert outcome.parameters <= case.bound, case
+            assert (outcome.deferred > 0) is (_ops(case.schedule, OpKind.W) > 0), case
+
+
+def _cases(more: dict[str, Any]) -> list[Case]:
+    cases = []
+    for name, (words, given, case) in MESHES.items():
+        degrees = {"pp": 2, "seq": 6, "global_batch": MICROBATCHES * given.get("dp", 1)} | given
+        found = planned(words, degrees | more | {"vp": 1, "recompute": "none", "work_limit": 5})
+        schedule = found.best.schedule
+        cases.append(replace(case, family=f"{name} {found.best.name}", schedule=schedule))
+    return cases
+
+
+def _ops(schedule: Schedule, kind: OpKind) -> int:
+    return int((fields_of(np.concatenate(schedule.order))[0] == kind).sum())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import pytest
 
-from pipeloom.runtime.launch.processes import launch
 from tests.distributed.cases.shards import CLIP, Case, Outcome, refusals, run_cases, two_axes
+from tests.support.launched import in_one_launch
 
 CASES = [
     Case("1f1b"),
@@ -19,14 +20,17 @@ CASES = [
 
 
 @cache
-def results() -> dict[Case, list[Outcome]]:
-    found = launch(run_cases, 4, (CASES,), timeout=200, message_timeout=60)
-    return {case: [found[process][i] for process in range(4)] for i, case in enumerate(CASES)}
+def launched() -> list[list[Any]]:
+    return in_one_launch(4, [(run_cases, (CASES,)), (two_axes, ()), (refusals, ())])
+
+
+def results(case: Case) -> list[Outcome]:
+    return [row[CASES.index(case)] for row in launched()[0]]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_shards_are_clipped_by_one_processs_norm(case: Case) -> None:
-    rows = results()[case]
+    rows = results(case)
     for row in rows:
         assert row.norms == pytest.approx(row.expected, rel=1e-12)
         assert min(row.expected) > CLIP, "it clips"
@@ -35,7 +39,7 @@ def test_shards_are_clipped_by_one_processs_norm(case: Case) -> None:
 
 
 def test_groups_that_are_missing_or_do_not_fit_are_told() -> None:
-    for said in launch(refusals, 4, timeout=100, message_timeout=60).values():
+    for said in launched()[2]:
         assert "processes [0, 2] and [1, 3] judge steps each by its own norm" in said["missing"]
         same = (said[key].partition("norm_groups")[2] for key in ("missing", "with a loss scale"))
         assert len({*same}) == 1  # whichever rank was first
@@ -48,7 +52,7 @@ def test_groups_that_are_missing_or_do_not_fit_are_told() -> None:
 
 
 def test_norms_over_two_axes_have_the_same_bits_everywhere() -> None:
-    rows = launch(two_axes, 4, timeout=100, message_timeout=60).values()
+    rows = launched()[1]
     for found, expected, told in rows:
         assert found == pytest.approx(expected, rel=1e-6)
         assert told, "what is not finite on one process is so on all"

@@ -1,11 +1,7 @@
-"""Whole training runs: spawned processes, and those that torchrun started."""
+"""Whole training runs on spawned processes, and on this one."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -53,33 +49,6 @@ def test_a_run_follows_one_processs_losses(
     assert measured.timing.makespan <= 1e3 * max(result.seconds)
     plan = schedule("zb-h1", RANKS, MICROBATCHES)
     assert [measured.ops(r) for r in range(RANKS)] == [plan.ops(r) for r in range(RANKS)]
-
-
-def test_torchruns_processes_join(program: str, expected: list[float], tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import json, pathlib, sys\n"
-        "from pipeloom.runtime.train.settings import RunSettings\n"
-        "from pipeloom.runtime.train.train import run_program\n"
-        "result = run_program(sys.argv[1], sys.argv[2], RunSettings(steps=int(sys.argv[3])))\n"
-        "if result is not None:\n"
-        "    pathlib.Path(sys.argv[4]).write_text(json.dumps(result.losses))\n"
-    )
-    answer = tmp_path / "losses.json"
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={RANKS}",
-    ]
-    command += [str(script), program, SOURCE, str(STEPS), str(answer)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(
-        command, env=environment, timeout=200, capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert json.loads(answer.read_text()) == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_dtype_is_the_settings() -> None:

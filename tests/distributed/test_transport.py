@@ -23,14 +23,11 @@ def launched(request: pytest.FixtureRequest) -> Launched:
     return LAUNCHES[request.param]
 
 
-def test_sizes_on_both_sides_of_short_arrive_in_any_order_of_waits(launched: Launched) -> None:
-    assert launched(transport_cases.mixed_sizes, 2, timeout=120) == {
-        rank: [True] * len(SIZES) for rank in (0, 1)
-    }
-
-
-def test_many_messages_under_way_arrive_in_order(launched: Launched) -> None:
-    assert launched(transport_cases.many_under_way, 2, timeout=120) == {0: True, 1: True}
+def test_messages_of_all_sizes_arrive_in_any_order_of_waits_and_many_under_way_in_order(
+    launched: Launched,
+) -> None:
+    found = launched(transport_cases.messages, 2, timeout=120)
+    assert found == {rank: ([True] * len(SIZES), True) for rank in (0, 1)}
 
 
 def test_collectives_meet_in_order(launched: Launched) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.runtime.launch.processes import launch
 from pipeloom.solver.families import build_family
 from tests.distributed.cases.unused import (
     MICROBATCHES,
@@ -19,24 +19,26 @@ from tests.distributed.cases.unused import (
     train,
     train_replicas,
 )
+from tests.support.launched import in_one_launch
 
 FAMILIES = ("fsdp", "weipipe-naive", "weipipe-interleave", "wzb2")
 DTYPES = (None, torch.bfloat16)
 
 
 @cache
-def ranks() -> dict[int, list[list[Steps]]]:
+def ranks() -> list[list[Any]]:
+    """Of each rank its steps by programs, and as a replica."""
     stage = StageProfile(1.0, 1.0, 1.0, weight_bytes=1.0)
     profile = Profile((stage,) * STAGES, 2, 0.1)
     programs = [compile_schedule(build_family(name, profile, MICROBATCHES)) for name in FAMILIES]
-    return launch(train, 2, (DTYPES, programs), timeout=120, message_timeout=60)
+    return in_one_launch(2, [(train, (DTYPES, programs)), (train_replicas, ())])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_nothing_uses_is_not_stepped(family: str, dtype: torch.dtype | None) -> None:
     seen = set[str]()
-    for found in ranks().values():
+    for found in ranks()[0]:
         seen |= compared(
             found[DTYPES.index(dtype)][FAMILIES.index(family)], 1e-2 if dtype else 1e-6
         )
@@ -44,7 +46,7 @@ def test_what_nothing_uses_is_not_stepped(family: str, dtype: torch.dtype | None
 
 
 def test_what_no_replica_uses_is_not_stepped() -> None:
-    for steps in launch(train_replicas, 2, timeout=120, message_timeout=60).values():
+    for steps in ranks()[1]:
         assert compared(steps, 1e-6) == set(one_process()[0])
 
 

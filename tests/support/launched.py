@@ -1,16 +1,28 @@
-"""All cases of one world size in one launch, slow ones or the others, kept for each test that
-asks."""
+"""Several cases, or functions, in one launch, kept for each test that asks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pipeloom.runtime.launch.processes import launch
 
 Case = TypeVar("Case", bound=Hashable)
 Outcome = TypeVar("Outcome")
+
+
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+def in_one_launch(ranks: int, calls: Sequence[Call]) -> list[list[Any]]:
+    """Of each call what it returns on each rank; they follow each other in the same processes."""
+    found = launch(_in_turn, ranks, (calls,), timeout=280, message_timeout=60)
+    return [[found[rank][i] for rank in range(ranks)] for i in range(len(calls))]
+
+
+def _in_turn(calls: Sequence[Call]) -> list[Any]:
+    return [function(*args) for function, args in calls]
 
 
 class Outcomes(Protocol[Case, Outcome]):
@@ -24,6 +36,8 @@ def launched(
     run_cases: Callable[[list[Case]], list[Outcome]],
     is_slow: Callable[[Case], bool] = lambda case: False,
 ) -> Outcomes[Case, Outcome]:
+    """All cases of one world size in one launch, slow ones or the others."""
+
     @cache
     def once(ranks: int, slow: bool) -> dict[Case, list[Outcome]]:
         chosen = [case for case in cases(ranks) if is_slow(case) is slow]

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.ops import Op, OpKind, unpack
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
@@ -73,7 +73,7 @@ def _direction(
 ) -> Iterator[Op]:
     """1F1B of one direction on ``stage``: of the even microbatches, or the odd ones."""
     count, ahead = (microbatches + 1 - odd) // 2, min(ranks - stage, most or ranks)
-    for op in alternate(stage, count, ahead=ahead, backward=OpKind.BW):
+    for op in unpack(alternate(stage, count, ahead=ahead, backward=OpKind.BW)):
         yield Op(op.kind, op.stage, 2 * op.microbatch + odd)
 
 

@@ -30,11 +30,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pipeloom.ir.model.ops import Op, OpKind
+import numpy as np
+
+from pipeloom.ir.model.ops import IntArray, OpKind, pack_all
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
-from ..base import finished
+from ..base import finished, in_turn
 from .base import InterleavedFamily
 
 
@@ -53,16 +55,14 @@ class Interleaved1F1B(InterleavedFamily):
         return finished(problem, order, f"{self.base}:{chunks}")
 
 
-def _rank(rank: int, ranks: int, chunks: int, microbatches: int, lead: int) -> list[Op]:
+def _rank(rank: int, ranks: int, chunks: int, microbatches: int, lead: int) -> IntArray:
     sizes = _groups(ranks, microbatches)
-    slots = _slots(sizes, chunks)
+    chunk, microbatch = np.array(_slots(sizes, chunks), dtype=np.int64).T
     warm_up = (chunks - 1) * max(sizes) + lead * (ranks - 1 - rank)
-    forwards = [Op(OpKind.F, c * ranks + rank, j) for c, j in slots]
-    backwards = [Op(OpKind.BW, (chunks - 1 - c) * ranks + rank, j) for c, j in slots]
-    ops = forwards[:warm_up]
-    for k, backward in enumerate(backwards):
-        ops += [*forwards[warm_up + k : warm_up + k + 1], backward]
-    return ops
+    forwards = pack_all(OpKind.F, chunk * ranks + rank, microbatch)
+    backwards = pack_all(OpKind.BW, (chunks - 1 - chunk) * ranks + rank, microbatch)
+    turn = 2 * np.arange(len(chunk))
+    return in_turn([forwards, backwards], [turn - 2 * warm_up, turn + 1])
 
 
 def _groups(ranks: int, microbatches: int) -> list[int]:

@@ -14,7 +14,7 @@ back, 2 t_comm in each period; with twice the F's ahead it does not, until 2 t_c
 
 from __future__ import annotations
 
-from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.ops import IntArray, OpKind
 
 from ..base import LinearFamily, alternate
 
@@ -23,5 +23,5 @@ class Dapple(LinearFamily):
     name = "dapple"
     summary = "1F1B with twice the forwards ahead: about twice the memory, slow links hidden"
 
-    def row(self, rank: int, ranks: int, microbatches: int) -> list[Op]:
+    def row(self, rank: int, ranks: int, microbatches: int) -> IntArray:
         return alternate(rank, microbatches, ahead=2 * (ranks - rank) - 1, backward=OpKind.BW)

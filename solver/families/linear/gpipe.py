@@ -11,7 +11,7 @@ Bubble without communication: (P - 1)(T_F + T_B + T_W) beside the work. Memory: 
 
 from __future__ import annotations
 
-from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.ops import IntArray, OpKind
 
 from ..base import LinearFamily, alternate
 
@@ -20,5 +20,5 @@ class GPipe(LinearFamily):
     name = "gpipe"
     summary = "all forwards, then all backwards; memory grows with the microbatches"
 
-    def row(self, rank: int, ranks: int, microbatches: int) -> list[Op]:
+    def row(self, rank: int, ranks: int, microbatches: int) -> IntArray:
         return alternate(rank, microbatches, ahead=microbatches, backward=OpKind.BW)

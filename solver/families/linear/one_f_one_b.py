@@ -12,7 +12,7 @@ Rank i holds at most P - i microbatches. Bubble without communication:
 
 from __future__ import annotations
 
-from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.ops import IntArray, OpKind
 
 from ..base import LinearFamily, alternate
 
@@ -21,5 +21,5 @@ class OneFOneB(LinearFamily):
     name = "1f1b"
     summary = "one forward, one fused backward in turn; P - i microbatches held on rank i"
 
-    def row(self, rank: int, ranks: int, microbatches: int) -> list[Op]:
+    def row(self, rank: int, ranks: int, microbatches: int) -> IntArray:
         return alternate(rank, microbatches, ahead=ranks - rank, backward=OpKind.BW)

@@ -16,7 +16,7 @@ Bubble without communication: (P - 1)(T_F + T_B - T_W) beside the work where T_W
 
 from __future__ import annotations
 
-from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.ops import IntArray, OpKind
 
 from ..base import LinearFamily, alternate
 
@@ -25,5 +25,5 @@ class ZBH1(LinearFamily):
     name = "zb-h1"
     summary = "1F1B with B and W apart, W trailing: 1F1B's memory, fewer bubbles"
 
-    def row(self, rank: int, ranks: int, microbatches: int) -> list[Op]:
+    def row(self, rank: int, ranks: int, microbatches: int) -> IntArray:
         return alternate(rank, microbatches, ahead=ranks - rank, backward=OpKind.B, delay=rank)

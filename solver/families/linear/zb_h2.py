@@ -15,7 +15,7 @@ T_W <= T_F, else (P - 1)(T_B - T_F); none where that is negative.
 
 from __future__ import annotations
 
-from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.ops import IntArray, OpKind
 
 from ..base import LinearFamily, alternate
 
@@ -26,7 +26,7 @@ class ZBH2(LinearFamily):
         "ZB-H1 with twice the forwards in flight: about twice the memory, no bubble at equal times"
     )
 
-    def row(self, rank: int, ranks: int, microbatches: int) -> list[Op]:
+    def row(self, rank: int, ranks: int, microbatches: int) -> IntArray:
         return alternate(
             rank, microbatches, ahead=2 * (ranks - rank) - 1, backward=OpKind.B, delay=2 * rank
         )

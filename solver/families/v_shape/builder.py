@@ -11,13 +11,16 @@ from collections import deque
 from dataclasses import dataclass
 from math import fsum
 
+import numpy as np
+
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind
 from pipeloom.ir.model.problem import Problem
 
 from ...core.unlike import typical
 
 F_DOWN, F_UP, B_DOWN, B_UP = range(4)
+_F, _B, _W = int(OpKind.F), int(OpKind.B), int(OpKind.W)
 
 
 @dataclass(frozen=True)
@@ -48,19 +51,24 @@ def _mean(values: list[float]) -> float:
 class VBuilder:
     """Ranks that run legs of equal stages as early as they can, in the order of the calls.
 
-    By rank: ``order``, the ops so far; ``clock``, when the last one ends; ``held``, memory in units
-    of M_B; ``late``, the W's that still have to run; ``waited``, idle time since the first op, of
-    which ``longest`` is that of the rank that has waited longest.
+    By rank: ``order``, the packed ops so far; ``clock``, when the last one ends; ``held``, memory
+    in units of M_B; ``late``, the W's that still have to run; ``waited``, idle time since the first
+    op, of which ``longest`` is that of the rank that has waited longest.
     """
 
     def __init__(self, stage: MeanStage, ranks: int, microbatches: int) -> None:
         self.stage, self.ranks, self.microbatches = stage, ranks, microbatches
-        self.order: list[list[Op]] = [[] for _ in range(ranks)]
+        self._order: list[list[int]] = [[] for _ in range(ranks)]
         self.clock, self.held, self.waited = ([0.0] * ranks for _ in range(3))
         self.longest = 0.0
-        self.late: list[deque[Op]] = [deque() for _ in range(ranks)]
+        self.late: list[deque[int]] = [deque() for _ in range(ranks)]
         self._ends: list[list[list[float]]] = [[[] for _ in range(ranks)] for _ in range(4)]
+        self._inputs = [[self._input(rank, leg) for rank in range(ranks)] for leg in range(4)]
         self._length = (stage.t_f, stage.t_f, stage.t_b, stage.t_b)
+
+    @property
+    def order(self) -> list[IntArray]:
+        return [np.array(row, dtype=np.int64) for row in self._order]
 
     def count(self, rank: int, leg: int) -> int:
         """How many microbatches have passed ``rank`` on ``leg``."""
@@ -72,37 +80,45 @@ class VBuilder:
         other = rank - 1 if leg in {F_DOWN, B_DOWN} else rank + 1
         return other if 0 <= other < self.ranks else None
 
+    def _input(self, rank: int, leg: int) -> tuple[list[float] | None, float]:
+        """When what ``leg`` needs of each microbatch is made, None where it needs nothing, and how
+        long it is on its way."""
+        other = self.comes_from(rank, leg)
+        if other is not None:
+            return self._ends[leg][other], self.stage.delay
+        return (None if leg == F_DOWN else self._ends[leg - 1][rank]), 0.0
+
     def ready(self, rank: int, leg: int) -> float | None:
         """When the input of the next microbatch is there; None while nobody has made it."""
-        microbatch, other = self.count(rank, leg), self.comes_from(rank, leg)
+        microbatch = len(self._ends[leg][rank])
         if microbatch == self.microbatches:
             return None
-        if other is None and leg == F_DOWN:
+        made, delay = self._inputs[leg][rank]
+        if made is None:
             return 0.0
-        ends = self._ends[leg - 1][rank] if other is None else self._ends[leg][other]
-        if microbatch >= len(ends):
-            return None
-        return ends[microbatch] + (0.0 if other is None else self.stage.delay)
+        return made[microbatch] + delay if microbatch < len(made) else None
 
     def run(self, rank: int, leg: int) -> None:
         """The next microbatch's op of ``leg``, whose input is :meth:`ready`."""
-        ready, microbatch = self.ready(rank, leg), self.count(rank, leg)
+        ready, ends, order = self.ready(rank, leg), self._ends[leg][rank], self._order[rank]
         assert ready is not None
-        if self.order[rank]:
-            self.waited[rank] += max(0.0, ready - self.clock[rank])
+        clock = self.clock[rank]
+        if order and ready > clock:
+            self.waited[rank] += ready - clock
             self.longest = max(self.longest, self.waited[rank])
-        self.clock[rank] = max(self.clock[rank], ready) + self._length[leg]
-        self._ends[leg][rank].append(self.clock[rank])
         stage = rank if leg in {F_DOWN, B_UP} else 2 * self.ranks - 1 - rank
-        if leg in {F_DOWN, F_UP}:
-            self.order[rank].append(Op(OpKind.F, stage, microbatch))
+        place = len(ends) << MICROBATCH_SHIFT | stage << STAGE_SHIFT
+        self.clock[rank] = max(clock, ready) + self._length[leg]
+        ends.append(self.clock[rank])
+        if leg <= F_UP:
+            order.append(place | _F)
             self.held[rank] += 1.0
         else:
-            self.order[rank].append(Op(OpKind.B, stage, microbatch))
-            self.late[rank].append(Op(OpKind.W, stage, microbatch))
+            order.append(place | _B)
+            self.late[rank].append(place | _W)
             self.held[rank] += self.stage.m_w - 1.0
 
     def run_w(self, rank: int) -> None:
-        self.order[rank].append(self.late[rank].popleft())
+        self._order[rank].append(self.late[rank].popleft())
         self.clock[rank] += self.stage.t_w
         self.held[rank] -= self.stage.m_w

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from math import isqrt
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.ops import pack
+from pipeloom.ir.model.ops import pack, unpack
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile
@@ -54,7 +54,8 @@ class IslandFamily(ParametrizedFamily):
 
     def schedule(self, problem: Problem) -> Schedule:
         rows = planned_by_parts(
-            problem, lambda part: OneFOneB().rows(part.ranks, part.microbatches)
+            problem,
+            lambda part: [*map(unpack, OneFOneB().rows(part.ranks, part.microbatches))],
         )
         transfers = stream(problem, [pack(row) for row in rows], Streaming())
         return finished(problem, rows, self.name, transfers)

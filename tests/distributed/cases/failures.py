@@ -20,14 +20,13 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, in_words, of_rank
 from pipeloom.ir.model.ops import parse_order
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.runtime.errors import ShapeError
 from pipeloom.runtime.executor.deferred_ops import Linear, defer
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from tests.distributed.cases.gradients import schedule
@@ -204,15 +203,16 @@ def has_a_broken_program() -> None:
     Pipeline((good, broken)[dist.get_rank()], [nn.Linear(4, 4)] * 2, loss=squared)
 
 
-def told(functions: Sequence[Callable[[], None]]) -> list[str]:
-    """What this rank says of each fault."""
-    answers = []
+def in_turn(functions: Sequence[Callable[[], None]]) -> list[str]:
+    """What this rank raises in each, as a launch would tell it."""
+    said = []
     for function in functions:
         try:
             function()
-        except InputError as error:
-            answers.append(str(error))
-    return answers
+            said.append("")
+        except Exception as error:
+            said.append(of_rank(getattr(error, "rank", dist.get_rank()), in_words(error)))
+    return said
 
 
 def is_left_alone() -> None:
@@ -228,17 +228,12 @@ def changes_a_shape() -> None:
     step(pipeline(nn.Sequential(nn.Linear(4, 4), Wider()), nn.Linear(4, 4)))
 
 
-def changes_the_batch() -> str:
+def changes_the_batch() -> None:
     """Rank 0 says what is wrong before anything is sent."""
     pipe = pipeline(nn.Linear(4, 4), nn.Linear(4, 4))
     step(pipe)
-    if dist.get_rank() == 1:
-        return ""
-    try:
+    if dist.get_rank() == 0:
         step(pipe, rows=16)
-    except ShapeError as error:
-        return str(error)
-    return "nothing was raised"
 
 
 def alone(microbatches: int = 4) -> Program:
@@ -483,6 +478,10 @@ def _replicas(stages: Sequence[nn.Module], data_group: Any, patience: float) -> 
     )
 
 
+def steps_unlike() -> tuple[list[str], list[str]]:
+    return updates_unlike(60.0), programs_unlike()
+
+
 def updates_unlike(patience: float) -> list[str]:
     """In the first step, in one after others without an update, and with a norm to sum."""
     x, y = torch.ones(6, 4), torch.zeros(6, 4)
@@ -498,6 +497,31 @@ def updates_unlike(patience: float) -> list[str]:
             found.append(str(error))
         assert all(map(torch.equal, weights, running.modules[running.rank].parameters()))
         running.step(x, target=y)  # all can go on
+    return found
+
+
+def programs_unlike() -> list[str]:
+    """What is said where rank 1 steps by the pipeline's own program, and the others by another one
+    or without an update: in the first step, after one by a program of its own, and, with little
+    patience, where nobody has asked for anything so far."""
+    x, y = torch.ones(6, 4), torch.zeros(6, 4)
+    other = compile_schedule(schedule("gpipe", RANKS, RANKS))
+    tried: list[tuple[float, dict[str, Any] | None, dict[str, Any]]] = [
+        (60.0, None, {"program": other}),
+        (60.0, {"program": made()}, {"program": other}),
+        (60.0, None, {"microbatches": 2}),
+        (2.0, {}, {"program": other}),
+        (2.0, {}, {"update": False}),
+    ]
+    found = []
+    for patience, before, given in tried:
+        running = _three("1f1b", patience)
+        if before is not None:
+            running.step(x, target=y, **before)
+        try:
+            running.step(x, target=y, **({} if running.rank == 1 else given))
+        except Exception as error:
+            found.append(f"{type(error).__name__}: {error}")
     return found
 
 

@@ -34,7 +34,7 @@ class Case:
     """``shape``: of the mesh, by axis; ``given_up``: R or O for all activations; ``sharded``:
     stages are wrapped in ``fully_shard`` over the axes named, beside ``ep`` their experts alone,
     all else over that, too (by ``ep`` alone nothing is: experts are DTensors); ``cut``: the stages
-    that are tensor parallel; ``options``: the pipeline's.
+    that are tensor parallel; ``options``: the pipeline's; ``schedule``: that of a plan.
     """
 
     family: str
@@ -48,6 +48,7 @@ class Case:
     cut: tuple[int, ...] = (0, 1, 2, 3)
     options: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
     bound: float = 1e-12
+    schedule: Schedule | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         axes = "x".join(f"{name}{size}" for name, size in self.shape)
@@ -129,7 +130,7 @@ def _replicas(case: Case, mesh: DeviceMesh) -> tuple[int, int]:
 
 def _pipeline(case: Case, source: Source, mesh: DeviceMesh) -> Pipeline:
     names = dict(case.shape)
-    plan = planned(case.family, names["pp"], case.given_up)
+    plan = case.schedule or planned(case.family, names["pp"], case.given_up)
     stages = plan.problem.stages
     data = _data(mesh)
     program = compile_schedule(

@@ -23,6 +23,10 @@ def message(number: int, size: int) -> Tensor:
     return torch.full((size,), number, dtype=torch.uint8)
 
 
+def messages() -> tuple[list[bool], bool]:
+    return mixed_sizes(), many_under_way()
+
+
 def mixed_sizes() -> list[bool]:
     """Both ranks send to each other, wait for the last message first."""
     between = transport()

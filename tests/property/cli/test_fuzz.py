@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.fuzz import checked, today
 from benchmarks.fuzz.cases import Case, random_case
 from benchmarks.fuzz.checks import check
+from benchmarks.fuzz.documents import sound
 from pipeloom.cli import failures
+from pipeloom.ir.formats.validation import Document
 
 COUNT, PARTS = 2000, 2
 
@@ -36,6 +40,25 @@ def test_a_seed_makes_the_same_case_again(tmp_path: Path) -> None:
     first, again = (random_case(7, 3, tmp_path) for _ in range(2))
     assert first == again
     assert len({random_case(7, number, tmp_path).words for number in range(20)}) > 10
+
+
+def test_every_key_that_is_declared_is_in_a_sound_file() -> None:
+    declared = {key for model in kinds_of(Document) for key in model.model_fields}
+    assert declared - set(keys_in(sound())) == {"step"}  # as older files call it
+
+
+def kinds_of(model: type[Document]) -> Iterator[type[Document]]:
+    for kind in model.__subclasses__():
+        yield kind
+        yield from kinds_of(kind)
+
+
+def keys_in(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        yield from value
+    for inner in value.values() if isinstance(value, dict) else value:
+        if isinstance(inner, dict | list):
+            yield from keys_in(inner)
 
 
 def test_lines_as_they_come_would_be_noticed(

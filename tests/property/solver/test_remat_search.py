@@ -26,9 +26,13 @@ from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bounds
 from pipeloom.solver.bounds.feasibility import smallest_limit
 from pipeloom.solver.bounds.milp_relaxation import remat_relaxation
+from pipeloom.solver.core.incumbent import Incumbent
+from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.relaxations import plain, without_offloading, without_recomputing
 from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.optimize import optimize
+from pipeloom.solver.remat.keeping import kept
+from pipeloom.solver.remat.list_tuner import RematListTuner
 from pipeloom.solver.remat.portfolio import one_at_a_time_with_remat
 from pipeloom.solver.remat.whole_stages import reductions
 from tests.property.ir.test_remat import lever_schedules
@@ -138,6 +142,38 @@ def test_every_reduction_keeps_the_limit(limit: float, m_w: float) -> None:
         schedule = timed(Schedule(problem, reduction.expanded(found.order)))
         assert verify_schedule(dump_schedule(schedule)) == []
     assert built
+
+
+@pytest.mark.parametrize(("limit", "left"), [(10.0, 3), (29.0, 2), (40.0, 0)])
+def test_what_has_room_is_not_recomputed(limit: float, left: int) -> None:
+    """Four F's, then each R with its B and W: as many stay as fit at once."""
+    stage = StageProfile(4.0, 5.0, 3.0, m_b=10.0, m_w=0.0, t_r=4.0, m_r=0.0)
+    problem = Problem(Profile((stage,), 1), 4, Placement.linear(1), (limit,))
+    back = [Op(kind, 0, j) for j in range(4) for kind in (OpKind.R, OpKind.B, OpKind.W)]
+    rows = (pack([*(Op(OpKind.F, 0, j) for j in range(4)), *back]),)
+    found = kept(problem, rows)
+    assert simulate(Schedule(problem, found)).peak_memory[0] <= limit
+    assert int((choice_of(problem, found) == 1).sum()) == left
+
+
+def test_listed_schedules_keep_the_limit() -> None:
+    problem = without_offload(seeded(0, 21.0))
+    tuner = RematListTuner.of(problem, np.random.default_rng(0))
+    assert tuner is not None
+    best = Incumbent(problem, next(lower_bounds(problem)), SolveOptions(work_limit=1.0))
+    rows = list(tuner.round(best))
+    assert rows
+    for each in rows:
+        timing = simulate(Schedule(problem, each))
+        assert max(timing.peak_memory) <= 21.0 * (1 + 1e-9)
+        assert (
+            timing.period
+            < simulate(Schedule(problem, one_at_a_time_with_remat(problem, every=False))).period
+        )
+
+
+def without_offload(problem: Problem) -> Problem:
+    return replace(problem, profile=without_offloading(problem.profile))
 
 
 def exhaustive(problem: Problem) -> float:

@@ -104,6 +104,12 @@ PROFILES: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"stages": [stage(), 3]},
         ["stages[1]: expected an object, got 3"],
     ),
+    "a spread inside of a stage": (
+        {"stages": [stage(spread=0.1), stage()]},
+        [
+            "stages[0]: spread: expected it beside stages or layers, a number or one each, got 0.1",
+        ],
+    ),
     "M_W above M_B": (
         {"stages": [stage(m_w=2), stage()]},
         ["stages[0]: m_w: expected at most m_b (1), got 2"],
@@ -408,6 +414,27 @@ USAGE: dict[str, tuple[list[str], str]] = {
     "an unknown extension": (
         ["show", "S", "-o", "x.jpg"],
         "--output: expected a name that ends in .svg, .html, .png, .trace.json, .txt, got 'x.jpg'",
+    ),
+    "a file without a name": (["verify", ""], "argument FILE: expected a value, got ''"),
+    "lengths without a name": (
+        ["pack", "", "--profile", "P", "-m", "2"],
+        "argument LENGTHS: expected a value, got ''",
+    ),
+    "an output without a name": (
+        ["build", "gpipe", "P", "-m", "2", "-o", ""],
+        "argument -o/--output: expected a value, got ''",
+    ),
+    "a folder without a name": (
+        ["pack", "P", "--profile", "P", "-m", "2", "-o", ""],
+        "argument -o/--output: expected a value, got ''",
+    ),
+    "a spread without a number or a name": (
+        ["analyze", "P", "-m", "2", "--spread", ""],
+        "argument --spread: expected a number from 0 to 1, got ''",
+    ),
+    "a rank that is slow twice": (
+        ["optimize", "P", "-m", "2", "--slow", "0:2", "--slow", "1:2,0:3"],
+        "argument --slow: rank 0: expected once, got it twice",
     ),
     "standard input twice": (["show", "-", "-"], "FILE: expected - once at most"),
     "one tied stage": (

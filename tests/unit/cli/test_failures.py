@@ -12,41 +12,7 @@ from typing import Any
 import pytest
 
 from pipeloom.cli.failures import MOST_CHARACTERS
-from pipeloom.cli.main import main
 from tests.support.command_line import ENVIRONMENT, Command, profile_document
-
-FULL = Path("/dev/full")
-PRINTING = {
-    "words": ["verify", "{schedule}"],
-    "json": ["verify", "{schedule}", "--json"],
-    "document": ["build", "zb-h1", "{profile}", "-m", "2"],
-    "picture": ["show", "{schedule}"],
-    "text": ["export", "{schedule}", "--to", "torch-csv"],
-    "program": ["compile", "{schedule}"],
-    "table": ["compare", "{profile}", "-m", "2", "--no-optimizer"],
-    "list": ["build", "--list"],
-    "help": ["verify", "--help"],
-    "version": ["--version"],
-    "failure": ["verify", "{profile}", "--json"],
-}
-UNWRITTEN = "pipeloom: standard output: cannot be written: No space left on device\n"
-
-
-@pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
-@pytest.mark.parametrize("at_once", [False, True])
-@pytest.mark.parametrize("case", PRINTING)
-def test_a_full_disk_behind_standard_output_is_one_line(
-    schedule: Path, profile: Path, monkeypatch: pytest.MonkeyPatch, case: str, at_once: bool
-) -> None:
-    words = [word.format(schedule=schedule, profile=profile) for word in PRINTING[case]]
-    err = io.StringIO()
-    out = io.TextIOWrapper(FULL.open("wb", buffering=0 if at_once else 8192), write_through=at_once)
-    monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setattr(sys, "stderr", err)
-    code = main(words)
-    assert code == (2 if case == "failure" else 1)
-    assert err.getvalue().count(UNWRITTEN) == (0 if case == "failure" and at_once else 1)
-    assert "Traceback" not in err.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -182,6 +148,15 @@ def test_what_the_machine_lacks_is_no_bug_of_ours(
         lacking(OSError(24, "Too many open files", "/x")) == "pipeloom: /x: Too many open files\n"
     )
     assert lacking(MemoryError()) == "pipeloom: not enough memory\n"
+
+
+def test_what_ends_a_test_that_takes_too_long_ends_it(
+    pipeloom: Command, schedule: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pytest-timeout raises it anywhere: a test that went on found its streams closed."""
+    monkeypatch.setattr("pipeloom.planner.verify.verify", lambda *_, **__: pytest.fail("too long"))
+    with pytest.raises(pytest.fail.Exception, match="too long"):
+        pipeloom("verify", schedule)
 
 
 IMPORTING = """

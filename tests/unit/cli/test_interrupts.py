@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeloom.ir.litter import remove_litter
 from pipeloom.planner.optimize import Answer
 from pipeloom.solver.exact import cbc_process
 from tests.support.command_line import Command, profile_document
@@ -40,7 +41,7 @@ def test_cbc_and_its_folder_end_with_an_interrupted_or_killed_solve(
     code, _, left = runs[1].ended(signal.SIGKILL)
     assert code == -signal.SIGKILL
     assert all(name.startswith(cbc_process.PREFIX) for name in left)
-    cbc_process.remove_litter(runs[1].folder)  # as the next start does
+    remove_litter(cbc_process.PREFIX, runs[1].folder)  # as the next start does
     assert not list(runs[1].folder.iterdir())
 
 

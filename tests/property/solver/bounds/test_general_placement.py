@@ -64,7 +64,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("owners", "microbatches"), CASES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=24, deadline=None)
 @given(data=st.data())
 def test_bounds_hold(owners: tuple[int, ...], microbatches: int, data: st.DataObject) -> None:
     assert_below_optimum(data.draw(problems(owners, microbatches)))

@@ -500,6 +500,33 @@ def test_a_certificate_proves_a_bound(pipeloom: Command, profile: Path, tmp_path
     assert done.err.startswith(f"pipeloom: {proof}: objective: expected ")
 
 
+def test_what_has_no_certificate_is_refused_before_the_search(
+    pipeloom: Command, tmp_path: Path
+) -> None:
+    path, plan, proof = tmp_path / "p.json", tmp_path / "plan.json", tmp_path / "proof.json"
+    pairs = [stage | {"t_fb": 1.5} for stage in profile_document()["stages"]]
+    path.write_text(json.dumps(profile_document(stages=pairs)))
+    done = pipeloom("optimize", path, "-m", 2, "-q", "-o", plan, "--certificate", proof)
+    expected = f"--certificate: expected no t_fb in {path}: none yet where ops overlap"
+    assert (done.code, done.out, done.err) == (2, "", f"pipeloom: {expected}\n")
+    assert not plan.exists()
+    assert not proof.exists()
+
+
+def test_a_bound_without_a_certificate_is_a_no_beside_the_schedule(
+    pipeloom: Command, profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeloom.planner.certificate.certify", lambda *_: None)
+    plan, proof = tmp_path / "plan.json", tmp_path / "proof.json"
+    asked = ("optimize", profile, "-m", 2, "-q", "-o", plan, "--certificate", proof)
+    done = pipeloom(*asked, "--json")
+    assert (done.code, done.json["certificate"]) == (1, None)
+    assert done.err.startswith("pipeloom: --certificate: none ")
+    assert done.err.endswith(f"; {proof} is not written\n")
+    assert pipeloom("verify", plan).code == 0
+    assert not proof.exists()
+
+
 def test_verify_of_what_lacks_a_key(pipeloom: Command, schedule: Path) -> None:
     document = json.loads(schedule.read_text())
     del document["order"][1][0]["end"]

@@ -150,6 +150,10 @@ BAD: dict[str, tuple[dict[str, Any], list[str], str]] = {
         "LENGTHS: attention: expected a number from 0 to 1, or a list of them, one a stage, got "
         "true",
     ),
+    "a model that is none": (
+        {"attention": None, "model": 5}, [],
+        "LENGTHS: model: expected a preset's name, or a model's configuration, got 5",
+    ),
     "shares of other stages": (
         {"attention": [0.1, 0.1, 0.1]}, [],
         "LENGTHS: attention: expected a number, or one a stage (2), got 3 numbers",

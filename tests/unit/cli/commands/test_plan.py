@@ -85,6 +85,8 @@ def test_nothing_fits(pipeloom: Command) -> None:
         (("--pp", 3), "--gpus: expected a multiple of pp 3, got 4"),
         (("--pp", 4, "--vp", 9), "--pp: expected at most one stage a layer, pp x vp <= 32 layers"),
         (("--recompute", "auto", "--schedule", "1f1b"), "--recompute: expected none, selective or"),
+        (("--offload", "auto", "--schedule", "1f1b"), "--offload: expected none with a schedule"),
+        (("--offload", "all"), "--offload: invalid choice: 'all'"),
         (("--ep", 2), "--ep: expected 1, llama-3-8b has no experts, got 2"),
         (("--dp", 4, "--micro-batch", 3), "--global-batch: expected a multiple of dp x micro_bat"),
         (("--layers-per-stage", "3,4"), "--layers-per-stage: expected 2 numbers that sum to 32"),
@@ -147,8 +149,13 @@ def test_an_output_that_cannot_be_is_said_before_the_search(
     ],
 )
 def test_flags_of_other_systems_are_those_of_the_plan(
-    tmp_path: Path, given: dict[str, Any], torchtitan: set[str], megatron: set[str]
+    pipeloom: Command,
+    tmp_path: Path,
+    given: dict[str, Any],
+    torchtitan: set[str],
+    megatron: set[str],
 ) -> None:
+    """Those of its program say that it averages over replicas, and what the model is to do."""
     run = {"gpus": 16, "global_batch": 32, "seq": 1024, "layers": 4, "tp": 2, "pp": 2, "dp": 4}
     fixed = {"micro_batch": 1, "recompute": "none", "schedule": "1f1b"}
     plan("mixtral-8x7b", "H100", **run, **fixed, **given, time_limit=5.0).write(tmp_path)
@@ -156,7 +163,14 @@ def test_flags_of_other_systems_are_those_of_the_plan(
         found = (tmp_path / f"{file}.flags").read_text().splitlines()
         assert flags <= {*found}
         assert all(line.startswith("--") for line in found)
+    program = json.loads((tmp_path / "program.json").read_text())
+    assert program["schedule"]["profile"]["data_parallel"]["size"] == 4
+    assert "average 0" in program["instructions"][0]
+    assert pipeloom("verify", tmp_path / "program.json").code == 0
     notes = json.loads((tmp_path / "plan.json").read_text())["notes"]
+    words = f"program.json: states are divided ({given['sharding']}) where stages are in fully_"
+    assert [note.startswith(words) for note in notes].count(True) == 1
+    assert any("tp 2" in note and "are up to its stages" in note for note in notes)
     assert ("torchtitan: without ep etp is 2, in this plan 1" in notes) == (given["ep"] == 1)
 
 

@@ -134,6 +134,14 @@ def test_a_slow_rank_is_planned_as_its_stages_with_longer_times() -> None:
     assert slow.document["order"] == other.document["order"]
 
 
+def test_slow_ranks_may_be_told_one_by_one(pipeloom: Command, tmp_path: Path) -> None:
+    (tmp_path / "P").write_text(json.dumps(dump_profile(PROFILE)))
+    asked = ["optimize", tmp_path / "P", "-m", 4, "-q", "--work-limit", 0.01]
+    once = pipeloom(*asked, "--slow", "1:1.5,3:2").json["profile"]
+    assert pipeloom(*asked, "--slow", "3:2", "--slow", "1:1.5").json["profile"] == once
+    assert once["stages"][3]["t_f"] == 4.0
+
+
 REFUSED = {
     "P --robust": "--robust: expected spread in P, or --spread X beside it",
     "P --spread 0.1": "--spread: expected it with --robust alone",

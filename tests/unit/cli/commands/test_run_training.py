@@ -71,6 +71,22 @@ def test_wrong_options_are_one_line(
     assert line in done.err
 
 
+def angry(*_: object) -> None:
+    raise ValueError("\x1b[31mred\nand a second line")
+
+
+@pytest.mark.parametrize("option", ["--model", "--callback"])
+def test_what_users_raise_is_one_line_without_control_characters(
+    pipeloom: Command, program: Path, option: str
+) -> None:
+    name = "tests.unit.cli.commands.test_run_training:angry"
+    done = pipeloom("run", program, "--local", "--model", MODEL, option, name)
+    assert done.code in (1, 2)
+    assert done.err.splitlines()[-1].startswith("pipeloom: ")
+    assert "\\x1b[31mred" in done.err
+    assert "\x1b" not in done.err
+
+
 @pytest.fixture
 def ctrl_c() -> Iterator[None]:
     """Shells start what runs in the background with SIGINT ignored."""

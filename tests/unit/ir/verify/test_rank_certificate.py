@@ -17,8 +17,8 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.certificate import verify_certificate
-from pipeloom.ir.verify.certificate_rows import NotProvenError
-from pipeloom.ir.verify.rank_certificate import RankFacts
+from pipeloom.ir.verify.certificates.ranks import RankFacts
+from pipeloom.ir.verify.certificates.rows import NotProvenError
 from pipeloom.ir.verify.schedule_facts import read_facts
 from pipeloom.planner.certificate import certificate
 from pipeloom.solver.certificate import Refutation
@@ -110,10 +110,10 @@ def test_a_bound_without_a_certificate_is_told() -> None:
     assert said[0].endswith("is less; no argument for interleaving has a certificate yet")
 
 
-def test_transfers_and_unlike_microbatches_are_refused() -> None:
+def test_overlap_and_transfers_are_refused() -> None:
     document, found = copy.deepcopy(certified())
-    document["profile"]["stages"][0]["t_r"] = document["profile"]["stages"][0]["m_r"] = 0.5
-    assert "knows no stages with t_r" in verify_certificate(document, found, "certificate")[0]
+    document["profile"]["stages"][0]["t_fb"] = 0.5
+    assert "knows no stages with t_fb" in verify_certificate(document, found, "certificate")[0]
     document, _ = copy.deepcopy(certified())
     document["passing"] = "weights"
     with pytest.raises(NotProvenError, match="rank-moments: expected weights that stay"):

@@ -41,6 +41,8 @@ def test_published_peaks() -> None:
     assert h100.inside == LINKS["nvlink4"]
     assert h100.between.gigabytes_per_second == 400 / 8
     assert (gb200.gpus_per_node, gb200.gpu.peak("fp4")) == (72, 10000)
+    hosts = [preset(name).host for name in ("H100", "GH200", "GB200")]
+    assert [host and host.gigabytes_per_second for host in hosts] == [63, 450, 225]
 
 
 def test_file_takes_presets_and_a_calibration_of_its_own(tmp_path: Path) -> None:
@@ -49,6 +51,8 @@ def test_file_takes_presets_and_a_calibration_of_its_own(tmp_path: Path) -> None
     cluster = read_cluster(path)
     assert cluster.gpu == GPUS["H100"]
     assert cluster.inside == LINKS["pcie5-x16"]
+    assert cluster.host is None
+    assert parse_cluster(FILE | {"host": "pcie5-x16"}, "file").host == LINKS["pcie5-x16"]
     assert (cluster.efficiency.gemm, cluster.efficiency.shapes) == (0.5, {"dense": 1.1})
     assert cluster.efficiency.memory == preset("H100").efficiency.memory
 
@@ -63,6 +67,9 @@ def test_file_takes_presets_and_a_calibration_of_its_own(tmp_path: Path) -> None
         ({"gpus_per_node": 10**400}, "gpus_per_node: expected a whole number >= 1, got 1000"),
         ({"inside": "nvlink9"}, "inside: expected an object, or one of nvlink2"),
         ({"between": {"latency": 0.1}}, "between: gigabytes_per_second: missing"),
+        ({"host": "nvlink9"}, "host: expected an object, or one of pcie3-x16"),
+        ({"host": {"gigabytes_per_second": 0}}, "host: gigabytes_per_second: expected"),
+        ({"hots": "pcie5-x16"}, "hots: unknown key; did you mean host?"),
         ({"efficiency": {"gem": 0.5}}, "efficiency: gem: unknown key; did you mean gemm?"),
         ({"efficiency": {"gemm": 1.5}}, "efficiency: gemm: expected a number > 0 and <= 0.98"),
         ({"efficiency": {"shapes": {"a": -1}}}, "efficiency: shapes: a: expected a number > 0"),

@@ -92,3 +92,15 @@ def test_a_cut_makes_up_for_the_ends() -> None:
     assert balanced_cut(8, 0.0, 0.0, (0, 1, 2, 3)) == (2, 2, 2, 2)
     assert balanced_cut(9, 1.0, 2.0, (0, 1, 2, 3)) == (2, 3, 3, 1)
     assert balanced_cut(7, 0.5, 0.5, (0, 1, 1, 0)) == (2, 2, 2, 1)
+
+
+def test_degrees_are_bounded_as_each_sharding_recomputes() -> None:
+    """With FSDP selective recomputation is torch's, which holds less and takes longer."""
+    fixed = {"gpus": 2, "global_batch": 8, "cp": 2, "micro_batch": 1, "recompute": "selective"}
+    space = Space.of("llama-3-8b", preset("H100"), fixed | {"seq": 8192, "sharding": "fsdp"})
+    bounds = Bounds(space.model, space.cluster)
+    (run,) = space.degrees()
+    for each in space.configurations(run, bounds.cut):
+        least, spread = bounds.of(each), bounds.of_degrees(run, space.shardings(run))
+        assert spread.step_ms <= least.step_ms * EXACT
+        assert spread.memory_gib <= least.memory_gib * EXACT

@@ -20,6 +20,7 @@ from pipeloom.planner.configurations import choose
 from pipeloom.planner.configurations.bounds import Bounds
 from pipeloom.planner.configurations.choose import TOGETHER, SpaceSearch
 from pipeloom.planner.configurations.evaluation import BoundedConfiguration, evaluate, improve
+from pipeloom.planner.configurations.reasons import other_rates
 from pipeloom.planner.configurations.space import Space
 from pipeloom.planner.plan import PlannedConfiguration, plan
 from pipeloom.planner.scaling import losses_of
@@ -90,26 +91,38 @@ def test_what_waits_after_the_search_for_schedules_is_evaluated(
     assert found.lower_bound == SpaceSearch(space, LONG).choose().lower_bound
 
 
-def test_stages_are_recomputed_for_the_microbatches_that_it_pays_for() -> None:
+@pytest.mark.parametrize(
+    ("gpu", "seq", "given", "op"),
+    [
+        ("H100", 12288, {"recompute": "auto"}, OpKind.R),
+        ("GH200", 14336, {"recompute": "none", "offload": "auto"}, OpKind.O),
+    ],
+)
+def test_stages_are_recomputed_or_offloaded_for_the_microbatches_that_it_pays_for(
+    gpu: str, seq: int, given: dict[str, Any], op: OpKind
+) -> None:
     """Beside what recomputes nothing, or all; each schedule is valid, and so is its program."""
-    run = {"gpus": 4, "pp": 4, "vp": 1, "tp": 1, "micro_batch": 1, "global_batch": 8, "seq": 12288}
+    run = {"gpus": 4, "pp": 4, "vp": 1, "tp": 1, "micro_batch": 1, "global_batch": 8, "seq": seq}
     fixed: dict[str, Any] = {**run, "layers_per_stage": (8, 8, 8, 8)}
-    space = Space.of("llama-3-8b", preset("H100"), fixed | {"recompute": "auto"})
+    space = Space.of("llama-3-8b", preset(gpu), fixed | given)
     run = next(run for run in space.degrees() if not run.recompute)
-    bounds = Bounds(space.model, space.cluster, remat=True)
+    bounds = Bounds(space.model, space.cluster, space.remat, space.offload)
     own = next(each for each in space.configurations(run, bounds.cut) if not each.splits)
     asked = BoundedConfiguration(space.model, space.cluster, own, bounds.of(own))
     mixed = improve(asked, evaluate(asked), SolveOptions(work_limit=5.0))
     planned = PlannedConfiguration(space, mixed)
     kinds, _, _ = fields_of(np.concatenate(planned.schedule.order))
-    assert 0 < (kinds == OpKind.R).sum() < (kinds == OpKind.F).sum()
-    assert planned.name == "pp4 b1 auto cut"
+    assert 0 < (kinds == op).sum() < (kinds == OpKind.F).sum()
+    assert planned.name == f"pp4 b1 {'auto' if op is OpKind.R else 'offload'} cut"
     assert sum(planned.parts.values()) == pytest.approx(planned.step_ms)
-    assert losses_of(planned.step)["memory"] > 0
+    assert bool(planned.step.again.any()) is (op is OpKind.R)
+    assert sum(losses_of(planned.step).values()) == pytest.approx(planned.step_ms)
+    rates = {each.rate for each in other_rates(space.model, space.cluster, [mixed])}
+    assert ("host" in rates) is (op is OpKind.O)
     assert not verify_schedule(dump_schedule(planned.schedule))
     assert not verify_program(dump_program(compile_schedule(planned.schedule)))
     assert mixed.memory_gib <= space.cluster.gpu.memory_gib
-    all_again = plan("llama-3-8b", "H100", **fixed, recompute="full", work_limit=2.0).best
+    all_again = plan("llama-3-8b", gpu, **fixed, recompute="full", work_limit=2.0).best
     assert bounds.of_degrees(run, space.shardings(run)).step_ms <= mixed.step_ms
     assert mixed.lower_bound <= mixed.step_ms * (1 + 1e-9)
     assert mixed.step_ms < all_again.step_ms

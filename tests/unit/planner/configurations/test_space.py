@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -67,6 +68,7 @@ def test_stages_of_a_rank_are_those_that_make_stages_smaller() -> None:
         ({"dp": 8, "global_batch": 12}, "global_batch: expected a multiple of dp x micro_batch"),
         ({"cp": 2, "attention": "unfused"}, "attention: expected flash where cp is 2, got unfused"),
         ({"ep": 2}, "ep: expected 1, llama-3-8b has no experts, got 2"),
+        ({"etp": 2}, "etp: expected tp, as llama-3-8b has no experts, got 2"),
         ({"gpus": 37}, "gpus: expected a number over which llama-3-8b"),
         ({"gpus": None}, "gpus: missing"),
         ({"tpp": 2}, "tpp: unknown key; did you mean tp?"),
@@ -74,6 +76,8 @@ def test_stages_of_a_rank_are_those_that_make_stages_smaller() -> None:
         ({"schedule": "zb-h3"}, "schedule: expected one of"),
         ({"precision": "fp4"}, "precision: expected one of"),
         ({"recompute": "some"}, "recompute: expected none, selective, full"),
+        ({"offload": ["auto"]}, "offload: expected none or auto, got ['auto']"),
+        ({"offload": "auto", "schedule": "1f1b"}, "offload: expected none with a schedule"),
     ],
 )
 def test_wrong_input_is_one_line(given: dict[str, Any], words: str) -> None:
@@ -81,6 +85,12 @@ def test_wrong_input_is_one_line(given: dict[str, Any], words: str) -> None:
         Space.of("llama-3-8b", preset("H100"), BATCH | given)
     assert len(caught.value.errors) == 1, caught.value.errors
     assert words in caught.value.errors[0]
+
+
+def test_offload_needs_a_link_to_the_host() -> None:
+    alone = replace(preset("H100"), host=None)
+    with pytest.raises(InputError, match=r"^offload: expected none where the cluster has no host"):
+        Space.of("llama-3-8b", alone, BATCH | {"offload": "auto"})
 
 
 def test_a_cut_may_count_the_ends() -> None:

@@ -9,12 +9,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from multiprocessing import active_children
 from pathlib import Path
 from time import monotonic, sleep
+from typing import Any
 
 import pytest
 
 from pipeloom.ir.errors import InputError
+from pipeloom.planner.plan import plan
+from pipeloom.planner.scaling import scaling
 from pipeloom.planner.solving.workers import LostWorkersError, Workers, stop_asked
 from pipeloom.planner.sweep import sweep
 from tests.support.command_line import ENVIRONMENT
@@ -25,7 +29,11 @@ pytestmark = pytest.mark.slow
 
 LIMITS = [5.0, 6.0, 7.0, 8.0]
 PROFILE = "examples/profiles/zb-6.2b.json"
-SECONDS = 60.0
+PLAN: dict[str, Any] = {
+    **{"global_batch": 16, "seq": 2048, "pp": 4, "tp": 1, "micro_batch": 1, "recompute": "none"},
+    "work_limit": 40,
+}
+SECONDS = 120.0
 
 
 class Cluster:
@@ -116,6 +124,43 @@ def test_a_sweep_is_the_same_as_in_one_process_though_a_worker_is_killed(
     assert cluster.workers[0].poll() is not None
     assert told[-1].startswith("4 of 4 solved")
     assert untimed(one) == untimed(spread)
+
+
+def written(folder: Path, **where: Any) -> dict[str, bytes]:
+    """The files of a plan, byte for byte."""
+    plan("llama-3-8b", "H100", gpus=8, **PLAN, **where).write(folder)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_plan_is_the_same_byte_for_byte_though_a_worker_is_killed(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Of a cluster, or of this machine's processes."""
+    told: list[str] = []
+
+    def listen(event: object) -> None:
+        told.append(str(event))
+        if len(told) == 1:
+            cluster.workers[0].kill()
+
+    def kill_here(event: object) -> None:
+        here.append(str(event))
+        if len(here) == 1:
+            active_children()[0].kill()
+
+    here: list[str] = []
+    one = written(tmp_path / "one")
+    assert {"plan.json", "plan.svg", "schedule.json", "program.json"} <= one.keys()
+    assert one == written(tmp_path / "far", scheduler=cluster.address, progress=listen)
+    assert cluster.workers[0].poll() is not None
+    assert one == written(tmp_path / "near", workers=3, progress=kill_here)
+    assert any("a worker was lost" in line for line in here)
+
+
+def test_scaling_is_the_same_on_a_cluster(cluster: Cluster) -> None:
+    run = PLAN | {"gpus": [4, 8], "work_limit": 5}
+    far = scaling("llama-3-8b", "H100", **run, scheduler=cluster.address)
+    assert far.to_dict() == scaling("llama-3-8b", "H100", **run).to_dict()
 
 
 def test_who_leaves_ends_what_runs_there(cluster: Cluster, tmp_path: Path) -> None:

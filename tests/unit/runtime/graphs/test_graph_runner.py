@@ -16,6 +16,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from pipeloom.ir.errors import InputError
+from pipeloom.runtime.graphs.accumulation import AddGradient
 from pipeloom.runtime.graphs.graph_runner import GraphRunner
 from pipeloom.runtime.measure.activation_ledger import NoLedger
 from pipeloom.runtime.rank.options import PipelineOptions, StagesAs
@@ -272,6 +273,22 @@ def test_compiled_graphs_differ_by_rounding() -> None:
     before = counters["inductor"]["fxgraph_cache_hit"]
     run(module, X, stages_as="inductor")
     assert counters["inductor"]["fxgraph_cache_hit"] == before + 2  # F and BW are made once
+
+
+def test_compiled_weight_gradients_are_added_within_their_products(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sums: list[torch.Size] = []
+    add = AddGradient.__call__
+    monkeypatch.setattr(
+        AddGradient, "__call__", lambda self, x: (sums.append(x.shape), add(self, x))
+    )
+    torch.manual_seed(0)
+    module = nn.Sequential(linear(), nn.GELU(), linear())
+    found = run(module, X, stages_as="inductor", split=True)
+    assert furthest(found, run(module, X)) <= 1e-5
+    matrix = (WIDTH, WIDTH)  # the first microbatch's become the gradients, the second's are added
+    assert sorted(map(tuple, sums)) == 4 * [(WIDTH,)] + 2 * [matrix]  # and two biases of each
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
@@ -12,8 +11,9 @@ from pathlib import Path
 import pulp
 import pytest
 
+from pipeloom.ir.litter import own, remove_litter
 from pipeloom.solver.exact import cbc, cbc_process
-from pipeloom.solver.exact.cbc_process import PREFIX, remove_litter
+from pipeloom.solver.exact.cbc_process import PREFIX
 
 SIZE, ROWS = 40, 5
 
@@ -126,7 +126,7 @@ def test_a_killed_solve_leaves_no_process_and_its_folder_to_the_next_start(
     with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as job:
         assert job.stdout is not None
         number, folder = job.stdout.readline().split()
-        kept = tmp_path / f"{PREFIX}{os.getpid()}-of-a-solve-that-runs"
+        kept = tmp_path / f"{own(PREFIX)}of-a-solve-that-runs"
         kept.mkdir()
         job.kill()
     end = time.monotonic() + 10.0
@@ -134,5 +134,5 @@ def test_a_killed_solve_leaves_no_process_and_its_folder_to_the_next_start(
         time.sleep(0.01)
     assert not Path("/proc", number).exists()
     assert Path(folder).is_dir()
-    remove_litter(tmp_path)
+    remove_litter(PREFIX, tmp_path)
     assert list(tmp_path.iterdir()) == [kept]

@@ -28,8 +28,8 @@ from fractions import Fraction
 from itertools import pairwise
 from math import isfinite
 
-from .certificate_rows import MEMORY, Box, NotProvenError, Row, expect_plain, fusing_saves, times_of
-from .schedule_facts import Facts
+from ..schedule_facts import Facts
+from .rows import MEMORY, Box, NotProvenError, Row, expect_alone, least_of
 
 ZERO, ONE = Fraction(0), Fraction(1)
 
@@ -62,14 +62,10 @@ class RankFacts:
     @classmethod
     def of(cls, facts: Facts) -> RankFacts:
         """Raises NotProvenError where the argument does not speak of the instance."""
-        expect_plain(facts)
+        expect_alone(facts)
         plan = facts.plan
         if plan.passing == "weights" or facts.moves:
             raise NotProvenError("argument: rank-moments: expected weights that stay")
-        if any(own != each[0] for each in facts.each for own in each):
-            raise NotProvenError("argument: knows no microbatches that are unlike")
-        if any(fusing_saves(facts.at(s, 0)) for s in range(plan.stages)):
-            raise NotProvenError("argument: knows no t_bw that is less than t_b + t_w")
         places = {(run.stage, run.microbatch): run.rank for run in facts.runs}
         groups: defaultdict[tuple[int, ...], int] = defaultdict(int)
         for j in range(plan.microbatches):
@@ -173,13 +169,13 @@ def _room(classes: Sequence[ClassFacts], limit: Fraction) -> Fraction:
 def _stream(facts: Facts, number: int, ranks: Sequence[int], count: int) -> Iterator[ClassFacts]:
     delay, stages = facts.network.delay, facts.plan.stages
     for s, rank in enumerate(ranks):
-        own, down, up = facts.at(s, 0), ZERO, ZERO
+        own, down, up = least_of(facts, s), ZERO, ZERO
         if s + 1 < stages:
             hop = ranks[s + 1], own.activation_bytes
             down, up = (Fraction(delay(rank, *hop)), Fraction(delay(hop[0], rank, hop[1])))
-        sizes = Fraction(own.m_b), Fraction(own.m_w)
+        sizes = own.kept, min(own.m_w, own.kept)
         place = number * stages + s, number, rank, count
-        yield ClassFacts(*place, *times_of(own), *sizes, down, up)
+        yield ClassFacts(*place, own.f, own.b, own.w, *sizes, down, up)
 
 
 def _of_class(

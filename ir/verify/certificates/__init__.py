@@ -1,0 +1,1 @@
+"""The inequalities that certificates multiply, each set with its proof."""

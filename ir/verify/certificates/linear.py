@@ -1,0 +1,351 @@
+"""The inequalities between the moments of stages: argument ``moments`` of a certificate.
+
+Where each stage has a rank of its own. The moments of stage i: S its first op starts (an F), y its
+first B starts, t its last F starts, V its last B ends, e its last op ends (a W)::
+
+    S ── n F's ── y ── F's, B's, W's ── t ── one F, a + 1 B's, r W's ── V ── W's ── e
+
+n F's come before the first B; at t there are, beside that F's own microbatch, a with B and W to
+come and q with W alone, which memory holds; z is 1 where all F's come before the first B. What the
+line names fits between its moments, whether or not the rank idles; a microbatch's first F, last F,
+first B and last B each passed the next stage, or go on to it; and the cost is at least e - S
+(period), or e less stage 0's S (makespan). Of the a + 1 W's whose B's end after t, the last B's
+comes after V. No span is more than the bound, so that 2 z in its unit lifts "between".
+
+**Ways.** Where a stage may be recomputed or offloaded c_k microbatches are, in way k, with an R
+each, or a copy out and one back. Of those whose F has run and whose B has not, n_k at y, a_k at t,
+hold M_B, their R having run; o_k at y, p_k at t, hold what their way keeps, R to come, or have been
+copied out. Then n and a are those that stay, and a counts the last F's own where it stays. Copies
+out run one at a time from the end of the first F on. What takes longer than the bound is in no
+schedule that costs less, and what keeps no less than M_B is as good as staying.
+
+**Room over time** (``held``). Weights of sizes in limits that sum to at most 1 for all that fits
+together: the sizes; floor((n + 1) x) / n of each, x where that is whole (Fekete and Schepers, Math.
+Program. 91, 2001); or places, one of each M_B, where what is beside it while a W runs, or the F of
+what is recomputed, takes up those that are then too few. A microbatch that stays weighs its M_B for
+its round trip and T_B; else for its R, or its F and both copies, and T_B, and what it keeps for the
+rest of the trip; a W weighs M_W while it runs. That sum is at most the time from S to V, in which
+all but the last W's run, or to e, less what is lost at both ends: x after S at most 1 + x / f (in
+whole numbers) F's have begun, x before V at most 1 + x / b B's are to come, x before e 1 + x / (b +
+w), so that no more than as many M_B's are held. All M are, at the latest after M f and before M b:
+these times do not meet.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import floor, isfinite
+from typing import TypeAlias
+
+from ..schedule_facts import Facts
+from .rows import (
+    MEMORY,
+    Box,
+    LeastFacts,
+    NotProvenError,
+    Row,
+    Variable,
+    expect_alone,
+    least_of,
+)
+
+ZERO, ONE = Fraction(0), Fraction(1)
+WEIGHTS = 16  # n of the weights, at most
+
+
+@dataclass(frozen=True)
+class LinearFacts:
+    """The instance in exact numbers, by stage; ``down`` and ``up``: delays to and from the next."""
+
+    microbatches: int
+    makespan: bool
+    stages: Sequence[LeastFacts]
+    limit: Sequence[Fraction | None]
+    down: Sequence[Fraction]
+    up: Sequence[Fraction]
+
+    @classmethod
+    def of(cls, facts: Facts, *, alone: bool = True) -> LinearFacts:
+        """``alone``: whether each stage has to have a rank of its own."""
+        expect_alone(facts)
+        plan = facts.plan
+        if plan.passing != "activations":
+            raise NotProvenError(f"argument: expected passing activations, got {plan.passing}")
+        ranks = dict(sorted({(run.stage, run.rank) for run in facts.runs}))
+        if alone and len(set(ranks.values())) < plan.stages:
+            raise NotProvenError("argument: moments: expected one stage a rank")
+        stages = [least_of(facts, s) for s in range(plan.stages)]
+        limits = [facts.limit[ranks[s]] for s in range(plan.stages)]
+        hops = [(ranks[s], ranks[s + 1], own.activation_bytes) for s, own in enumerate(stages[:-1])]
+        delay = facts.network.delay
+        return cls(
+            plan.microbatches,
+            facts.report.objective == "makespan",
+            stages,
+            [Fraction(limit) * (1 + MEMORY) if isfinite(limit) else None for limit in limits],
+            [Fraction(delay(a, b, size)) for a, b, size in hops],
+            [Fraction(delay(b, a, size)) for a, b, size in hops],
+        )
+
+    @property
+    def critical_path(self) -> Fraction:
+        there_and_back = sum((own.f + own.b for own in self.stages), self.stages[0].w)
+        return there_and_back + sum(self.down, ZERO) + sum(self.up, ZERO)
+
+    def box(self) -> Box:
+        """The ranges of all variables but the cost's."""
+        every = (self._box(i) for i in range(len(self.stages)))
+        return {variable: range_ for own in every for variable, range_ in own.items()}
+
+    def rows(self, unit: Fraction) -> Iterator[tuple[str, int, Row]]:
+        """Each inequality with its name and stage; times in ``unit``."""
+        for i in range(len(self.stages)):
+            for name, terms, least in _Stage(self, i, unit).rows():
+                yield name, i, (terms, least)
+
+    def round_trip(self, stage: int) -> Fraction:
+        """From the start of a microbatch's F to that of its B, at least."""
+        total = self.stages[stage].f
+        for later in range(stage + 1, len(self.stages)):
+            own = self.stages[later]
+            total += self.down[later - 1] + own.f + own.b + self.up[later - 1]
+        return total
+
+    def capacity(self, stage: int) -> int:
+        """How many microbatches' M_B memory holds."""
+        limit, size = self.limit[stage], self.stages[stage].m_b
+        if limit is None or size == 0:
+            return self.microbatches
+        return min(self.microbatches, int(limit / size))
+
+    def _box(self, i: int) -> Box:
+        """Times are within two bounds: stage 0 starts at 0 and runs its last B, which comes after
+        each stage's first op, within one, and each stage ends within one of its first op."""
+        fits, m, ways = self.capacity(i), self.microbatches, self.stages[i].ways
+        counts = {"n": (1, fits), "a": (0, fits - 1), "q": (0, m - 1), "r": (0, m - 1)}
+        counts["z"] = 0, int(fits >= m or bool(ways))
+        if ways:
+            counts |= {"n": (0, fits), "a": (0, fits)}
+        for k in range(1, 1 + len(ways)):
+            counts |= {f"{name}{k}": (0, m) for name in "cop"}
+            counts |= {f"{name}{k}": (0, fits) for name in "na"}
+        times = dict.fromkeys("SytVe", (0, 2))
+        return {(k, i): (Fraction(a), Fraction(b)) for k, (a, b) in (counts | times).items()}
+
+
+_Terms: TypeAlias = Mapping[str, Fraction | int]
+
+
+class _Sum(defaultdict[Variable, Fraction]):
+    """Terms of one stage, to which others are added."""
+
+    def __init__(self, stage: int, **of_stage: Fraction | int) -> None:
+        super().__init__(Fraction)
+        self._stage = stage
+        self.plus(1, of_stage)
+
+    def plus(self, times: Fraction | int, names: _Terms) -> _Sum:
+        for name, factor in names.items():
+            self[name, self._stage] += Fraction(times) * factor
+        return self
+
+
+_Named: TypeAlias = tuple[str, _Sum, Fraction]
+
+
+class _Stage:
+    """The inequalities of a stage: ``terms >= number``."""
+
+    def __init__(self, of: LinearFacts, i: int, unit: Fraction) -> None:
+        self._of, self._i, self._unit, own = of, i, unit, of.stages[i]
+        self._own = own
+        self._f, self._b, self._w = (time / unit for time in (own.f, own.b, own.w))
+        self._trip, self._m = of.round_trip(i) / unit, Fraction(of.microbatches)
+        most = 2 * of.microbatches * own.m_b  # more is as good as no limit
+        self._limit = min(filter(None, (of.limit[i], most)), default=ONE)
+        self._useful = {
+            k: way
+            for k, way in enumerate(own.ways, 1)
+            if way.kept < own.m_b and max(way.again, way.wire) <= unit
+        }
+        self._last = 0 if own.ways else 1  # whether a leaves out the last F's own microbatch
+
+    @cached_property
+    def _ahead(self) -> _Terms:
+        return {"n": 1} | {f"{name}{k}": 1 for k in self._useful for name in "no"}
+
+    @cached_property
+    def _pending(self) -> _Terms:
+        """All, less ``_last``."""
+        return {"a": 1} | {f"{name}{k}": 1 for k in self._useful for name in "ap"}
+
+    def _again(self, name: str) -> _Terms:
+        """The time of so many R's by way."""
+        return {f"{name}{k}": way.again / self._unit for k, way in self._useful.items()}
+
+    def _sum(self, **of_stage: Fraction | int) -> _Sum:
+        return _Sum(self._i, **of_stage)
+
+    def _late(self, sign: int) -> _Sum:
+        """The W's behind the last B, less ``_last``, with this sign."""
+        return self._sum(q=sign, r=-sign).plus(sign, self._pending)
+
+    def rows(self) -> Iterator[_Named]:
+        yield from self._moments()
+        yield from self._numbers()
+        yield from self._memory()
+        yield from self._of_ways()
+        yield from self._room_over_time()
+        yield from self._onwards()
+
+    def _moments(self) -> Iterator[_Named]:
+        f, b, w, m, last = self._f, self._b, self._w, self._m, self._last
+        ahead, pending = self._ahead, self._pending
+        again, early, later = (self._again(name) for name in "cnp")
+        head = self._sum(y=1, S=-1)
+        yield "first F's", head.plus(-f, ahead).plus(-1, early), ZERO
+        yield "first round trip", self._sum(y=1, S=-1), self._trip
+        every_f = self._sum(t=1, S=-1).plus(-1, again).plus(1, later)
+        yield "all F's", every_f, f * (m - 1)
+        between = self._sum(t=1, y=-1, q=w, z=2).plus(f, ahead).plus(b + w, pending)
+        between.plus(-1, again).plus(1, early).plus(1, later)
+        yield "between", between, f * (m - 1) + (b + w) * (m - last)
+        last_b = self._sum(V=1, t=-1, r=-w).plus(-b, pending).plus(-1, later)
+        yield "last B's", last_b, f + b * last
+        every_b = self._sum(V=1, y=-1, q=w, r=-w).plus(f, ahead).plus(w, pending)
+        yield "all B's", every_b.plus(-1, again).plus(1, early), (f + b) * m + w * (m - last)
+        yield "last round trip", self._sum(V=1, t=-1), self._trip + b
+        yield "last W's", self._sum(e=1, V=-1, q=-w, r=w).plus(-w, pending), w * last
+        first = 0 if self._of.makespan else self._i
+        cost = _Sum(self._i, e=-1)
+        cost["C", 0], cost["S", first] = ONE, ONE
+        yield "cost", cost, ZERO
+
+    def _numbers(self) -> Iterator[_Named]:
+        m, last = self._m, self._last
+        yield "F's left", self._sum(z=1).plus(-1, self._ahead), 1 - m
+        yield "F's ahead", self._sum(z=-m).plus(1, self._ahead), ZERO
+        yield "B's left", self._sum(z=last - m).plus(1, self._pending), ZERO
+        yield "microbatches", self._sum(q=-1).plus(-1, self._pending), last - m
+        yield "W's", self._late(1), ONE - last
+
+    def _memory(self) -> Iterator[_Named]:
+        """Memory at the first B, at the last F and as the last B runs, in units of the limit, or of
+        twice what all hold if less."""
+        own, limit, last = self._own, self._limit, self._last
+        m_b, m_w = own.m_b / limit, own.m_w / limit
+        kept = {k: way.kept / limit for k, way in self._useful.items()}
+        full = {name: {name: m_b} | {f"{name}{k}": m_b for k in kept} for name in "na"}
+        least = {name: {f"{name}{k}": size for k, size in kept.items()} for name in "op"}
+        ahead = self._sum().plus(-1, full["n"]).plus(-1, least["o"])
+        yield "memory ahead", ahead, -ONE
+        pending = self._sum(q=-m_w).plus(-1, full["a"]).plus(-1, least["p"])
+        yield "memory", pending, m_b * last - 1
+        late = self._late(-1)
+        for variable in late:
+            late[variable] *= m_w
+        yield "memory at the last B", late, m_b + m_w * (last - 1) - 1
+
+    def _of_ways(self) -> Iterator[_Named]:
+        if not self._own.ways:
+            return
+        f, b, w = self._f, self._b, self._w
+        yield "first B's F", self._sum(n=1).plus(1, {f"n{k}": 1 for k in self._useful}), ONE
+        yield "last F's B", self._sum().plus(1, self._pending), ONE
+        chosen: _Terms = {f"c{k}": -1 for k in self._useful}
+        for name in "na":
+            yield f"{name} that stay", self._sum(**{name: -1}).plus(1, chosen), -self._m
+        for k, way in self._useful.items():
+            wire = way.wire / self._unit
+            yield f"of way {k} ahead", self._sum(**{f"c{k}": 1, f"n{k}": -1, f"o{k}": -1}), ZERO
+            yield f"of way {k} pending", self._sum(**{f"c{k}": 1, f"a{k}": -1, f"p{k}": -1}), ZERO
+            yield f"copies of way {k} ahead", self._sum(y=1, S=-1, **{f"o{k}": -wire}), f
+            yield f"copies of way {k}", self._sum(e=1, S=-1, **{f"c{k}": -wire}), f + b + w
+
+    def _room_over_time(self) -> Iterator[_Named]:
+        of, own, w = self._of, self._own, self._w
+        if not of.limit[self._i] or self._m * own.m_b <= self._limit:
+            return
+        for name, weigh in self._weights():
+            stays = weigh.m_b * (self._trip + self._b)
+            more = {f"c{k}": self._weighs(weigh, k) - stays for k in self._useful}
+            room, early = 1 - max(weigh.run), (weigh.m_w + weigh.run[0]) * w
+            lost = _lost(room, weigh.m_b, self._f, of.microbatches)
+            last_b = self._sum(V=1, S=-1).plus(-1, more)
+            for variable, factor in self._late(1).items():
+                last_b[variable] += early * factor
+            until_v = lost + _lost(room, weigh.m_b, self._b, of.microbatches)
+            yield name, last_b, self._m * (stays + early) - early * self._last + until_v
+            until_e = lost + _lost(room, weigh.m_b, self._b + w, of.microbatches)
+            last_w = self._sum(e=1, S=-1).plus(-1, more)
+            yield f"{name} to the end", last_w, self._m * (stays + early) + until_e
+
+    def _weighs(self, weigh: _Weights, k: int) -> Fraction:
+        """Weight times time of a microbatch in way k, its W left out."""
+        way = self._useful[k]
+        full = way.again / self._unit
+        if way.wire:
+            full = self._f + 2 * way.wire / self._unit
+        rest = weigh.kept[k] * max(ZERO, self._trip - full)
+        return weigh.m_b * (full + self._b) + rest + weigh.run[k] * self._f
+
+    def _weights(self) -> Iterator[tuple[str, _Weights]]:
+        own, limit, ways = self._own, self._limit, self._useful
+        nothing = [ZERO] * (1 + max(ways, default=0))
+        places = limit // own.m_b
+        if places:
+            run = list(nothing)
+            run[0] = 1 - (limit - own.m_w) // own.m_b / Fraction(places)
+            for k, way in ways.items():
+                if way.again:
+                    run[k] = 1 - (limit - way.kept) // own.m_b / Fraction(places)
+            yield "held in places", _Weights(1 / Fraction(places), ZERO, list(nothing), run)
+        for n in range(WEIGHTS + 1):
+            kept = list(nothing)
+            for k, way in ways.items():
+                kept[k] = _weight(way.kept / limit, n)
+            m_b, m_w = (_weight(size / limit, n) for size in (own.m_b, own.m_w))
+            if m_b:
+                yield f"held by {n}", _Weights(m_b, m_w, kept, nothing)
+
+    def _onwards(self) -> Iterator[_Named]:
+        of, i = self._of, self._i
+        if i + 1 == len(of.stages):
+            return
+        down, up = of.down[i] / self._unit, of.up[i] / self._unit
+        back = of.stages[i + 1].b / self._unit + up
+        for name, later, earlier, sign, time in (
+            ("first F on", "S", "S", 1, self._f + down),
+            ("last F on", "t", "t", 1, self._f + down),
+            ("first B back", "y", "y", -1, back),
+            ("last B back", "V", "V", -1, up + self._b),
+        ):
+            terms = self._sum(**{earlier: -sign})
+            terms[later, i + 1] = Fraction(sign)
+            yield name, terms, time
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """Weights of M_B, of M_W and by way of what is kept; ``run``: what a W (0) and the F of a way
+    weigh more while they run."""
+
+    m_b: Fraction
+    m_w: Fraction
+    kept: Sequence[Fraction]
+    run: Sequence[Fraction]
+
+
+def _weight(size: Fraction, n: int) -> Fraction:
+    parts = (n + 1) * size
+    return size if not n or parts.denominator == 1 else Fraction(floor(parts), n)
+
+
+def _lost(room: Fraction, size: Fraction, every: Fraction, most: int) -> Fraction:
+    """What is never filled of ``room``, as at most one ``size`` more is each time ``every``."""
+    steps = max(0, min(most, int(room / size)))
+    return every * (steps * room - size * steps * (steps + 1) / 2)

@@ -1,0 +1,92 @@
+"""Rows of inequalities, and the exact numbers that the arguments of certificates speak of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeAlias
+
+from ..schedule_facts import Facts, MicrobatchFacts
+
+MEMORY = Fraction(1, 10**9)  # relative: what a sum of memory may be above its limit, by rounding
+
+Variable: TypeAlias = tuple[str, int]
+Terms: TypeAlias = Mapping[Variable, Fraction]
+Row: TypeAlias = tuple[Terms, Fraction]
+Box: TypeAlias = dict[Variable, tuple[Fraction, Fraction]]
+
+
+class NotProvenError(ValueError):
+    """Why a certificate proves nothing, or not what is claimed."""
+
+
+@dataclass(frozen=True, slots=True)
+class WayFacts:
+    """A way of a microbatch between F and B other than to stay: time of its R, memory held in the
+    meantime, and time of its copy each way, 0 where there is none."""
+
+    again: Fraction
+    kept: Fraction
+    wire: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class LeastFacts:
+    """What every microbatch of a stage takes and holds at least, in exact numbers.
+
+    Where microbatches are unlike, each number is the least of theirs: with all ops shorter, and
+    sizes smaller, a schedule stays one. A BW that takes less than its B and W is a B of that time
+    at most with a W that takes the rest: the same, its gradient leaving earlier.
+    """
+
+    f: Fraction
+    b: Fraction
+    w: Fraction
+    m_b: Fraction
+    m_w: Fraction
+    activation_bytes: float
+    ways: tuple[WayFacts, ...]
+
+    @property
+    def kept(self) -> Fraction:
+        """The least that a microbatch holds from F to B, whatever becomes of it."""
+        return min([self.m_b, *(way.kept for way in self.ways)])
+
+
+def expect_alone(facts: Facts) -> None:
+    """Arguments speak of ops one at a time, and of one update an iteration."""
+    if facts.plan.updates == "microbatch":
+        raise NotProvenError("argument: knows no updates by microbatch")
+    for stage in facts.plan.profile.stages:
+        if getattr(stage, "t_fb", None) is not None:
+            raise NotProvenError("argument: knows no stages with t_fb")
+
+
+def least_of(facts: Facts, stage: int) -> LeastFacts:
+    """Raises NotProvenError where microbatches are unlike and may be recomputed or offloaded."""
+    every = [facts.at(stage, j) for j in range(facts.plan.microbatches)]
+    f, b, w = (min(times) for times in zip(*map(times_of, every), strict=True))
+    ways = _ways(facts, stage, every[0])
+    if ways and any(own != every[0] for own in every):
+        raise NotProvenError("argument: knows no unlike microbatches that are recomputed")
+    m_b, m_w = (min(Fraction(getattr(own, key)) for own in every) for key in ("m_b", "m_w"))
+    return LeastFacts(f, b, w, m_b, min(m_b, m_w), min(own.activation_bytes for own in every), ways)
+
+
+def times_of(own: MicrobatchFacts) -> tuple[Fraction, Fraction, Fraction]:
+    """The least times of F, B and W."""
+    f, b, w, fused = (Fraction(own.durations[kind]) for kind in ("F", "B", "W", "BW"))
+    if fused < b + w:
+        b, w = min(b, fused), max(Fraction(0), fused - b)
+    return f, b, w
+
+
+def _ways(facts: Facts, stage: int, own: MicrobatchFacts) -> tuple[WayFacts, ...]:
+    levels = [(level.t_r, level.m_r) for level in facts.stage(stage).levels or ()]
+    if own.t_r is not None and own.m_r is not None:
+        levels.append((own.t_r, own.m_r))
+    found = [WayFacts(Fraction(t), Fraction(m), Fraction(0)) for t, m in levels]
+    if "O" in own.durations and own.m_o is not None:
+        found.append(WayFacts(Fraction(0), Fraction(own.m_o), Fraction(own.durations["O"])))
+    return tuple(found)

@@ -1,0 +1,351 @@
+"""The list scheduler where stages, each on a rank of its own, may be recomputed.
+
+As :mod:`.list_scheduler_linear`; besides, an F that has no place for its M_B runs all the same, its
+microbatch to be recomputed. A free rank takes, in this order: a B whose input and activations are
+there, that of the microbatch that has waited longest; the R of one whose input is there, or comes
+within ``lead`` x T_R; an F, as above; a W. So a microbatch that stays overtakes those that wait to
+be recomputed, and gives up its place in memory as soon as can be.
+
+One place is left for what is recomputed, or no B of those could run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeloom.ir.kernels import kernel
+from pipeloom.ir.model.ops import (
+    LEVEL_SHIFT,
+    MICROBATCH_SHIFT,
+    STAGE_SHIFT,
+    FloatArray,
+    IntArray,
+    OpKind,
+)
+
+from ..core.kernel_rng import random
+from ..core.linear_instance import LinearInstance
+from .list_scheduler_linear import change_gaps, normal
+
+_F, _B, _W, _R = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.R))
+_I: TypeAlias = IntArray
+_F8: TypeAlias = FloatArray
+_STAYS, _GONE, _BACK = 0, 1, 2  # what became of a microbatch's activations
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RematListParameters:
+    """The heuristic parameters: by stage, but ``gap`` by microbatch.
+
+    ``keep``: how many microbatches may stay between F and B at once, ``again``: how many may wait
+    to be recomputed; ``lead``: how much before a B's input comes its R runs, in T_R's; the others
+    as in :class:`.list_scheduler_linear.LinearListParameters`.
+    """
+
+    keep: IntArray
+    again: IntArray
+    ahead: IntArray
+    defer: IntArray
+    fill: FloatArray
+    patience: FloatArray
+    lead: FloatArray
+    gap: FloatArray
+
+    @classmethod
+    def drawn(cls, linear: LinearInstance, rng: np.random.Generator) -> Self:
+        """Random ones, the same for all stages."""
+        every, m = np.ones(linear.stages), linear.microbatches
+        most = np.maximum(1, linear.capacity)
+        unit = float((linear.f + linear.b + linear.down + linear.up).max())
+        gap = np.full(m, float(rng.choice([0.0, 0.5, 1.0])) * unit)
+        period = int(rng.integers(1, 6))
+        gap[period - 1 :: period] += float(rng.choice([0.0, 0.5, 1.0])) * unit
+        shares = linear.round_trip / (linear.f + linear.b + linear.w)
+        again = int(rng.choice([m, max(1, m // 2), 2 * linear.stages]))
+        return cls(
+            most.copy(),
+            np.full(linear.stages, again),
+            np.rint(shares * rng.uniform(0.0, 2.0)).astype(np.int64),
+            np.full(linear.stages, int(rng.choice([0, 1, m]))),
+            float(rng.uniform(0.0, 1.2)) * every,
+            float(rng.uniform(0.0, 1.0)) * every,
+            float(rng.uniform(0.0, 1.5)) * every,
+            gap,
+        )
+
+    @property
+    def arrays(self) -> tuple[_I, _I, _I, _I, _F8, _F8, _F8, _F8]:
+        """The arrays that the kernels take."""
+        whole = self.keep, self.again, self.ahead, self.defer
+        return *whole, self.fill, self.patience, self.lead, self.gap
+
+    def copy(self) -> Self:
+        whole = self.keep.copy(), self.again.copy(), self.ahead.copy(), self.defer.copy()
+        real = self.fill.copy(), self.patience.copy(), self.lead.copy(), self.gap.copy()
+        return type(self)(*whole, *real)
+
+
+@kernel
+def remat_list_schedule(  # noqa: PLR0917
+    f: FloatArray,
+    b: FloatArray,
+    w: FloatArray,
+    m_b: FloatArray,
+    m_w: FloatArray,
+    limit: FloatArray,
+    down: FloatArray,
+    up: FloatArray,
+    t_r: FloatArray,  # (S,): infinite where a stage is not recomputed
+    kept: FloatArray,
+    level: IntArray,
+    keep: IntArray,
+    again: IntArray,
+    ahead: IntArray,
+    defer: IntArray,
+    fill: FloatArray,
+    patience: FloatArray,
+    lead: FloatArray,
+    gap: FloatArray,
+    makespan: bool,
+    order: IntArray,  # (S, 4M) out: packed ops
+    number: IntArray,  # (S,) out: how many of them
+    f_end: FloatArray,  # (S, M) scratch
+    comes: FloatArray,  # (S, M) scratch: when the input of B is there
+    fate: npt.NDArray[np.int8],  # (S, M) scratch
+) -> tuple[float, float]:
+    """Fills ``order``; returns its cost and the stages' mean span.
+
+    Infinite where no op can start any more.
+    """
+    stages, microbatches = f_end.shape
+    f_end[:] = np.inf
+    comes[:] = np.inf
+    number[:] = 0
+    clock, free, first = np.full(stages, np.inf), np.zeros(stages), np.zeros(stages)
+    clock[0] = 0.0
+    held = np.zeros(stages)
+    forwards, low = np.zeros(stages, dtype=np.int64), np.zeros(stages, dtype=np.int64)
+    backwards, weights = np.zeros(stages, dtype=np.int64), np.zeros(stages, dtype=np.int64)
+    staying, away = np.zeros(stages, dtype=np.int64), np.zeros(stages, dtype=np.int64)
+    behind = np.empty((stages, microbatches), dtype=np.int64)  # microbatches whose B has run
+    back = np.full(stages, -1, dtype=np.int64)  # the microbatch that was recomputed and waits
+    entered = -np.inf
+    left = 3 * stages * microbatches
+    while left > 0:
+        i = 0
+        for k in range(1, stages):
+            if clock[k] < clock[i]:
+                i = k
+        now = clock[i]
+        if now == np.inf:
+            return np.inf, np.inf
+        nf, nb, nw = forwards[i], backwards[i], weights[i]
+        rest = m_b[i] - kept[i]
+        # the B that could run first, and the first that would have to be recomputed
+        ready = gone = -1
+        ready_at = gone_at = np.inf
+        while low[i] < nf and fate[i, low[i]] == 3:
+            low[i] += 1
+        for j in range(low[i], nf):
+            if fate[i, j] == _GONE:
+                if comes[i, j] < gone_at:
+                    gone, gone_at = j, comes[i, j]
+            elif fate[i, j] != 3 and comes[i, j] < ready_at:
+                ready, ready_at = j, comes[i, j]
+        f_comes = np.inf
+        if nf < microbatches:
+            f_comes = entered + gap[nf] if i == 0 else f_end[i - 1, nf] + down[i - 1]
+        reserve = rest if t_r[i] < np.inf and back[i] < 0 else 0.0
+        stays = staying[i] < keep[i] and held[i] + m_b[i] + reserve <= limit[i]
+        goes = away[i] < again[i] and t_r[i] < np.inf and held[i] + kept[i] + reserve <= limit[i]
+        if t_r[i] == np.inf:
+            stays = held[i] + m_b[i] <= limit[i]
+        pending = nw < nb
+        early = gone >= 0 and back[i] < 0 and gone_at <= now + lead[i] * t_r[i]
+        fits = held[i] + rest <= limit[i]
+        b_comes = min(ready_at, max(now, gone_at) + t_r[i] if gone >= 0 else np.inf)
+        kind = -1
+        if f_comes <= now and (stays or goes) and nf - nb < ahead[i]:
+            kind = _F
+        elif ready >= 0 and ready_at <= now:
+            kind = _B
+        elif early and fits and ready_at >= now + patience[i] * t_r[i]:
+            kind = _R
+        elif pending and (
+            (early and not fits)
+            or (f_comes <= now and not stays and not goes)
+            or nb - nw > defer[i]
+        ):
+            kind = _W
+        elif f_comes <= now and (stays or goes) and b_comes >= now + patience[i] * f[i]:
+            kind = _F
+        elif pending and min(ready_at, gone_at, f_comes if stays or goes else np.inf) >= (
+            now + fill[i] * w[i]
+        ):
+            kind = _W
+        if kind < 0:
+            event = ready_at
+            if gone >= 0 and back[i] < 0:
+                event = min(event, max(gone_at - lead[i] * t_r[i], 0.0) if not early else np.inf)
+            if f_comes > now or b_comes < np.inf:
+                event = min(event, f_comes if f_comes > now else b_comes)
+            if event <= now:
+                event = min(
+                    ready_at if ready_at > now else np.inf, b_comes if b_comes > now else np.inf
+                )
+            clock[i] = event
+            continue
+        wakes = -1
+        arrival = 0.0
+        at = number[i]
+        if kind == _F:
+            order[i, at] = nf << MICROBATCH_SHIFT | i << STAGE_SHIFT | _F
+            if nf == 0:
+                first[i] = now
+            if i == 0:
+                entered = now
+            end = now + f[i]
+            f_end[i, nf] = end
+            forwards[i] += 1
+            fate[i, nf] = _STAYS if stays else _GONE
+            held[i] += m_b[i] if stays else kept[i]
+            if stays:
+                staying[i] += 1
+            else:
+                away[i] += 1
+            if i + 1 < stages:
+                wakes, arrival = i + 1, end + down[i]
+            else:
+                comes[i, nf] = end
+            left -= 1
+        elif kind == _R:
+            at_level = gone << MICROBATCH_SHIFT | level[i] << LEVEL_SHIFT
+            order[i, at] = at_level | i << STAGE_SHIFT | _R
+            end = now + t_r[i]
+            fate[i, gone] = _BACK
+            back[i] = gone
+            held[i] += rest
+        elif kind == _B:
+            order[i, at] = ready << MICROBATCH_SHIFT | i << STAGE_SHIFT | _B
+            end = now + b[i]
+            behind[i, nb] = ready
+            backwards[i] += 1
+            held[i] += m_w[i] - m_b[i]
+            if fate[i, ready] == _BACK:
+                back[i] = -1
+                away[i] -= 1
+            else:
+                staying[i] -= 1
+            fate[i, ready] = 3
+            if i > 0:
+                wakes, arrival = i - 1, end + up[i - 1]
+                comes[i - 1, ready] = arrival
+            left -= 1
+        else:
+            order[i, at] = behind[i, nw] << MICROBATCH_SHIFT | i << STAGE_SHIFT | _W
+            end = now + w[i]
+            weights[i] += 1
+            held[i] -= m_w[i]
+            left -= 1
+        number[i] += 1
+        free[i] = end
+        clock[i] = end
+        if wakes >= 0 and clock[wakes] > max(arrival, free[wakes]):
+            clock[wakes] = max(arrival, free[wakes])
+            if kind == _B and t_r[wakes] < np.inf:  # an R may run before
+                clock[wakes] = max(free[wakes], min(clock[wakes], now))
+    spans = free - first
+    return free.max() if makespan else spans.max(), spans.mean()
+
+
+@kernel
+def tune_remat_list(  # noqa: PLR0917
+    f: FloatArray,
+    b: FloatArray,
+    w: FloatArray,
+    m_b: FloatArray,
+    m_w: FloatArray,
+    limit: FloatArray,
+    down: FloatArray,
+    up: FloatArray,
+    t_r: FloatArray,
+    kept: FloatArray,
+    level: IntArray,
+    capacity: IntArray,
+    keep: IntArray,  # this and the next seven are changed
+    again: IntArray,
+    ahead: IntArray,
+    defer: IntArray,
+    fill: FloatArray,
+    patience: FloatArray,
+    lead: FloatArray,
+    gap: FloatArray,
+    makespan: bool,
+    best: IntArray,  # (S, 4M) out: the best order met, where it beats best_cost
+    best_number: IntArray,  # (S,) out
+    best_cost: float,
+    unit: float,  # gaps move by about as much, or by shares of it
+    hot: float,  # temperature of the first and of the last move, in units of cost
+    cold: float,
+    moves: int,
+    state: npt.NDArray[np.uint64],  # (1,) of the random numbers; changed
+    stopped: npt.NDArray[np.bool_],  # (1,) ends the search once it is set
+) -> tuple[float, float]:
+    """Tries ``moves`` moves; returns the cost of ``best``, and that of the parameters left."""
+    stages, microbatches = len(f), len(gap)
+    order, number = np.empty_like(best), np.empty_like(best_number)
+    f_end, comes = np.empty((stages, microbatches)), np.empty((stages, microbatches))
+    fate = np.empty((stages, microbatches), dtype=np.int8)
+    old_whole = np.empty((4, stages), dtype=np.int64)
+    old_real, old_gap = np.empty((3, stages)), gap.copy()
+    cooling = (cold / hot) ** (1.0 / max(moves, 1))
+    temperature, current, reached = hot, np.inf, np.inf
+    for move in range(-1, moves):
+        if stopped[0]:
+            break
+        temperature *= cooling
+        old_whole[0], old_whole[1], old_whole[2], old_whole[3] = keep, again, ahead, defer
+        old_real[0], old_real[1], old_real[2], old_gap[:] = fill, patience, lead, gap
+        if move >= 0:
+            for _ in range(1 + int(2 * random(state))):
+                kind, i = random(state), int(random(state) * stages)
+                if kind < 0.35:
+                    change_gaps(gap, capacity[0], unit, state)
+                    continue
+                reach = random(state)  # one stage, it and all later ones, or all
+                last = i + 1 if reach < 0.6 else stages
+                more = 1 if random(state) < 0.5 else -1
+                by = 0.3 * normal(state)
+                for k in range(0 if reach > 0.8 else i, last):
+                    if kind < 0.5:
+                        keep[k] = min(max(0, keep[k] + more), capacity[k])
+                    elif kind < 0.57:
+                        again[k] = min(max(0, again[k] + more), microbatches)
+                    elif kind < 0.67:
+                        ahead[k] = min(max(0, ahead[k] + more), microbatches)
+                    elif kind < 0.72:
+                        defer[k] = max(0, min(defer[k], microbatches) + more)
+                    elif kind < 0.8:
+                        fill[k] = max(0.0, fill[k] + by)
+                    elif kind < 0.9:
+                        patience[k] = max(0.0, patience[k] + by)
+                    else:
+                        lead[k] = max(0.0, lead[k] + by)
+        cost, mean = remat_list_schedule(
+            f, b, w, m_b, m_w, limit, down, up, t_r, kept, level, keep, again, ahead, defer,
+            fill, patience, lead, gap, makespan, order, number, f_end, comes, fate,
+        )  # fmt: skip
+        value = cost + 0.05 * mean
+        if move < 0 or value <= current - temperature * np.log(1.0 - random(state)):
+            current, reached = value, cost
+            if cost < best_cost:
+                best_cost = cost
+                best[:], best_number[:] = order, number
+        else:
+            keep[:], again[:], ahead[:], defer[:] = old_whole
+            fill[:], patience[:], lead[:], gap[:] = old_real[0], old_real[1], old_real[2], old_gap
+    return best_cost, reached

@@ -1,0 +1,108 @@
+"""Schedules of the list scheduler with recomputation, whose parameters are annealed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import numpy as np
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.model.ops import FloatArray, IntArray
+from pipeloom.ir.model.problem import Objective, Problem
+
+from ..construct.list_scheduler_remat import (
+    RematListParameters,
+    remat_list_schedule,
+    tune_remat_list,
+)
+from ..core.incumbent import Incumbent
+from ..core.kernel_rng import seeded
+from ..core.linear_instance import LinearInstance
+from ..core.options import Order
+from ..core.relaxations import plain, recomputable
+from ..search.local_search import COLD, SLICE
+from .whole_stages import levels_of_stages
+
+_F: TypeAlias = FloatArray
+_Tables: TypeAlias = tuple[_F, _F, _F, _F, _F, _F, _F, _F, _F, _F, IntArray]
+
+LIST_OP = 5  # simulated ops that an op of an order takes as long as
+DRAWN, POOL = 30, 6  # random parameters of which the best are annealed; those kept, at each level
+
+
+class RematListTuner:
+    """Anneals the parameters, from the best of some random ones or from one of the best so far;
+    each round at one of the levels that stages may be recomputed at."""
+
+    def __init__(self, problem: Problem, linear: LinearInstance, rng: np.random.Generator) -> None:
+        self._problem, self._linear, self._rng = problem, linear, rng
+        costs, stages = Costs.of(problem), np.arange(linear.stages)
+        self._tables = [
+            (costs.again[choice, stages], costs.kept[choice, stages], np.maximum(choice - 1, 0))
+            for choice in levels_of_stages(problem)
+        ]
+        for again, _, _ in self._tables:
+            again[~recomputable(problem)] = np.inf
+        self._pools: list[list[tuple[float, RematListParameters]]] = [[] for _ in self._tables]
+        size = linear.stages, 4 * linear.microbatches
+        self._order, self._number = (
+            np.empty(size, dtype=np.int64),
+            np.empty(size[0], dtype=np.int64),
+        )
+        self._unit = float((linear.f + linear.b + linear.down + linear.up).mean())
+        self._makespan = problem.objective is Objective.MAKESPAN
+        self._state, self._turn = seeded(rng), 0
+        self._build = LIST_OP * self._order.size
+
+    @classmethod
+    def of(cls, problem: Problem, rng: np.random.Generator) -> RematListTuner | None:
+        """None where a rank has several stages, or nothing can, or need, be recomputed."""
+        linear = LinearInstance.of(plain(problem))
+        able = linear is not None and problem.limited and bool(recomputable(problem).any())
+        return cls(problem, linear, rng) if able and linear is not None else None
+
+    def round(self, best: Incumbent) -> Iterator[Order]:
+        """The best order of a round, if any was found."""
+        at = self._turn % len(self._tables)
+        self._turn += 1
+        pool = self._pools[at]
+        tables: _Tables = (*self._linear.arrays, *self._tables[at])
+        new = len(pool) < POOL // 2 or self._rng.random() < 0.3
+        parameters = self._drawn(tables) if new else pool[self._rng.integers(len(pool))][1].copy()
+        best.work.spend(self._build * DRAWN * new)
+        hot = self._unit * 10 ** self._rng.uniform(-1.5, 0.0)
+        moves = max(10, 4 * SLICE // self._build)
+        cost, reached = tune_remat_list(
+            *tables, self._linear.capacity, *parameters.arrays, self._makespan, self._order,
+            self._number, np.inf, self._unit, hot, hot * COLD, moves, self._state,
+            best.interrupt.flag,
+        )  # fmt: skip
+        best.work.spend(self._build * moves)
+        if np.isfinite(reached):
+            pool.append((reached, parameters))
+            pool.sort(key=lambda known: known[0])
+            del pool[POOL:]
+        if np.isfinite(cost):
+            yield tuple(self._rows())
+
+    def _drawn(self, tables: _Tables) -> RematListParameters:
+        """The best of some random ones."""
+        shape = self._linear.stages, self._linear.microbatches
+        scratch = np.empty(shape), np.empty(shape), np.empty(shape, dtype=np.int8)
+
+        def cost(of: RematListParameters) -> float:
+            found, _ = remat_list_schedule(
+                *tables, *of.arrays, self._makespan, self._order, self._number, *scratch
+            )  # fmt: skip
+            return float(found)
+
+        drawn = [RematListParameters.drawn(self._linear, self._rng) for _ in range(DRAWN)]
+        return min(drawn, key=cost)
+
+    def _rows(self) -> Iterator[IntArray]:
+        stages = {rank: i for i, rank in enumerate(self._linear.ranks.tolist())}
+        for rank in range(self._problem.ranks):
+            i = stages.get(rank)
+            empty = np.empty(0, dtype=np.int64)
+            yield empty if i is None else self._order[i, : self._number[i]].copy()
