@@ -60,7 +60,7 @@ def _products(
 
 
 def _part(piece: Piece, ends: Sequence[fx.Node]) -> Piece:
-    """What the piece computes of these."""
+    """The part of a piece that ends in these."""
     calls = needed(ends, piece.inputs)
     used = {source for call in calls for source in call.all_input_nodes} | {*ends}
     return Piece(

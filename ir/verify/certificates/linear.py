@@ -104,7 +104,7 @@ class LinearFacts:
     def rows(self, unit: Fraction) -> Iterator[tuple[str, int, Row]]:
         """Each inequality with its name and stage; times in ``unit``."""
         for i in range(len(self.stages)):
-            for name, terms, least in _Stage(self, i, unit).rows():
+            for name, terms, least in _StageRows(self, i, unit).rows():
                 yield name, i, (terms, least)
 
     def round_trip(self, stage: int) -> Fraction:
@@ -157,7 +157,7 @@ class _Sum(defaultdict[Variable, Fraction]):
 _Named: TypeAlias = tuple[str, _Sum, Fraction]
 
 
-class _Stage:
+class _StageRows:
     """The inequalities of a stage: ``terms >= number``."""
 
     def __init__(self, of: LinearFacts, i: int, unit: Fraction) -> None:
@@ -346,6 +346,6 @@ def _weight(size: Fraction, n: int) -> Fraction:
 
 
 def _lost(room: Fraction, size: Fraction, every: Fraction, most: int) -> Fraction:
-    """What is never filled of ``room``, as at most one ``size`` more is each time ``every``."""
+    """The area of ``room`` that stays empty, as it is filled by ``size``, each ``every``."""
     steps = max(0, min(most, int(room / size)))
     return every * (steps * room - size * steps * (steps + 1) / 2)

@@ -33,7 +33,7 @@ class WayFacts:
 
 @dataclass(frozen=True, slots=True)
 class LeastFacts:
-    """What every microbatch of a stage takes and holds at least, in exact numbers.
+    """The least that any microbatch of a stage takes and holds, in exact numbers.
 
     Where microbatches are unlike, each number is the least of theirs: with all ops shorter, and
     sizes smaller, a schedule stays one. A BW that takes less than its B and W is a B of that time
