@@ -93,7 +93,7 @@ def test_any_placement_is_searched(
     assert violations(schedule) == []
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(problem=problems(3, 4), seed=st.integers(0, 1000))
 def test_a_seed_gives_the_same_schedule_again(problem: Problem, seed: int) -> None:
     once, again = (stopped_after(400, problem, seed) for _ in range(2))

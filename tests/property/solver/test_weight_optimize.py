@@ -68,7 +68,7 @@ def test_no_published_schedule_is_better(posed: Problem, family: str) -> None:
     assert found.cost(problem.objective) <= published.cost(problem.objective) * (1 + 1e-9)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(problems(), st.integers(0, 2**31))
 def test_any_problem_is_solved(problem: Problem, seed: int) -> None:
     schedule = optimize(problem, work_limit=0.5, seed=seed)
