@@ -424,6 +424,7 @@ def test_what_is_evaluated_is_no_training_data(tmp_path: Path) -> None:
         ("seq", "expected seq=..., micro_batch=..., .*, got 'seq'$"),
         ("seq=many", "seq: expected a number, got 'many'$"),
         ("seq=1", "seq: expected at least 2, got 1$"),
+        ("seq=4,seq=8", "=..., each once, got 'seq=8'$"),
         ("seq=25", "seq: expected at most 24, the model's max_position_embeddings, got 25$"),
         ("micro_batch=0", "micro_batch: expected at least 1, got 0$"),
         ("lr=0", "lr: expected more than 0, got 0.0$"),
