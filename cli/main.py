@@ -52,8 +52,15 @@ LEFT = ("solve_", "rank ")
 this. One that computes in C++ while Python ends would abort the process."""
 
 
+class Answered(SystemExit):
+    """The end of ``--help`` and ``--version``; any other SystemExit is a model's, say."""
+
+
 class Parser(argparse.ArgumentParser):
     """Wrong usage is an InputError: one readable line, like every other wrong input."""
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        raise Answered(status)
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (see {self.prog} --help)")
@@ -71,16 +78,20 @@ class Parser(argparse.ArgumentParser):
                 (file or sys.stderr).write(message)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit code and lets nothing escape as a traceback."""
+def main(
+    argv: Sequence[str] | None = None,
+    told: tuple[type[BaseException], ...] = (Exception, KeyboardInterrupt, SystemExit),
+) -> int:
+    """Runs one command; returns its exit code and lets nothing of the kinds ``told`` escape as a
+    traceback."""
     words = list(sys.argv[1:] if argv is None else argv)
     if closed_streams():
         return FAILED
     try:
         code = _run(words)
-    except SystemExit as stop:  # --help and --version
-        code = int(stop.code or 0)
-    except (Exception, KeyboardInterrupt) as error:
+    except Answered:
+        code = 0
+    except told as error:
         if os.environ.get(TRACEBACK) and not isinstance(error, PipeloomError | KeyboardInterrupt):
             raise
         code = tell(error, as_json="--json" in words)
@@ -89,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def command() -> NoReturn:
     """The process's end: :func:`main`, and no waiting for the threads that a command has left."""
-    code = main()
+    code = main(told=(BaseException,))  # a panic of Rust's, too
     if any(thread.name.startswith(LEFT) for thread in threading.enumerate()):
         if (cbc := sys.modules.get(CBC)) is not None:
             cbc.end_all()

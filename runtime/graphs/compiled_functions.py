@@ -37,9 +37,8 @@ def compiled_function(
         factors = [arguments[i] for i in of_products]
         given = [arguments[i] for i in of_others]
         arguments.clear()
-        found = run(given)
-        multiply(factors)
-        return found
+        multiply(factors)  # first: what nothing else needs is let go of
+        return run(given)
 
     return call
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.litter import own, remove_litter
 
-_SOCKET, _NAME = 107, 39
+_SOCKET, _NAME = 107, 44
 """Bytes of a Unix socket's path at most, and those that its folder's name and its own add to
 TMPDIR."""
 FOLDER = "plm-"  # short, as sockets' paths are to be

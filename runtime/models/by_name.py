@@ -60,9 +60,10 @@ def hugging_face(name: str) -> HuggingFace:
     chosen: dict[str, Any] = {}
     for text in settings:
         key, _, value = text.partition("=")
-        if key not in SETTINGS or not value:
+        if key not in SETTINGS or key in chosen or not value:
             raise InputError(
-                f"{name}: expected {', '.join(f'{key}=...' for key in SETTINGS)}, got {text!r}"
+                f"{name}: expected {', '.join(f'{key}=...' for key in SETTINGS)}, each once, got "
+                f"{text!r}"
             )
         try:
             chosen[key] = SETTINGS[key](value)
@@ -85,7 +86,7 @@ def _module(name: str, module_name: str) -> ModuleType:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise InputError(f"{name}: {error} (looked in {here} and the Python path)") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"{name}: importing {module_name} failed: {in_brief(error)}") from error
 
 
@@ -102,7 +103,7 @@ def _attribute(module: ModuleType, name: str, path: str) -> Any:
 def _made_by(make: Callable[[], Any], name: str) -> ModelSource:
     try:
         value = make()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(
             f"{name}: calling it without arguments failed: {in_brief(error)}"
         ) from error

@@ -115,7 +115,7 @@ class StepAgreement:
         which they tell each other.
 
         Raises InputError, alike on all, where ``ask`` does on one, or ranks or replicas differ in
-        update or, without programs of the step's own, in microbatches.
+        update or, unless some have a program of the step's own, in microbatches.
         """
         told = self._tells or not self._begun
         if not (told or words):
@@ -134,11 +134,11 @@ class StepAgreement:
 
     def _compare(self, rows: Sequence[StepRequest]) -> None:
         counts, updates = [row.microbatches for row in rows], [row.updates for row in rows]
-        plain, total = not any(row.given for row in rows), sum(counts)
-        usual = plain and all(updates)
+        usual = all(updates) and not any(row.given for row in rows)
+        total = sum(counts)
         found, size = self._replicas.sums([usual, all(updates), total, total * total])
         self._tells = self._tells or found[0] < size
-        if plain:
+        if all(row.place == 0 for row in rows):
             unlike = self._counts and found[3] * size != found[2] * found[2]
             _check("microbatches: expected one number", counts, f"{counts[0]} here", unlike)
         yes = int(found[1])

@@ -615,9 +615,12 @@ class Pipeline:
             return StepRequest(update, False, self._counted(microbatches, made), 0)
         if not isinstance(program, Program):
             raise InputError(f"program: expected a Program, got {type(program).__name__}")
+        count = program.schedule.problem.microbatches
+        if microbatches not in (None, count):
+            raise InputError(f"microbatches: expected {count}, as program= has, got {microbatches}")
         known = [self] if self._given is None else [self, self._given]
         place = next((i for i, each in enumerate(known) if each.program is program), None)
-        return StepRequest(update, True, program.schedule.problem.microbatches, place)
+        return StepRequest(update, True, count, place)
 
     def _by(self, program: Program) -> Pipeline:
         """The pipeline of a step's own program, in place of the last such one's; all ranks call

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -37,7 +37,8 @@ class Fault:
     text: str
     replica: int | None = None  # where it is another's
     guess: bool = False  # it may have come of another rank's, which said nothing
-    absent: Sequence[int] = ()  # those that did not come where all were to, one of which it is of
+    absent: Sequence[int] = field(default=(), compare=False)
+    """Those that did not come where all were to, one of which it is of; as told, a list."""
 
     @classmethod
     def of(cls, rank: int, error: Exception) -> Fault:

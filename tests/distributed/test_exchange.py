@@ -48,6 +48,8 @@ def test_wrong_numbers_are_refused_on_all_ranks() -> None:
     found = launch_local(refused, 2, (programs,), timeout=60)
     assert found[0] == found[1]
     assert found[0] == [
+        f"microbatches: expected one number on all ranks, got [{COUNTS[0]}, 2]",
+        f"rank 0: microbatches: expected {COUNTS[0]}, as program= has, got 2",
         "microbatches: expected one number on all ranks, got [2, 4]",
         "rank 0: microbatches: expected a number of at least 1, got 0",
         "rank 0: microbatches: expected a number of at least 1, got True",

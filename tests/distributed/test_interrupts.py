@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -35,14 +36,20 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     return made
 
 
+@pytest.fixture
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder to be made for temporary files, of so short a name that sockets have room there."""
+    return tmp_path_factory.getbasetemp() / uuid4().hex[:8]
+
+
 # how many processes it has started when it is told to end: the fork server, then the ranks
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("processes", [2, 3, 4, 5])
 def test_a_run_that_is_told_to_end_while_it_starts(
-    programs: dict[int, Path], tmp_path: Path, processes: int, number: signal.Signals
+    programs: dict[int, Path], own: Path, processes: int, number: signal.Signals
 ) -> None:
-    run = Started(["run", programs[4], *MODEL, "--steps", 100_000], tmp_path / "own")
+    run = Started(["run", programs[4], *MODEL, "--steps", 100_000], own)
     run.until(lambda found: len(found) >= processes)
     code, line, left = run.ended(number)
     assert (code, left) == (130, [])
@@ -52,10 +59,10 @@ def test_a_run_that_is_told_to_end_while_it_starts(
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.02, 0.5, 1.0, 1.5, 2.0, 3.0])
 def test_a_run_that_is_told_to_end_before_it_listens_leaves_nothing(
-    programs: dict[int, Path], tmp_path: Path, seconds: float
+    programs: dict[int, Path], own: Path, seconds: float
 ) -> None:
     """While Python starts and imports, SIGTERM ends it as it does any process, by -15."""
-    run = Started(["run", programs[4], *MODEL, "--steps", 100_000], tmp_path / "own")
+    run = Started(["run", programs[4], *MODEL, "--steps", 100_000], own)
     time.sleep(seconds)
     code, line, left = run.ended(signal.SIGTERM)
     assert left == []
@@ -65,12 +72,12 @@ def test_a_run_that_is_told_to_end_before_it_listens_leaves_nothing(
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [6])
 def test_thread_ranks_never_abort_on_an_interrupt(
-    programs: dict[int, Path], tmp_path: Path, times: int
+    programs: dict[int, Path], tmp_path: Path, own: Path, times: int
 ) -> None:
     words = ["run", programs[4], *MODEL, "--local", "--steps", 100_000, "--every", 1]
     for number in range(times):
         saved = tmp_path / f"saved{number}"
-        run = Started([*words, "--save", saved], tmp_path / f"own{number}")
+        run = Started([*words, "--save", saved], own.with_name(f"{own.name}{number}"))
         run.until(lambda _, first=saved / "step-000001": first.exists())  # type: ignore[misc]
         time.sleep(random.uniform(0.0, 0.5))
         code, line, left = run.ended(signal.SIGINT)
@@ -84,14 +91,14 @@ def ended(runs: Sequence[Started]) -> list[tuple[int, str, list[str]]]:
 
 @pytest.mark.slow
 def test_processes_with_programs_of_different_sizes_end_in_a_line_each(
-    programs: dict[int, Path], tmp_path: Path
+    programs: dict[int, Path], own: Path
 ) -> None:
     """One of them ended with C++'s ``terminate called without an active exception``, -6."""
     torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     runs = [
         Started(
             ["run", programs[count], *MODEL, "--timeout", 60],
-            tmp_path / str(rank),
+            own.with_name(f"{own.name}{rank}"),
             **torchrun,
             RANK=str(rank),
             LOCAL_RANK=str(rank),
@@ -106,13 +113,13 @@ def test_processes_with_programs_of_different_sizes_end_in_a_line_each(
 
 @pytest.mark.slow
 def test_a_rank_beyond_the_world_is_told_so_and_missed_by_the_others(
-    programs: dict[int, Path], tmp_path: Path
+    programs: dict[int, Path], own: Path
 ) -> None:
     torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     runs = [
         Started(
             ["run", programs[4], *MODEL, "--timeout", 3],
-            tmp_path / str(rank),
+            own.with_name(f"{own.name}{rank}"),
             **torchrun,
             RANK=str(rank),
             LOCAL_RANK="0",
@@ -131,9 +138,9 @@ def free_port() -> str:
 
 
 @pytest.mark.slow
-def test_too_few_open_files_are_one_line(programs: dict[int, Path], tmp_path: Path) -> None:
+def test_too_few_open_files_are_one_line(programs: dict[int, Path], own: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    run = Started(["run", programs[4], *MODEL], tmp_path / "own")
+    run = Started(["run", programs[4], *MODEL], own)
     resource.prlimit(run.process.pid, resource.RLIMIT_NOFILE, (60, before[1]))
     line = "ulimit -n: expected at least 64 open files for 2 ranks, got 60"
     assert run.ended() == (2, f"pipeloom: {programs[4]}: {line}", [])

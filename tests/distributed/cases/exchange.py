@@ -91,11 +91,14 @@ def refused(programs: Mapping[int, Program]) -> list[str]:
 
     pipeline = Pipeline.from_source(first, source, programs=of_family)
     wrong: list[Any] = [2 + 2 * pipeline.rank, 0, True, 3, 5, 2]
+    asked: list[dict[str, Any]] = [{"microbatches": count} for count in wrong]
+    asked.insert(0, {"microbatches": 2, "program": first})
+    asked.insert(0, {"microbatches": 2} if pipeline.rank else {"program": first})
     told = []
-    for count in wrong:
+    for given in asked:
         inputs, targets = source.batch(0, 2)
         try:
-            pipeline.step(inputs, target=targets, microbatches=count)
+            pipeline.step(inputs, target=targets, **given)
         except InputError as error:
             told.append(str(error))
     pipeline.close()

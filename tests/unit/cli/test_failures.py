@@ -6,12 +6,14 @@ import io
 import json
 import subprocess
 import sys
+from asyncio import CancelledError
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeloom.cli.failures import MOST_CHARACTERS
+from pipeloom.cli.main import command
 from tests.support.command_line import ENVIRONMENT, Command, profile_document
 
 
@@ -157,6 +159,29 @@ def test_what_ends_a_test_that_takes_too_long_ends_it(
     monkeypatch.setattr("pipeloom.planner.verify.verify", lambda *_, **__: pytest.fail("too long"))
     with pytest.raises(pytest.fail.Exception, match="too long"):
         pipeloom("verify", schedule)
+
+
+@pytest.mark.parametrize(
+    "raised", [SystemExit("no data here"), SystemExit(0), CancelledError("by the scheduler")]
+)
+def test_what_ends_a_process_is_a_line(
+    schedule: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    raised: BaseException,
+) -> None:
+    """What a model's code, Rust's or a future's raises is no Exception."""
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise raised
+
+    monkeypatch.setattr("pipeloom.planner.verify.verify", fails)
+    monkeypatch.setattr("sys.argv", ["pipeloom", "verify", str(schedule)])
+    with pytest.raises(SystemExit) as ended:
+        command()
+    assert ended.value.code == 70
+    words = f"internal error: {type(raised).__name__}: {raised} "
+    assert capfdbinary.readouterr().err.decode().startswith(f"pipeloom: {words}")
 
 
 IMPORTING = """

@@ -51,9 +51,9 @@ def test_a_wrong_variable_is_named(
 
 def test_a_folder_too_long_for_sockets_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/tmp/" + "x" * 90)
-    with pytest.raises(InputError, match="TMPDIR: expected a path of at most 68 bytes"):
+    with pytest.raises(InputError, match="TMPDIR: expected a path of at most 63 bytes"):
         check_sockets()
-    monkeypatch.setattr(tempfile, "tempdir", "/tmp/" + "x" * 63)
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp/" + "x" * 58)
     check_sockets()
 
 

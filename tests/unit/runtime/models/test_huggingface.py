@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from pipeloom import HuggingFace
 from pipeloom.cli.main import main
 from pipeloom.ir.errors import InputError
+from pipeloom.runtime.models import parts
 from pipeloom.runtime.models.by_name import load_source
 from pipeloom.runtime.models.layer_calls import LayerCalls, StandIns, capture
 from pipeloom.runtime.models.skeleton import windowed_product
@@ -424,6 +425,7 @@ def test_what_is_evaluated_is_no_training_data(tmp_path: Path) -> None:
         ("seq", "expected seq=..., micro_batch=..., .*, got 'seq'$"),
         ("seq=many", "seq: expected a number, got 'many'$"),
         ("seq=1", "seq: expected at least 2, got 1$"),
+        ("seq=4,seq=8", "=..., each once, got 'seq=8'$"),
         ("seq=25", "seq: expected at most 24, the model's max_position_embeddings, got 25$"),
         ("micro_batch=0", "micro_batch: expected at least 1, got 0$"),
         ("lr=0", "lr: expected more than 0, got 0.0$"),
@@ -468,3 +470,14 @@ def test_stages_are_graphs(kind: str, tmp_path: Path) -> None:
     graph = run(stage, tokens, stages_as="aten", split=True)
     assert graph.refusal is None
     assert same(graph, run(stage, tokens, split=False)) == []
+
+
+def test_a_layer_that_is_computed_again_on_a_thread_rank_is_a_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it draws random numbers is asked of the generator, not of the trace."""
+    monkeypatch.setattr(parts, "here", object)
+    source = HuggingFace(saved(tmp_path, "llama"), seq=LENGTH, recompute="full")
+    stage = LayeredSource(source, (("embedding", *source.skeleton.blocks[:1]),)).stages(1)[0]
+    tokens = torch.arange(LENGTH).view(1, LENGTH) % VOCABULARY
+    assert run(made(stage, 0), tokens, stages_as="aten", split=True).refusal is None

@@ -27,6 +27,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     name = f"models_{tmp_path.name}".replace("-", "_")
     (tmp_path / f"{name}.py").write_text(text)
     (tmp_path / f"broken_{name}.py").write_text("raise RuntimeError('no data here')\n")
+    (tmp_path / f"script_{name}.py").write_text("import sys\nsys.exit(0)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     return name
 
@@ -59,6 +60,7 @@ def test_names_and_modules_that_cannot_be_loaded(module: str) -> None:
         f"{module}.py:x": f"expected the module, {module}, not its file",
         "./some/where.py:x": r"expected the module, some\.where, not its file",
         f"broken_{module}:x": "RuntimeError: no data here",
+        f"script_{module}:x": "SystemExit: 0",
     }.items():
         with pytest.raises(InputError, match=expected):
             load_source(name)

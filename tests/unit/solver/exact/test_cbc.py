@@ -127,7 +127,9 @@ def test_a_killed_solve_leaves_no_process_and_its_folder_to_the_next_start(
         assert job.stdout is not None
         number, folder = job.stdout.readline().split()
         kept = tmp_path / f"{own(PREFIX)}of-a-solve-that-runs"
-        kept.mkdir()
+        others = tmp_path / f"{PREFIX}{number}-of-another-machine"
+        for each in (kept, others):
+            each.mkdir()
         job.kill()
     end = time.monotonic() + 10.0
     while Path("/proc", number).exists() and time.monotonic() < end:
@@ -135,4 +137,4 @@ def test_a_killed_solve_leaves_no_process_and_its_folder_to_the_next_start(
     assert not Path("/proc", number).exists()
     assert Path(folder).is_dir()
     remove_litter(PREFIX, tmp_path)
-    assert list(tmp_path.iterdir()) == [kept]
+    assert {*tmp_path.iterdir()} == {kept, others}
