@@ -46,7 +46,7 @@ def plan_unlike(best: Incumbent, seed: int, solver: str) -> Pieces:
     closed_form_bounds(best)
     build_families(best)
     if best.order is not None:
-        offer_filled(best, best.order, "search")
+        offer_filled(best, best.order, "search" if best.built else FALLBACK)
     _list_tuner(best.problem, np.random.default_rng(seed)).first(best)
     search = _search(best, seed, pattern=True)
     if solver == "auto":

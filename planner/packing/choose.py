@@ -114,8 +114,7 @@ def _again(
     """The packing, or a better one found from these schedules, with schedules found from them."""
     orders = [schedule.order for schedule in schedules]
     known = cost_of(costs, packed, orders)
-    budget, seed = search.options.budget, search.options.seed
-    better = improved(costs, packed, orders, most, seed=seed, budget=budget)
+    better = _improved(costs, packed, orders, most, search)
     if not cost_of(costs, better, orders) < known:
         better = packed
         if all(s.report is not None and s.report.status is Status.OPTIMAL for s in schedules):
@@ -136,9 +135,22 @@ def _track(
 ) -> tuple[float, Microbatches, Sequence[Order]]:
     """The local search by one pattern from the best of ``starts``: cost, packing, the pattern."""
     _, packed = min((_placed(costs, each, orders, start) for each in starts), key=lambda p: p[0])
-    budget, seed = search.options.budget, search.options.seed
-    packed = improved(costs, packed, orders, most, seed=seed, budget=budget)
+    packed = _improved(costs, packed, orders, most, search)
     return cost_of(costs, packed, orders), packed, orders
+
+
+def _improved(
+    costs: SequenceCosts,
+    packed: Microbatches,
+    orders: Sequence[Order],
+    most: float,
+    search: CachedSearch,
+) -> Microbatches:
+    options = search.options
+    return improved(
+        costs, packed, orders, most,
+        seed=options.seed, budget=options.budget, should_stop=options.should_stop,
+    )  # fmt: skip
 
 
 def scheduled(

@@ -20,7 +20,7 @@ from pipeloom.ir.model.ops import FloatArray, offsets_of
 from pipeloom.ir.model.problem import Objective
 from pipeloom.solver.core.kernel_rng import seeded
 from pipeloom.solver.core.options import Order
-from pipeloom.solver.core.stopping import Budget
+from pipeloom.solver.core.stopping import NEVER, Budget, StoppingCriterion
 from pipeloom.solver.core.tolerances import ROUNDING
 
 from .balance import Microbatches
@@ -39,6 +39,7 @@ def improved(
     *,
     seed: int,
     budget: Budget,
+    should_stop: StoppingCriterion = NEVER,
 ) -> Microbatches:
     """The best packing found within ``budget`` from one of ``microbatches``, all replicas' one
     after the other, of at most ``most`` tokens each; ``orders``: one a replica."""
@@ -48,7 +49,7 @@ def improved(
     bins, worth = packed.bins, np.full(2, worth_of(packed.spans()))
     best: Bins = tuple(map(np.copy, bins))  # type: ignore[assignment]
     left = _left(budget)
-    while not budget():
+    while not budget() and not should_stop():
         ops = min(PIECE, budget.work.left)
         budget.work.spend(ops)
         hot, left = left, _left(budget)

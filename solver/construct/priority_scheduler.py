@@ -57,8 +57,8 @@ class Priorities(NamedTuple):
 
 class Scratch(NamedTuple):
     """``waiting``, ``facts``, ``counts``: of each rank the ops whose input is there or on its way,
-    (P, 3 S M), packed; when it comes, the op's key, how long it takes and the memory that it needs,
-    (P, 3 S M, 4); how many. ``soon``: (2, 3 S M), times and keys of those on their way to one rank.
+    (P, 3 M), packed; when it comes, the op's key, how long it takes and the memory that it needs,
+    (P, 3 M, 4); how many. ``soon``: (2, 3 M), times and keys of those on their way to one rank.
     ``spans``: (P,), out."""
 
     waiting: IntArray
@@ -68,8 +68,8 @@ class Scratch(NamedTuple):
     spans: FloatArray
 
     @classmethod
-    def of(cls, ranks: int, stages: int, microbatches: int) -> Scratch:
-        ops = 3 * stages * microbatches
+    def of(cls, ranks: int, microbatches: int) -> Scratch:
+        ops = 3 * microbatches
         waiting, counts = np.empty((ranks, ops), np.int64), np.empty(ranks, np.int64)
         return cls(waiting, np.empty((ranks, ops, 4)), counts, np.empty((2, ops)), np.empty(ranks))
 

@@ -45,7 +45,7 @@ class PriorityTuner:
         self._unit: float = float(self._stages.work.max()) / microbatches
         size = 3 * number * microbatches
         self._order, self._found = np.empty((2, size), dtype=np.int64)
-        self._scratch = Scratch.of(problem.ranks, number, microbatches)
+        self._scratch = Scratch.of(problem.ranks, microbatches)
         self._offsets = 3 * microbatches * self._stages.offsets
         self._move = OP * size
         self._moves = max(10, SLICE // self._move)

@@ -7,7 +7,9 @@ best is better than it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import wait
+from functools import partial
 from math import inf
 
 import numpy as np
@@ -20,6 +22,7 @@ from ..core.kernel_rng import seeded
 from ..core.options import Order
 from ..core.stopping import OPS_A_SECOND, Budget, FirstOf, StoppingCriterion
 from ..core.tolerances import ROUNDING
+from ..core.worker_threads import POLL, in_thread
 from .robust_kernel import TIMES, WALK, anneal_samples, measure_of, sampled_costs, time_samples
 
 FIRST, ROUND = 0.03, 0.25
@@ -77,17 +80,25 @@ class RobustAnnealer:
         for start in starts:
             if found and over():
                 break
-            found.append(self._round(self.cost(start), start, 0, budget, FIRST))
+            cost = self.cost(start)
+            found.append(self._round(cost, start, 0, budget, share=FIRST, over=should_stop))
         found.sort(key=lambda pair: pair[0])
         idle, turn = 0, 0
         while idle < IDLE_ROUNDS and not over() and self._unit > 0:
-            cost, order = self._round(*found[0], turn, budget, ROUND)
+            cost, order = self._round(*found[0], turn, budget, share=ROUND, over=over)
             idle = 0 if cost < found[0][0] * (1 - LEAST_GAIN) else idle + 1
             found[0], turn = (cost, order), turn + 1
         return [order for _, order in found]
 
     def _round(
-        self, cost: float, start: Order, turn: int, budget: Budget, share: float
+        self,
+        cost: float,
+        start: Order,
+        turn: int,
+        budget: Budget,
+        *,
+        share: float,
+        over: StoppingCriterion,
     ) -> tuple[float, Order]:
         flat, offsets = _flat(start)
         whole = min(budget.work.ops, budget.time.seconds * OPS_A_SECOND)
@@ -96,13 +107,28 @@ class RobustAnnealer:
             return cost, start
         c, best = self._costs, flat.copy()
         hot = self._unit * TEMPERATURES[turn % len(TEMPERATURES)]
-        best_cost = anneal_samples(
-            flat, best, cost, offsets, self._durations, c.owner, c.into_f, c.into_b, c.m_b, c.m_w,
+        anneal = partial(
+            anneal_samples, flat, best, cost, offsets, self._durations, c.owner, c.into_f, c.into_b,
+            c.m_b, c.m_w,
             c.limit * (1 + ROUNDING), self._makespan, self._share, hot, hot * COLD, ops,
             REACHES[turn % len(REACHES)], self._state, budget.interrupt.flag,
         )  # fmt: skip
+        best_cost = _watched(anneal, budget, over)
         budget.work.spend(ops)
         return (best_cost, _rows(best, offsets)) if best_cost < cost else (cost, start)
+
+
+def _watched(anneal: Callable[[], float], budget: Budget, over: StoppingCriterion) -> float:
+    """Runs the kernel in a thread of its own, until it has ended or is to stop: the best cost."""
+    running = in_thread(anneal)
+    try:
+        while not wait([running], POLL).done:
+            if over():
+                budget.interrupt.put()
+        return running.result()
+    finally:
+        if not running.done():
+            budget.interrupt.put()
 
 
 def _flat(order: Order) -> tuple[IntArray, IntArray]:

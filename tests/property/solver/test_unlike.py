@@ -15,9 +15,12 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.report.bars import memory_steps
-from pipeloom.solver.bounds import lower_bounds
+from pipeloom.solver.bounds import lower_bound, lower_bounds
+from pipeloom.solver.core.incumbent import Incumbent
+from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.families import FAMILIES, build_family
 from pipeloom.solver.optimize import optimize
+from pipeloom.solver.unlike import plan_unlike
 from tests.support.plain_optimum import plain_optimum
 
 SHAPES = [((0, 1), 2), ((0, 1, 2), 2), ((0, 0), 1), ((0,), 3)]
@@ -193,3 +196,20 @@ def test_memory_in_pictures_is_that_of_each_microbatch() -> None:
     assert schedule.timing is not None
     for rank, peak in enumerate(schedule.timing.peak_memory):
         assert max(held for _, held in memory_steps(schedule, rank)) == pytest.approx(peak)
+
+
+def test_a_fallback_in_another_order_is_still_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else time that is up would end the search while its kernels are compiled."""
+    seen = list[bool]()
+
+    class Compiling:
+        def first(self, best: Incumbent) -> None:
+            seen.append(best.order is not None and not best.built)
+
+    rng = np.random.default_rng(5)
+    stages = [_stage(rng, 4, whole=False) for _ in range(3)]
+    problem = Problem.linear(parse_profile(_profile(3, stages), "profile"), 4, 4.2)
+    best = Incumbent(problem, lower_bound(problem), SolveOptions())
+    monkeypatch.setattr("pipeloom.solver.unlike._list_tuner", lambda *_: Compiling())
+    next(plan_unlike(best, 0, "heuristic"))
+    assert seen == [True]

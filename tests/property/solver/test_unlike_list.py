@@ -38,7 +38,7 @@ def test_times_are_the_simulators_and_memory_is_kept(seed: int) -> None:
     problem = _problem(seed, 6.0 + 4.0 * (seed % 3))
     tables = Stages.of(problem)
     drawn = random_priorities(3, np.random.default_rng(seed), tuple(entry_orders(problem)))
-    order, scratch = np.empty(81, dtype=np.int64), Scratch.of(3, 3, 9)
+    order, scratch = np.empty(81, dtype=np.int64), Scratch.of(3, 9)
     complete = 0
     for priorities in islice(drawn, 12):
         cost = priority_schedule(tables, priorities, False, order, scratch)
@@ -56,7 +56,7 @@ def test_a_long_microbatch_waits_for_none_that_yields() -> None:
     priorities = next(random_priorities(3, np.random.default_rng(0), (np.arange(9),)))
     priorities.key[:, 5] = -9.0  # the sixth goes before all others
     priorities.offset[:], priorities.yields[:] = 0.0, 0.0
-    order, scratch = np.empty(81, dtype=np.int64), Scratch.of(3, 3, 9)
+    order, scratch = np.empty(81, dtype=np.int64), Scratch.of(3, 9)
     priority_schedule(Stages.of(problem), priorities, False, order, scratch)
     simulator = Simulator(problem, np.arange(0, 82, 27))
     simulator.cost(order)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -52,6 +53,21 @@ def test_a_packing_has_each_sequence_once_and_a_schedule_of_these_microbatches()
 
 def test_the_same_seed_and_work_give_the_same_packing() -> None:
     assert packed(seed=3).document == packed(seed=3).document
+
+
+def test_sequences_of_one_length_are_spread_evenly() -> None:
+    found = library.pack(
+        lengths_document(lengths=[500] * 6), profile_document(), microbatches=3, work_limit=1.0
+    )
+    assert [len(each) for each in found.replicas[0]] == [2, 2, 2]
+    assert library.verify(found.schedules[0]).violations == []
+
+
+def test_what_stops_the_search_stops_it_in_packings_too() -> None:
+    began = time.process_time()
+    found = packed(work_limit=None, time_limit=1000.0, should_stop=lambda: True)
+    assert found.lower_bound <= found.cost
+    assert time.process_time() - began < 40.0
 
 
 def test_memory_limits_the_tokens_of_a_microbatch() -> None:

@@ -8,8 +8,10 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import FloatArray, IntArray, offsets_of
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.families.registry import build_family
 from pipeloom.solver.search.annealing_kernel import shift
+from pipeloom.solver.search.robust_annealing import RobustAnnealer
 from pipeloom.solver.search.robust_kernel import time_samples
 
 
@@ -40,3 +42,13 @@ def test_only_what_a_move_changes_is_timed_again() -> None:
             counts.append(count)
     assert counts
     assert min(counts) < len(times)
+
+
+def test_a_round_ends_where_the_caller_stops_it() -> None:
+    problem = Problem.linear(Profile((StageProfile(2.0, 3.0, 1.5),) * 4, 4, 0.1), 6)
+    rng = np.random.default_rng(0)
+    annealer = RobustAnnealer(problem, rng.uniform(0.9, 1.1, (4, 4, 6, 8)), 0.0, rng)
+    start, budget = build_family("1f1b", problem.profile, 6).order, Budget(ops=1e10)
+    found = annealer.improve([start], budget, lambda: True)
+    assert budget.interrupt()
+    assert annealer.cost(found[0]) <= annealer.cost(start)
