@@ -26,6 +26,7 @@ from .core.worker_threads import Pieces
 from .exact import BACKENDS
 
 CROSSINGS_SECONDS = 10.0
+FLOW_WORK = 2e7  # simulated ops that the smallest linear programs of a rank count as
 FALL = 0.01  # of the cost, from which on its bound by the moments of ranks is asked for again
 
 
@@ -77,8 +78,10 @@ def bound_by_ranks(best: Incumbent) -> None:
 
 
 def bound_by_flow(best: Incumbent) -> None:
-    """Takes the bound by what a rank can have run by when."""
+    """Takes the bound by what a rank can have run by when, where it does not take all the work."""
     budget = best.budget(1 / 4, SECONDS)
+    if budget.work.left < FLOW_WORK:
+        return
     best.raise_bound(flow_bound(best.problem, best.bound.value, best.cost, budget))
     best.work.spend(budget.work.used)
 

@@ -19,7 +19,8 @@ def entry_orders(problem: Problem) -> Iterator[IntArray]:
     follow each other on one and B's on the other: first those whose F's are shorter than their
     B's, by their F's, then the others by their B's, the longest first.
     """
-    f, b, w = Costs.of(problem).durations[:3].sum(axis=1)
+    sums = Costs.of(problem).durations[:3].sum(axis=1).reshape(3, -1)  # one where all are alike
+    f, b, w = np.broadcast_to(sums, (3, problem.microbatches))
     given = np.arange(problem.microbatches)
     ascending = np.argsort(f + b + w, kind="stable")
     middle = np.concatenate([ascending[::2], ascending[1::2][::-1]])

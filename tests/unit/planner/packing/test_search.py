@@ -14,6 +14,7 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.planner.packing.search import by_replica, cost_of, improved
 from pipeloom.planner.packing.sequence_costs import SequenceCosts
+from pipeloom.solver.construct.entry_orders import entry_orders
 from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.families.registry import build_family
 
@@ -38,3 +39,8 @@ def test_a_packing_costs_what_its_problems_do_and_keeps_the_tokens() -> None:
         spans = [timed(Schedule(costs.problem_of(part), order)).timing for part, order in parts]
         slowest = max(span.period for span in spans if span is not None)
         assert cost_of(costs, each, orders) == pytest.approx(slowest, rel=1e-12)
+
+
+def test_all_microbatches_enter_though_they_are_alike() -> None:
+    problem = Problem.linear(Profile((StageProfile(2.0, 3.0, 1.5, 1.0, 0.4),) * 3, 3, 0.1), 4, 9.0)
+    assert all(sorted(order) == [0, 1, 2, 3] for order in entry_orders(problem))
