@@ -205,7 +205,7 @@ def flow_bound(
         def numbers() -> list[str]:
             more = float(Costs.of(problem).m_b.max())
             roomier = replace(problem, memory_limit=tuple(x + more for x in problem.memory_limit))
-            then = flow_bound(roomier, 0.0, longest + lag, Budget(SECONDS)).value
+            then = flow_bound(roomier, 0.0, ceiling, Budget(SECONDS)).value
             return [
                 f"rank {host.rank} computes for {duration(host.work)} and spans at least "
                 f"{duration(longest)}",

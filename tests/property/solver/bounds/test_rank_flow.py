@@ -10,7 +10,7 @@ import pytest
 from benchmarks.gaps.instances import problem_of as gap_problem
 from benchmarks.small_exact.instances import problem_of
 from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.bounds import PLACED, lower_bound
 from pipeloom.solver.bounds.general_placement import GeneralPlacement
@@ -65,6 +65,16 @@ def test_nothing_is_found_below_what_is_known() -> None:
     profile = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 1.0),) * 4, 2)
     problem = Problem(profile, 4, Placement.v(2), (4.0,) * 2)
     assert flow_bound(problem, 40.0, 45.0, Budget(20.0), STEPS).value <= 40.0
+
+
+def test_what_is_no_more_than_known_is_explained_too() -> None:
+    """What more memory buys was asked for up to what was found, a program of no time."""
+    stages = (StageProfile(1.0, 0.0, 0.0), *(StageProfile(1.0, 1.0, 0.0),) * 2)
+    placement = Placement.of_stages((0, 1, 1))
+    problem = Problem(Profile(stages, 2), 2, placement, (2.0,) * 2, Objective.MAKESPAN)
+    found = flow_bound(problem, 20.0, 20.0, Budget(20.0), STEPS)
+    assert found.rank == 1
+    assert "spans at least" in found.explained()[0]
 
 
 def test_staged_heads_count_what_passes_higher_stages() -> None:
