@@ -164,7 +164,7 @@ def _interrupted(ended: list[int]) -> None:
 def test_a_rank_that_computes_on_ends_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, by the command's exit code: Python's own end waits for it, or aborts."""
     done = threading.Event()
-    monkeypatch.setattr(main, "main", lambda: INTERRUPTED)
+    monkeypatch.setattr(main, "main", lambda told: INTERRUPTED)
     monkeypatch.setattr(os, "_exit", _leave)
     with pytest.raises(LaunchError, match="no answer in time from rank 0"):
         launch_local(done.wait, 1, (30.0,), timeout=0.1)
