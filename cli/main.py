@@ -6,6 +6,7 @@ import argparse
 import importlib
 import os
 import re
+import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -101,6 +102,7 @@ def main(
 def command() -> NoReturn:
     """The process's end: :func:`main`, and no waiting for the threads that a command has left."""
     code = main(told=(BaseException,))  # a panic of Rust's, too
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said: one more changes no exit code
     if any(thread.name.startswith(LEFT) for thread in threading.enumerate()):
         if (cbc := sys.modules.get(CBC)) is not None:
             cbc.end_all()

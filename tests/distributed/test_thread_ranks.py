@@ -167,7 +167,7 @@ def _interrupted(ended: list[int]) -> None:
 
 def test_a_rank_that_computes_on_ends_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, by the command's exit code: Python's own end waits for it, or aborts."""
-    done = threading.Event()
+    done, before = threading.Event(), signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(main, "main", lambda told: INTERRUPTED)
     monkeypatch.setattr(os, "_exit", _leave)
     with pytest.raises(LaunchError, match="no answer in time from rank 0"):
@@ -176,6 +176,7 @@ def test_a_rank_that_computes_on_ends_with_the_command(monkeypatch: pytest.Monke
         with pytest.raises(_Left, match=r"^130$"):
             main.command()
     finally:
+        signal.signal(signal.SIGINT, before)
         done.set()
 
 

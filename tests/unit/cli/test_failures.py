@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import subprocess
 import sys
 from asyncio import CancelledError
@@ -177,8 +178,10 @@ def test_what_ends_a_process_is_a_line(
 
     monkeypatch.setattr("pipeloom.planner.verify.verify", fails)
     monkeypatch.setattr("sys.argv", ["pipeloom", "verify", str(schedule)])
+    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(SystemExit) as ended:
         command()
+    signal.signal(signal.SIGINT, before)
     assert ended.value.code == 70
     words = f"internal error: {type(raised).__name__}: {raised} "
     assert capfdbinary.readouterr().err.decode().startswith(f"pipeloom: {words}")

@@ -37,7 +37,7 @@ def test_cbc_and_its_folder_end_with_an_interrupted_or_killed_solve(
         run.until(lambda found: "cbc" in found.values())
         assert run.process.poll() is None, "it ended before CBC began"
     code, line, left = runs[0].ended(signal.SIGINT, signal.SIGINT)
-    assert (code in (0, 130), left) == (True, []), line
+    assert (code in (0, 130), left) == (True, []), (code, line)
     code, _, left = runs[1].ended(signal.SIGKILL)
     assert code == -signal.SIGKILL
     assert all(name.startswith(cbc_process.PREFIX) for name in left)
