@@ -12,6 +12,7 @@ One place is left for what is recomputed, or no B of those could run.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Self, TypeAlias
 
 import numpy as np
@@ -34,7 +35,7 @@ from .list_scheduler_linear import change_gaps, normal
 _F, _B, _W, _R = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.R))
 _I: TypeAlias = IntArray
 _F8: TypeAlias = FloatArray
-_STAYS, _GONE, _BACK = 0, 1, 2  # what became of a microbatch's activations
+_STAYS, _GONE, _BACK, _DONE = range(4)  # what became of a microbatch's activations
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,17 +146,9 @@ def remat_list_schedule(  # noqa: PLR0917
             return np.inf, np.inf
         nf, nb, nw = forwards[i], backwards[i], weights[i]
         rest = m_b[i] - kept[i]
-        # the B that could run first, and the first that would have to be recomputed
-        ready = gone = -1
-        ready_at = gone_at = np.inf
-        while low[i] < nf and fate[i, low[i]] == 3:
+        while low[i] < nf and fate[i, low[i]] == _DONE:
             low[i] += 1
-        for j in range(low[i], nf):
-            if fate[i, j] == _GONE:
-                if comes[i, j] < gone_at:
-                    gone, gone_at = j, comes[i, j]
-            elif fate[i, j] != 3 and comes[i, j] < ready_at:
-                ready, ready_at = j, comes[i, j]
+        ready, ready_at, gone, gone_at = _first_there(comes[i], fate[i], low[i], nf)
         f_comes = np.inf
         if nf < microbatches:
             f_comes = entered + gap[nf] if i == 0 else f_end[i - 1, nf] + down[i - 1]
@@ -164,40 +157,16 @@ def remat_list_schedule(  # noqa: PLR0917
         goes = away[i] < again[i] and t_r[i] < np.inf and held[i] + kept[i] + reserve <= limit[i]
         if t_r[i] == np.inf:
             stays = held[i] + m_b[i] <= limit[i]
-        pending = nw < nb
         early = gone >= 0 and back[i] < 0 and gone_at <= now + lead[i] * t_r[i]
         fits = held[i] + rest <= limit[i]
         b_comes = min(ready_at, max(now, gone_at) + t_r[i] if gone >= 0 else np.inf)
-        kind = -1
-        if f_comes <= now and (stays or goes) and nf - nb < ahead[i]:
-            kind = _F
-        elif ready >= 0 and ready_at <= now:
-            kind = _B
-        elif early and fits and ready_at >= now + patience[i] * t_r[i]:
-            kind = _R
-        elif pending and (
-            (early and not fits)
-            or (f_comes <= now and not stays and not goes)
-            or nb - nw > defer[i]
-        ):
-            kind = _W
-        elif f_comes <= now and (stays or goes) and b_comes >= now + patience[i] * f[i]:
-            kind = _F
-        elif pending and min(ready_at, gone_at, f_comes if stays or goes else np.inf) >= (
-            now + fill[i] * w[i]
-        ):
-            kind = _W
+        kind = _kind(
+            now, f_comes, ready_at, gone_at, b_comes, stays or goes, nf - nb < ahead[i],
+            early, fits, nb - nw, defer[i], patience[i], fill[i], f[i], w[i], t_r[i],
+        )  # fmt: skip
         if kind < 0:
-            event = ready_at
-            if gone >= 0 and back[i] < 0:
-                event = min(event, max(gone_at - lead[i] * t_r[i], 0.0) if not early else np.inf)
-            if f_comes > now or b_comes < np.inf:
-                event = min(event, f_comes if f_comes > now else b_comes)
-            if event <= now:
-                event = min(
-                    ready_at if ready_at > now else np.inf, b_comes if b_comes > now else np.inf
-                )
-            clock[i] = event
+            starts = gone_at - lead[i] * t_r[i] if gone >= 0 and back[i] < 0 else np.inf
+            clock[i] = _next_event(now, f_comes, ready_at, np.inf if early else starts, b_comes)
             continue
         wakes = -1
         arrival = 0.0
@@ -240,7 +209,7 @@ def remat_list_schedule(  # noqa: PLR0917
                 away[i] -= 1
             else:
                 staying[i] -= 1
-            fate[i, ready] = 3
+            fate[i, ready] = _DONE
             if i > 0:
                 wakes, arrival = i - 1, end + up[i - 1]
                 comes[i - 1, ready] = arrival
@@ -260,6 +229,70 @@ def remat_list_schedule(  # noqa: PLR0917
                 clock[wakes] = max(free[wakes], min(clock[wakes], now))
     spans = free - first
     return free.max() if makespan else spans.max(), spans.mean()
+
+
+@partial(kernel, inline="always")
+def _first_there(
+    comes: FloatArray, fate: npt.NDArray[np.int8], first: int, last: int
+) -> tuple[int, float, int, float]:
+    """The microbatch whose B could run first and when, and the first to be recomputed; -1 where
+    there is none."""
+    ready = gone = -1
+    ready_at = gone_at = np.inf
+    for j in range(first, last):
+        if fate[j] == _GONE:
+            if comes[j] < gone_at:
+                gone, gone_at = j, comes[j]
+        elif fate[j] != _DONE and comes[j] < ready_at:
+            ready, ready_at = j, comes[j]
+    return ready, ready_at, gone, gone_at
+
+
+@partial(kernel, inline="always")
+def _kind(  # noqa: PLR0911, PLR0917
+    now: float,
+    f_comes: float,
+    ready_at: float,
+    gone_at: float,
+    b_comes: float,
+    enters: bool,  # an F has a place, or is to be recomputed
+    soon: bool,  # so few are between F and B that an F goes first
+    early: bool,  # an R may run
+    fits: bool,  # it has a place
+    owed: int,  # W's
+    defer: int,
+    patience: float,
+    fill: float,
+    f: float,
+    w: float,
+    t_r: float,
+) -> int:
+    """The kind of op that a rank runs now; -1 where none."""
+    f_there = f_comes <= now
+    if f_there and enters and soon:
+        return _F
+    if ready_at <= now:
+        return _B
+    if early and fits and ready_at >= now + patience * t_r:
+        return _R
+    if owed > 0 and ((early and not fits) or (f_there and not enters) or owed > defer):
+        return _W
+    if f_there and enters and b_comes >= now + patience * f:
+        return _F
+    if owed > 0 and min(ready_at, gone_at, f_comes if enters else np.inf) >= now + fill * w:
+        return _W
+    return -1
+
+
+@partial(kernel, inline="always")
+def _next_event(
+    now: float, f_comes: float, ready_at: float, r_starts: float, b_comes: float
+) -> float:
+    """The time at which a rank that runs nothing now decides again."""
+    event = min(ready_at, max(r_starts, 0.0), f_comes if f_comes > now else b_comes)
+    if event > now:
+        return event
+    return min(ready_at if ready_at > now else np.inf, b_comes if b_comes > now else np.inf)
 
 
 @kernel

@@ -204,7 +204,7 @@ class ListTuner:
             )  # fmt: skip
             best.work.spend(self._moves * self._move)
             if found < best.cost:
-                best.offer(_rows(self._found, self._offsets), "search")
+                best.offer(by_rank(self._found, self._offsets), "search")
             if best.over():
                 return
         if np.isfinite(cost):
@@ -223,7 +223,7 @@ class ListTuner:
 
     def first(self, best: Incumbent) -> None:
         if np.isfinite(self._cost(self._draw(best))):
-            best.offer(_rows(self._order, self._offsets), "search")
+            best.offer(by_rank(self._order, self._offsets), "search")
 
     def _pooled(self) -> ListParameters:
         return self._pool[int(self._rng.integers(len(self._pool)))][1].copy()
@@ -292,10 +292,11 @@ class Annealer(OrderAnnealer):
             heat = warm, warm * COLD ** (1 / SLICES)
             best.work.spend(moves * len(order))
             cost = self._run(best, order, found, best.cost, offsets, None, heat, moves, reach)
-            best.offer(_rows(found, offsets), "search", cost)
+            best.offer(by_rank(found, offsets), "search", cost)
             if best.over():
                 return
 
 
-def _rows(order: IntArray, offsets: IntArray) -> Order:
+def by_rank(order: IntArray, offsets: IntArray) -> Order:
+    """The row of each rank in a flat order."""
     return tuple(np.split(order, offsets[1:-1]))

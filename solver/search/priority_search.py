@@ -23,13 +23,12 @@ from ..construct.priority_scheduler import (
 from ..core.incumbent import Incumbent
 from ..core.kernel_rng import seeded
 from ..core.worker_threads import Pieces
+from .local_search import COLD, SLICE, by_rank
 
-SLICE = 10_000_000  # simulated ops between two looks at the clock
 OP = 8  # simulated ops that building one op of an order counts
 POOL, DRAWN = 4, 20  # priorities kept; of so many drawn ones the best begins a round
 FRESH, FIRST = 6, 12  # rounds that begin anew; those before any other method
 SLICES = 3  # of work, in a round
-COLD = 0.03  # the last temperature of a round, in units of the first
 
 
 class PriorityTuner:
@@ -72,7 +71,7 @@ class PriorityTuner:
             )  # fmt: skip
             best.work.spend(self._moves * self._move)
             if found < best.cost:
-                best.offer(tuple(np.split(self._found, self._offsets[1:-1])), "search")
+                best.offer(by_rank(self._found, self._offsets), "search")
             if best.over():
                 return
         if np.isfinite(cost):
@@ -87,7 +86,7 @@ class PriorityTuner:
     def first(self, best: Incumbent) -> None:
         """Offers the best of some random priorities."""
         if np.isfinite(self._cost(self._draw(best))):
-            best.offer(tuple(np.split(self._order, self._offsets[1:-1])), "search")
+            best.offer(by_rank(self._order, self._offsets), "search")
 
     def _draw(self, best: Incumbent) -> Priorities:
         drawn = list(islice(self._drawn, DRAWN))

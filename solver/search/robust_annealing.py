@@ -23,6 +23,7 @@ from ..core.options import Order
 from ..core.stopping import OPS_A_SECOND, Budget, FirstOf, StoppingCriterion
 from ..core.tolerances import ROUNDING
 from ..core.worker_threads import POLL, in_thread
+from .local_search import by_rank
 from .robust_kernel import TIMES, WALK, anneal_samples, measure_of, sampled_costs, time_samples
 
 FIRST, ROUND = 0.03, 0.25
@@ -115,7 +116,7 @@ class RobustAnnealer:
         )  # fmt: skip
         best_cost = _watched(anneal, budget, over)
         budget.work.spend(ops)
-        return (best_cost, _rows(best, offsets)) if best_cost < cost else (cost, start)
+        return (best_cost, by_rank(best, offsets)) if best_cost < cost else (cost, start)
 
 
 def _watched(anneal: Callable[[], float], budget: Budget, over: StoppingCriterion) -> float:
@@ -134,7 +135,3 @@ def _watched(anneal: Callable[[], float], budget: Budget, over: StoppingCriterio
 def _flat(order: Order) -> tuple[IntArray, IntArray]:
     rows = tuple(map(split_backwards, order))
     return np.concatenate(rows).astype(np.int64), offsets_of(rows)
-
-
-def _rows(flat: IntArray, offsets: IntArray) -> Order:
-    return tuple(np.split(flat, offsets[1:-1]))

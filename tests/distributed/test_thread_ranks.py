@@ -138,16 +138,13 @@ class Growing(TinyTransformer):
         return replace(TinyTransformer(), rows=1 + step).batch(step, microbatches)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_ends_the_ranks_before_it_goes_on() -> None:
     """Threads that computed on while Python ended aborted the process (-6)."""
     ended: list[int] = []
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
     began = time.monotonic()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            launch_local(_interrupted, 2, (ended,), timeout=60)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        launch_local(_interrupted, 2, (ended,), timeout=60)
     assert sorted(ended) == [0, 1]
     assert time.monotonic() - began < INTERRUPT_GRACE
 
@@ -165,9 +162,10 @@ def _interrupted(ended: list[int]) -> None:
         ended.append(transport.rank)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_rank_that_computes_on_ends_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, by the command's exit code: Python's own end waits for it, or aborts."""
-    done, before = threading.Event(), signal.getsignal(signal.SIGINT)
+    done = threading.Event()
     monkeypatch.setattr(main, "main", lambda told: INTERRUPTED)
     monkeypatch.setattr(os, "_exit", _leave)
     with pytest.raises(LaunchError, match="no answer in time from rank 0"):
@@ -176,7 +174,6 @@ def test_a_rank_that_computes_on_ends_with_the_command(monkeypatch: pytest.Monke
         with pytest.raises(_Left, match=r"^130$"):
             main.command()
     finally:
-        signal.signal(signal.SIGINT, before)
         done.set()
 
 

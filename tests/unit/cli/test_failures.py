@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import signal
 import subprocess
 import sys
 from asyncio import CancelledError
@@ -162,6 +161,7 @@ def test_what_ends_a_test_that_takes_too_long_ends_it(
         pipeloom("verify", schedule)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(
     "raised", [SystemExit("no data here"), SystemExit(0), CancelledError("by the scheduler")]
 )
@@ -178,10 +178,8 @@ def test_what_ends_a_process_is_a_line(
 
     monkeypatch.setattr("pipeloom.planner.verify.verify", fails)
     monkeypatch.setattr("sys.argv", ["pipeloom", "verify", str(schedule)])
-    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(SystemExit) as ended:
         command()
-    signal.signal(signal.SIGINT, before)
     assert ended.value.code == 70
     words = f"internal error: {type(raised).__name__}: {raised} "
     assert capfdbinary.readouterr().err.decode().startswith(f"pipeloom: {words}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -85,14 +84,6 @@ def test_what_users_raise_is_one_line_without_control_characters(
     assert done.err.splitlines()[-1].startswith("pipeloom: ")
     assert "\\x1b[31mred" in done.err
     assert "\x1b" not in done.err
-
-
-@pytest.fixture
-def ctrl_c() -> Iterator[None]:
-    """Shells start what runs in the background with SIGINT ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("ctrl_c")
