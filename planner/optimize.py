@@ -156,6 +156,8 @@ def optimize(
     if passing == "auto":
         return plan_passing(stages, microbatches, search, **limits)
     if spec.name == AUTO:
+        if copies == 2:
+            _check_alike(source, cut, "--copies 2")
         limits["copies"] = 1 if options.recompute_all else copies
         return plan_placement(stages, microbatches, search, each=time_limit is None, **limits)
     problem = make_problem(stages, microbatches, passing=passing, placement=spec, **limits)
