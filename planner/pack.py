@@ -17,8 +17,8 @@ from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, gap_between
 from pipeloom.ir.units import counted, duration
-from pipeloom.report.packing_svg import packing_svg
 from pipeloom.report.summaries import percent
+from pipeloom.report.svg.packing import packing_svg
 from pipeloom.report.text_table import table
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.stopping import NEVER

@@ -25,6 +25,7 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.units import counted
 
+from ..inputs.documents import naming
 from ..models.layers import work_of
 from ..models.reading import read_model
 from ..models.run import TrainingRun
@@ -106,7 +107,8 @@ def attention_of(profile: Profile, document: LengthsDocument, where: str) -> Flo
             "forward that is attention, or model, not both: a model's arithmetic has it"
         )
     if document.model is not None:
-        return _of_model(profile, document)
+        with naming(where):
+            return _of_model(profile, document)
     if isinstance(given, dict):
         return np.stack(
             [_each(profile, given[key], f"{where}: attention: {key}") for key in OP_TIMES]
@@ -141,7 +143,7 @@ def _of_model(profile: Profile, document: LengthsDocument) -> FloatArray:
 def _flops(document: LengthsDocument, stages: int, length: int) -> FloatArray:
     """(3, S): FLOPs of F, B and W of one sequence of ``length``, layers dealt evenly."""
     assert document.model is not None
-    model = read_model(document.model)
+    model = read_model(document.model, "model")
     run = TrainingRun.of({"pp": stages, "gpus": stages, "seq": length}, model)
     rows = [[sum(layer.flops(op) for layer in stage) for op in _OPS]
             for stage in work_of(model, run).stages]  # fmt: skip

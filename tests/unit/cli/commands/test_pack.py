@@ -179,6 +179,14 @@ BAD: dict[str, tuple[dict[str, Any], list[str], str]] = {
         {"attention": None, "model": 5}, [],
         "LENGTHS: model: expected a preset's name, or a model's configuration, got 5",
     ),
+    "a model that is unknown": (
+        {"attention": None, "model": "lama-3-8b"}, [],
+        "LENGTHS: model: expected a config.json, its folder, or a preset's name",
+    ),
+    "a folder without a model": (
+        {"attention": None, "model": "/"}, [],
+        "LENGTHS: /config.json: no such file",
+    ),
     "shares of other stages": (
         {"attention": [0.1, 0.1, 0.1]}, [],
         "LENGTHS: attention: expected a number, or one a stage (2), got 3 numbers",
