@@ -30,6 +30,7 @@ the whole of rank 0's span, so that all ends within twice the cost.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,6 +49,18 @@ from .rank_orders import BACKWARD, FORWARD, WEIGHT, OpClass, OpenOrders, Pair
 
 MEMORY_BITS = 40
 KINDS = (FORWARD, BACKWARD, WEIGHT)
+PASSES: tuple[tuple[float, Mapping[str, object]], ...] = (
+    (0.1, {}),  # what presolve refutes by probing it refutes soon
+    (
+        math.inf,
+        {
+            "cp_model_probing_level": 0,
+            "use_sat_inprocessing": False,
+            "use_precedences_in_disjunctive_constraint": False,  # literals say as much
+        },
+    ),
+)
+"""Of :class:`.target_bisection.OrderModel`. The second has ten times as many conflicts a second."""
 
 
 @dataclass
@@ -95,6 +108,8 @@ def literals(problem: Problem) -> int:
 
 class GeneralInterleaving:
     """The model of a problem, for schedules of cost ``low`` to ``high``."""
+
+    unit, passes = 15.0, PASSES
 
     def __init__(self, problem: Problem, low: float, high: float) -> None:
         self.problem, self._costs = problem, Costs.of(unfused(problem))

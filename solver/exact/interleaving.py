@@ -38,6 +38,8 @@ later; orders read off a solution are timed by the simulator.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -56,6 +58,9 @@ OPS = (OpKind.F, OpKind.B, OpKind.W)
 
 class Interleaving:
     """The model of a problem, for schedules of cost ``low`` to ``high``."""
+
+    unit = 5.0
+    passes: tuple[tuple[float, Mapping[str, object]], ...] = ((math.inf, {}),)
 
     def __init__(self, problem: Problem, linear: LinearInstance, low: float, high: float) -> None:
         self.problem = problem

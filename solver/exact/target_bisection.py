@@ -6,7 +6,7 @@ climb from what is proven to what is found, or has not been answered in its time
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -34,7 +34,6 @@ LITERALS = 12_000  # open pairs of a model at most
 OPS = 25_000  # ops of a model at most
 STEPS = (0.3, 0.5, 0.7, 1.0)  # targets between bound and cost: low ones, refuted sooner, first
 SHARE = 0.4  # of the time left for a target; all of it where it decides the rest
-UNIT = 5.0  # seconds that one unit of CP-SAT's deterministic time takes on this model, roughly
 PATIENCE = 3  # targets without an answer after which the time is better spent on a search
 CLOSE = 1e-3  # relative distance of bound and target from which on only the best cost is asked for
 JUST_BELOW = 5e-7  # how far the highest target is below the best cost, relative: it counts as met
@@ -43,9 +42,19 @@ _WORDS = "memory holds few microbatches: all orders of their F's and B's are sea
 
 
 class OrderModel(Protocol):
-    """The orders of schedules between two costs as a CP-SAT model."""
+    """The orders of schedules between two costs as a CP-SAT model.
+
+    ``unit``: seconds that one unit of CP-SAT's deterministic time takes, roughly. ``passes``:
+    parameters in one attempt after the other, at most so many units for each.
+    """
 
     cp: cp_model.CpModel
+
+    @property
+    def unit(self) -> float: ...
+
+    @property
+    def passes(self) -> Sequence[tuple[float, Mapping[str, object]]]: ...
 
     def orders(self, solution: cp_model.CpSolverSolutionCallback) -> Order: ...
 
@@ -98,26 +107,38 @@ def order_model(problem: Problem) -> MakeModel | None:
 def ask(best: Incumbent, make: MakeModel, target: float, budget: Budget, seed: int) -> bool:
     """Offers schedules of at most ``target`` as they are found; whether the best or none was."""
     model = make(best.bound.value, target)
+    left, status = budget.work.ops / OPS_A_SECOND / model.unit, cp_model.UNKNOWN
+    for most, parameters in model.passes:
+        if status != cp_model.UNKNOWN or best.closed or best.interrupted() or left <= 0.0:
+            break
+        limits = {
+            "max_time_in_seconds": budget.time.left,
+            "max_deterministic_time": min(left, most),
+            "random_seed": seed % 2**31,
+        }
+        status, work = _attempt(best, model, {**limits, **parameters})
+        left -= work
+    if status == cp_model.INFEASIBLE:
+        best.raise_bound(Bound(target, "interleaving", _WORDS))
+    return best.closed or status in (cp_model.INFEASIBLE, cp_model.OPTIMAL)
+
+
+def _attempt(
+    best: Incumbent, model: OrderModel, parameters: Mapping[str, object]
+) -> tuple[cp_model.CpSolverStatus, float]:
+    """The status of one solve and its deterministic time."""
     with CpSatThread(
-        model.cp,
-        model.orders,
-        max_time_in_seconds=budget.time.left,
-        max_deterministic_time=budget.work.ops / OPS_A_SECOND / UNIT,
-        num_workers=1,
-        linearization_level=0,
-        random_seed=seed % 2**31,
+        model.cp, model.orders, num_workers=1, linearization_level=0, **parameters
     ) as search:
         while (news := search.next(best.interrupted)) is not None:
             if isinstance(news, float):
                 best.raise_bound(Bound(model.proves(news), "interleaving", _WORDS))
             elif (cost := _cost(best, news)) is not None:
                 best.offer(news, "interleaving", cost)
-    best.work.spend(search.work * UNIT * OPS_A_SECOND)
+    best.work.spend(search.work * model.unit * OPS_A_SECOND)
     if search.bound is not None:
         best.raise_bound(Bound(model.proves(search.bound), "interleaving", _WORDS))
-    if search.status == cp_model.INFEASIBLE:
-        best.raise_bound(Bound(target, "interleaving", _WORDS))
-    return best.closed or search.status in (cp_model.INFEASIBLE, cp_model.OPTIMAL)
+    return search.status, search.work
 
 
 def literals(linear: LinearInstance) -> int:
