@@ -28,8 +28,9 @@ from .prediction.step import StepTimes
 
 LIKELY = 1.2816
 """Standard deviations on both sides of the middle 80 % of a normal distribution."""
-OPTIMIZING = 2000000
-"""Work limit of that search, so that a prediction is the same on every machine."""
+OPTIMIZING = 100.0
+"""Work limit of the search for the optimal schedule, in millions of simulated ops, so that a
+prediction is the same on every machine."""
 ClusterLike: TypeAlias = Cluster | Document
 
 
@@ -200,7 +201,11 @@ def predict(
 def cluster_of(given: ClusterLike | None, gpu: Any) -> Cluster:
     """The cluster, or the usual one of a GPU. Raises InputError where there is neither."""
     if given is not None:
-        return read_cluster(given)
+        try:
+            return read_cluster(given)
+        except InputError as error:
+            named = (f"cluster: {x}" if x.startswith("expected ") else x for x in error.errors)
+            raise InputError(*named) from None
     if gpu is None:
         raise InputError("gpu: expected a GPU's name, or a cluster")
     if not isinstance(gpu, str | os.PathLike):

@@ -133,7 +133,7 @@ def preset(name: str) -> Cluster:
     if near := get_close_matches(_bare(name), meant, 1, 0.6):
         hint = f"did you mean {meant[near[0]]}?"
         raise InputError(f"expected a GPU, a cluster or a file, got {name!r}; {hint}")
-    raise InputError(f"expected one of {', '.join([*NODES, *GPUS])}, or a file, got {name!r}")
+    raise InputError(f"expected one of {', '.join(NODES)}, a GPU or a file, got {name!r}")
 
 
 def _bare(name: str) -> str:

@@ -57,6 +57,13 @@ def test_an_unknown_schedule_names_those_that_serve(pipeloom: Command) -> None:
         assert "expected a family whose" in pipeloom("predict", *WORDS, "--schedule", name).err
 
 
+def test_a_cluster_of_no_known_name_is_told_in_a_whole_line(pipeloom: Command) -> None:
+    done = pipeloom("predict", "llama-3-8b", "--cluster", "nowhere")
+    assert done.code == 2
+    assert done.err.startswith("pipeloom: --cluster: expected one of dgx-1-16gb, ")
+    assert done.err.endswith(", a GPU or a file, got 'nowhere'\n")
+
+
 def test_recomputation_is_named_beside_the_backward(pipeloom: Command) -> None:
     assert "  B+W ms" in pipeloom("predict", *WORDS).out
     assert "  R+B+W ms" in pipeloom("predict", *WORDS, "--recompute", "full").out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -192,6 +193,18 @@ def test_optimal_fits_where_something_does() -> None:
     assert best.step_ms <= plain.step_ms
     assert max(rank.total for rank in plain.memory) < 64.0 * 2**30
     assert max(rank.total for rank in best.memory) <= 64.0 * 2**30
+
+
+def test_optimal_is_looked_for_within_seconds() -> None:
+    """13B in a memory that 1F1B does not fit, where the bound is not met at once."""
+    model = {
+        **{"model_type": "llama", "hidden_size": 5120, "num_hidden_layers": 40},
+        **{"num_attention_heads": 40, "intermediate_size": 13824},
+    }
+    began = process_time()
+    found = pipeloom.predict(model, gpu="H100", pp=4, seq=4096, schedule="optimal")
+    assert process_time() - began < 20
+    assert found.memory_gib < 79.1
 
 
 def test_windows_leave_no_more_than_the_peak() -> None:
