@@ -25,8 +25,7 @@ WORDS = {
     "layers_per_stage": "decoder layers of each stage: 12,14",
     "precision": "fp32, bf16 (the default), fp16, fp8, mxfp8 or nvfp4",
     "gradients": "what gradients are summed in",
-    "recompute": "none (the default), selective, full, or modules: core_attn,mlp,layernorm,...; "
-    "of plan auto, too: whole stages, for the microbatches that it pays for",
+    "recompute": "none (the default), selective, full, or modules: core_attn,mlp,layernorm,...",
     "sharding": "none (the default), zero1, zero2 or fsdp",
     "attention": "flash (the default) or unfused",
     "schedule": "a family, such as zb-h1, or optimal; 1f1b or interleaved-1f1b by default",
@@ -35,6 +34,16 @@ FLAGS = {
     "sequence_parallel": "norms divided over tensor parallel ranks; with tp > 1 the default",
     "fused_cross_entropy": "logits overwritten by their gradient, not held in float32",
 }
+PLANNED = {
+    "gpus": "GPUs",
+    "dp": "data parallel replicas",
+    "etp": "tensor parallel ranks of an expert: 1, or as many as tp",
+    "recompute": "none, selective, full, or modules: core_attn,mlp,layernorm,...; auto: beside "
+    "none, selective and full also whole stages, for the microbatches that it pays for",
+    "sharding": "none, zero1, zero2 or fsdp; zero1 or fsdp is chosen",
+    "schedule": "a family, such as zb-h1; any schedule by default",
+}
+"""Of ``plan``, which chooses them, in other words."""
 RUN_KEYS = (*COUNTS, *WORDS, *FLAGS)
 
 
@@ -48,10 +57,15 @@ def add_model_and_devices(parser: argparse.ArgumentParser) -> None:
     device.add_argument("--cluster", metavar="NAME|FILE", help="a preset's name, or a cluster file")
 
 
-def add_run(parser: argparse.ArgumentParser, *without: str) -> argparse._ArgumentGroup:
-    """Adds an option for each key of a run, but for ``without``; returns their group."""
-    group = parser.add_argument_group("the run")
-    for key, words in {**COUNTS, **WORDS, **FLAGS}.items():
+def add_run(
+    parser: argparse.ArgumentParser, *without: str, planned: bool = False
+) -> argparse._ArgumentGroup:
+    """Adds an option for each key of a run, but for ``without``; returns their group.
+
+    ``planned``: degrees, microbatch, recomputation, sharding, cut and schedule are chosen.
+    """
+    group = parser.add_argument_group("the run", "what is given is not chosen" * planned)
+    for key, words in {**COUNTS, **WORDS, **FLAGS, **(PLANNED if planned else {})}.items():
         if key in without:
             continue
         name = f"--{key.replace('_', '-')}"

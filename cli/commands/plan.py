@@ -24,7 +24,7 @@ NAMES = (*RUN_KEYS, *LIMITS, "offload", "gpu", "cluster", "scale", "output")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_and_devices(parser)
-    add_run(parser).add_argument(
+    add_run(parser, planned=True).add_argument(
         "--offload",
         choices=["auto", "none"],
         default="none",
@@ -42,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     several.add_argument(
         "--scaling",
         choices=["weak", "strong"],
-        default="weak",
         help="weak (the default): --global-batch is that of the fewest GPUs and grows with them; "
         "strong: it stays",
     )
@@ -85,6 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.scale:
         return _run_scaling(args)
+    if args.scaling:
+        raise InputError("--scaling: expected numbers of GPUs with it, --scale 8,16")
     from pipeloom.planner.plan import plan
 
     given = _given(args)
@@ -128,7 +129,7 @@ def _run_scaling(args: argparse.Namespace) -> int:
             args.model,
             args.cluster,
             gpus=args.scale,
-            scaling=args.scaling,
+            scaling=args.scaling or "weak",
             **options(args, *LIMITS) | {"workers": args.workers or processes_here()},
             progress=display,
             should_stop=interrupt,

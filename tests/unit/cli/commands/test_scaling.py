@@ -76,6 +76,7 @@ def test_a_number_without_a_plan_says_why_and_keeps_the_others() -> None:
         (["--scale", "8,16", "--gpus", "8"], "--gpus: expected none with --scale"),
         (["--scale", "8,12", "--global-batch", "15"], "--global-batch: expected one that grows"),
         (["--scale", "8", "--scaling", "odd"], "--scaling: invalid choice: 'odd'"),
+        (["--scaling", "strong"], "--scaling: expected numbers of GPUs with it, --scale 8,16"),
         (["--scale", "7", "--pp", "2"], "7"),
         (["--scale", "8", "--workers", "0"], "--workers: expected a whole number from 1 to 1024"),
     ],
