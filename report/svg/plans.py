@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from .elements import FAINT, MUTED, STYLE, document, element, label, number, ticks
-from .label_layout import Box, around, place
+from .label_layout import Box, along, around, place
 
 WIDTH, HEIGHT = 900.0, 540.0
 LEFT, RIGHT, TOP, BOTTOM = 92.0, 40.0, 76.0, 70.0
@@ -37,25 +38,29 @@ class PlansPicture:
 
 def plans_svg(picture: PlansPicture) -> str:
     """An SVG file: plans as marks, the device's memory and the bound as lines."""
-    right, top = picture.device_gib * 1.05, picture.most * 1.1
+    right, top = picture.device_gib * 1.05, picture.most * 1.02
+    across = _round_numbers(min(point.memory_gib for point in picture.points), right, 9)
+    up = _round_numbers(min(point.tokens for point in picture.points), top, 6)
 
     def x(memory: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * memory / right
+        return LEFT + (WIDTH - LEFT - RIGHT) * (memory - across[0]) / (right - across[0])
 
     def y(tokens: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * tokens / top
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (tokens - up[0]) / (top - up[0])
 
     content = [label(picture.title, 24, 32, class_="title")]
-    content.append(label("filled: the best; no plan is above the dashed line", 24, 52, fill=MUTED))
-    for value in ticks(top, 6):
+    words = "filled: the best; no plan is above the dashed line, none that fits beyond the red one"
+    content.append(label(words, 24, 52, fill=MUTED))
+    for value in up:
         path = f"M{LEFT} {number(y(value))}H{WIDTH - RIGHT}"
         content.append(element("path", d=path, stroke=FAINT, fill="none"))
         at = {"class_": "muted", "text_anchor": "end"}
         content.append(label(f"{value:g}", LEFT - 10, y(value) + 4, **at))
-    for value in ticks(right, 9):
+    for value in across:
         at = {"class_": "muted", "text_anchor": "middle"}
         content.append(label(f"{value:g}", x(value), HEIGHT - BOTTOM + 20, **at))
-    content.append(label("GiB on the fullest device", x(right / 2), HEIGHT - 24, fill=MUTED))
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    content.append(label("GiB on the fullest device", middle, HEIGHT - 24, fill=MUTED))
     content.append(label("tokens/s/GPU", 24, TOP - 8, fill=MUTED))
     bound, device = number(y(picture.most)), number(x(picture.device_gib))
     dashed = {"stroke": OTHER, "stroke_dasharray": "5 4", "fill": "none"}
@@ -65,9 +70,10 @@ def plans_svg(picture: PlansPicture) -> str:
 
 
 def _marks(picture: PlansPicture, x: Axis, y: Axis) -> list[str]:
-    """The plans, each with its name where there is room."""
+    """The plans, each with its name where there is room; the best above all others."""
     places = [(x(point.memory_gib), y(point.tokens)) for point in picture.points]
     taken = [around(*each, 7.0) for each in places]
+    taken += along([(LEFT, y(picture.most)), (WIDTH - RIGHT, y(picture.most))], 1.0)
     bounds, marks = Box(LEFT, TOP - 14, WIDTH - RIGHT, HEIGHT - BOTTOM), list[str]()
     for i, (point, (cx, cy)) in enumerate(zip(picture.points, places, strict=True)):
         words = f"<title>{point.name}: {point.tokens:.5g}, {point.memory_gib:.1f} GiB</title>"
@@ -77,4 +83,11 @@ def _marks(picture: PlansPicture, x: Axis, y: Axis) -> list[str]:
         if box is not None:
             middle = (box.left + box.right) / 2
             marks.append(label(point.name, middle, box.bottom - 2, text_anchor="middle"))
-    return marks
+    return marks[::-1]
+
+
+def _round_numbers(least: float, most: float, about: int) -> list[float]:
+    """From one below ``least`` up to ``most``, about so many."""
+    step = ticks(most - 0.9 * least, about)[1]
+    low = math.floor(0.9 * least / step) * step
+    return [low + each for each in ticks(most - low, about)]
