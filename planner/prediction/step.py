@@ -155,10 +155,8 @@ class StepTimes:
 
     @property
     def replica_link(self) -> Link:
-        """Between neighbouring replicas of a rank."""
-        run = self.setup.run
-        within = run.tp * run.cp * run.dp <= self.cluster.gpus_per_node
-        return self._reached(self.cluster.inside if within else self.cluster.between)
+        """Between neighbouring replicas of a rank, over all cards that their rings leave by."""
+        return self._reached(self.messages.link(Group.DP, self.setup.run.dense_replicas))
 
     def _reached(self, link: Link) -> Link:
         reached = self.cluster.efficiency

@@ -12,6 +12,7 @@ import pytest
 
 import pipeloom
 from pipeloom import InputError
+from pipeloom.ir.model.profile import DataParallel
 from pipeloom.planner.clusters.cluster import preset
 from pipeloom.planner.clusters.cluster_json import read_cluster
 from pipeloom.planner.prediction.measured_rows import read_rows
@@ -239,6 +240,16 @@ def test_names_of_gpus_are_met_as_people_write_them(name: str) -> None:
 def test_near_names_are_told() -> None:
     with pytest.raises(InputError, match=r"did you mean H100\?"):
         predict(gpu="H10O")
+
+
+def test_a_plans_profile_averages_over_all_cards_of_a_node() -> None:
+    """Of each node four tensor parallel pairs are replicas; an all-reduce of as many bytes."""
+    found = predict(gpus=64, pp=2, global_batch=64)
+    setup = found.step.setup
+    held = max(rank.bytes["gradients"] for rank in found.memory)
+    averaging = DataParallel(setup.run.dp, replace(found.step.replica_link, latency=0.0))
+    assert setup.run.dp == 16
+    assert averaging.time(held) == pytest.approx(found.communication["dp"].total, rel=0.01)
 
 
 def test_one_replica_gathers_nothing() -> None:
