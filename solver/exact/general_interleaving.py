@@ -49,18 +49,12 @@ from .rank_orders import BACKWARD, FORWARD, WEIGHT, OpClass, OpenOrders, Pair
 
 MEMORY_BITS = 40
 KINDS = (FORWARD, BACKWARD, WEIGHT)
-PASSES: tuple[tuple[float, Mapping[str, object]], ...] = (
-    (0.1, {}),  # what presolve refutes by probing it refutes soon
-    (
-        math.inf,
-        {
-            "cp_model_probing_level": 0,
-            "use_sat_inprocessing": False,
-            "use_precedences_in_disjunctive_constraint": False,  # literals say as much
-        },
-    ),
-)
-"""Of :class:`.target_bisection.OrderModel`. The second has ten times as many conflicts a second."""
+UNIT, LITERALS_A_SECOND = 5.0, 400  # a unit of CP-SAT's deterministic time takes longer with more
+PARAMETERS: Mapping[str, object] = {
+    "cp_model_presolve": False,  # its probing took longer than the search
+    "use_precedences_in_disjunctive_constraint": False,  # literals say as much: ten times faster
+    "use_sat_inprocessing": False,
+}
 
 
 @dataclass
@@ -109,7 +103,7 @@ def literals(problem: Problem) -> int:
 class GeneralInterleaving:
     """The model of a problem, for schedules of cost ``low`` to ``high``."""
 
-    unit, passes = 15.0, PASSES
+    parameters = PARAMETERS
 
     def __init__(self, problem: Problem, low: float, high: float) -> None:
         self.problem, self._costs = problem, Costs.of(unfused(problem))
@@ -132,7 +126,9 @@ class GeneralInterleaving:
         }
         self._dependencies()
         self._first()
-        for rank in rank_orders(problem):
+        ranks = rank_orders(problem)
+        self.unit = UNIT + sum(rank.literals() for rank in ranks) / LITERALS_A_SECOND
+        for rank in ranks:
             if rank.hosted:
                 _RankConstraints(self, rank).constrain()
 

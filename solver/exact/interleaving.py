@@ -38,7 +38,6 @@ later; orders read off a solution are timed by the simulator.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -60,7 +59,7 @@ class Interleaving:
     """The model of a problem, for schedules of cost ``low`` to ``high``."""
 
     unit = 5.0
-    passes: tuple[tuple[float, Mapping[str, object]], ...] = ((math.inf, {}),)
+    parameters: Mapping[str, object] = {}
 
     def __init__(self, problem: Problem, linear: LinearInstance, low: float, high: float) -> None:
         self.problem = problem

@@ -6,7 +6,7 @@ climb from what is proven to what is found, or has not been answered in its time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -30,9 +30,10 @@ from .general_interleaving import GeneralInterleaving
 from .general_interleaving import literals as general_literals
 from .interleaving import Interleaving
 
-LITERALS = 12_000  # open pairs of a model at most
+LITERALS, GENERAL_LITERALS = 12_000, 20_000  # open pairs of a model at most
 OPS = 25_000  # ops of a model at most
 STEPS = (0.3, 0.5, 0.7, 1.0)  # targets between bound and cost: low ones, refuted sooner, first
+FIRST = 0.1  # where a rank has several stages
 SHARE = 0.4  # of the time left for a target; all of it where it decides the rest
 PATIENCE = 3  # targets without an answer after which the time is better spent on a search
 CLOSE = 1e-3  # relative distance of bound and target from which on only the best cost is asked for
@@ -44,8 +45,8 @@ _WORDS = "memory holds few microbatches: all orders of their F's and B's are sea
 class OrderModel(Protocol):
     """The orders of schedules between two costs as a CP-SAT model.
 
-    ``unit``: seconds that one unit of CP-SAT's deterministic time takes, roughly. ``passes``:
-    parameters in one attempt after the other, at most so many units for each.
+    ``unit``: seconds that one unit of CP-SAT's deterministic time takes, roughly.
+    ``parameters``: of CP-SAT, those that suit the model.
     """
 
     cp: cp_model.CpModel
@@ -54,7 +55,7 @@ class OrderModel(Protocol):
     def unit(self) -> float: ...
 
     @property
-    def passes(self) -> Sequence[tuple[float, Mapping[str, object]]]: ...
+    def parameters(self) -> Mapping[str, object]: ...
 
     def orders(self, solution: cp_model.CpSolverSolutionCallback) -> Order: ...
 
@@ -75,10 +76,11 @@ def bisect(best: Incumbent, seed: int) -> Pieces:
     if make is None:
         return
     above = best.cost  # nothing answered lies between this and the bound
+    steps = STEPS if LinearInstance.of(best.problem) else (FIRST, *STEPS)
     answers = unanswered = 0
     while unanswered < PATIENCE and not best.over():
         low, high = best.bound.value, best.cost * (1 - JUST_BELOW)
-        target, share = low + STEPS[min(answers, len(STEPS) - 1)] * (above - low), SHARE
+        target, share = low + steps[min(answers, len(steps) - 1)] * (above - low), SHARE
         if target >= min(above, high) or target - low < CLOSE * best.cost:
             target, share = high, 1.0
         before = best.bound.value, best.cost
@@ -97,7 +99,7 @@ def order_model(problem: Problem) -> MakeModel | None:
     if problem.profile.unlike or 3 * problem.stages * problem.microbatches > OPS:
         return None
     if linear is None:
-        few = general_literals(problem) <= LITERALS
+        few = general_literals(problem) <= GENERAL_LITERALS
         return partial(GeneralInterleaving, problem) if few else None
     if not slots_limit_rate(linear) or literals(linear) > LITERALS:
         return None
@@ -107,29 +109,15 @@ def order_model(problem: Problem) -> MakeModel | None:
 def ask(best: Incumbent, make: MakeModel, target: float, budget: Budget, seed: int) -> bool:
     """Offers schedules of at most ``target`` as they are found; whether the best or none was."""
     model = make(best.bound.value, target)
-    left, status = budget.work.ops / OPS_A_SECOND / model.unit, cp_model.UNKNOWN
-    for most, parameters in model.passes:
-        if status != cp_model.UNKNOWN or best.closed or best.interrupted() or left <= 0.0:
-            break
-        limits = {
-            "max_time_in_seconds": budget.time.left,
-            "max_deterministic_time": min(left, most),
-            "random_seed": seed % 2**31,
-        }
-        status, work = _attempt(best, model, {**limits, **parameters})
-        left -= work
-    if status == cp_model.INFEASIBLE:
-        best.raise_bound(Bound(target, "interleaving", _WORDS))
-    return best.closed or status in (cp_model.INFEASIBLE, cp_model.OPTIMAL)
-
-
-def _attempt(
-    best: Incumbent, model: OrderModel, parameters: Mapping[str, object]
-) -> tuple[cp_model.CpSolverStatus, float]:
-    """The status of one solve and its deterministic time."""
-    with CpSatThread(
-        model.cp, model.orders, num_workers=1, linearization_level=0, **parameters
-    ) as search:
+    parameters = {
+        "max_time_in_seconds": budget.time.left,
+        "max_deterministic_time": budget.work.ops / OPS_A_SECOND / model.unit,
+        "num_workers": 1,
+        "linearization_level": 0,
+        "random_seed": seed % 2**31,
+        **model.parameters,
+    }
+    with CpSatThread(model.cp, model.orders, **parameters) as search:
         while (news := search.next(best.interrupted)) is not None:
             if isinstance(news, float):
                 best.raise_bound(Bound(model.proves(news), "interleaving", _WORDS))
@@ -138,7 +126,9 @@ def _attempt(
     best.work.spend(search.work * model.unit * OPS_A_SECOND)
     if search.bound is not None:
         best.raise_bound(Bound(model.proves(search.bound), "interleaving", _WORDS))
-    return search.status, search.work
+    if search.status == cp_model.INFEASIBLE:
+        best.raise_bound(Bound(target, "interleaving", _WORDS))
+    return best.closed or search.status in (cp_model.INFEASIBLE, cp_model.OPTIMAL)
 
 
 def literals(linear: LinearInstance) -> int:
