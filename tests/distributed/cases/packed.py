@@ -48,7 +48,7 @@ def trained_and_tuned(
     steps: Sequence[Step], wrong: Program, planner: Repack
 ) -> tuple[dict[str, Any], tuple[TuneResult, float]]:
     found = trained(steps, wrong)
-    return found, tuned(steps[0][0], planner, 5)
+    return found, tuned(steps[0][0], planner, 4)
 
 
 def trained(steps: Sequence[Step], wrong: Program) -> dict[str, Any]:

@@ -89,6 +89,7 @@ def test_names_are_escaped() -> None:
     svg = timeline_svg([("<b>&", schedule)], title='a<b & "c"')
     ElementTree.fromstring(svg)
     assert "&lt;b&gt;&amp;" in svg
+    assert "<title>&lt;b&gt;&amp;</title>" in timeline_html([("<b>&", schedule)])
 
 
 def test_the_page_holds_the_picture() -> None:

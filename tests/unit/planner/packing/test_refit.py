@@ -55,9 +55,8 @@ def times_of(profile: Profile) -> dict[str, list[float]]:
     return {key: [getattr(stage, key) for stage in profile.stages] for key in OP_TIMES}
 
 
-@pytest.mark.parametrize("late", [0.0, 500.0])
-def test_costs_are_found_though_one_step_was_disturbed(late: float) -> None:
-    steps = [step(seed, late=late if seed == 3 else 0.0) for seed in range(4)]
+def test_costs_are_found_though_one_step_was_disturbed() -> None:
+    steps = [step(seed, late=500.0 if seed == 3 else 0.0) for seed in range(4)]
     profile, lengths = pipeloom.refit(GUESS, LENGTHS, steps)
     for key in OP_TIMES:
         assert times_of(profile)[key] == pytest.approx(TIMES[key], rel=0.03)
