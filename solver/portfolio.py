@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from itertools import count
 from typing import Protocol
 
@@ -27,9 +27,9 @@ from .construct.warm_start import warm_starts
 from .core.decomposition import streams_of
 from .core.incumbent import Incumbent
 from .core.linear_instance import LinearInstance
-from .core.options import LEAST_WORKERS, cores
+from .core.options import LEAST_WORKERS
 from .core.progress import FALLBACK
-from .core.worker_threads import Pieces, Worker, run_workers
+from .core.worker_threads import Pieces, Worker, side_by_side, workers_abreast
 from .exact.enumeration import enumerate_orders
 from .families.applicable import build_families
 from .proofs import RankBounds, closed_form_bounds, interleave, solve_exactly, tighten
@@ -42,11 +42,11 @@ from .search.local_search import (
     building,
 )
 from .search.overlap_annealing import OverlapAnnealer
+from .search.periodic_search import PERIODIC, search_periodic
 from .search.unrolling import Unroller, fewer_microbatches
 
 EXACT_OPS = 400  # up to which ``auto`` tries an exact solver
 FIRST_OPS = 2_000_000  # built in the first schedules, before anything runs side by side
-MOST_WORKERS = 8
 LONGEST_PAUSE = 7  # turns that a search waits at most which finds nothing
 
 
@@ -65,20 +65,9 @@ def automatically(best: Incumbent, seed: int) -> Pieces:
     enumerate_orders(best)
     yield
     parts: list[Worker] = [search.pieces, partial(prove_and_search, seed=seed)]
-    others = 0 if best.limited else workers_abreast() - LEAST_WORKERS
+    others = workers_abreast(best) - LEAST_WORKERS
     parts += [partial(search_elsewhere, seed=(seed, 2 + n)) for n in range(others)]
-    resumed = [_resumed(part) for part in parts]
-    while True:
-        run_workers(best, resumed[:1] if best.one_worker else resumed)
-        if not best.exhausted and not best.one_worker:  # all workers have come to their end
-            return
-        yield
-
-
-def _resumed(worker: Worker) -> Worker:
-    """``worker``, which goes on where it was when it is called with the same incumbent again."""
-    resumed: Worker = cache(worker)
-    return resumed
+    yield from side_by_side(best, parts)
 
 
 def heuristically(best: Incumbent, seed: int) -> Pieces:
@@ -105,17 +94,15 @@ PORTFOLIOS: Mapping[str, Callable[[Incumbent, int], Pieces]] = {
 }
 
 
-def workers_abreast() -> int:
-    """The number of workers side by side: one a core, two at least."""
-    return max(LEAST_WORKERS, min(cores(), MOST_WORKERS))
-
-
 def start(best: Incumbent, seed: int) -> ConstructAndImprove:
     """Builds the first schedules, takes bounds in closed form, and returns the further search."""
     linear = LinearInstance.of(best.problem)
     if linear is None:
         closed_form_bounds(best)
         build_families(best)
+        for _ in search_periodic(best):
+            if best.over() or best.source == PERIODIC:
+                break
         if listable(best.problem) and not best.over():
             ListTuner(best.problem, np.random.default_rng(seed)).first(best)
         return ConstructAndImprove(best, None, seed)
@@ -166,6 +153,7 @@ class ConstructAndImprove:
             built = self._constructor, self._tried, self._rng
             rounds += [RoundTuner(*built), LinearListTuner(*built, best.problem.objective)]
         elif listable(best.problem):
+            yield from search_periodic(best)
             scheduler = ListTuner(best.problem, self._rng)
             if best.source in {FALLBACK, "search"}:  # no family has come nearer
                 yield from scheduler.pieces(best)

@@ -12,7 +12,7 @@ Patterns come from the portfolio of microbatches that are alike (:mod:`.portfoli
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 
@@ -24,12 +24,12 @@ from .construct.one_at_a_time import one_at_a_time
 from .core.incumbent import Incumbent
 from .core.options import cores
 from .core.progress import FALLBACK
-from .core.worker_threads import Pieces, Worker, run_workers
+from .core.worker_threads import Pieces, Worker, side_by_side
 from .exact.enumeration import enumerate_orders
 from .families.applicable import build_families
 from .portfolio import improve, start
 from .proofs import closed_form_bounds
-from .search.entry_orders import EntryOrderAnnealer, PatternSearch, offer_filled
+from .search.entry_order_search import EntryOrderAnnealer, PatternSearch, offer_filled
 from .search.local_search import Annealer, ListTuner
 from .search.priority_search import PriorityTuner
 
@@ -58,12 +58,7 @@ def plan_unlike(best: Incumbent, seed: int, solver: str) -> Pieces:
     numbers = range(1, 2 if best.limited else cores())
     workers: list[Worker] = [search]
     workers += [partial(_elsewhere, seed=seed + n, pattern=n % 2 == 0) for n in numbers]
-    resumed: list[Worker] = [cache(worker) for worker in workers]
-    while True:
-        run_workers(best, resumed[:1] if best.one_worker else resumed)
-        if not best.exhausted and not best.one_worker:
-            return
-        yield
+    yield from side_by_side(best, workers)
 
 
 def _elsewhere(best: Incumbent, seed: int, pattern: bool) -> Pieces:

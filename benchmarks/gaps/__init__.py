@@ -1,9 +1,10 @@
 """How far the best schedule found is from the proven bound, by kind of problem.
 
 ``python -m benchmarks.gaps`` solves ten instances of each kind, 30 s each (45 minutes on two
-cores), prints the gaps by kind and with ``--record`` writes them to ``results/gaps.json``. 1 where
-a target is missed or a schedule is wrong. With ``--work`` the clock does not count: the same
-answers on a busy machine, which go to ``results/gaps-by-work.json``.
+cores), prints the gaps by kind and with ``--record`` writes them to ``results/gaps.json``, beside
+what that has of other instances. 1 where a target is missed or a schedule is wrong. With ``--work``
+the clock does not count: the same answers on a busy machine, which go to
+``results/gaps-by-work.json``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from .instances import KINDS, RANKS, problem_of
 HERE = Path(__file__).parent
 SEED, SECONDS = 17, 30.0
 TARGETS = {"median": 0.01, "nine of ten": 0.03, "worst": 0.05}
+Cells: TypeAlias = Sequence[dict[str, Any]]
 WORSE = 1e-3
 """Relative: how much above the recorded cost is worse, as costs may depend on the clock."""
 
@@ -40,13 +42,15 @@ def main(arguments: list[str]) -> int:
     print("\n".join(["", *table(cells)]))
     wrong = [_line(cell) for cell in cells if cell["violations"]]
     missed = list(misses(cells))
-    name = "gaps" if options.work is None else "gaps-by-work"
-    print("\n".join([*missed, *worse(cells, name), *wrong]))
+    before = _recorded(options)
+    print("\n".join([*missed, *worse(cells, before["cells"]), *wrong]))
     if options.record:
-        settings = {"seed": options.seed, **_limit(options)}
         if options.work is not None:  # the clock of a busy machine says nothing
             cells = [{**cell, "seconds": None} for cell in cells]
-        print(f"recorded in {record(HERE, name, {**settings, 'cells': cells}).name}")
+        cells = merged(before["cells"], cells) if options.kinds or options.numbers else cells
+        print("\n".join(["", *table(cells)]))
+        result = {**_settings(options), "cells": cells}
+        print(f"recorded in {record(HERE, _name(options), result).name}")
     return int(bool(missed or wrong))
 
 
@@ -65,7 +69,29 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.quick:
         options.numbers, options.seconds = [0, 1], 3.0
+    before = _recorded(options)
+    if options.record and (options.kinds or options.numbers) and before["cells"]:
+        kept = {key: before[key] for key in before if key not in {"environment", "cells"}}
+        if kept != _settings(options):
+            parser.error(f"--record: results/{_name(options)}.json keeps other instances by {kept}")
     return options
+
+
+def _name(options: argparse.Namespace) -> str:
+    return "gaps" if options.work is None else "gaps-by-work"
+
+
+def _settings(options: argparse.Namespace) -> dict[str, float]:
+    """The settings that all cells of a record share."""
+    return {"seed": options.seed, **_limit(options)}
+
+
+def _recorded(options: argparse.Namespace) -> dict[str, Any]:
+    path = HERE / "results" / f"{_name(options)}.json"
+    if not path.exists():
+        return {"cells": []}
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
 
 
 def _limit(options: argparse.Namespace) -> dict[str, float]:
@@ -112,19 +138,19 @@ def _line(cell: dict[str, Any]) -> str:
     )
 
 
-def figures(cells: Sequence[dict[str, Any]]) -> dict[str, float]:
+def figures(cells: Cells) -> dict[str, float]:
     """The median gap, the one that nine of ten are within, and the worst."""
     gaps = sorted(cell["gap"] for cell in cells)
     nine = gaps[int(np.ceil(0.9 * len(gaps))) - 1]
     return {"median": float(np.median(gaps)), "nine of ten": nine, "worst": gaps[-1]}
 
 
-def _by_kind(cells: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def _by_kind(cells: Cells) -> dict[str, list[dict[str, Any]]]:
     kinds = dict.fromkeys(cell["kind"] for cell in cells)
     return {kind: [cell for cell in cells if cell["kind"] == kind] for kind in kinds}
 
 
-def table(cells: Sequence[dict[str, Any]]) -> list[str]:
+def table(cells: Cells) -> list[str]:
     """A Markdown table of the gaps by kind, and of all."""
     lines = ["| kind | instances | median | nine of ten | worst |", "| --- " * 5 + "|"]
     for kind, own in {**_by_kind(cells), "all": list(cells)}.items():
@@ -133,19 +159,27 @@ def table(cells: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def misses(cells: Sequence[dict[str, Any]]) -> Iterator[str]:
+def misses(cells: Cells) -> Iterator[str]:
     for kind, own in _by_kind(cells).items():
         for name, value in figures(own).items():
             if value > TARGETS[name]:
                 yield f"{kind}: {name} {value:.2%} is above {TARGETS[name]:.0%}"
 
 
-def worse(cells: Sequence[dict[str, Any]], name: str) -> Iterator[str]:
-    """The instances whose schedule costs more than the one recorded under ``name``."""
-    path = HERE / "results" / f"{name}.json"
-    recorded = json.loads(path.read_text(encoding="utf-8"))["cells"] if path.exists() else []
-    before = {(each["kind"], each["number"], each["ranks"]): each["cost"] for each in recorded}
+def worse(cells: Cells, before: Cells) -> Iterator[str]:
+    """The instances whose schedule costs more than the one recorded before."""
+    costs = {(*_instance(each), each["ranks"]): each["cost"] for each in before}
     for each in cells:
-        known = before.get((each["kind"], each["number"], each["ranks"]))
+        known = costs.get((*_instance(each), each["ranks"]))
         if known is not None and each["cost"] > known * (1 + WORSE):
             yield f"{each['kind']} {each['number']}: {each['cost']:.2f}, recorded {known:.2f}"
+
+
+def merged(before: Cells, cells: Cells) -> list[dict[str, Any]]:
+    """The cells, and those before of other instances, in the order of the kinds."""
+    found = {_instance(each): each for each in (*before, *cells)}
+    return [found[each] for each in sorted(found, key=lambda at: (list(KINDS).index(at[0]), at[1]))]
+
+
+def _instance(cell: dict[str, Any]) -> tuple[str, int]:
+    return cell["kind"], cell["number"]

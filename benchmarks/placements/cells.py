@@ -18,10 +18,10 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.core.schedule_cost import iteration_time
+from pipeloom.solver.core.worker_threads import workers_abreast
 from pipeloom.solver.optimize import Solving, optimize
 from pipeloom.solver.placement.replication import why_one_way
 from pipeloom.solver.placement.search import Chosen, best_placement, placements
-from pipeloom.solver.portfolio import workers_abreast
 
 from ..frontier.unequal import (
     M_B,

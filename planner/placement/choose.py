@@ -16,10 +16,10 @@ from pipeloom.report.text_table import table
 from pipeloom.solver.core.progress import Progress
 from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.tolerances import CLOSED
+from pipeloom.solver.core.worker_threads import workers_abreast
 from pipeloom.solver.optimize import Solving
 from pipeloom.solver.placement.search import Chosen, TriedPlacement, best_placement
 from pipeloom.solver.placement.successive_halving import Known
-from pipeloom.solver.portfolio import workers_abreast
 
 from ..answer import Answer, Candidate, NothingFits
 from ..solving.cache import Question

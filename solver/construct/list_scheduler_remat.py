@@ -6,7 +6,9 @@ there, that of the microbatch that has waited longest; the R of one whose input 
 within ``lead`` x T_R; an F, as above; a W. So a microbatch that stays overtakes those that wait to
 be recomputed, and gives up its place in memory as soon as can be.
 
-One place is left for what is recomputed, or no B of those could run.
+One place is left for what is recomputed, or no B of those could run, but where a microbatch that
+stays may take it: its own B gives it back. So a rank may fill its memory with such while others are
+on their way down, and recompute these afterwards.
 """
 
 from __future__ import annotations
@@ -35,16 +37,20 @@ from .list_scheduler_linear import change_gaps, normal
 _F, _B, _W, _R = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.R))
 _I: TypeAlias = IntArray
 _F8: TypeAlias = FloatArray
-_STAYS, _GONE, _BACK, _DONE = range(4)  # what became of a microbatch's activations
+_STAYS, _GONE, _BACK, _DONE, _FILLS = range(5)  # what became of a microbatch's activations
+IDLE = 50  # decisions of each stage without an op, after which none comes any more
+_NEVER, _BESIDE, _EVER = range(3)  # whether a microbatch may stay
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RematListParameters:
-    """The heuristic parameters: by stage, but ``gap`` by microbatch.
+    """The heuristic parameters: by stage, but ``gap`` by microbatch and ``stay`` by both.
 
     ``keep``: how many microbatches may stay between F and B at once, ``again``: how many may wait
-    to be recomputed; ``lead``: how much before a B's input comes its R runs, in T_R's; the others
-    as in :class:`.list_scheduler_linear.LinearListParameters`.
+    to be recomputed; ``lead``: how much before a B's input comes its R runs, in T_R's; ``stay``: 0
+    where a microbatch is recomputed wherever it can be, 1 where it may stay if the place of what is
+    recomputed is left, 2 where it may take that; the others as in
+    :class:`.list_scheduler_linear.LinearListParameters`.
     """
 
     keep: IntArray
@@ -55,6 +61,7 @@ class RematListParameters:
     patience: FloatArray
     lead: FloatArray
     gap: FloatArray
+    stay: IntArray
 
     @classmethod
     def drawn(cls, linear: LinearInstance, rng: np.random.Generator) -> Self:
@@ -67,6 +74,9 @@ class RematListParameters:
         gap[period - 1 :: period] += float(rng.choice([0.0, 0.5, 1.0])) * unit
         shares = linear.round_trip / (linear.f + linear.b + linear.w)
         again = int(rng.choice([m, max(1, m // 2), 2 * linear.stages]))
+        stay = np.full((linear.stages, m), _BESIDE)
+        if rng.random() < 0.5:
+            stay[:, : most[0]] = stay[:, m - most[0] :] = _EVER
         return cls(
             most.copy(),
             np.full(linear.stages, again),
@@ -76,18 +86,19 @@ class RematListParameters:
             float(rng.uniform(0.0, 1.0)) * every,
             float(rng.uniform(0.0, 1.5)) * every,
             gap,
+            stay,
         )
 
     @property
-    def arrays(self) -> tuple[_I, _I, _I, _I, _F8, _F8, _F8, _F8]:
+    def arrays(self) -> tuple[_I, _I, _I, _I, _F8, _F8, _F8, _F8, _I]:
         """The arrays that the kernels take."""
         whole = self.keep, self.again, self.ahead, self.defer
-        return *whole, self.fill, self.patience, self.lead, self.gap
+        return *whole, self.fill, self.patience, self.lead, self.gap, self.stay
 
     def copy(self) -> Self:
         whole = self.keep.copy(), self.again.copy(), self.ahead.copy(), self.defer.copy()
         real = self.fill.copy(), self.patience.copy(), self.lead.copy(), self.gap.copy()
-        return type(self)(*whole, *real)
+        return type(self)(*whole, *real, self.stay.copy())
 
 
 @kernel
@@ -111,6 +122,7 @@ def remat_list_schedule(  # noqa: PLR0917
     patience: FloatArray,
     lead: FloatArray,
     gap: FloatArray,
+    stay: IntArray,  # (S, M)
     makespan: bool,
     order: IntArray,  # (S, 4M) out: packed ops
     number: IntArray,  # (S,) out: how many of them
@@ -132,10 +144,11 @@ def remat_list_schedule(  # noqa: PLR0917
     forwards, low = np.zeros(stages, dtype=np.int64), np.zeros(stages, dtype=np.int64)
     backwards, weights = np.zeros(stages, dtype=np.int64), np.zeros(stages, dtype=np.int64)
     staying, away = np.zeros(stages, dtype=np.int64), np.zeros(stages, dtype=np.int64)
+    fills = np.zeros(stages, dtype=np.int64)  # those that took the place of what is recomputed
     behind = np.empty((stages, microbatches), dtype=np.int64)  # microbatches whose B has run
     back = np.full(stages, -1, dtype=np.int64)  # the microbatch that was recomputed and waits
     entered = -np.inf
-    left = 3 * stages * microbatches
+    left, idle = 3 * stages * microbatches, 0
     while left > 0:
         i = 0
         for k in range(1, stages):
@@ -152,11 +165,13 @@ def remat_list_schedule(  # noqa: PLR0917
         f_comes = np.inf
         if nf < microbatches:
             f_comes = entered + gap[nf] if i == 0 else f_end[i - 1, nf] + down[i - 1]
-        reserve = rest if t_r[i] < np.inf and back[i] < 0 else 0.0
-        stays = staying[i] < keep[i] and held[i] + m_b[i] + reserve <= limit[i]
+        reserve = rest if t_r[i] < np.inf and back[i] < 0 and fills[i] == 0 else 0.0
+        beside = held[i] + m_b[i] + reserve <= limit[i]
         goes = away[i] < again[i] and t_r[i] < np.inf and held[i] + kept[i] + reserve <= limit[i]
-        if t_r[i] == np.inf:
-            stays = held[i] + m_b[i] <= limit[i]
+        stays = held[i] + m_b[i] <= limit[i]
+        if t_r[i] < np.inf:
+            may = stay[i, min(nf, microbatches - 1)]
+            stays = stays and staying[i] < keep[i] and (may == _EVER or (may == _BESIDE and beside))
         early = gone >= 0 and back[i] < 0 and gone_at <= now + lead[i] * t_r[i]
         fits = held[i] + rest <= limit[i]
         b_comes = min(ready_at, max(now, gone_at) + t_r[i] if gone >= 0 else np.inf)
@@ -164,6 +179,9 @@ def remat_list_schedule(  # noqa: PLR0917
             now, f_comes, ready_at, gone_at, b_comes, stays or goes, nf - nb < ahead[i],
             early, fits, nb - nw, defer[i], patience[i], fill[i], f[i], w[i], t_r[i],
         )  # fmt: skip
+        idle = idle + 1 if kind < 0 else 0
+        if idle > IDLE * stages:
+            return np.inf, np.inf
         if kind < 0:
             starts = gone_at - lead[i] * t_r[i] if gone >= 0 and back[i] < 0 else np.inf
             clock[i] = _next_event(now, f_comes, ready_at, np.inf if early else starts, b_comes)
@@ -180,10 +198,11 @@ def remat_list_schedule(  # noqa: PLR0917
             end = now + f[i]
             f_end[i, nf] = end
             forwards[i] += 1
-            fate[i, nf] = _STAYS if stays else _GONE
+            fate[i, nf] = (_STAYS if beside else _FILLS) if stays else _GONE
             held[i] += m_b[i] if stays else kept[i]
             if stays:
                 staying[i] += 1
+                fills[i] += not beside
             else:
                 away[i] += 1
             if i + 1 < stages:
@@ -209,6 +228,7 @@ def remat_list_schedule(  # noqa: PLR0917
                 away[i] -= 1
             else:
                 staying[i] -= 1
+                fills[i] -= fate[i, ready] == _FILLS
             fate[i, ready] = _DONE
             if i > 0:
                 wakes, arrival = i - 1, end + up[i - 1]
@@ -317,6 +337,7 @@ def tune_remat_list(  # noqa: PLR0917
     patience: FloatArray,
     lead: FloatArray,
     gap: FloatArray,
+    stay: IntArray,  # (S, M)
     makespan: bool,
     best: IntArray,  # (S, 4M) out: the best order met, where it beats best_cost
     best_number: IntArray,  # (S,) out
@@ -334,7 +355,7 @@ def tune_remat_list(  # noqa: PLR0917
     f_end, comes = np.empty((stages, microbatches)), np.empty((stages, microbatches))
     fate = np.empty((stages, microbatches), dtype=np.int8)
     old_whole = np.empty((4, stages), dtype=np.int64)
-    old_real, old_gap = np.empty((3, stages)), gap.copy()
+    old_real, old_gap, old_stay = np.empty((3, stages)), gap.copy(), stay.copy()
     cooling = (cold / hot) ** (1.0 / max(moves, 1))
     temperature, current, reached = hot, np.inf, np.inf
     for move in range(-1, moves):
@@ -343,18 +364,22 @@ def tune_remat_list(  # noqa: PLR0917
         temperature *= cooling
         old_whole[0], old_whole[1], old_whole[2], old_whole[3] = keep, again, ahead, defer
         old_real[0], old_real[1], old_real[2], old_gap[:] = fill, patience, lead, gap
+        old_stay[:] = stay
         if move >= 0:
             for _ in range(1 + int(2 * random(state))):
                 kind, i = random(state), int(random(state) * stages)
-                if kind < 0.35:
+                if kind < 0.3:
                     change_gaps(gap, capacity[0], unit, state)
                     continue
                 reach = random(state)  # one stage, it and all later ones, or all
                 last = i + 1 if reach < 0.6 else stages
                 more = 1 if random(state) < 0.5 else -1
                 by = 0.3 * normal(state)
+                which, may = int(random(state) * microbatches), int(random(state) * 3)
                 for k in range(0 if reach > 0.8 else i, last):
-                    if kind < 0.5:
+                    if kind < 0.4:
+                        stay[k, which] = may
+                    elif kind < 0.5:
                         keep[k] = min(max(0, keep[k] + more), capacity[k])
                     elif kind < 0.57:
                         again[k] = min(max(0, again[k] + more), microbatches)
@@ -370,7 +395,7 @@ def tune_remat_list(  # noqa: PLR0917
                         lead[k] = max(0.0, lead[k] + by)
         cost, mean = remat_list_schedule(
             f, b, w, m_b, m_w, limit, down, up, t_r, kept, level, keep, again, ahead, defer,
-            fill, patience, lead, gap, makespan, order, number, f_end, comes, fate,
+            fill, patience, lead, gap, stay, makespan, order, number, f_end, comes, fate,
         )  # fmt: skip
         value = cost + 0.05 * mean
         if move < 0 or value <= current - temperature * np.log(1.0 - random(state)):
@@ -381,4 +406,5 @@ def tune_remat_list(  # noqa: PLR0917
         else:
             keep[:], again[:], ahead[:], defer[:] = old_whole
             fill[:], patience[:], lead[:], gap[:] = old_real[0], old_real[1], old_real[2], old_gap
+            stay[:] = old_stay
     return best_cost, reached

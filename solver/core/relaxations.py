@@ -19,6 +19,8 @@ from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 
+from .tolerances import ROUNDING
+
 Mask = npt.NDArray[np.bool_]
 
 
@@ -109,11 +111,21 @@ def unfused(problem: Problem) -> Problem:
 
 
 def least_kept(problem: Problem) -> FloatArray:
-    """The least that a microbatch may hold of each stage while it waits for its B, shape (S,)."""
-    costs = Costs.of(problem)
+    """The least that a microbatch holds of each stage in some best schedule while it waits for its
+    B, shape (S,).
+
+    On a rank with one stage, which is not recomputed, that is M_B where M_B and the least exceed
+    the limit: while a microbatch is out, no other's F or B has room for its M_B, so that the memory
+    held only falls until it is back. Without its O and L no op comes later, and all fits.
+    """
+    costs, owners = Costs.of(problem), problem.placement.owners
     if problem.placement.passing is not Passing.ACTIVATIONS:
         return costs.m_b
-    return np.asarray(costs.kept.min(axis=0))
+    least = costs.kept.min(axis=0)
+    alone = np.array([owners.count(rank) == 1 for rank in owners]) & ~recomputable(problem)
+    limit = costs.limit[list(owners)] * (1 + ROUNDING)
+    stays = np.where(alone, limit, np.inf) < (costs.m_b + least).T
+    return np.asarray(np.where(stays.T, costs.m_b, least))
 
 
 def relaxed(problem: Problem) -> Problem:

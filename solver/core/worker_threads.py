@@ -9,19 +9,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from functools import cache
 from time import monotonic
 from typing import TypeVar
 
 from .incumbent import Incumbent
+from .options import LEAST_WORKERS, cores
 
 Result = TypeVar("Result")
 
+MOST_WORKERS = 8
 POLL = 0.05  # seconds between two looks at the clock
 GRACE = 0.5  # seconds that work has to end once time is up, before it is left alone
 
 Pieces = Iterator[None]
 """Work in pieces: between two of them it may be left."""
 Worker = Callable[[Incumbent], Pieces]
+
+
+def workers_abreast(best: Incumbent | None = None) -> int:
+    """The number of workers side by side: one a core, two at least, and where work is limited."""
+    if best is not None and best.limited:
+        return LEAST_WORKERS
+    return max(LEAST_WORKERS, min(cores(), MOST_WORKERS))
 
 
 def run_workers(best: Incumbent, workers: Sequence[Worker]) -> None:
@@ -43,6 +53,17 @@ def run_workers(best: Incumbent, workers: Sequence[Worker]) -> None:
                 best.stop()  # before the threads are waited for
     finally:
         best.gather()  # where a worker raised or the user interrupts
+
+
+def side_by_side(best: Incumbent, workers: Sequence[Worker]) -> Pieces:
+    """The workers side by side, or the first alone on one core, until all have come to their end;
+    each goes on where it was when this is taken up again."""
+    resumed: list[Worker] = [cache(worker) for worker in workers]
+    while True:
+        run_workers(best, resumed[:1] if best.one_worker else resumed)
+        if not best.exhausted and not best.one_worker:
+            return
+        yield
 
 
 def in_thread(work: Callable[[], Result]) -> Future[Result]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -27,7 +28,7 @@ from .whole_stages import levels_of_stages
 _F: TypeAlias = FloatArray
 _Tables: TypeAlias = tuple[_F, _F, _F, _F, _F, _F, _F, _F, _F, _F, IntArray]
 
-LIST_OP = 5  # simulated ops that an op of an order takes as long as
+LIST_OP = 3  # simulated ops that an op of an order takes as long as
 DRAWN, POOL = 30, 6  # random parameters of which the best are annealed; those kept, at each level
 
 
@@ -62,6 +63,13 @@ class RematListTuner:
         able = linear is not None and problem.limited and bool(recomputable(problem).any())
         return cls(problem, linear, rng) if able and linear is not None else None
 
+    def first(self) -> Iterator[Order]:
+        """The order of the best of some random parameters at each level, where they give one."""
+        for own in self._tables:
+            tables: _Tables = (*self._linear.arrays, *own)
+            if np.isfinite(self._cost(tables, self._drawn(tables))):
+                yield tuple(self._rows())
+
     def round(self, best: Incumbent) -> Iterator[Order]:
         """The best order of a round, if any was found."""
         at = self._turn % len(self._tables)
@@ -88,17 +96,16 @@ class RematListTuner:
 
     def _drawn(self, tables: _Tables) -> RematListParameters:
         """The best of some random ones."""
+        drawn = [RematListParameters.drawn(self._linear, self._rng) for _ in range(DRAWN)]
+        return min(drawn, key=partial(self._cost, tables))
+
+    def _cost(self, tables: _Tables, parameters: RematListParameters) -> float:
         shape = self._linear.stages, self._linear.microbatches
         scratch = np.empty(shape), np.empty(shape), np.empty(shape, dtype=np.int8)
-
-        def cost(of: RematListParameters) -> float:
-            found, _ = remat_list_schedule(
-                *tables, *of.arrays, self._makespan, self._order, self._number, *scratch
-            )  # fmt: skip
-            return float(found)
-
-        drawn = [RematListParameters.drawn(self._linear, self._rng) for _ in range(DRAWN)]
-        return min(drawn, key=cost)
+        found, _ = remat_list_schedule(
+            *tables, *parameters.arrays, self._makespan, self._order, self._number, *scratch
+        )  # fmt: skip
+        return float(found)
 
     def _rows(self) -> Iterator[IntArray]:
         stages = {rank: i for i, rank in enumerate(self._linear.ranks.tolist())}

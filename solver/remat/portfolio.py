@@ -3,7 +3,7 @@
 ::
 
     bounds      of the problem with as little memory as any choice leaves (core.relaxations)
-    first       one microbatch at a time
+    first       one microbatch at a time, and what a list scheduler or a reduction gives at once
     plain       the optimizer without remat, where the memory limit allows any schedule; and
                 with one BW for each B and W, where that takes less
     reductions  the optimizer on stages that are recomputed or offloaded whole (whole_stages)
@@ -12,6 +12,8 @@
     relaxation  a better bound (bounds.milp_relaxation)
     annealing   of the orders of the best and of each microbatch's remat, half of them left out at
                 a time, and of the best one until the time is up
+
+The last three run in each of the workers side by side, the relaxation in one.
 
 The bounds hold for schedules with remat or without, so what meets them is optimal among all.
 """
@@ -36,9 +38,10 @@ from ..bounds import lower_bounds
 from ..bounds.milp_relaxation import SECONDS, remat_relaxation
 from ..core.incumbent import Incumbent
 from ..core.options import Optimizer, Order, SolveOptions
+from ..core.progress import FALLBACK
 from ..core.relaxations import fusible, plain, recomputable
 from ..core.schedule_cost import within_memory
-from ..core.worker_threads import Pieces
+from ..core.worker_threads import Pieces, Worker, side_by_side, workers_abreast
 from .annealing import RematAnnealer
 from .fused_backward import fused, fused_neighbours, fused_whole
 from .keeping import kept
@@ -59,9 +62,10 @@ def search_remat(best: Incumbent, optimizer: Optimizer, options: SolveOptions) -
     problem, every = best.problem, options.recompute_all
     starts = _Starts(best, every)
     solved = partial(_solved, best, optimizer, options)
-    starts.offer(one_at_a_time_with_remat(problem, every))
+    best.offer(one_at_a_time_with_remat(problem, every), FALLBACK)
     for found in lower_bounds(problem):
         best.raise_bound(found)
+    _first(starts, solved, problem, every)
     yield
     if not every:
         with suppress(InfeasibleError):
@@ -74,10 +78,37 @@ def search_remat(best: Incumbent, optimizer: Optimizer, options: SolveOptions) -
     yield from _reduced(best, starts, solved, every)
     if problem.limited and not every:
         yield from _fitted(starts, solved, problem)
-    rng = np.random.default_rng(options.seed)
+    number = workers_abreast(best)
+    workers: list[Worker] = [
+        partial(_search, shared=starts, number=n, of=number, seed=options.seed)
+        for n in range(number)
+    ]
+    yield from side_by_side(best, workers)
+
+
+def _first(starts: _Starts, solved: _Solve, problem: Problem, every: bool) -> None:
+    """A schedule at once, by the list scheduler or with the first reduction that fits."""
+    tuner = None if every else RematListTuner.of(problem, np.random.default_rng(0))
+    if tuner is not None:
+        for rows in tuner.first():
+            starts.offer(rows)
+            return
+    for reduction in reductions(problem, every):
+        reduced = reduction.reduced
+        if reduced is not None:
+            with suppress(InfeasibleError):
+                starts.offer(reduction.expanded(solved(reduced, 0.0).order))
+                return
+
+
+def _search(best: Incumbent, shared: _Starts, number: int, of: int, seed: int) -> Pieces:
+    """The part of one worker: lists, relaxation, annealing."""
+    problem, every, rng = best.problem, shared.every, np.random.default_rng((seed, number))
+    starts = shared.part(best, number, of)
     yield from _lists(best, starts, None if every else RematListTuner.of(problem, rng))
-    _tighten(best)
-    yield
+    if number == 0:
+        _tighten(best)
+        yield
     annealer = RematAnnealer(problem, rng, every)
     while True:
         for start in starts.best():
@@ -130,14 +161,20 @@ class _Starts:
     """The best schedules met, of which fewer and fewer are annealed."""
 
     def __init__(self, best: Incumbent, every: bool) -> None:
-        self._best, self._every, self._number = best, every, STARTS
+        self._best, self.every, self._number = best, every, STARTS
         self._known: list[tuple[float, Order]] = []
+
+    def part(self, best: Incumbent, number: int, of: int) -> _Starts:
+        """The part of a worker: each ``of``-th order, from ``number`` on."""
+        part = _Starts(best, self.every)
+        part._known = self._known[number::of] or self._known[:1]
+        return part
 
     def offer(self, rows: Order) -> None:
         """Takes an order where it keeps the memory limit and is new, and the same with no R that
         need not be, and with BW's."""
         problem = self._best.problem
-        for each in (rows,) if self._every else (rows, kept(problem, rows)):
+        for each in (rows,) if self.every else (rows, kept(problem, rows)):
             for either in (each, fused_neighbours(problem, each)):
                 self._take(either)
 
@@ -150,6 +187,10 @@ class _Starts:
             self._best.offer(rows, "search", cost)
 
     def best(self) -> list[Order]:
+        """The orders to anneal next; the best of all, whoever met it, among them."""
+        order, _, cost = self._best.found()
+        if not self._known or (self._number < STARTS and cost < self._known[0][0]):
+            self._known = [(cost, order), *self._known]
         self._known = self._known[: self._number]
         self._number = max(1, self._number // 2)
         return [rows for _, rows in self._known]

@@ -24,7 +24,7 @@ from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.solver import portfolio as solve
 from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.incumbent import Incumbent
-from pipeloom.solver.core.worker_threads import Worker, run_workers
+from pipeloom.solver.core.worker_threads import Pieces, Worker, side_by_side
 from pipeloom.solver.optimize import optimize
 
 SLICE, PARTS, WORK = 300, 10, 2.0
@@ -48,11 +48,11 @@ def test_whatever_the_instance_all_holds(part: int) -> None:
 def test_some_instances_get_past_the_constructors(monkeypatch: pytest.MonkeyPatch) -> None:
     entered = []
 
-    def watched(best: Incumbent, workers: Sequence[Worker]) -> None:
+    def watched(best: Incumbent, workers: Sequence[Worker]) -> Pieces:
         entered.append(best)
-        run_workers(best, workers)
+        yield from side_by_side(best, workers)
 
-    monkeypatch.setattr(solve, "run_workers", watched)
+    monkeypatch.setattr(solve, "side_by_side", watched)
     for seed in range(0, SLICE, DEEP_EVERY):
         check(random_instance(seed), work_of(seed, WORK))
     assert entered
