@@ -31,12 +31,16 @@ Found = TypeVar("Found")
 
 
 def searched(
-    args: argparse.Namespace, plan: Callable[..., Found], *given: Any, names: Sequence[str]
+    args: argparse.Namespace,
+    plan: Callable[..., Found],
+    *given: Any,
+    names: Sequence[str],
+    table: Sequence[str] = TABLE_OPTIONS,
 ) -> Found:
-    """The answer of ``plan`` to the profile, ``given`` and the options of these ``names``; Ctrl-C
-    keeps the best so far."""
+    """The answer of ``plan`` to the profile, ``given`` and the options of these ``names`` and of
+    ``table``; Ctrl-C keeps the best so far."""
     cache = "--cache" if getattr(args, "cache", None) else CACHE
-    faults = typed(*TABLE_OPTIONS, *names, "output", cache=cache, microbatches=MICROBATCHES)
+    faults = typed(*table, *names, "output", cache=cache, microbatches=MICROBATCHES)
     with watched(args.quiet) as display, faults:
         profile = read_profile(args, display)
         with interruptible() as interrupt:
@@ -44,7 +48,7 @@ def searched(
                 profile,
                 args.microbatches,
                 *given,
-                **options(args, *TABLE_OPTIONS, *names),
+                **options(args, *table, *names),
                 cache=getattr(args, "cache", None) or os.environ.get(CACHE),
                 progress=display,
                 should_stop=interrupt,

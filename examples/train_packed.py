@@ -3,7 +3,8 @@
 torchrun --nproc-per-node 4 -m examples.train_packed
 
 Rank 0 packs the batch, from the last schedule on, and sends the program to all; planned and
-measured steps are printed side by side. What a microbatch takes is measured first, in place.
+measured steps are printed side by side. What a microbatch takes is measured first, in place, and
+what sequences cost is fitted again to each step. ``pipeloom tune`` does all of it by itself.
 """
 
 from __future__ import annotations
@@ -12,31 +13,40 @@ import time
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 import pipeloom
-from examples.packed import Stage, joined, sequence_of, summed_loss
+from examples.packed import (
+    REFERENCE,
+    WIDTH,
+    Packed,
+    Stage,
+    joined,
+    lengths_of,
+    sequence_of,
+    summed_loss,
+)
 from pipeloom import Pipeline, Profile, Schedule
 
-STEPS, MICROBATCHES, SEQUENCES, REFERENCE = 6, 8, 32, 512
-ATTENTION = 0.3
-"""The share of a forward that is attention, of a sequence of REFERENCE tokens."""
+STEPS, MICROBATCHES = 6, 8
 
 
-def lengths_of(step: int) -> list[int]:
-    """Log-normal lengths, as those of instructions are."""
-    found = np.random.default_rng(step).lognormal(4.5, 0.9, SEQUENCES)
-    return [int(length) for length in np.clip(found, 8, REFERENCE)]
+class Planner:
+    """Rank 0's: packs, and learns from traces what sequences cost."""
 
+    def __init__(self, profile: Profile) -> None:
+        self.profile, self.lengths = profile, Packed().lengths(0)
+        self.steps: list[tuple[pipeloom.Packing, Schedule]] = []
 
-def packed(step: int, profile: Profile, last: Schedule | None) -> pipeloom.Packing:
-    lengths = {
-        "format": "pipeloom.lengths", "version": 1, "lengths": lengths_of(step),
-        "reference_length": REFERENCE, "attention": ATTENTION,
-    }  # fmt: skip
-    return pipeloom.pack(lengths, profile, MICROBATCHES, start=last, time_limit=0.5)
+    def packed(self, step: int) -> pipeloom.Packing:
+        batch = self.lengths | {"lengths": lengths_of(step)}
+        start = self.steps[-1][0].schedules[0] if self.steps else None
+        return pipeloom.pack(batch, self.profile, MICROBATCHES, start=start, time_limit=0.5)
+
+    def learn(self, packing: pipeloom.Packing, trace: Schedule) -> None:
+        self.steps = [*self.steps[-3:], (packing, trace)]
+        self.profile, self.lengths = pipeloom.refit(self.profile, self.lengths, self.steps)
 
 
 def everywhere(value: Any) -> Any:
@@ -63,16 +73,14 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    stages = [partial(Stage, s, ranks, 128) for s in range(ranks)]
-    profile = measured_profile(ranks, stages)
+    stages = [partial(Stage, s, ranks, WIDTH) for s in range(ranks)]
+    planner = Planner(measured_profile(ranks, stages))
     pipeline: Pipeline | None = None
-    last = None
     for step in range(STEPS):
-        found = packed(step, profile, last) if rank == 0 else None
+        found = planner.packed(step) if rank == 0 else None
         program, rows = everywhere(
             found and (pipeloom.compile(found.schedules[0]), found.replicas[0])
         )
-        last = program.schedule
         if pipeline is None:
             sgd = partial(torch.optim.SGD, lr=0.1)
             options: Any = {"varying_shapes": True, "scale_grads": False}
@@ -85,8 +93,10 @@ def main() -> None:
         pipeline.step(tokens, sequence, target=targets, loss_kwargs=total, program=program)
         seconds = time.perf_counter() - began
         trace = pipeline.gather_trace()
-        if rank == 0:
-            planned, measured = (s.timing.makespan for s in (last, trace) if s.timing is not None)
+        if found is not None:
+            planner.learn(found, trace)
+            both = found.schedules[0].timing, trace.timing
+            planned, measured = (timing.makespan for timing in both if timing is not None)
             print(
                 f"step {step}: planned {planned:.1f} ms, measured {measured:.1f} ms, in "
                 f"{seconds * 1e3:.0f} ms with the change of programs",

@@ -1,7 +1,8 @@
 """Compiled loops, kept on disk by numba; an entry there that is damaged is compiled again.
 
 Numba unpickles what its cache holds, and raises, or runs damaged machine code, where somebody has
-cut a file off or a disk has lost a block. Here each entry has a digest before it.
+cut a file off or a disk has lost a block. Here each entry has a digest before it. Where nothing can
+be kept, as on a full disk, each process compiles for itself.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -22,9 +24,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def kernel(function: Function, *, inline: Literal["never", "always"] = "never") -> Function:
-    """Decorates a function that numba compiles without the interpreter's lock, and keeps."""
-    compiled: Any = numba.njit(nogil=True, cache=True, inline=inline)(function)
-    compiled._cache._cache_file.__class__ = _CheckedFile
+    """Decorates a function that numba compiles without the interpreter's lock, and keeps where a
+    folder may be written."""
+    compiled: Any = numba.njit(nogil=True, inline=inline)(function)
+    with suppress(RuntimeError):  # there is no such folder
+        compiled.enable_caching()
+        compiled._cache._cache_file.__class__ = _CheckedFile
     return cast("Function", compiled)
 
 
@@ -44,6 +49,11 @@ class _CheckedFile(IndexDataCacheFile):
             return files.load(key)
         except Exception:
             return None
+
+    def save(self, key: Any, data: Any) -> None:
+        files: Any = super()
+        with suppress(OSError):  # a full disk
+            files.save(key, data)
 
     def _load_data(self, name: str) -> Any:
         files: Any = self

@@ -15,9 +15,11 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import amount
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.stopping import NEVER
+from pipeloom.solver.core.worker_threads import in_thread
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.cuts import Rules
 from pipeloom.solver.placement.search import overfull
+from pipeloom.solver.search.robust_annealing import warm_up
 
 from .answer import Answer, Candidate
 from .inputs.documents import Document, Planned
@@ -156,6 +158,8 @@ def optimize(
     if passing == "auto":
         return plan_passing(stages, microbatches, search, **limits)
     if spec.name == AUTO:
+        if copies == 2:
+            _check_alike(source, cut, "--copies 2")
         limits["copies"] = 1 if options.recompute_all else copies
         return plan_placement(stages, microbatches, search, each=time_limit is None, **limits)
     problem = make_problem(stages, microbatches, passing=passing, placement=spec, **limits)
@@ -205,6 +209,7 @@ def _robustly(
     variation = Variation.of(True if spread is None else spread)
     check_robust(problem, variation, where)
     half = search.share(0.5)
+    in_thread(warm_up)  # compiled while the plain search runs, not in the other half's time
     plain = _one_problem(problem, half, where, start)
     return robust_answer(plain, measure, variation, half.options)
 

@@ -17,8 +17,8 @@ from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, gap_between
 from pipeloom.ir.units import counted, duration
-from pipeloom.report.packing_svg import packing_svg
 from pipeloom.report.summaries import percent
+from pipeloom.report.svg.packing import packing_svg
 from pipeloom.report.text_table import table
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.stopping import NEVER
@@ -174,7 +174,8 @@ def pack(
     """Packs sequences into microbatches so that the planned step is shortest, and schedules these.
 
     ``lengths``: a lengths file or its object: tokens of each sequence, and what the profile's
-    microbatch was (``docs/packing.md``). ``profile``: by stages, measured on one microbatch.
+    microbatch was (``docs/packing.md``). ``profile``: by stages, measured on one microbatch, or a
+    schedule that has it, as ``tune`` writes.
     ``microbatches``: of each replica. ``max_tokens``: of a microbatch at most. ``data_parallel``:
     replicas of the pipeline, as many as the profile says by default, else one. ``start``: an
     earlier schedule of as many microbatches, whose order of ops is begun with. ``time_limit``:
@@ -186,6 +187,8 @@ def pack(
     document, where = read_document(lengths, "lengths")
     given = parse_lengths(document, where)
     source = ProfileSource.of(profile, progress)
+    if (planned := source.in_place) is not None:
+        source = ProfileSource.of(planned.problem.profile, progress)
     if microbatches is None:
         raise InputError("microbatches: missing; expected a number")
     stages = stages_of(source, microbatches, "none", "none")

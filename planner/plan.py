@@ -16,8 +16,8 @@ from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.formats import write_json, write_text
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import duration
-from pipeloom.report.plans_svg import PlanPoint, PlansPicture, plans_svg
 from pipeloom.report.summaries import percent
+from pipeloom.report.svg.plans import PlanPoint, PlansPicture, plans_svg
 from pipeloom.report.text_table import table
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.stopping import NEVER

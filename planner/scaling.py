@@ -14,7 +14,7 @@ import numpy as np
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.formats import write_json, write_text
 from pipeloom.ir.units import counted, duration
-from pipeloom.report.scaling_svg import ScaleBar, scaling_svg
+from pipeloom.report.svg.scaling import ScaleBar, scaling_svg
 from pipeloom.report.text_table import table
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 

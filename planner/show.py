@@ -21,10 +21,10 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.report import plan_vs_measured
 from pipeloom.report.attribution import Attribution, attribute
 from pipeloom.report.chrome_trace import trace_events
-from pipeloom.report.packing_svg import packing_svg
 from pipeloom.report.summaries import describe
+from pipeloom.report.svg.packing import packing_svg
+from pipeloom.report.svg.timeline import timeline_svg
 from pipeloom.report.timeline_html import timeline_html
-from pipeloom.report.timeline_svg import timeline_svg
 from pipeloom.report.timeline_text import timeline_text
 
 from .inputs.documents import PICTURES, Document, Planned, naming, read_document, read_schedule

@@ -16,7 +16,7 @@ from pipeloom.ir.formats import dump_schedule, write_json, write_text
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import check_limit
 from pipeloom.ir.units import counted
-from pipeloom.report.frontier_svg import Frontier, FrontierPoint, frontier_svg
+from pipeloom.report.svg.frontier import Frontier, FrontierPoint, frontier_svg
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.families import FAMILIES
 from pipeloom.solver.placement.search import room

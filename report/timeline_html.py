@@ -7,7 +7,7 @@ from html import escape
 
 from pipeloom.ir.model.schedule import Schedule
 
-from .timeline_svg import timeline_svg
+from .svg.timeline import timeline_svg
 
 _PAGE = """<!doctype html>
 <html lang="en">

@@ -42,6 +42,7 @@ from .search.local_search import (
     building,
 )
 from .search.overlap_annealing import OverlapAnnealer
+from .search.periodic_search import PERIODIC, search_periodic
 from .search.unrolling import Unroller, fewer_microbatches
 
 EXACT_OPS = 400  # up to which ``auto`` tries an exact solver
@@ -99,6 +100,9 @@ def start(best: Incumbent, seed: int) -> ConstructAndImprove:
     if linear is None:
         closed_form_bounds(best)
         build_families(best)
+        for _ in search_periodic(best):
+            if best.over() or best.source == PERIODIC:
+                break
         if listable(best.problem) and not best.over():
             ListTuner(best.problem, np.random.default_rng(seed)).first(best)
         return ConstructAndImprove(best, None, seed)
@@ -149,6 +153,7 @@ class ConstructAndImprove:
             built = self._constructor, self._tried, self._rng
             rounds += [RoundTuner(*built), LinearListTuner(*built, best.problem.objective)]
         elif listable(best.problem):
+            yield from search_periodic(best)
             scheduler = ListTuner(best.problem, self._rng)
             if best.source in {FALLBACK, "search"}:  # no family has come nearer
                 yield from scheduler.pieces(best)

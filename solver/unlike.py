@@ -29,7 +29,7 @@ from .exact.enumeration import enumerate_orders
 from .families.applicable import build_families
 from .portfolio import improve, start
 from .proofs import closed_form_bounds
-from .search.entry_orders import EntryOrderAnnealer, PatternSearch, offer_filled
+from .search.entry_order_search import EntryOrderAnnealer, PatternSearch, offer_filled
 from .search.local_search import Annealer, ListTuner
 from .search.priority_search import PriorityTuner
 

@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--part", choices=PARTS, help="this one alone")
     parser.add_argument("--only", help="cases whose name has this, which are not recorded")
     parser.add_argument(
-        "--resume", action="store_true", help="keep what is recorded, and add to it"
+        "--resume", action="store_true", help="keep what is recorded and misses nothing, add to it"
     )
     args = parser.parse_args(arguments)
     lines = list[str]()
@@ -48,13 +48,14 @@ def _run(part: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     """The cases of a part."""
     studies = dict(_studies(part))
     known = _recorded(part) if args.resume else {}
-    for name in [name for name in studies if (args.only or "") in name and name not in known]:
+    asked = [name for name in studies if (args.only or "") in name]
+    for name in [name for name in asked if name not in known or missed([known[name]])]:
         known[name] = _of_least_work(studies[name], args.work_limit)
         print(table([known[name]]), flush=True)
         if args.resume or args.only is None:
             cases = [known[each] for each in studies if each in known]
             record(Path(__file__).parent, part, {"cases": cases})
-    return [known[name] for name in studies if name in known and (args.only or "") in name]
+    return [known[name] for name in asked if name in known]
 
 
 def _of_least_work(study: Callable[[float], dict[str, Any]], most: float) -> dict[str, Any]:

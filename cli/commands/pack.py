@@ -6,7 +6,7 @@ With a lower bound over all packings and all schedules. Ctrl-C or SIGTERM keeps 
 from __future__ import annotations
 
 import argparse
-import os
+from functools import partial
 from pathlib import Path
 
 from pipeloom.ir.errors import InputError
@@ -23,9 +23,8 @@ from ..arguments import (
     placement,
     seconds,
 )
-from ..inputs import CACHE, MICROBATCHES, options, read_profile, typed
+from ..inputs import CACHE, searched
 from ..output import answer, check_folder
-from ..progress import interruptible, watched
 
 NAMES = (
     "max_tokens", "data_parallel", "memory_limit", "objective", "placement", "start", "time_limit",
@@ -106,20 +105,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from pipeloom.planner.pack import pack
 
-    cache = "--cache" if args.cache else CACHE
-    faults = typed(*NAMES, "output", cache=cache, microbatches=MICROBATCHES)
-    with watched(args.quiet) as display, faults, interruptible() as interrupt:
-        check_folder(args.output, "packing.json")
-        _check_apart(args)
-        found = pack(
-            args.lengths,
-            read_profile(args, display),
-            args.microbatches,
-            **options(args, *NAMES),
-            cache=args.cache or os.environ.get(CACHE),
-            progress=display,
-            should_stop=interrupt,
-        )
+    check_folder(args.output, "packing.json")
+    _check_apart(args)
+    found = searched(args, partial(pack, args.lengths), names=NAMES, table=())
     if args.output is not None:
         found.write(args.output)
     words = f"{found}\nwritten to {args.output}" if args.output else str(found)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.report.summaries import heading
-from pipeloom.report.timeline_svg import timeline_svg
+from pipeloom.report.svg.timeline import timeline_svg
 from pipeloom.solver.families import FAMILIES, build_family
 
 RANKS, MICROBATCHES = 4, 8

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -28,6 +28,8 @@ from .validation import (
 
 LENGTHS, PACKING = "pipeloom.lengths", "pipeloom.packing"
 MOST_SEQUENCES, MOST_TOKENS = 100_000, 1_000_000_000
+OP_TIMES = "t_f", "t_b", "t_w"
+"""Of F, B and W, as profiles call them."""
 Length = Annotated[int, Whole(1, MOST_TOKENS)]
 
 
@@ -37,6 +39,12 @@ def _some(lengths: list[int]) -> list[int]:
     return lengths
 
 
+def _attention(value: Any) -> Any:
+    if isinstance(value, dict) and set(value) == set(OP_TIMES) and None not in value.values():
+        return {key: _shares(each) for key, each in value.items()}
+    return _shares(value)
+
+
 def _shares(value: Any) -> float | list[float] | None:
     given = value if isinstance(value, list) else [0.0 if value is None else value]
     try:
@@ -44,13 +52,16 @@ def _shares(value: Any) -> float | list[float] | None:
     except ValidationError:
         found = []
     if not found:
-        raise wrong("a number from 0 to 1, or a list of them, one a stage")
+        raise wrong(
+            "a number from 0 to 1, or a list of them, one a stage, or such of t_f, t_b and t_w"
+        )
     return found if isinstance(value, list) else None if value is None else found[0]
 
 
 _SHARES = TypeAdapter(list[Annotated[float, Field(strict=True, ge=0, le=1)]])
 Lengths = Annotated[list[Length], Field(max_length=MOST_SEQUENCES), AfterValidator(_some)]
-Shares = Annotated[float | list[float] | None, PlainValidator(_shares)]
+Share: TypeAlias = float | list[float]
+Attention = Annotated[Share | dict[str, Share] | None, PlainValidator(_attention)]
 Found = TypeVar("Found", bound=Document)
 
 
@@ -59,14 +70,15 @@ class LengthsDocument(Document):
 
     ``reference_length``: tokens of each sequence in the microbatch that the profile measured;
     ``attention``: of its forwards, the share of time that grows with the square of a sequence's
-    length, one or one a stage; ``model`` instead: from whose arithmetic it follows.
+    length, one or one a stage, or an object with such shares of F, B and W each; ``model`` instead:
+    from whose arithmetic it follows.
     """
 
     format: Annotated[Literal["pipeloom.lengths"], Expected(f'"{LENGTHS}"')]
     version: Version
     lengths: Lengths
     reference_length: Length
-    attention: Shares = None
+    attention: Attention = None
     model: Annotated[
         str | dict[str, Any] | None, Expected("a preset's name, or a model's configuration")
     ] = None

@@ -321,8 +321,8 @@ def balanced_cut(
     layers: int, before: float, after: float, owners: tuple[int, ...]
 ) -> tuple[int, ...]:
     """Decoder layers of each stage, one at least: the others one by one to the rank with the least
-    work, on its stage with the fewest. ``before``, ``after``: on the first and last stage, in
-    layers."""
+    work, on its stage with the fewest, the last of these, which holds microbatches for the least
+    time. ``before``, ``after``: on the first and last stage, in layers."""
     ranks = max(owners) + 1
     loads = [0.0] * ranks
     loads[owners[0]] += before
@@ -334,5 +334,5 @@ def balanced_cut(
     for _ in range(layers - len(owners)):
         rank = min(range(ranks), key=loads.__getitem__)
         loads[rank] += 1.0
-        counts[min(of_rank[rank], key=counts.__getitem__)] += 1
+        counts[min(reversed(of_rank[rank]), key=counts.__getitem__)] += 1
     return tuple(counts)

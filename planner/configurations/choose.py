@@ -43,8 +43,11 @@ ROUNDS = ((0.7, 0.9), (0.95, 1.0))
 SHARES = (1 / 64, 1 / 16, 1 / 4)
 """Of the budget, for the first search of a configuration's schedules and for those after it."""
 LEAST_SHARE = 0.01
-HOPE = 1 / 3
+HOPE = 0.6
 """Share of the gap to its bound that a schedule may still lose; half of it after each search."""
+UNKNOWN = 1 / 3
+"""Share of its bound that the first schedule of a configuration may be above it; half of it after
+each search."""
 BOUNDING, EVALUATING = 2e4, 1e6
 """Simulated ops that take about as long as bounding a configuration, and as the bounds of its
 schedules."""
@@ -241,10 +244,10 @@ class SpaceSearch:
         return goes_on and self.space.family is None and self._may_win(found.lower_bound)
 
     def _promise(self, found: Evaluated) -> float:
-        hope: float = HOPE / 2 ** self._searches[found.configuration]
+        left: float = 0.5 ** self._searches[found.configuration]
         if found.step_ms == inf:
-            return found.lower_bound * (1 + hope)
-        return found.step_ms - hope * (found.step_ms - found.lower_bound)
+            return found.lower_bound * (1 + UNKNOWN * left)
+        return found.step_ms - HOPE * left * (found.step_ms - found.lower_bound)
 
     def _may_win(self, bound: float) -> bool:
         return bound < self._best * (1 - CLOSED)

@@ -29,7 +29,8 @@ of the other microbatches.
 * In the same way, before its first B stage i has waited for that microbatch's round trip, and the
   B's and W's of all are still to come.
 * The microbatch of the largest y makes a round trip with all others in its way
-  (:func:`pipeloom.solver.bounds.unlike.one_trip`): ``trip y_count`` and what that bound has of all.
+  (:func:`pipeloom.solver.bounds.unlike.through_some`): ``trip y_count`` and what that bound has of
+  all.
 
 A span T allows a largest y_1, with it a largest y_2 and so on; where they do not add up to all that
 the replica has, no schedule spans T. The least T that no pair of stages refuses follows by
@@ -78,8 +79,8 @@ def _told_apart(problem: Problem) -> Problem:
 
 
 def _through(of: Figures, replicas: int) -> float:
-    """The bound of :func:`pipeloom.solver.bounds.unlike.through_each`, of the replica that has
-    most of a stage's work."""
+    """The bound of :func:`pipeloom.solver.bounds.unlike.through_some` with all microbatches, of the
+    replica that has most of a stage's work."""
     least = []
     turns = (of.f + of.b).sum(axis=1) / replicas
     for i in range(len(turns)):

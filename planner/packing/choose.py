@@ -3,7 +3,8 @@
 ::
 
     constructors -> schedules of an even and an uneven packing: the patterns -> by each, a local
-    search on packings -> of the better one, a schedule a replica -> once more by that
+    search on packings, and schedules for a moment -> of the better one, a schedule a replica ->
+    once more by that
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from .balance import CONSTRUCTORS, Microbatches
 from .search import by_replica, cost_of, improved
 from .sequence_costs import SequenceCosts
 
-PATTERN, SCHEDULES, AGAIN = 0.1, 0.65, (0.05, 0.025)
-"""Shares of time or work: of all patterns, and as much of local search; of the schedules; of each
-further local search by these, and as much of its schedules."""
+PATTERN, SCHEDULES, AGAIN = 0.1, 0.55, (0.05, 0.025)
+"""Shares of time or work: of all patterns, and as much each of local search by them and of the
+schedules that it is judged by; of the schedules; of each further local search by these, and as much
+of its schedules."""
 PATTERNS = ("longest first", "sorted runs")
 """The constructors whose packings a pattern is made for: even microbatches, and uneven ones."""
 
@@ -133,9 +135,11 @@ def _track(
     most: float,
     start: Schedule | None,
 ) -> tuple[float, Microbatches, Sequence[Order]]:
-    """The local search by one pattern from the best of ``starts``: cost, packing, the pattern."""
+    """The local search by one pattern from the best of ``starts``: cost, packing, schedules for
+    it."""
     _, packed = min((_placed(costs, each, orders, start) for each in starts), key=lambda p: p[0])
     packed = _improved(costs, packed, orders, most, search)
+    orders = [schedule.order for schedule in scheduled(costs, packed, orders, search)]
     return cost_of(costs, packed, orders), packed, orders
 
 

@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats.packing_document import LengthsDocument
+from pipeloom.ir.formats.packing_document import OP_TIMES, LengthsDocument
 from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.units import counted
 
+from ..inputs.documents import naming
 from ..models.layers import work_of
 from ..models.reading import read_model
 from ..models.run import TrainingRun
@@ -51,11 +52,10 @@ class SequenceCosts:
     def of(cls, problem: Problem, document: LengthsDocument, where: str) -> SequenceCosts:
         """Raises InputError where the attention's share is not told, or not for each stage."""
         profile = problem.profile
-        shares = _shares(profile, document, where)
+        shares = attention_of(profile, document, where)
         length, tokens = document.reference_length, float(document.reference_length)
         tokens *= profile.micro_batch or 1
-        times = np.array([[s.t_f for s in profile.stages], [s.t_b for s in profile.stages],
-                          [s.t_w for s in profile.stages]])  # fmt: skip
+        times = np.array([[getattr(s, key) for s in profile.stages] for key in OP_TIMES])
         linear, square = times * (1 - shares) / tokens, times * shares / (tokens * length)
         return cls(problem, np.array(document.lengths), tokens, linear, square)
 
@@ -95,8 +95,11 @@ def _scaled(stage: StageProfile, times: FloatArray, share: float) -> StageProfil
     return replace(stage, t_f=f, t_b=b, t_w=w, **changed)
 
 
-def _shares(profile: Profile, document: LengthsDocument, where: str) -> FloatArray:
-    """(3, S): of F, B and W the share of time that grows with the square of the length."""
+def attention_of(profile: Profile, document: LengthsDocument, where: str) -> FloatArray:
+    """(3, S): of F, B and W the share of time that grows with the square of the length.
+
+    Raises InputError where it is not told, or not for each stage.
+    """
     given = document.attention
     if (given is None) == (document.model is None):
         raise InputError(
@@ -104,15 +107,25 @@ def _shares(profile: Profile, document: LengthsDocument, where: str) -> FloatArr
             "forward that is attention, or model, not both: a model's arithmetic has it"
         )
     if document.model is not None:
-        return _of_model(profile, document)
-    forward = np.array(given, dtype=np.float64)
-    if forward.ndim and len(forward) != profile.num_stages:
-        raise InputError(
-            f"{where}: attention: expected a number, or one a stage ({profile.num_stages}), got "
-            f"{counted(len(forward), 'number')}"
+        with naming(where):
+            return _of_model(profile, document)
+    if isinstance(given, dict):
+        return np.stack(
+            [_each(profile, given[key], f"{where}: attention: {key}") for key in OP_TIMES]
         )
-    forward = np.broadcast_to(forward, profile.num_stages)
+    forward = _each(profile, given, f"{where}: attention")
     return np.stack([forward, 2 * forward / (1 + forward), np.zeros(profile.num_stages)])
+
+
+def _each(profile: Profile, given: Any, where: str) -> FloatArray:
+    """(S,): the share of each stage. Raises InputError."""
+    found = np.array(given, dtype=np.float64)
+    if found.ndim and len(found) != profile.num_stages:
+        raise InputError(
+            f"{where}: expected a number, or one a stage ({profile.num_stages}), got "
+            f"{counted(len(found), 'number')}"
+        )
+    return np.broadcast_to(found, profile.num_stages)
 
 
 def _of_model(profile: Profile, document: LengthsDocument) -> FloatArray:
@@ -130,7 +143,7 @@ def _of_model(profile: Profile, document: LengthsDocument) -> FloatArray:
 def _flops(document: LengthsDocument, stages: int, length: int) -> FloatArray:
     """(3, S): FLOPs of F, B and W of one sequence of ``length``, layers dealt evenly."""
     assert document.model is not None
-    model = read_model(document.model)
+    model = read_model(document.model, "model")
     run = TrainingRun.of({"pp": stages, "gpus": stages, "seq": length}, model)
     rows = [[sum(layer.flops(op) for layer in stage) for op in _OPS]
             for stage in work_of(model, run).stages]  # fmt: skip

@@ -18,8 +18,7 @@ from pipeloom.ir.formats.validation import misspelt
 
 from ..clusters.cluster_json import read_cluster
 from ..inputs.documents import Document, naming, read_document
-from ..models.model import Model
-from ..models.reading import ModelLike, read_model
+from ..models.reading import read_model
 from ..models.run import KEYS, TrainingRun
 from ..models.run_values import RunValues
 from .setup import Setup
@@ -119,7 +118,7 @@ def _row(row: dict[str, Any], models: Mapping[str, Any], where: str) -> Measured
     with naming(where):
         with naming("gpu"):
             cluster = read_cluster(row["gpu"])
-        setup = Setup.of(_model(models.get(name, name)), run, cluster)
+        setup = Setup.of(read_model(models.get(name, name), "model"), run, cluster)
     return MeasuredRow(
         source=str(row.get("source", "measured")),
         model=name,
@@ -128,15 +127,6 @@ def _row(row: dict[str, Any], models: Mapping[str, Any], where: str) -> Measured
         memory_gib=_memory(row, where),
         precision_known=row.get("precision") != "?",
     )
-
-
-def _model(given: ModelLike) -> Model:
-    """Raises InputError, naming the key where predict names its argument."""
-    try:
-        return read_model(given)
-    except InputError as error:
-        lines = (line.replace("MODEL: ", "model: ", 1) for line in error.errors)
-        raise InputError(*lines) from None
 
 
 def _step_ms(row: Mapping[str, Any], setup: Setup, where: str) -> float:

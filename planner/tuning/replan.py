@@ -44,8 +44,12 @@ class Replanner:
         time = (found.timing or simulate(found)).iteration_time(problem.objective)
         if time > (1.0 - WORTH) * now.iteration_time(problem.objective):
             return None
-        relays = any(isinstance(i, Relay) for row in self.first.instructions for i in row)
-        return compile_schedule(found, tied=self.tied, post_validation=relays)
+        return compile_schedule(found, tied=self.tied, post_validation=relays(self.first))
+
+
+def relays(program: Program) -> bool:
+    """Whether the program has post-validation."""
+    return any(isinstance(i, Relay) for row in program.instructions for i in row)
 
 
 def _recomputed_whole(profile: Profile) -> Profile:

@@ -180,7 +180,7 @@ class _UnderWay:
         self._failed: BaseException | None = None
         self._waiting: Thread | None = None
         if device == "cpu":
-            self._waiting = Thread(target=self._wait, daemon=True)
+            self._waiting = Thread(target=self._wait, daemon=True, name="rank averages")
             self._waiting.start()
 
     def finish(self) -> tuple[float, float] | None:

@@ -37,6 +37,13 @@ class ReplicaAgreement:
         found = summed(values, self._group, self._device, self._timeout, what, faults=self._faults)
         return found, self._group.size()
 
+    def begin(self, said: str | None) -> None:
+        """Begins a step. ``said``: what it is given, as others may not have; they meet there."""
+        if self._faults is not None:
+            self._faults.begin()
+            if said is not None:
+                self._faults.meet(said, self._timeout)
+
     def result(self, call: Callable[[], T]) -> T:
         """The result of the call; errors that all ranks of a replica raise alike are raised in all
         replicas."""
@@ -119,13 +126,15 @@ class StepAgreement:
         """
         told = self._tells or not self._begun
         if not (told or words):
+            self._replicas.begin(None)
             mine = ask()
             return mine, {mine.place}
         self._begun = True
-        said = " and ".join(words) or "what they are given"
-        note = f"all ranks are to begin this step with {said}, as rank {self._transport.rank} does"
+        said = f"this step with {' and '.join(words) or 'what they are given'}"
+        note = f"all ranks are to begin {said}, as rank {self._transport.rank} does"
         around = nullcontext() if told else self._transport.noted(note)
         try:
+            self._replicas.begin(None if told else said)
             rows = self._replicas.result(partial(gathered, self._transport, ask, around))
         except (RuntimeError, OSError) as error:
             raise ConnectionError(f"{note}: {error}") from error

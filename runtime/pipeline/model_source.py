@@ -56,7 +56,8 @@ def names_of(source: ModelSource, count: int) -> ModelNames | None:
     return None if names is None else names(count)
 
 
-BATCH, EVAL_BATCH = "batch", "eval_batch"
+BATCH, EVAL_BATCH, PACKED = "batch", "eval_batch", "packed"
+LENGTHS = "lengths"
 
 
 def check_evaluation(source: ModelSource) -> None:
@@ -86,15 +87,40 @@ def checked_stages(source: ModelSource, count: int) -> list[Stage]:
     return stages
 
 
+def has_lengths(source: ModelSource) -> bool:
+    """Whether the source's batches are sequences to be packed: ``lengths(step)`` is a batch's
+    lengths file or its object, ``packed(step, rows)`` what ``batch`` is of microbatches of these
+    sequences. Raises InputError where one of the two methods is missing."""
+    there = [name for name in (LENGTHS, PACKED) if callable(getattr(source, name, None))]
+    if len(there) == 1:
+        raise InputError(
+            f"{_of(source)}{there[0]}: expected both lengths(step) and packed(step, rows), which "
+            f"go together, or neither, got {there[0]} alone"
+        )
+    return bool(there)
+
+
+def lengths_at(source: ModelSource, step: int) -> Any:
+    """``source.lengths(step)``, of a source that has that method."""
+    lengths: Callable[[int], Any] = getattr(source, LENGTHS)
+    return lengths(step)
+
+
 def checked_batch(
-    source: ModelSource, step: int, microbatches: int, method: str = BATCH
+    source: ModelSource,
+    step: int,
+    microbatches: int | Sequence[Sequence[int]],
+    method: str = BATCH,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """``source.batch(step, microbatches)``, or that of the optional method ``eval_batch``.
+    """``source.batch(step, microbatches)``, or that of the optional methods ``eval_batch``, or
+    ``packed``, which takes the sequences of each microbatch.
 
     Raises InputError where it is not what it should be.
     """
     value: Any = getattr(source, method)(step, microbatches)
-    name = f"{_of(source)}{method}({step}, {microbatches})"
+    rows = not isinstance(microbatches, int)
+    microbatches = len(microbatches) if not isinstance(microbatches, int) else microbatches
+    name = f"{_of(source)}{method}({step}, {'rows' if rows else microbatches})"
     if not (isinstance(value, Sequence) and len(value) == 2):
         raise InputError(f"{name}: expected a pair, inputs and targets, got {_shown(value)}")
     inputs, targets = value

@@ -538,11 +538,6 @@ class Pipeline:
         (last,) = self._turn or (self,)
         return last._step_end.update.loss_scale
 
-    def take_loss_scale(self, other: Pipeline) -> None:
-        """Takes the loss scale of ``other``, which ran the last steps; all ranks call it, after
-        :meth:`finish`."""
-        self._step_end.update.rescaled(other.loss_scale)
-
     @property
     def peak_memory(self) -> int:
         """Bytes of activations held at most during the last step; 0 where they are not counted."""

@@ -14,8 +14,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from pipeloom.ir.model.program import Program
+
 from ..measure.plan_deviation import over_the_limit
-from ..pipeline.model_source import EVAL_BATCH, ModelSource
+from ..pipeline.model_source import EVAL_BATCH, PACKED, ModelSource, checked_batch
 from ..pipeline.pipeline import Pipeline
 from .checkpoint_files import latest
 from .checkpoints import Checkpoints
@@ -53,6 +55,15 @@ class Compiling:
 
     done: int
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """A program of a step's own. ``rows``: the sequences of each of its microbatches, by their
+    places in the batch, of which the source's ``packed`` makes the inputs; None: its ``batch``."""
+
+    program: Program
+    rows: Sequence[Sequence[int]] | None = None
 
 
 Listener: TypeAlias = Callable[[Any], object]
@@ -104,23 +115,28 @@ class TrainingLoop:
         elif settings.save is not None:
             pipeline.state_dict()  # names that cannot be told apart fail here
 
-    def run(self, pipeline: Pipeline, count: int) -> list[StepMeasure]:
-        """``count`` more steps, but no more than the settings say; what each took, with marks and
-        averages of the last ``KEPT`` alone."""
+    def run(
+        self, pipeline: Pipeline, count: int, plan: StepPlan | None = None
+    ) -> list[StepMeasure]:
+        """``count`` more steps, but no more than the settings say, by the pipeline's program or
+        that of ``plan``; what each took, with marks and averages of the last ``KEPT`` alone."""
         listener = self._listener
         compiles = self._settings.stages_as == "inductor"
         if compiles and listener is not None and pipeline.rank == self._replicas.index == 0:
             pipeline.tell_graphs(lambda done, count: listener(Compiling(done, count)))
         measures: list[StepMeasure] = []
         for _ in range(min(count, self._settings.steps - self.step)):
-            measures.append(self._next(pipeline))
+            measures.append(self._next(pipeline, plan))
             if len(measures) > KEPT:
                 old = -KEPT - 1
                 measures[old] = replace(measures[old], marks=[], averages={})
         return measures
 
-    def _next(self, pipeline: Pipeline) -> StepMeasure:
-        measure = train_step(pipeline, self._source, self.step, self._settings, self._replicas)
+    def _next(self, pipeline: Pipeline, plan: StepPlan | None) -> StepMeasure:
+        measure = train_step(
+            pipeline, self._source, self.step, self._settings, self._replicas, plan=plan
+        )
+        program = pipeline.program if plan is None else plan.program
         self.step += 1
         evaluated = self._evaluated(pipeline) if self._due(self._settings.eval_every) else None
         rows = self._replicas.gather(
@@ -136,7 +152,7 @@ class TrainingLoop:
             pipeline.grad_norm,
             max(peaks),
             evaluated,
-            self._exceeded(pipeline, peaks),
+            self._exceeded(program, peaks),
         )
         self.records.append(record)
         self._save(pipeline)
@@ -156,11 +172,11 @@ class TrainingLoop:
         rows = self._replicas.gather(pipeline, [loss.item() for loss in losses])
         return mean_loss([losses for row in rows for losses in row])
 
-    def _exceeded(self, pipeline: Pipeline, peaks: Sequence[int]) -> str | None:
+    def _exceeded(self, program: Program, peaks: Sequence[int]) -> str | None:
         """A line on memory above the plan's limit, in the first step that has it."""
         if any(record.note for record in self.records):
             return None
-        return over_the_limit(pipeline.program.schedule, peaks)
+        return over_the_limit(program.schedule, peaks)
 
     def _due(self, every: int | None) -> bool:
         return every is not None and self.step % every == 0
@@ -177,16 +193,20 @@ def train_step(
     step: int,
     settings: RunSettings,
     replicas: Replicas = ALONE,
+    *,
+    plan: StepPlan | None = None,
 ) -> StepMeasure:
     """One step on this rank, begun by all at once. ``step`` numbers the source's batches."""
-    inputs, targets = (
-        _on(part, pipeline.device, settings.dtype)
-        for part in replicas.batch(model, step, pipeline.microbatches)
-    )
+    program, rows = (None, None) if plan is None else (plan.program, plan.rows)
+    if rows is None:
+        given = replicas.batch(model, step, pipeline.microbatches)
+    else:
+        given = checked_batch(model, step, rows, PACKED)
+    inputs, targets = (_on(part, pipeline.device, settings.dtype) for part in given)
     losses: list[Tensor] = []
     replicas.barrier(pipeline)
     start = time.perf_counter()
-    pipeline.step(inputs, target=targets, losses=losses, return_outputs=False)
+    pipeline.step(inputs, target=targets, losses=losses, return_outputs=False, program=program)
     pipeline.synchronize()
     seconds = time.perf_counter() - start
     return StepMeasure(

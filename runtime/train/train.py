@@ -22,7 +22,7 @@ from ..launch.processes import launch
 from ..launch.threads import launch_local
 from ..measure.plan_deviation import over_the_limit, why_far_off
 from ..models.by_name import load_source
-from ..optim.optimizers import capturable, taken_over
+from ..optim.optimizers import capturable
 from ..pipeline.layered_source import as_planned
 from ..pipeline.model_source import (
     ModelSource,
@@ -240,31 +240,21 @@ def make_pipeline(
     model: ModelSource,
     settings: RunSettings,
     *,
-    like: Pipeline | None = None,
     replicas: Replicas = ALONE,
 ) -> Pipeline:
-    """The pipeline of ``model`` in the settings' dtype and on their device, one of ``replicas``.
-
-    It takes over the modules, optimizers and loss scale of ``like``, which has the same stages on
-    each rank.
-    """
+    """The pipeline of ``model`` in the settings' dtype and on their device, one of ``replicas``."""
     device = torch.device(settings.device)
     if device.type == "cuda":
         device = torch.device("cuda", torch.cuda.current_device())
     dtype = dtype_of(settings.dtype)
     count = program.schedule.problem.stages
     model = as_planned(model, program.schedule.problem.profile)
-    optimizer = model.optimizer if like is None else taken_over(like.optimizers.values())
-    stages: Mapping[int, Stage] | Sequence[Stage]
-    if like is None:
-        made_here = enumerate(checked_stages(model, count))
-        stages = [partial(_placed, s, stage, device, dtype) for s, stage in made_here]
-    else:
-        stages = like.modules
+    made_here = enumerate(checked_stages(model, count))
+    stages = [partial(_placed, s, stage, device, dtype) for s, stage in made_here]
     options = settings.options()
     options |= {
         "loss": model.loss,
-        "optimizer": capturable(optimizer) if settings.cuda_graph else optimizer,
+        "optimizer": capturable(model.optimizer) if settings.cuda_graph else model.optimizer,
         "tied": model.tied(count),
         "skips": skips_of(model, count),
         "names": names_of(model, count),
@@ -272,8 +262,6 @@ def make_pipeline(
         "data_group": replicas.data_group,
         "device": device,
     }
-    if like is not None:
-        options["loss_scale"] = like.loss_scale
     return Pipeline(program, stages, **options)
 
 

@@ -26,7 +26,8 @@ from ..errors import ExecutionError
 from .base import in_short, timed_out
 
 PATIENCE = 1.0  # seconds in which a rank that waited says that its wait has ended
-LINGER = 2.0  # seconds that the rank which serves the store stays for the others at most
+LINGER = 1.0  # seconds that the rank which serves the store stays for the others at most
+THREAD = "rank asks the store"  # by its prefix the command line knows one that is left behind
 SLACK = 0.25  # seconds that torch's calls with a timeout may take beyond it
 LATE = PATIENCE - SLACK  # seconds in which the store takes the news that these are over
 GROUP = "a process group to be made"
@@ -59,7 +60,7 @@ def within(
     if _left and _left[0].is_alive():
         raise StoreLostError
     future: Future[_Found] = Future()
-    thread = Thread(target=_answer, args=(future, call), daemon=True)
+    thread = Thread(target=_answer, args=(future, call), daemon=True, name=THREAD)
     thread.start()
     end = time.monotonic() + seconds
     while wait([future], _pause(end, look is not None)).not_done and time.monotonic() < end:
@@ -158,7 +159,7 @@ class Store:
 
     def leave(self, key: str, rank: int, ranks: Sequence[int]) -> None:
         """The end of what this rank asks. If it serves the store it stays for others' questions."""
-        self.allow(PATIENCE)
+        self.allow(LINGER + SLACK)  # no call is under way when it ends
         with suppress(StoreLostError):
             self.set(f"{key}/left/{rank}")
             if _a_rank_serves() and _number() == 0:

@@ -26,8 +26,7 @@ from ..core.tolerances import ROUNDING
 def unlike_bounds(problem: Problem) -> Iterator[Bound]:
     """The bounds of a problem that passes activations and has no recomputation or offload."""
     figures = Figures.of(problem)
-    yield through_each(figures)
-    yield one_trip(figures)
+    yield through_some(figures)
     if problem.limited:
         yield memory_time(figures)
     if len(set(figures.owner.tolist())) == len(figures.owner):
@@ -74,54 +73,58 @@ class Figures:
         return cls(f, b, w, m_b, m_w, down, up, f + later, *into, owner, limit, makespan)
 
 
-def through_each(of: Figures) -> Bound:
-    """Every microbatch passes a later stage, one after the other.
+def through_some(of: Figures) -> Bound:
+    """Some microbatches pass a later stage one after the other, with all others in their way.
 
-    Proof: on stage k all F's and B's run between the first F that comes there and the last B that
-    leaves, one at a time. The first F's microbatch has run F on stages i to k-1 since stage i
-    began; the last B's has B's on stages k-1 to i and a W on i to come. The two may be any, so that
-    the least of each counts. It is a span of the rank of stage i, for stage 0 also a makespan.
+    Proof, for any set of microbatches, stage i and a stage k from i on: let a be the first of the
+    set whose F runs on stage k, z the last whose B runs there. Follow a from its F on stage i to
+    stage k, then stage k, on which all F's and B's of the set run one at a time from a's F to z's
+    B, then z from there to its B on stage i, and its W. Of any other microbatch, either (1) the F
+    on stage i runs before a's, or (2) the B, and so the W, runs there after z's, or (3) on stage k,
+    F and B run between a's F and z's B, or (4) it comes from behind a and is before it on stage k,
+    or from behind z, on the way back, before it on stage i. Then there is a first op, x, in which
+    it is before a (or z), having been behind it in the op before, y. The other's y has ended then,
+    its own y runs after that and then its x: all of x is time for which the other waits, where the
+    other's message takes no longer than its own does together with its y; what is longer is taken
+    off. Ops of several for which one waits run one after the other. So the span of the rank of
+    stage i is at least the ways of a and z without a wait, each at least the least of the set, the
+    F's and B's of the set on stage k, and of every other microbatch the least of the four.
+
+    The sets tried are those of the microbatches with the longest ways to stage k and back.
     """
-    turns = (of.f + of.b).sum(axis=1)
-    value, first, at = 0.0, 0, 0
-    for i in range(len(turns)):
-        come = (of.down[i:] - of.down[i]).min(axis=1)
-        leave = (of.up[i:] - of.up[i]).min(axis=1)
-        spans = come + turns[i:] + leave + of.w[i].min()
-        if spans.max() > value:
-            value, first, at = float(spans.max()), i, i + int(spans.argmax())
-    words = "every microbatch passes a later stage, one after the other"
-    numbers = [
-        f"stage {at} computes for {duration(float(turns[at]))} on F's and B's, between the first F "
-        f"and the last B of stage {first}"
-    ]
-    return Bound(value, "through", words, int(of.owner[first]), lambda: numbers)
+    waited = _waited(of)
+    value, i, k, number = 0.0, 0, 0, 0
+    for first in range(len(of.f)):
+        least = np.minimum(of.f[first], of.b[first] + of.w[first])
+        for stage in range(first, len(of.f)):
+            if stage > first:
+                least = np.minimum(least, np.minimum(waited[0][stage], waited[1][stage - 1]))
+            down, up = of.down[stage] - of.down[first], of.up[stage] - of.up[first] + of.w[first]
+            span, count = _longest(down, up, of.f[stage] + of.b[stage], least)
+            if span > value:
+                value, i, k, number = span, first, stage, count
+    words = "microbatches pass a later stage one after the other, with all others in their way"
+
+    def numbers() -> list[str]:
+        if number == 1:
+            who = "the longest microbatch passes"
+        else:
+            who = f"the {number} longest of {of.f.shape[1]} microbatches pass"
+        line = f"{who} stage {k}, one at a time, between stage {i}'s ops before and after that"
+        return [f"{line}, and each of the others is in the way somewhere"]
+
+    return Bound(value, "through", words, int(of.owner[i]), numbers)
 
 
-def one_trip(of: Figures) -> Bound:
-    """One microbatch on its way from stage i and back, with all others in its way.
-
-    Proof: let j go from its F on stage i to its B there. Of any other microbatch k either (1) the
-    F on stage i runs before j's, or (2) the B, and so the W, runs there after j's, or (3) k enters
-    after j and comes back before it. Then there is a first op, x, in which k is before j on a
-    stage, having been behind it in the op before, y. j's y has ended then, k's y runs after it and
-    then k's x, before j's x: all of k's x is time for which j waits, where j's message takes no
-    longer than k's does together with k's y; what is longer is taken off. Ops of several k's for
-    which j waits run one after the other. So the span of the stage's rank is at least j's way
-    without a wait, its W, and of every other microbatch the least of the three.
-    """
-    number = len(of.f)
-    after = _waited(of)
-    value, rank = 0.0, 0
-    for i in range(number):
-        later = np.concatenate([after[0][i + 1 :], after[1][i:]]).min(axis=0)
-        least = np.minimum(np.minimum(of.f[i], of.b[i] + of.w[i]), later)
-        spans = of.trip[i] + of.b[i] + of.w[i] - least
-        found = float(spans.max() + least.sum())
-        if found > value:
-            value, rank = found, int(of.owner[i])
-    words = "one microbatch passes all later stages and comes back, with all others in its way"
-    return Bound(value, "trip", words, rank)
+def _longest(
+    down: FloatArray, up: FloatArray, own: FloatArray, least: FloatArray
+) -> tuple[float, int]:
+    """The largest sum, over sets of the longest microbatches, of the least ``down`` and the least
+    ``up`` in the set, its ``own`` and the ``least`` of all others; and how many the set has."""
+    order = np.argsort(-(down + up), kind="stable")
+    ways = np.minimum.accumulate(down[order]) + np.minimum.accumulate(up[order])
+    spans = ways + np.maximum(0.0, own - least)[order].cumsum() + least.sum()
+    return float(spans.max()), int(spans.argmax()) + 1
 
 
 def _waited(of: Figures) -> tuple[FloatArray, FloatArray]:

@@ -30,6 +30,7 @@ the whole of rank 0's span, so that all ends within twice the cost.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,6 +49,12 @@ from .rank_orders import BACKWARD, FORWARD, WEIGHT, OpClass, OpenOrders, Pair
 
 MEMORY_BITS = 40
 KINDS = (FORWARD, BACKWARD, WEIGHT)
+UNIT, LITERALS_A_SECOND = 5.0, 400  # a unit of CP-SAT's deterministic time takes longer with more
+PARAMETERS: Mapping[str, object] = {
+    "cp_model_presolve": False,  # its probing took longer than the search
+    "use_precedences_in_disjunctive_constraint": False,  # literals say as much: ten times faster
+    "use_sat_inprocessing": False,
+}
 
 
 @dataclass
@@ -96,6 +103,8 @@ def literals(problem: Problem) -> int:
 class GeneralInterleaving:
     """The model of a problem, for schedules of cost ``low`` to ``high``."""
 
+    parameters = PARAMETERS
+
     def __init__(self, problem: Problem, low: float, high: float) -> None:
         self.problem, self._costs = problem, Costs.of(unfused(problem))
         self._streams = streams_of(problem)
@@ -117,7 +126,9 @@ class GeneralInterleaving:
         }
         self._dependencies()
         self._first()
-        for rank in rank_orders(problem):
+        ranks = rank_orders(problem)
+        self.unit = UNIT + sum(rank.literals() for rank in ranks) / LITERALS_A_SECOND
+        for rank in ranks:
             if rank.hosted:
                 _RankConstraints(self, rank).constrain()
 

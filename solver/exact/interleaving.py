@@ -38,6 +38,7 @@ later; orders read off a solution are timed by the simulator.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -56,6 +57,9 @@ OPS = (OpKind.F, OpKind.B, OpKind.W)
 
 class Interleaving:
     """The model of a problem, for schedules of cost ``low`` to ``high``."""
+
+    unit = 5.0
+    parameters: Mapping[str, object] = {}
 
     def __init__(self, problem: Problem, linear: LinearInstance, low: float, high: float) -> None:
         self.problem = problem

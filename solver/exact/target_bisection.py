@@ -6,7 +6,7 @@ climb from what is proven to what is found, or has not been answered in its time
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -30,11 +30,11 @@ from .general_interleaving import GeneralInterleaving
 from .general_interleaving import literals as general_literals
 from .interleaving import Interleaving
 
-LITERALS = 12_000  # open pairs of a model at most
+LITERALS, GENERAL_LITERALS = 12_000, 20_000  # open pairs of a model at most
 OPS = 25_000  # ops of a model at most
 STEPS = (0.3, 0.5, 0.7, 1.0)  # targets between bound and cost: low ones, refuted sooner, first
+FIRST = 0.1  # where a rank has several stages
 SHARE = 0.4  # of the time left for a target; all of it where it decides the rest
-UNIT = 5.0  # seconds that one unit of CP-SAT's deterministic time takes on this model, roughly
 PATIENCE = 3  # targets without an answer after which the time is better spent on a search
 CLOSE = 1e-3  # relative distance of bound and target from which on only the best cost is asked for
 JUST_BELOW = 5e-7  # how far the highest target is below the best cost, relative: it counts as met
@@ -43,9 +43,19 @@ _WORDS = "memory holds few microbatches: all orders of their F's and B's are sea
 
 
 class OrderModel(Protocol):
-    """The orders of schedules between two costs as a CP-SAT model."""
+    """The orders of schedules between two costs as a CP-SAT model.
+
+    ``unit``: seconds that one unit of CP-SAT's deterministic time takes, roughly.
+    ``parameters``: of CP-SAT, those that suit the model.
+    """
 
     cp: cp_model.CpModel
+
+    @property
+    def unit(self) -> float: ...
+
+    @property
+    def parameters(self) -> Mapping[str, object]: ...
 
     def orders(self, solution: cp_model.CpSolverSolutionCallback) -> Order: ...
 
@@ -66,10 +76,11 @@ def bisect(best: Incumbent, seed: int) -> Pieces:
     if make is None:
         return
     above = best.cost  # nothing answered lies between this and the bound
+    steps = STEPS if LinearInstance.of(best.problem) else (FIRST, *STEPS)
     answers = unanswered = 0
     while unanswered < PATIENCE and not best.over():
         low, high = best.bound.value, best.cost * (1 - JUST_BELOW)
-        target, share = low + STEPS[min(answers, len(STEPS) - 1)] * (above - low), SHARE
+        target, share = low + steps[min(answers, len(steps) - 1)] * (above - low), SHARE
         if target >= min(above, high) or target - low < CLOSE * best.cost:
             target, share = high, 1.0
         before = best.bound.value, best.cost
@@ -88,7 +99,7 @@ def order_model(problem: Problem) -> MakeModel | None:
     if problem.profile.unlike or 3 * problem.stages * problem.microbatches > OPS:
         return None
     if linear is None:
-        few = general_literals(problem) <= LITERALS
+        few = general_literals(problem) <= GENERAL_LITERALS
         return partial(GeneralInterleaving, problem) if few else None
     if not slots_limit_rate(linear) or literals(linear) > LITERALS:
         return None
@@ -98,21 +109,21 @@ def order_model(problem: Problem) -> MakeModel | None:
 def ask(best: Incumbent, make: MakeModel, target: float, budget: Budget, seed: int) -> bool:
     """Offers schedules of at most ``target`` as they are found; whether the best or none was."""
     model = make(best.bound.value, target)
-    with CpSatThread(
-        model.cp,
-        model.orders,
-        max_time_in_seconds=budget.time.left,
-        max_deterministic_time=budget.work.ops / OPS_A_SECOND / UNIT,
-        num_workers=1,
-        linearization_level=0,
-        random_seed=seed % 2**31,
-    ) as search:
+    parameters = {
+        "max_time_in_seconds": budget.time.left,
+        "max_deterministic_time": budget.work.ops / OPS_A_SECOND / model.unit,
+        "num_workers": 1,
+        "linearization_level": 0,
+        "random_seed": seed % 2**31,
+        **model.parameters,
+    }
+    with CpSatThread(model.cp, model.orders, **parameters) as search:
         while (news := search.next(best.interrupted)) is not None:
             if isinstance(news, float):
                 best.raise_bound(Bound(model.proves(news), "interleaving", _WORDS))
             elif (cost := _cost(best, news)) is not None:
                 best.offer(news, "interleaving", cost)
-    best.work.spend(search.work * UNIT * OPS_A_SECOND)
+    best.work.spend(search.work * model.unit * OPS_A_SECOND)
     if search.bound is not None:
         best.raise_bound(Bound(model.proves(search.bound), "interleaving", _WORDS))
     if search.status == cp_model.INFEASIBLE:

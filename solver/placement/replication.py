@@ -13,6 +13,8 @@ KEPT = ("weight_bytes", "grad_bytes", "optimizer_bytes")  # of a stage, for the 
 
 def why_one_way(profile: Profile, microbatches: int) -> str | None:
     """Why the microbatches cannot go both ways; None where they can."""
+    if profile.unlike:
+        return "needs microbatches that are alike"
     if profile.ranks % 2:
         return f"needs an even number of ranks, not {profile.ranks}"
     if profile.num_stages != profile.ranks:

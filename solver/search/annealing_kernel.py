@@ -61,6 +61,14 @@ def shift(order: IntArray, source: int, target: int) -> None:
 
 
 @kernel
+def copy_places(order: IntArray, low: int, high: int, into: IntArray, at: int) -> None:
+    """Copies the places low..high to those from ``at`` on: an assignment of slices takes longer to
+    compile."""
+    for i in range(high - low + 1):
+        into[at + i] = order[low + i]
+
+
+@kernel
 def move_run(  # noqa: PLR0917
     order: IntArray,
     source: int,
@@ -78,7 +86,7 @@ def move_run(  # noqa: PLR0917
     low, high = min(source, target), max(source + together - 1, target)
     if low < first or high >= stop or order[source] & CLASS_MASK == order[target] & CLASS_MASK:
         return 0, -1
-    saved[: high - low + 1] = order[low : high + 1]
+    copy_places(order, low, high, saved, 0)
     for k in range(together):
         if target > source:
             shift(order, source, high)
@@ -302,7 +310,7 @@ def anneal_kernel(  # noqa: PLR0917
                     was[: until - since] = choice[stage, since:until]
                     stopped_at = stop[rank]
                     low, high = offsets[rank], offsets[rank + 1] - 1
-                    saved[: high - low + 1] = order[low : high + 1]
+                    copy_places(order, low, high, saved, 0)
                     if not change_choice(
                         order, low, stop, rank, choice, stage, since, until, wanted, state
                     ):
@@ -327,7 +335,7 @@ def anneal_kernel(  # noqa: PLR0917
                     continue
             until_here = stop[rank] - 1 if changed else high
             if not keeps_rules(order, first, low, until_here, m_b, m_w, limit[rank], remat, done):
-                order[low : high + 1] = saved[: high - low + 1]
+                copy_places(saved, 0, high - low, order, low)
                 if remat is not None and changed:
                     stop[rank] = stopped_at
                     choice[stage, since:until] = was[: until - since]
@@ -362,12 +370,12 @@ def anneal_kernel(  # noqa: PLR0917
                 )
             if cost < best_cost:
                 best_cost = cost
-                best[:] = order
+                copy_places(order, 0, size - 1, best, 0)
                 if remat is not None:
                     best_choice[:] = choice
                     best_stop[:] = stop
         else:
-            order[low : high + 1] = saved[: high - low + 1]
+            copy_places(saved, 0, high - low, order, low)
             if remat is not None and changed:
                 stop[rank] = stopped_at
                 choice[stage, since:until] = was[: until - since]

@@ -26,8 +26,9 @@ from ..core.worker_threads import Pieces
 from .local_search import COLD, SLICE, by_rank
 
 OP = 8  # simulated ops that building one op of an order counts
-POOL, DRAWN = 4, 20  # priorities kept; of so many drawn ones the best begins a round
-FRESH, FIRST = 6, 12  # rounds that begin anew; those before any other method
+POOL = 2  # priorities kept
+FEW, DRAWN = 20, 100  # of so many drawn ones the best is the first schedule, or begins a round
+FRESH, FIRST = 2, 12  # rounds that begin anew; those before any other method
 SLICES = 3  # of work, in a round
 
 
@@ -55,13 +56,13 @@ class PriorityTuner:
 
     def round(self, best: Incumbent) -> None:
         self._rounds += 1
-        new = self._rounds <= FRESH or not self._pool or self._rng.random() < 0.3
+        new = self._rounds <= FRESH or not self._pool or self._rng.random() < 0.25
         priorities = (
-            self._draw(best)
+            self._draw(best, DRAWN)
             if new
             else self._pool[int(self._rng.integers(len(self._pool)))][1].copy()
         )
-        hot = self._unit * 10 ** self._rng.uniform(-1.5, 0.0)
+        hot = self._unit * 10 ** self._rng.uniform(-2.0, -0.5)
         cost = np.inf
         for piece in range(SLICES):
             found, cost = tune_priorities(
@@ -85,12 +86,12 @@ class PriorityTuner:
 
     def first(self, best: Incumbent) -> None:
         """Offers the best of some random priorities."""
-        if np.isfinite(self._cost(self._draw(best))):
+        if np.isfinite(self._cost(self._draw(best, FEW))):
             best.offer(by_rank(self._order, self._offsets), "search")
 
-    def _draw(self, best: Incumbent) -> Priorities:
-        drawn = list(islice(self._drawn, DRAWN))
-        best.work.spend(DRAWN * self._move)
+    def _draw(self, best: Incumbent, number: int) -> Priorities:
+        drawn = list(islice(self._drawn, number))
+        best.work.spend(number * self._move)
         return min(drawn, key=self._cost)
 
     def _cost(self, priorities: Priorities) -> float:

@@ -15,12 +15,21 @@ from math import inf
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.model.ops import FloatArray, IntArray, offsets_of, split_backwards
+from pipeloom.ir.model.ops import (
+    FloatArray,
+    IntArray,
+    Op,
+    OpKind,
+    offsets_of,
+    pack,
+    split_backwards,
+)
 from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
 
 from ..core.kernel_rng import seeded
-from ..core.options import Order
-from ..core.stopping import OPS_A_SECOND, Budget, FirstOf, StoppingCriterion
+from ..core.options import Order, SolveOptions
+from ..core.stopping import NEVER, OPS_A_SECOND, Budget, FirstOf, StoppingCriterion
 from ..core.tolerances import ROUNDING
 from ..core.worker_threads import POLL, in_thread
 from .local_search import by_rank
@@ -35,6 +44,8 @@ REACHES = (20, 8)
 IDLE_ROUNDS = 4
 """Rounds without a gain after which the search ends."""
 LEAST_GAIN = 1e-5
+WARM = 1e-3
+"""Work that has all kernels called."""
 
 
 class RobustAnnealer:
@@ -117,6 +128,14 @@ class RobustAnnealer:
         best_cost = _watched(anneal, budget, over)
         budget.work.spend(ops)
         return (best_cost, by_rank(best, offsets)) if best_cost < cost else (cost, start)
+
+
+def warm_up() -> None:
+    """Has the kernels ready: compiled on their first use on a machine, which takes long."""
+    problem = Problem.linear(Profile((StageProfile(1.0, 1.0, 1.0),), 1), 1)
+    annealer = RobustAnnealer(problem, np.ones((4, 1, 1, 2)), 0.0, np.random.default_rng(0))
+    order = pack(Op(kind, 0, 0) for kind in (OpKind.F, OpKind.B, OpKind.W))
+    annealer.improve([(order,)], SolveOptions(work_limit=WARM).budget, NEVER)
 
 
 def _watched(anneal: Callable[[], float], budget: Budget, over: StoppingCriterion) -> float:

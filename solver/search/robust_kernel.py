@@ -28,6 +28,7 @@ from .annealing_kernel import (
     EDGES,
     LONGEST,
     at_an_edge,
+    copy_places,
     critical_blocks,
     keeps_rules,
     move_run,
@@ -68,12 +69,13 @@ def time_samples(  # noqa: PLR0917
     """Times every op of every sample; False where some can never start, and the number of rows."""
     ranks, samples = len(offsets) - 1, end.shape[1]
     stages, microbatches = owner.shape
-    made[:] = False
-    changed[:] = False
+    for row in range(len(made)):
+        made[row] = changed[row] = False
     new, none = np.empty(samples), np.zeros(samples)
-    waits_for = np.full(ranks, -1, dtype=np.int64)
-    position = offsets[:-1].copy()
-    ready = np.arange(ranks - 1, -1, -1)
+    waits_for, position = np.empty(ranks, dtype=np.int64), np.empty(ranks, dtype=np.int64)
+    ready = np.empty(ranks, dtype=np.int64)
+    for rank in range(ranks):
+        waits_for[rank], position[rank], ready[rank] = -1, offsets[rank], ranks - 1 - rank
     top, left, count = ranks, len(order), 0
     while top > 0:
         top -= 1
@@ -116,8 +118,8 @@ def time_samples(  # noqa: PLR0917
                         break
                 if changed[row]:
                     rows[count] = row
-                    before[count] = was
-                    was[:] = new
+                    for k in range(samples):
+                        before[count, k], was[k] = was[k], new[k]
                     count += 1
             if kind != _W:
                 made[row] = True
@@ -150,8 +152,9 @@ def sampled_costs(  # noqa: PLR0917
 ) -> None:
     """The period or makespan of each sample."""
     stages, microbatches = owner.shape
-    opens = np.full(len(costs), np.inf)
-    costs[:] = -1.0
+    opens = np.empty(len(costs))
+    for k in range(len(costs)):
+        costs[k], opens[k] = -1.0, np.inf
     for r in range(len(offsets) - 1):
         if offsets[r + 1] == offsets[r]:
             continue
@@ -164,15 +167,33 @@ def sampled_costs(  # noqa: PLR0917
             if span > costs[k]:
                 costs[k], longest[k] = span, r
     if makespan:
-        costs -= opens
+        for k in range(len(costs)):
+            costs[k] -= opens[k]
 
 
 @kernel
 def measure_of(costs: FloatArray, share: float) -> float:
-    """The mean, or with a ``share`` the quantile, of costs."""
+    """The mean, or with a ``share`` the quantile, of costs: the least of as many as are above."""
+    size = len(costs)
     if share <= 0.0:
-        return float(costs.mean())
-    return float(np.sort(costs)[min(len(costs) - 1, int(share * len(costs)))])
+        total = 0.0
+        for k in range(size):
+            total += costs[k]
+        return total / size
+    most = np.empty(size - min(size - 1, int(share * size)))  # ascending
+    for k in range(size):
+        at = min(k, len(most))
+        if at == len(most):
+            if costs[k] <= most[0]:
+                continue
+            for i in range(1, at):
+                most[i - 1] = most[i]
+            at -= 1
+        while at > 0 and most[at - 1] > costs[k]:
+            most[at] = most[at - 1]
+            at -= 1
+        most[at] = costs[k]
+    return float(most[0])
 
 
 @kernel
@@ -253,7 +274,7 @@ def anneal_samples(  # noqa: PLR0917
                 continue
             used += high + 1 - offsets[rank]
             if not keeps_rules(order, offsets[rank], low, high, m_b, m_w, limit[rank], None, done):
-                order[low : high + 1] = saved[: high - low + 1]
+                copy_places(saved, 0, high - low, order, low)
                 continue
         runs, count = time_samples(
             order, offsets, low, high, durations, owner, into_f, into_b, end, made, changed, rows,
@@ -276,9 +297,10 @@ def anneal_samples(  # noqa: PLR0917
                 )
             if value < best_cost:
                 best_cost = value
-                best[:] = order
+                copy_places(order, 0, size - 1, best, 0)
         else:
-            order[low : high + 1] = saved[: high - low + 1]
+            copy_places(saved, 0, high - low, order, low)
             for at in range(count):
-                end[rows[at]] = before[at]
+                for k in range(samples):
+                    end[rows[at], k] = before[at, k]
     return best_cost

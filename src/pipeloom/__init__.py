@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .planner.optimize import optimize as optimize
     from .planner.pack import Packing as Packing
     from .planner.pack import pack as pack
+    from .planner.packing.refit import refit as refit
     from .planner.plan import Plan as Plan
     from .planner.plan import plan as plan
     from .planner.predict import Prediction as Prediction
@@ -116,6 +117,7 @@ _HOMES = {
     "planner.compare": ("compare",),
     "planner.evaluation.evaluation": ("Evaluation",),
     "planner.pack": ("Packing", "pack"),
+    "planner.packing.refit": ("refit",),
     "planner.plan": ("Plan", "plan"),
     "planner.predict": ("Prediction", "predict"),
     "planner.scaling": ("Scaling", "scaling"),

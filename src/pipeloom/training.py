@@ -12,7 +12,13 @@ from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.profile import check_limit
 from pipeloom.runtime.models.by_name import load_source
 from pipeloom.runtime.pipeline.layered_source import as_planned
-from pipeloom.runtime.pipeline.model_source import ModelSource
+from pipeloom.runtime.pipeline.model_source import (
+    PACKED,
+    ModelSource,
+    checked_batch,
+    has_lengths,
+    lengths_at,
+)
 from pipeloom.runtime.profiling.profiler import measure_profile
 from pipeloom.runtime.rank.checks import check_levels
 from pipeloom.runtime.train.loop import Listener
@@ -24,6 +30,7 @@ from pipeloom.runtime.train.tune import TuneResult, check_tunable, tune_program
 from .planner.inputs.documents import Document, naming, read_program
 from .planner.inputs.problem_setup import check_alike
 from .planner.measured.like import Like, with_times_of
+from .planner.tuning.repack import Repacker
 from .planner.tuning.replan import Replanner
 
 if TYPE_CHECKING:
@@ -116,7 +123,8 @@ def tune(
     model: ModelSource | str,
     *,
     every: int = 5,
-    time_limit: float = 10.0,
+    time_limit: float | None = None,
+    max_tokens: int | None = None,
     steps: int = 20,
     callbacks: Sequence[Listener | str] = (),
     quiet: bool = True,
@@ -125,9 +133,12 @@ def tune(
     """Trains ``model`` by ``program``, and plans anew from measured times after each ``every``
     steps.
 
-    ``time_limit``: seconds for each plan. ``callbacks``: as for :func:`run`. The other settings are
-    those of :class:`RunSettings`. None under torchrun on all processes but the first. Raises
-    InputError for wrong input, or a program that cannot be tuned.
+    Where the model source has ``lengths`` each step's sequences are packed, into microbatches of
+    ``max_tokens`` at most, and planned; after each ``every`` steps what they cost is fitted to what
+    was measured (:func:`refit`). ``time_limit``: seconds for each plan, 10 by default, of packed
+    steps half a second. ``callbacks``: as for :func:`run`. The other settings are those of
+    :class:`RunSettings`. None under torchrun on all processes but the first. Raises InputError for
+    wrong input, or a program that cannot be tuned.
     """
     loaded, where = read_program(program)
     with naming(where):
@@ -140,6 +151,14 @@ def tune(
     source = load_source(model) if isinstance(model, str) else model
     tied = as_planned(source, problem.profile).tied(problem.stages)
     ties = tuple(tuple(stage for stage, _ in group) for group in tied)
-    graphs = chosen.stages_as != "eager"
-    planner = Replanner(loaded, ties, time_limit, chosen.seed, graphs)
+    planner: Replanner | Repacker
+    if has_lengths(source):
+        with naming(where):
+            planner = Repacker(loaded, ties, time_limit or 0.5, chosen.seed, max_tokens)
+        checked_batch(source, 0, planner.check(lengths_at(source, 0)), PACKED)
+    else:
+        if max_tokens is not None:
+            raise InputError("max_tokens: expected a model source with lengths(step), to be packed")
+        graphs = chosen.stages_as != "eager"
+        planner = Replanner(loaded, ties, time_limit or 10.0, chosen.seed, graphs)
     return tune_program(loaded, model, chosen, every, planner, callbacks=callbacks)

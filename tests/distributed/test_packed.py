@@ -9,36 +9,40 @@ import numpy as np
 
 import pipeloom
 from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.planner.tuning.repack import Repacker
 from pipeloom.runtime.launch.processes import launch
-from tests.distributed.cases.packed import Step, trained
+from tests.distributed.cases.packed import Step, trained_and_tuned
 
 RANKS = 3
 
 
 def steps(microbatches: list[int]) -> list[Step]:
-    """Each packed from the last one's schedule on, where it has as many microbatches."""
     profile = Profile((StageProfile(1.0, 1.0, 0.8, 1.0, 0.5),) * RANKS, RANKS, 0.05)
-    found, last = list[Step](), None
+    found = list[Step]()
     for seed, count in enumerate(microbatches):
         lengths = np.random.default_rng(seed).integers(3, 40, 11).tolist()
         document: dict[str, Any] = {
             "format": "pipeloom.lengths", "version": 1, "lengths": lengths,
             "reference_length": 32, "attention": 0.3,
         }  # fmt: skip
-        start = last if last is not None and last.problem.microbatches == count else None
-        packing = pipeloom.pack(document, profile, count, start=start, work_limit=0.2, seed=seed)
-        last = packing.schedules[0]
-        found.append((pipeloom.compile(last), packing.replicas[0], lengths))
+        packing = pipeloom.pack(document, profile, count, work_limit=0.2, seed=seed)
+        found.append((pipeloom.compile(packing.schedules[0]), packing.replicas[0], lengths))
     return found
 
 
 def test_packed_sequences_with_a_new_program_each_step() -> None:
+    """Given to ``step``, and by ``tune``, whose costs follow what it measures."""
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 2 * RANKS, RANKS)
     wrong = pipeloom.compile(pipeloom.build("zb-v", profile, 4))
-    given = steps([4, 4, 5, 4])
+    given = steps([4, 5, 4])
     given.append((deepcopy(given[-1][0]), *given[-1][1:]))
-    found = launch(trained, RANKS, (given, wrong), timeout=200, message_timeout=60)
-    for each in found.values():
+    plain = Profile((StageProfile(1.0, 1.0, 0.8, 1.0, 0.5),) * RANKS, RANKS, 0.05)
+    repacker = Repacker(pipeloom.compile(pipeloom.build("1f1b", plain, 4)), (), 0.1, 0)
+    args = given, wrong, repacker
+    found = launch(trained_and_tuned, RANKS, args, timeout=200, message_timeout=60)
+    for each, (result, off) in found.values():
+        assert off <= 1e-12
+        assert [trial.steps for trial in result.trials] == [2, 4]
         assert each["apart"] <= 1e-12
         assert each["losses"] <= 1e-12
         assert each["transports"] == 1
@@ -46,3 +50,6 @@ def test_packed_sequences_with_a_new_program_each_step() -> None:
         assert elsewhere.startswith("program: expected its stages on ranks [[0], [1], [2]]")
         assert none.endswith("program: expected a Program, got str")
         assert "program: expected one on all ranks, got" in apart
+    learnt = found[0][1][0]
+    assert learnt.attention is not None
+    assert learnt.program.schedule.problem.profile.stages != plain.stages

@@ -39,6 +39,7 @@ def test_a_rank_0_that_is_stopped_is_named_by_all_in_time(
 def test_ranks_that_do_not_start_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 of two, the other one of which never comes; then rank 1, without who serves."""
     environment = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    monkeypatch.setattr(store, "_left", [])
     lines = (r"^rank 1: not there where all ranks start, waited at most 1 s$", SERVER)
     for rank, line in enumerate(lines):
         for name, value in {"RANK": str(rank), **environment}.items():
@@ -50,6 +51,7 @@ def test_ranks_that_do_not_start_are_named(monkeypatch: pytest.MonkeyPatch) -> N
             with pytest.raises(ExecutionError, match=line):
                 making.meet("gloo", 1.0)
         assert time.monotonic() - began < 4.0
+        assert len(store._left) == rank  # a call is under way where nobody answers, alone
 
 
 def ends(patience: float, *acts: Callable[[making.Making], object]) -> list[tuple[str, int]]:

@@ -28,7 +28,7 @@ from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.profiling.profiler import measure_profile
 from pipeloom.runtime.train.settings import RunSettings
 from pipeloom.runtime.train.train import run_program
-from pipeloom.runtime.transport import Routes, connect
+from pipeloom.runtime.transport import Routes, connect, store
 from pipeloom.solver.families import build_family
 from tests.distributed.cases.gradients import BOUNDS, Case, run_cases, schedule
 from tests.distributed.cases.remat import given_up
@@ -166,10 +166,23 @@ def _interrupted(ended: list[int]) -> None:
 def test_a_rank_that_computes_on_ends_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, by the command's exit code: Python's own end waits for it, or aborts."""
     done = threading.Event()
-    monkeypatch.setattr(main, "main", lambda told: INTERRUPTED)
-    monkeypatch.setattr(os, "_exit", _leave)
     with pytest.raises(LaunchError, match="no answer in time from rank 0"):
         launch_local(done.wait, 1, (30.0,), timeout=0.1)
+    _ends_at_once(monkeypatch, done)
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_what_a_rank_asks_ends_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that missed another one aborted (-6) after its line."""
+    done = threading.Event()
+    with pytest.raises(store.StoreLostError):
+        store.within(0.01, done.wait)
+    _ends_at_once(monkeypatch, done)
+
+
+def _ends_at_once(monkeypatch: pytest.MonkeyPatch, done: threading.Event) -> None:
+    monkeypatch.setattr(main, "main", lambda told: INTERRUPTED)
+    monkeypatch.setattr(os, "_exit", _leave)
     try:
         with pytest.raises(_Left, match=r"^130$"):
             main.command()

@@ -6,9 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import pipeloom
 from pipeloom.cli.main import main
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import simulate
@@ -23,10 +25,12 @@ from pipeloom.runtime.train.train import run_program
 from pipeloom.runtime.train.tune import tune_program
 from pipeloom.solver.families import build_family
 from tests.distributed.cases.gradients import schedule
+from tests.distributed.cases.packed import Source
 from tests.support.models import TinyTransformer, reference
 
 RANKS, MICROBATCHES, STEPS = 2, 3, 7
-SOURCE = "tests.support.models:TinyTransformer"
+SOURCE, HERE = "tests.support.models:TinyTransformer", "tests.distributed.test_tune"
+PACKED = "tests.distributed.cases.packed:Source"
 
 
 def program(family: str) -> Program:
@@ -101,18 +105,68 @@ def test_a_program_that_is_left_again_hands_back_the_loss_scale_that_it_found() 
     assert len({round(loss, 6) for loss in straight.losses[:3]}) == 3, "the batches differ"
 
 
-def test_the_command_writes_a_schedule_of_what_it_measured(
+def test_the_command_packs_and_writes_what_sequences_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     path, tuned = tmp_path / "program.json", tmp_path / "tuned.json"
     write_json(dump_program(program("1f1b")), str(path))
-    words = ["tune", path, "--model", SOURCE, "--steps", 4, "--every", 2, "--time-limit", 1]
+    words = ["tune", path, "--model", PACKED, "--steps", 4, "--every", 2, "--time-limit", 0.1]
     assert main([str(word) for word in [*words, "-o", tuned, "-q", "--json"]]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert len(answer["losses"]) == 4
-    assert len(answer["trials"]) == 2
+    assert [trial["steps"] for trial in answer["trials"]] == [2, 4]
+    assert all(trial["planned"] > 0 < trial["traced"] for trial in answer["trials"])
     assert main(["verify", str(tuned)]) == 0
+    lengths = Source().lengths(0) | {"attention": answer["attention"]}
+    write_json(lengths, str(tmp_path / "lengths.json"))
+    packing = pipeloom.pack(tmp_path / "lengths.json", tuned, 3, work_limit=0.1)
+    assert packing.gap < 0.5
+
+
+def test_what_cannot_be_packed_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "program.json"
+    write_json(dump_program(program("1f1b")), str(path))
+    for options, line in (
+        (["--model", SOURCE, "--max-tokens", 9], "--max-tokens: expected a model source with leng"),
+        (["--model", f"{HERE}:Half"], "Half.lengths: expected both lengths(step) and packed("),
+        (["--model", PACKED, "--max-tokens", 0], "argument --max-tokens: expected a whole number"),
+    ):
+        assert main(["tune", str(path), *map(str, options), "-q"]) == 2
+        told = capsys.readouterr().err
+        assert (line in told, told.count("\n")) == (True, 1), told
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "line"),
+    [
+        ({"attention": None}, {}, "lengths: attention: missing; expected the share of a forward"),
+        ({"lengths": [3]}, {}, "microbatches: expected at most 1 in all, one for each sequence"),
+        ({}, {"max_tokens": 38}, "max_tokens: expected at least 63 for 188 tokens in 3"),
+        ({"lengths": [3] * 4}, {}, r"packed\(0, rows\): inputs: expected a list of 3 tensors"),
+    ],
+)
+def test_what_a_source_gives_is_refused_on_all_ranks(
+    changes: dict[str, Any], options: dict[str, Any], line: str
+) -> None:
+    class Wrong(Source):
+        def lengths(self, step: int) -> dict[str, Any]:
+            return super().lengths(step) | changes
+
+        def packed(self, step: int, rows: Any) -> Any:
+            inputs, targets = super().packed(step, rows)
+            return inputs[1:], targets
+
+    with pytest.raises(InputError, match=line):
+        pipeloom.tune(program("1f1b"), Wrong(), local=True, time_limit=0.1, **options)
+
+
+class Half:
+    """Knows lengths and no way to pack them."""
+
+    stages = tied = loss = batch = optimizer = lengths = staticmethod(lambda *_: ())
 
 
 def test_what_cannot_be_tuned_is_refused() -> None:

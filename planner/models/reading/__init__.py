@@ -20,13 +20,16 @@ ModelLike: TypeAlias = Model | Mapping[str, Any] | str | os.PathLike[str]
 """A preset's name, a ``config.json`` or the folder of one, its mapping, or Megatron's words."""
 
 
-def read_model(given: ModelLike) -> Model:
-    """The model. Raises InputError, with a line for each fault, where it cannot be told."""
+def read_model(given: ModelLike, called: str = "MODEL") -> Model:
+    """The model that is ``called`` so in errors.
+
+    Raises InputError, with a line for each fault, where it cannot be told.
+    """
     if isinstance(given, Model):
         return given
     if isinstance(given, str) and (name := preset_of(given)) is not None:
         return _model(PRESETS[name], name, name)
-    path = _file(given)
+    path = _file(given, called)
     document, where = read_document(path, "model")
     document = {str(key): value for key, value in document.items()}
     name = str(given.get("model_type", "model")) if isinstance(given, Mapping) else where
@@ -43,7 +46,9 @@ def _bare(name: str) -> str:
     return re.sub(r"[^a-z0-9.]", "", name.lower())
 
 
-def _file(given: Mapping[str, Any] | str | os.PathLike[str]) -> Mapping[str, Any] | str:
+def _file(
+    given: Mapping[str, Any] | str | os.PathLike[str], called: str
+) -> Mapping[str, Any] | str:
     if isinstance(given, Mapping):
         return given
     path = Path(given)
@@ -53,7 +58,7 @@ def _file(given: Mapping[str, Any] | str | os.PathLike[str]) -> Mapping[str, Any
         near = get_close_matches(_bare(str(given)), map(_bare, PRESETS), 1, 0.6)
         hint = f"; did you mean {preset_of(near[0])}?" if near else ""
         expected = "a config.json, its folder, or a preset's name such as llama-2-70b"
-        raise InputError(f"MODEL: expected {expected}, got {os.fspath(given)!r}{hint}")
+        raise InputError(f"{called}: expected {expected}, got {os.fspath(given)!r}{hint}")
     return str(path) if given != "-" else "-"
 
 

@@ -17,7 +17,7 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.solver.families import build_family
-from pipeloom.solver.search.entry_orders import relabelled
+from pipeloom.solver.search.entry_order_search import relabelled
 from tests.distributed.cases.gradients import V, difference, folded
 
 RANKS, MICROBATCHES, ROWS, WIDTH = 3, 6, 2, 4

@@ -433,6 +433,10 @@ def updates_in_one_replica(running: Pipeline, x: Tensor, y: Tensor) -> None:
     running.step(x, target=y, update=dist.get_rank() == 0)
 
 
+def adds_up_in_one_replica_first(running: Pipeline, x: Tensor, y: Tensor) -> None:
+    running.step(x, target=y, update=dist.get_rank() == 1)
+
+
 REPLICA_FAULTS: list[Callable[[Pipeline, Tensor, Tensor], None]] = [
     evaluates_a_bad_target,
     evaluates_a_bad_batch,
@@ -442,18 +446,20 @@ REPLICA_FAULTS: list[Callable[[Pipeline, Tensor, Tensor], None]] = [
 
 
 def ends_with_its_replicas(patience: float) -> list[tuple[str, str, float]]:
-    """With whole stages, then with shards: the error of each fault, and its seconds."""
+    """With whole stages, of which one begins a step apart, and shards: the error of each fault, and
+    its seconds."""
     from torch.distributed.device_mesh import DeviceMesh  # seconds, for two cases
     from torch.distributed.fsdp import fully_shard
 
     x, y = torch.ones(8, 4), torch.zeros(8, 4)
     found = []
-    for wraps in (False, True):
+    first = [adds_up_in_one_replica_first]
+    for wraps, faults in ((False, first), (False, REPLICA_FAULTS), (True, REPLICA_FAULTS)):
         group = dist.new_group([0, 1])  # an average that nobody shares in stays in the last one
         mesh = DeviceMesh.from_group(group, "cpu")
         wrap: Callable[..., nn.Module] = partial(fully_shard, mesh=mesh) if wraps else lambda m: m
         running = _replicas([wrap(nn.Linear(4, 4)) for _ in range(2)], group, patience)
-        for fault in REPLICA_FAULTS:
+        for fault in faults:
             running.step(x, target=y)
             began = time.monotonic()
             try:

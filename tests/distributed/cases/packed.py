@@ -2,22 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from examples.packed import Stage, joined, sequence_of, summed_loss
+from examples.packed import Packed, Stage, joined, sequence_of, summed_loss
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.train.settings import RunSettings
+from pipeloom.runtime.train.tune import Repack, TuneResult, tune
 from tests.distributed.cases.gradients import difference
 
 Step: TypeAlias = tuple[Program, list[list[int]], list[int]]
 """What a step runs; the sequences of each microbatch; the lengths of all."""
+
+
+class Source(Packed):
+    """Short sequences on narrow stages."""
+
+    def sizes(self, step: int) -> list[int]:
+        return [int(x) for x in np.random.default_rng(step).integers(3, 40, 11)]
+
+    def stages(self, count: int) -> list[partial[Stage]]:
+        return [partial(Stage, s, count) for s in range(count)]
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.5)
+
+
+def tuned(program: Program, planner: Repack, count: int) -> tuple[TuneResult, float]:
+    """So many steps, packed and planned anew each; how far losses are from one process's."""
+    result = tune(program, Source(), RunSettings(steps=count, dtype="float64"), 2, planner)
+    steps = [(program, [], Source().sizes(step)) for step in range(count)]
+    _, losses = one_process(steps, program.schedule.problem.stages)
+    return result, max(map(abs, map(float.__sub__, result.losses, losses)))
+
+
+def trained_and_tuned(
+    steps: Sequence[Step], wrong: Program, planner: Repack
+) -> tuple[dict[str, Any], tuple[TuneResult, float]]:
+    found = trained(steps, wrong)
+    return found, tuned(steps[0][0], planner, 4)
 
 
 def trained(steps: Sequence[Step], wrong: Program) -> dict[str, Any]:

@@ -734,7 +734,7 @@ UNLIKE: dict[str, tuple[list[str], dict[str, Any], str]] = {
     "two copies of the weights": (
         ["optimize", "P", "--placement", "auto", "--copies", "2"],
         {},
-        "passing: expected activations or weights where microbatches are unlike",
+        "P: stages[0]: t_f: expected one number for --copies 2, got a list",
     ),
     "a system": (
         ["optimize", "P", "--for", "megatron"],

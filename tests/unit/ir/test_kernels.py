@@ -1,11 +1,17 @@
-"""Kernels whose files on disk are damaged are compiled again, and kept again."""
+"""Kernels whose files on disk are damaged are compiled again, and kept again;
+none is needed."""
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from numba.core.caching import CacheImpl, IndexDataCacheFile
+
+from pipeloom.ir.kernels import kernel
 from tests.support.command_line import ENVIRONMENT
 
 SCRIPT = """
@@ -43,3 +49,17 @@ def test_damaged_entries_are_rebuilt(tmp_path: Path) -> None:
     middle = len(data) // 2
     code.write_bytes(data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :])
     assert [run(script), run(script)] == [0, 1]
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def test_a_disk_that_takes_nothing_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(IndexDataCacheFile, "_open_for_write", full)
+    assert kernel(double)(21) == 42
+    monkeypatch.setattr(CacheImpl, "_locator_classes", [])  # no folder may be written
+    assert kernel(double)(21) == 42

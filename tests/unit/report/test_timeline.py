@@ -23,8 +23,8 @@ from pipeloom.ir.model.schedule import Schedule, Timing
 from pipeloom.report.bars import memory_steps, timed
 from pipeloom.report.chrome_trace import trace_events
 from pipeloom.report.summaries import remat, summary
+from pipeloom.report.svg.timeline import timeline_svg
 from pipeloom.report.timeline_html import timeline_html
-from pipeloom.report.timeline_svg import timeline_svg
 from pipeloom.report.timeline_text import timeline_text
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -89,6 +89,7 @@ def test_names_are_escaped() -> None:
     svg = timeline_svg([("<b>&", schedule)], title='a<b & "c"')
     ElementTree.fromstring(svg)
     assert "&lt;b&gt;&amp;" in svg
+    assert "<title>&lt;b&gt;&amp;</title>" in timeline_html([("<b>&", schedule)])
 
 
 def test_the_page_holds_the_picture() -> None:

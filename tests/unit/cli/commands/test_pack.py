@@ -153,22 +153,39 @@ BAD: dict[str, tuple[dict[str, Any], list[str], str]] = {
     ),
     "a share that is none": (
         {"attention": 1.5}, [],
-        "LENGTHS: attention: expected a number from 0 to 1, or a list of them, one a stage, got "
-        "1.5",
+        "LENGTHS: attention: expected a number from 0 to 1, or a list of them, one a stage, or "
+        "such of t_f, t_b and t_w, got 1.5",
     ),
     "a share in words": (
         {"attention": "0.3"}, [],
-        "LENGTHS: attention: expected a number from 0 to 1, or a list of them, one a stage, got "
-        '"0.3"',
+        "LENGTHS: attention: expected a number from 0 to 1, or a list of them, one a stage, or "
+        'such of t_f, t_b and t_w, got "0.3"',
     ),
     "true as a share": (
         {"attention": True}, [],
-        "LENGTHS: attention: expected a number from 0 to 1, or a list of them, one a stage, got "
-        "true",
+        "LENGTHS: attention: expected a number from 0 to 1, or a list of them, one a stage, or "
+        "such of t_f, t_b and t_w, got true",
+    ),
+    "shares of an op that is not packed": (
+        {"attention": {"t_f": 0.3, "t_b": 0.3, "t_r": 0}}, [],
+        "LENGTHS: attention: expected a number from 0 to 1, or a list of them, one a stage, or "
+        'such of t_f, t_b and t_w, got {"t_f": 0.3, "t_b": 0.3, "t_r": 0}',
+    ),
+    "shares of an op of other stages": (
+        {"attention": {"t_f": 0.3, "t_b": 0.3, "t_w": [0, 0, 0]}}, [],
+        "LENGTHS: attention: t_w: expected a number, or one a stage (2), got 3 numbers",
     ),
     "a model that is none": (
         {"attention": None, "model": 5}, [],
         "LENGTHS: model: expected a preset's name, or a model's configuration, got 5",
+    ),
+    "a model that is unknown": (
+        {"attention": None, "model": "lama-3-8b"}, [],
+        "LENGTHS: model: expected a config.json, its folder, or a preset's name",
+    ),
+    "a folder without a model": (
+        {"attention": None, "model": "/"}, [],
+        "LENGTHS: /config.json: no such file",
     ),
     "shares of other stages": (
         {"attention": [0.1, 0.1, 0.1]}, [],

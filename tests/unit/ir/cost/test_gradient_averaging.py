@@ -26,7 +26,7 @@ from pipeloom.ir.model.schedule import Averaged, Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.report.chrome_trace import trace_events
 from pipeloom.report.summaries import averaging
-from pipeloom.report.timeline_svg import timeline_svg
+from pipeloom.report.svg.timeline import timeline_svg
 from pipeloom.report.timeline_text import timeline_text
 from pipeloom.solver.families import ASYNCHRONOUS, build_family
 from pipeloom.solver.optimize import optimize

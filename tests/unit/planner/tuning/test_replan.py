@@ -23,7 +23,7 @@ def test_a_part_of_a_forward_is_recomputed_by_graphs_alone(graphs: bool) -> None
     limited = replace(Problem.linear(profile, 6), memory_limit=(1.6, 1.6, 1.0))
     slow = build_family("gpipe", profile, 6)
     program = replace(compile_schedule(slow), schedule=replace(slow, problem=limited, timing=None))
-    found = Replanner(program, (), 2.0, 0, graphs)([timed(program.schedule)])
+    found = Replanner(program, (), 1.0, 0, graphs)([timed(program.schedule)])
     assert found is not None
     assert bool(found.schedule.parts_recomputed) is graphs
     whole = (replace(stage, levels=levels[1:]),) * 2

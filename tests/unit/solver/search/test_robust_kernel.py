@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import FloatArray, IntArray, offsets_of
@@ -12,7 +13,7 @@ from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.families.registry import build_family
 from pipeloom.solver.search.annealing_kernel import shift
 from pipeloom.solver.search.robust_annealing import RobustAnnealer
-from pipeloom.solver.search.robust_kernel import time_samples
+from pipeloom.solver.search.robust_kernel import measure_of, time_samples
 
 
 def test_only_what_a_move_changes_is_timed_again() -> None:
@@ -52,3 +53,12 @@ def test_a_round_ends_where_the_caller_stops_it() -> None:
     found = annealer.improve([start], budget, lambda: True)
     assert budget.interrupt()
     assert annealer.cost(found[0]) <= annealer.cost(start)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.95])
+def test_a_quantile_is_that_of_the_sorted_costs(share: float) -> None:
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 64, 129):
+        costs = rng.integers(0, 20, size).astype(float)  # some are equal
+        assert measure_of(costs, 0.0) == pytest.approx(costs.mean())
+        assert measure_of(costs, share) == np.sort(costs)[min(size - 1, int(share * size))]

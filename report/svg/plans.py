@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from .elements import FAINT, MUTED, STYLE, document, element, label, number, ticks
 from .label_layout import Box, around, place
-from .svg_elements import FAINT, MUTED, STYLE, document, element, label, number, ticks
 
 WIDTH, HEIGHT = 900.0, 540.0
 LEFT, RIGHT, TOP, BOTTOM = 92.0, 40.0, 76.0, 70.0

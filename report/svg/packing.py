@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeloom.ir.units import duration
 
-from .svg_elements import FAINT, MUTED, PAPER, STYLE, document, element, label, number, ticks
+from .elements import FAINT, MUTED, PAPER, STYLE, document, element, label, number, ticks
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 960.0, 84.0, 150.0, 92.0, 48.0
 ROW, BAR, BETWEEN = 20.0, 15.0, 24.0

@@ -24,10 +24,10 @@ from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.schedule import Schedule, TransferKind
 from pipeloom.ir.units import amount, duration
 
-from .bars import OpBar, averages, bars, copies, kinds, last, peak_memory, timed, times
-from .colours import AVERAGE, AVERAGED, NAMES, as_hex, colour, is_light
-from .summaries import heading, shape, summary
-from .svg_elements import FAINT, INK, MUTED, document, element, label, number, ticks
+from ..bars import OpBar, averages, bars, copies, kinds, last, peak_memory, timed, times
+from ..colours import AVERAGE, AVERAGED, NAMES, as_hex, colour, is_light
+from ..summaries import heading, shape, summary
+from .elements import FAINT, INK, MUTED, document, element, label, number, ticks
 
 LEFT, RIGHT, MARGIN = 70.0, 150.0, 24.0
 HEAD, AXIS, GAP = 52.0, 30.0, 16.0

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from pipeloom.ir.units import amount
 
+from ..summaries import percent
+from .elements import FAINT, MUTED, STYLE, document, element, label, number, ticks
 from .label_layout import Box, along, around, place
-from .summaries import percent
-from .svg_elements import FAINT, MUTED, STYLE, document, element, label, number, ticks
 
 WIDTH, HEIGHT = 900.0, 540.0
 LEFT, RIGHT, TOP, BOTTOM = 92.0, 190.0, 76.0, 70.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .svg_elements import FAINT, MUTED, STYLE, document, element, label, number, ticks
+from .elements import FAINT, MUTED, STYLE, document, element, label, number, ticks
 
 HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 480.0, 84.0, 150.0, 92.0, 64.0
 STEP, BAR = 84.0, 54.0

@@ -1,0 +1,101 @@
+"""A program for each batch of sequences, by costs that follow what steps took: what ``tune`` packs
+with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.schedule import Schedule
+
+from ..inputs.documents import Document, read_document
+from ..pack import Packing, pack
+from ..packing.balance import Microbatches
+from ..packing.refit import refit
+from .replan import relays
+
+QUICK = 0.01
+"""Work of a packing that is not run."""
+
+
+@dataclass(slots=True)
+class Repacker:
+    """Packs and plans each step's batch, beginning with the last one's order of ops.
+
+    ``first``: whose placement, number of microbatches, limits and profile are those of all, and as
+    which they are compiled. ``tied``: groups of stages that share parameters. ``time_limit``:
+    seconds for each plan. ``max_tokens``: of a microbatch at most.
+    """
+
+    first: Program
+    tied: Sequence[Sequence[int]]
+    time_limit: float
+    seed: int
+    max_tokens: int | None = None
+    _profile: Profile = field(init=False)
+    _attention: dict[str, Any] | None = None
+    _packings: list[Packing] = field(default_factory=list)
+    _document: dict[str, Any] = field(default_factory=dict)
+    _last: Schedule | None = None
+
+    def __post_init__(self) -> None:
+        problem = self.first.schedule.problem
+        if (problem.owner != problem.owner[:, :1]).any():
+            raise InputError("schedule: placement: expected one rank a stage where tune packs")
+        self._profile = replace(problem.profile, memory_limit=problem.memory_limit)
+
+    def check(self, batch: Document) -> Microbatches:
+        """The microbatches of a quick packing. Raises as :meth:`plan`."""
+        document, _ = read_document(batch, "lengths")
+        return self._packed(document, work_limit=QUICK).replicas[0]
+
+    def plan(self, batch: Document) -> tuple[Program, Microbatches]:
+        """The program of a batch, a lengths file or its object, and the sequences of each of its
+        microbatches. Raises InputError for what is wrong, InfeasibleError where nothing fits."""
+        document, where = read_document(batch, "lengths")
+        known = self._document.get("reference_length", document.get("reference_length"))
+        if document.get("reference_length") != known:
+            raise InputError(
+                f"{where}: reference_length: expected {known}, as in the first step, got "
+                f"{document.get('reference_length')}"
+            )
+        if self._attention is not None:
+            document = document | {"attention": self._attention, "model": None}
+        packing = self._packed(document, start=self._last, time_limit=self.time_limit)
+        self._document, (self._last,) = document, packing.schedules
+        self._packings.append(packing)
+        post = relays(self.first)
+        program = compile_schedule(self._last, tied=self.tied, post_validation=post)
+        return program, packing.replicas[0]
+
+    def _packed(self, document: dict[str, Any], **options: Any) -> Packing:
+        problem = self.first.schedule.problem
+        return pack(
+            document,
+            replace(self._profile, data_parallel=None),
+            problem.microbatches,
+            max_tokens=self.max_tokens,
+            objective=problem.objective,
+            placement=problem.owner[:, 0].tolist(),
+            seed=self.seed,
+            **options,
+        )
+
+    def learn(self, traces: Sequence[Schedule]) -> None:
+        """Takes the times of the steps that were planned since the last time."""
+        steps = zip(self._packings, traces, strict=True)
+        self._profile, document = refit(self._profile, self._document, steps)
+        self._attention, self._packings = document["attention"], []
+
+    def learnt(self) -> tuple[Program, Mapping[str, Any] | None]:
+        """The first program on the profile that was measured, and the shares that go with it."""
+        first = self.first.schedule
+        problem = replace(first.problem, profile=self._profile)
+        schedule = timed(replace(first, problem=problem, report=None))
+        return replace(self.first, schedule=schedule), self._attention

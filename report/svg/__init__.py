@@ -1,0 +1,1 @@
+"""Pictures as SVG: schedules, sweeps, packings, plans and their scaling."""
