@@ -97,6 +97,8 @@ PORTFOLIOS: Mapping[str, Callable[[Incumbent, int], Pieces]] = {
 def start(best: Incumbent, seed: int) -> ConstructAndImprove:
     """Builds the first schedules, takes bounds in closed form, and returns the further search."""
     linear = LinearInstance.of(best.problem)
+    if best.order is None:
+        best.offer(one_at_a_time(best.problem), FALLBACK)
     if linear is None:
         closed_form_bounds(best)
         build_families(best)
@@ -191,10 +193,7 @@ def unrollers(best: Incumbent, rng: np.random.Generator) -> list[Round]:
     """The searches of fewer microbatches, where there are many."""
 
     def search(small: Incumbent) -> Pieces:
-        further = start(small, int(rng.integers(1 << 31)))
-        if small.order is None:  # none fits, or time was up
-            small.offer(one_at_a_time(small.problem), FALLBACK)
-        yield from further.pieces(small)
+        yield from start(small, int(rng.integers(1 << 31))).pieces(small)
 
     return [Unroller(best, fewer, search) for fewer in fewer_microbatches(best.problem)]
 

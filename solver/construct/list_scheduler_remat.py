@@ -72,7 +72,8 @@ class RematListParameters:
         gap = np.full(m, float(rng.choice([0.0, 0.5, 1.0])) * unit)
         period = int(rng.integers(1, 6))
         gap[period - 1 :: period] += float(rng.choice([0.0, 0.5, 1.0])) * unit
-        shares = linear.round_trip / (linear.f + linear.b + linear.w)
+        work = linear.f + linear.b + linear.w
+        shares = np.divide(linear.round_trip, work, out=float(m) * every, where=work > 0)
         again = int(rng.choice([m, max(1, m // 2), 2 * linear.stages]))
         stay = np.full((linear.stages, m), _BESIDE)
         if rng.random() < 0.5:

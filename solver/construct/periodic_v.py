@@ -159,9 +159,10 @@ def periodic_order(starts: FloatArray, interval: float, microbatches: int) -> Or
 
 
 def _in_order(starts: FloatArray, interval: float, microbatches: int) -> Iterator[IntArray]:
-    """Yields the places of each rank's ops, six of each microbatch, by when they start."""
-    later = interval * np.arange(microbatches)[:, None]
-    for own in starts:
+    """Yields the places of each rank's ops, six of each microbatch, by when they start: in whole
+    numbers, such that ops of no length follow each other in every interval as in the first."""
+    later = np.rint(1 / _SAME) * np.arange(microbatches)[:, None]
+    for own in np.rint(starts / (_SAME * interval)):
         yield np.argsort((own + later).ravel(), kind="stable")
 
 

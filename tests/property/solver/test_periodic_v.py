@@ -54,6 +54,19 @@ def test_an_order_keeps_its_interval_and_holds_what_is_said(ranks: int, seed: in
     assert np.all(v.held(starts) <= interval * v.peaks(starts, interval) + 1e-4)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_of_ops_without_length_no_more_is_held_than_is_said(seed: int) -> None:
+    """W's take no time and hold memory until they run: rounding may not say when that is."""
+    problem = unequal(3, 2 * seed)
+    stages = tuple(replace(stage, t_w=0.0) for stage in problem.profile.stages)
+    problem = replace(problem, profile=replace(problem.profile, stages=stages))
+    v = PeriodicV.of(problem)
+    starts, _ = v.starts(1.3 * v.work, np.ones(3))
+    found = timed(Schedule(problem, periodic_order(starts, 1.3 * v.work, problem.microbatches)))
+    assert found.timing is not None
+    assert np.all(found.timing.peak_memory <= v.peaks(starts, 1.3 * v.work) + 1e-9)
+
+
 def searched(problem: Problem, cost: float, enough: float = 0.0) -> Incumbent:
     """The search below a schedule of ``cost``, until one costs no more than ``enough``."""
     best = Incumbent(problem, lower_bound(problem), SolveOptions(time_limit=60))

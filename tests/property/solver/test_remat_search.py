@@ -127,6 +127,18 @@ def test_forwards_may_take_no_time() -> None:
     assert verify_schedule(dump_schedule(found)) == []
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_stage_may_take_no_time() -> None:
+    problem = without_offload(seeded(0, 21.0))
+    first, *others = problem.profile.stages
+    stages = (replace(first, t_f=0.0, t_b=0.0, t_w=0.0, t_bw=None), *others)
+    problem = replace(problem, profile=replace(problem.profile, stages=stages))
+    tuner = RematListTuner.of(problem, np.random.default_rng(0))
+    assert tuner is not None
+    for rows in tuner.first():
+        assert max(simulate(Schedule(problem, rows)).peak_memory) <= 21.0 * (1 + 1e-9)
+
+
 @pytest.mark.parametrize(("limit", "m_w"), [(13.0, 4.0), (24.0, 0.5)])
 def test_every_reduction_keeps_the_limit(limit: float, m_w: float) -> None:
     stages = tuple(replace(stage, m_w=m_w) for stage in PROFILE.stages)

@@ -119,3 +119,14 @@ def test_time_that_is_up_before_fewer_have_a_schedule_is_no_error() -> None:
     for each in unrollers(best, np.random.default_rng(0)):
         each.round(best)
     assert best.cost == cost
+
+
+def test_fewer_microbatches_begin_where_memory_holds_one_at_a_time() -> None:
+    """No family fits, so that nothing is known of a V's cost when its interval is looked for."""
+    stages = tuple(StageProfile(1.0, 1.3, 1.0, m_b, 0.5 * m_b) for m_b in (5.0, *(1.0,) * 5))
+    problem = Problem(Profile(stages, 3, 0.1), 231, Placement.v(3), (6.0, 2.0, 2.0))
+    best = Incumbent(problem, lower_bound(problem), SolveOptions(time_limit=60))
+    best.offer(one_at_a_time(problem), "one-at-a-time")
+    for each in unrollers(best, np.random.default_rng(0)):
+        each.round(best)
+    assert best.source == "unrolled"
