@@ -50,9 +50,9 @@ class Stage(nn.Module):
         self.head = nn.Linear(width, VOCABULARY) if s == count - 1 else None
 
     def forward(self, x: Tensor, sequence: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
-        """``x``: of the first stage (2, tokens), with the sequence of each, where that is all."""
+        """``x``: of the first stage, alone, (1, 2, tokens): tokens and the sequence of each."""
         if sequence is None:
-            x, sequence = x.unbind()
+            x, sequence = x[0].unbind()
         x = x if self.embedding is None else self.embedding(x)
         x = self.block(x, sequence)
         if self.head is None:
@@ -126,5 +126,5 @@ class Packed:
     ) -> tuple[list[Tensor], list[Tensor]]:
         self.mean_tokens = sum(lengths) / len(rows)
         parts = [joined([sequence_of(i, lengths[i]) for i in row]) for row in rows]
-        inputs = [torch.stack((tokens, sequence)) for tokens, sequence, _ in parts]
+        inputs = [torch.stack((tokens, sequence))[None] for tokens, sequence, _ in parts]
         return inputs, [targets for _, _, targets in parts]

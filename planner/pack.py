@@ -104,7 +104,8 @@ class Packing:
 
     def write(self, folder: str | os.PathLike[str]) -> None:
         """Writes ``packing.json``, ``packing.svg``, and of each replica ``profile.json``, with one
-        number a microbatch, and ``schedule.json``; of several ``profile-0.json`` and so on.
+        number a microbatch and the memory limit, and ``schedule.json``; of several
+        ``profile-0.json`` and so on.
 
         Raises InputError where it cannot be written.
         """
@@ -116,7 +117,10 @@ class Packing:
         write_text(self.svg(), str(path / "packing.svg"))
         for r, schedule in enumerate(self.schedules):
             end = f"-{r}.json" if len(self.schedules) > 1 else ".json"
-            write_json(dump_profile(schedule.problem.profile), str(path / f"profile{end}"))
+            problem = schedule.problem
+            limits = problem.memory_limit if problem.limited else None
+            profile = replace(problem.profile, memory_limit=limits)
+            write_json(dump_profile(profile), str(path / f"profile{end}"))
             write_json(dump_schedule(schedule), str(path / f"schedule{end}"))
 
     def __str__(self) -> str:

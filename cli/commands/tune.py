@@ -42,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-tokens",
         metavar="T",
         type=at_least_one,
-        help="most tokens of a microbatch, where the model source's sequences are packed; any",
+        help="most tokens of a microbatch, where the source's sequences are packed; any number "
+        "by default",
     )
     add_output(parser, "schedule")
     example(

@@ -18,6 +18,7 @@ from pipeloom.ir.units import counted
 
 from ..inputs.documents import Document, read_document
 from ..inputs.problem_setup import ProfileLike, ProfileSource, check_alike
+from ..measured.rescaled import with_times
 from .sequence_costs import attention_of
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ def refit(profile: ProfileLike, lengths: Document, steps: Steps) -> tuple[Profil
     one a replica. The time of each op of a microbatch is fitted as the sum of one term that grows
     with tokens and one with the squares of its sequences' lengths, neither below 0, by least
     absolute errors: a step that was disturbed counts for little. Where microbatches do not tell the
-    two apart the former costs do. Times of stages of which only BWs ran are shared as before.
+    two apart the former costs do. Times of stages of which only BWs ran are shared as before. T_R
+    is to T_F as it was; T_BW and T_FB are left out, as :func:`pack` plans without them.
 
     Returns the profile with times of the reference's microbatch, and the lengths file's object with
     these shares as ``attention``, one a stage of each op. Raises InputError where the steps are of
@@ -58,7 +60,8 @@ def refit(profile: ProfileLike, lengths: Document, steps: Steps) -> tuple[Profil
         costs[:, stage] = _of_stage(costs[:, stage], samples, stage)
     whole = costs.sum(axis=2)
     rows = (dict(zip(OP_TIMES, column, strict=True)) for column in whole.T.tolist())
-    stages = tuple(replace(s, **new) for s, new in zip(found.stages, rows, strict=True))
+    bare = (replace(stage, t_bw=None, t_fb=None) for stage in found.stages)
+    stages = tuple(with_times(s, **new) for s, new in zip(bare, rows, strict=True))
     shares = np.divide(costs[:, :, 1], whole, out=np.zeros_like(whole), where=whole > 0)
     attention = dict(zip(OP_TIMES, shares.tolist(), strict=True))
     kept = {key: value for key, value in document.items() if key != "model"}

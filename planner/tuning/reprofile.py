@@ -12,6 +12,7 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 
 from ..inputs.problem_setup import check_alike
+from ..measured.rescaled import with_times
 
 Times = dict[tuple[OpKind, int, int], float]
 """By kind, stage and level."""
@@ -50,29 +51,16 @@ def _stage(old: StageProfile, stage: int, took: Times) -> StageProfile:
         both *= known / old.fused if old.fused > 0 else 1.0
         t_b = both * (old.t_b / known if known > 0 else 0.5)
         t_w = both - t_b
-    t_f = took[OpKind.F, stage, 0]
+    found = with_times(old, took[OpKind.F, stage, 0], t_b, t_w)
 
-    def again(time: float | None, level: int) -> float | None:
-        scaled = _scaled(time, old.t_f, t_f)
-        return None if scaled is None else took.get((OpKind.R, stage, level), scaled)
+    def again(time: float, level: int) -> float:
+        return took.get((OpKind.R, stage, level), time)
 
-    levels = ((level, again(level.t_r, k)) for k, level in enumerate(old.levels))
     return replace(
-        old,
-        t_f=t_f,
-        t_b=t_b,
-        t_w=t_w,
-        t_r=again(old.t_r, 0),
-        levels=tuple(replace(level, t_r=time) for level, time in levels if time is not None),
-        t_fb=_scaled(old.t_fb, old.t_f + old.t_b + old.t_w, t_f + t_b + t_w),
-        t_bw=took.get((OpKind.BW, stage, 0), _scaled(old.t_bw, old.t_b + old.t_w, t_b + t_w))
-        if old.t_bw is not None
-        else None,
+        found,
+        t_r=None if found.t_r is None else again(found.t_r, 0),
+        levels=tuple(
+            replace(level, t_r=again(level.t_r, k)) for k, level in enumerate(found.levels)
+        ),
+        t_bw=None if found.t_bw is None else took.get((OpKind.BW, stage, 0), found.t_bw),
     )
-
-
-def _scaled(time: float | None, old: float, new: float) -> float | None:
-    """``time`` scaled as ``old`` became ``new``; ``new`` itself where ``old`` is 0."""
-    if time is None:
-        return None
-    return time * new / old if old > 0 else new

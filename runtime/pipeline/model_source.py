@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InfeasibleError, InputError, in_words
 from pipeloom.ir.units import counted
 
 from ..rank.options import ModelNames
@@ -101,9 +103,31 @@ def has_lengths(source: ModelSource) -> bool:
 
 
 def lengths_at(source: ModelSource, step: int) -> Any:
-    """``source.lengths(step)``, of a source that has that method."""
+    """``source.lengths(step)``, of a source that has that method. Raises InputError for what that
+    raises, and for what is neither a file nor an object."""
     lengths: Callable[[int], Any] = getattr(source, LENGTHS)
-    return lengths(step)
+    try:
+        found = lengths(step)
+    except Exception as error:
+        raise InputError(in_words(error)) from error
+    if not isinstance(found, str | os.PathLike | Mapping):
+        raise InputError(f"expected a lengths file or its object, got {_shown(found)}")
+    return found
+
+
+@contextmanager
+def naming_lengths(source: ModelSource, step: int, *options: str) -> Iterator[None]:
+    """Puts the method and its step in front of each fault of what it gives; not of a fault that
+    begins with the name of one of ``options``."""
+    where = f"{_of(source)}{LENGTHS}({step})"
+    try:
+        yield
+    except InputError as error:
+        lines = (x if x.partition(":")[0] in options else f"{where}: {x}" for x in error.errors)
+        raise InputError(*lines) from error.__cause__
+    except InfeasibleError as error:
+        error.args = (f"{where}: {error}",)
+        raise
 
 
 def checked_batch(

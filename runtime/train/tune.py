@@ -27,7 +27,7 @@ from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule, Updates
 
 from ..models.by_name import load_source
-from ..pipeline.model_source import ModelSource, lengths_at
+from ..pipeline.model_source import ModelSource, lengths_at, naming_lengths
 from .loop import Listener, StepPlan, TrainingLoop
 from .replicas import averages
 from .settings import RunSettings
@@ -291,7 +291,9 @@ class _Packing(_Steps):
         with self._pipeline.together():
             mine = None
             if self._pipeline.rank == 0:
-                mine = self._repack.plan(lengths_at(self._model, self._loop.step))
+                step = self._loop.step
+                with naming_lengths(self._model, step):
+                    mine = self._repack.plan(lengths_at(self._model, step))
         return StepPlan(*self._pipeline.gather(mine)[0])
 
 

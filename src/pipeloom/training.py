@@ -18,6 +18,7 @@ from pipeloom.runtime.pipeline.model_source import (
     checked_batch,
     has_lengths,
     lengths_at,
+    naming_lengths,
 )
 from pipeloom.runtime.profiling.profiler import measure_profile
 from pipeloom.runtime.rank.checks import check_levels
@@ -30,6 +31,7 @@ from pipeloom.runtime.train.tune import TuneResult, check_tunable, tune_program
 from .planner.inputs.documents import Document, naming, read_program
 from .planner.inputs.problem_setup import check_alike
 from .planner.measured.like import Like, with_times_of
+from .planner.optimize import positive
 from .planner.tuning.repack import Repacker
 from .planner.tuning.replan import Replanner
 
@@ -152,15 +154,28 @@ def tune(
     tied = as_planned(source, problem.profile).tied(problem.stages)
     ties = tuple(tuple(stage for stage, _ in group) for group in tied)
     planner: Replanner | Repacker
-    if has_lengths(source):
+    packs = has_lengths(source)
+    limit = _limit(time_limit, 0.5 if packs else 10.0, chosen)
+    if packs:
         with naming(where):
-            planner = Repacker(loaded, ties, time_limit or 0.5, chosen.seed, max_tokens)
-        with naming(f"{type(source).__name__}.lengths(0)", "max_tokens", "microbatches"):
+            planner = Repacker(loaded, ties, limit, chosen.seed, max_tokens)
+        with naming_lengths(source, 0, "max_tokens", "microbatches"):
             rows = planner.check(lengths_at(source, 0))
         checked_batch(source, 0, rows, PACKED)
     else:
         if max_tokens is not None:
             raise InputError("max_tokens: expected a model source with lengths(step), to be packed")
         graphs = chosen.stages_as != "eager"
-        planner = Replanner(loaded, ties, time_limit or 10.0, chosen.seed, graphs)
+        planner = Replanner(loaded, ties, limit, chosen.seed, graphs)
     return tune_program(loaded, model, chosen, every, planner, callbacks=callbacks)
+
+
+def _limit(given: float | None, usual: float, settings: RunSettings) -> float:
+    """Seconds for a plan. Raises InputError where the ranks that wait for it are less patient."""
+    limit = positive("time_limit", given)
+    if limit is not None and limit >= settings.patience:
+        raise InputError(
+            f"time_limit: expected less than {settings.patience:g}, the seconds that ranks wait "
+            f"for the first one's plan at most (message_timeout, timeout), got {limit:g}"
+        )
+    return limit or usual

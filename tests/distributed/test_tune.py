@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import pipeloom
+from examples.packed import Packed
 from pipeloom.cli.main import main
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import simulate
@@ -20,6 +21,8 @@ from pipeloom.ir.formats.atomic_write import write_json
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.runtime.errors import LaunchError
+from pipeloom.runtime.probes.measuring import sequences
 from pipeloom.runtime.train.settings import RunSettings
 from pipeloom.runtime.train.train import run_program
 from pipeloom.runtime.train.tune import tune_program
@@ -144,23 +147,44 @@ def test_what_cannot_be_packed_is_one_line(
     [
         ({"attention": None}, {}, "lengths: attention: missing; expected the share of a forward"),
         ({"lengths": [3]}, {}, "microbatches: expected at most 1 in all, one for each sequence"),
-        ({}, {"max_tokens": 38}, "max_tokens: expected at least 63 for 188 tokens in 3"),
+        ({}, {"max_tokens": 38}, "^max_tokens: expected at least 63 for 188 tokens in 3"),
+        ({}, {"time_limit": 9, "timeout": 9}, "^time_limit: expected less than 9, the seconds"),
+        ({}, {"time_limit": 0}, "^time_limit: expected a number > 0, got 0"),
         ({"lengths": [3] * 4}, {}, r"packed\(0, rows\): inputs: expected a list of 3 tensors"),
+        (None, {}, r"^Wrong.lengths\(0\): expected a lengths file or its object, got NoneType"),
+        (KeyError("end"), {}, r"^Wrong.lengths\(0\): KeyError: 'end'"),
     ],
 )
 def test_what_a_source_gives_is_refused_on_all_ranks(
-    changes: dict[str, Any], options: dict[str, Any], line: str
+    changes: Any, options: dict[str, Any], line: str
 ) -> None:
     class Wrong(Source):
-        def lengths(self, step: int) -> dict[str, Any]:
-            return super().lengths(step) | changes
+        def lengths(self, step: int) -> Any:
+            if isinstance(changes, Exception):
+                raise changes
+            return None if changes is None else super().lengths(step) | changes
 
         def packed(self, step: int, rows: Any) -> Any:
             inputs, targets = super().packed(step, rows)
             return inputs[1:], targets
 
     with pytest.raises(InputError, match=line):
-        pipeloom.tune(program("1f1b"), Wrong(), local=True, time_limit=0.1, **options)
+        pipeloom.tune(program("1f1b"), Wrong(), local=True, **{"time_limit": 0.1, **options})
+
+
+def test_a_later_step_whose_lengths_do_not_fit_is_named() -> None:
+    class Late(Source):
+        def lengths(self, step: int) -> dict[str, Any]:
+            return super().lengths(step) | ({"lengths": [3]} if step else {})
+
+    with pytest.raises(LaunchError, match=r"rank 0: Late.lengths\(1\): microbatches: expected at"):
+        pipeloom.tune(program("1f1b"), Late(), steps=2, local=True, time_limit=0.1)
+
+
+def test_a_microbatch_that_is_measured_is_one_sequence() -> None:
+    inputs, _ = Packed().batch(0, 1)
+    assert sequences(inputs) == 1
+    assert Packed().lengths(0)["reference_length"] == inputs[0].shape[-1]
 
 
 class Half:

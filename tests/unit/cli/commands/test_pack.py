@@ -70,9 +70,12 @@ def test_what_stops_the_search_stops_it_in_packings_too() -> None:
     assert time.process_time() - began < 40.0
 
 
-def test_memory_limits_the_tokens_of_a_microbatch() -> None:
+def test_memory_limits_the_tokens_of_a_microbatch(tmp_path: Path) -> None:
     found = packed(memory_limit=1.0)
     assert max(sum(LENGTHS[i] for i in each) for each in found.replicas[0]) <= 1000
+    found.write(tmp_path)
+    written = json.loads((tmp_path / "profile.json").read_text())
+    assert written["memory_limit"] == [1.0] * written["ranks"]
     assert max(found.schedules[0].timing.peak_memory) <= 1.0 + 1e-9  # type: ignore[union-attr]
     with pytest.raises(library.InfeasibleError, match=r"lengths\[0\]: memory holds 899 tokens"):
         packed(memory_limit=0.8995)

@@ -69,6 +69,15 @@ def test_costs_are_found_though_one_step_was_disturbed() -> None:
     assert again.timing.makespan == pytest.approx(real.timing.makespan, rel=0.02)
 
 
+def test_times_of_other_ops_follow_those_that_were_measured() -> None:
+    stage = replace(GUESS.stages[0], t_bw=1.8, t_fb=2.5, t_r=0.5, m_r=0.1)
+    old = replace(GUESS, stages=(stage,) * 2)
+    for stage in pipeloom.refit(old, LENGTHS, [step(0, family="1f1b")])[0].stages:
+        assert stage.t_r == pytest.approx(stage.t_f / 2)
+        assert stage.fused == stage.t_b + stage.t_w
+        assert stage.t_fb is None
+
+
 def test_where_lengths_are_all_alike_the_former_share_is_kept() -> None:
     packing, trace = step(0)
     alike = replace(packing, lengths=(8,) * 12, replicas=([[0, 1, 2]] * 4,))
