@@ -41,6 +41,7 @@ from ..core.options import Optimizer, Order, SolveOptions
 from ..core.progress import FALLBACK
 from ..core.relaxations import fusible, plain, recomputable
 from ..core.schedule_cost import within_memory
+from ..core.stopping import Budget
 from ..core.worker_threads import Pieces, Worker, side_by_side, workers_abreast
 from .annealing import RematAnnealer
 from .fused_backward import fused, fused_neighbours, fused_whole
@@ -52,6 +53,7 @@ from .whole_stages import reductions, returned
 # shares of the time left: for schedules without remat, for all reductions, for all fits, for those
 # of the list scheduler, for proofs
 PLAIN, REDUCED, FITTED, LISTED, PROVED = 0.15, 0.2, 0.25, 0.3, 0.1
+FIRST = 0.5  # of the first three shares where there are lists, which come nearer
 STARTS = 4  # schedules that are annealed at first
 
 _Solve = Callable[[Problem, float], Schedule]
@@ -61,11 +63,12 @@ def search_remat(best: Incumbent, optimizer: Optimizer, options: SolveOptions) -
     """Improves ``best``, whose problem allows remat; ``optimizer``: for problems without."""
     problem, every = best.problem, options.recompute_all
     starts = _Starts(best, every)
-    solved = partial(_solved, best, optimizer, options)
+    lists = None if every else RematListTuner.of(problem, np.random.default_rng(options.seed))
+    solved = partial(_solved, best, optimizer, options, 1.0 if lists is None else FIRST)
     best.offer(one_at_a_time_with_remat(problem, every), FALLBACK)
     for found in lower_bounds(problem):
         best.raise_bound(found)
-    _first(starts, solved, problem, every)
+    _first(starts, solved, problem, lists)
     yield
     if not every:
         with suppress(InfeasibleError):
@@ -78,22 +81,21 @@ def search_remat(best: Incumbent, optimizer: Optimizer, options: SolveOptions) -
     yield from _reduced(best, starts, solved, every)
     if problem.limited and not every:
         yield from _fitted(starts, solved, problem)
-    number = workers_abreast(best)
+    number, listed = workers_abreast(best), best.budget(LISTED)
     workers: list[Worker] = [
-        partial(_search, shared=starts, number=n, of=number, seed=options.seed)
+        partial(_search, shared=starts, listed=listed, number=n, of=number, seed=options.seed)
         for n in range(number)
     ]
     yield from side_by_side(best, workers)
 
 
-def _first(starts: _Starts, solved: _Solve, problem: Problem, every: bool) -> None:
+def _first(starts: _Starts, solved: _Solve, problem: Problem, lists: RematListTuner | None) -> None:
     """A schedule at once, by the list scheduler or with the first reduction that fits."""
-    tuner = None if every else RematListTuner.of(problem, np.random.default_rng(0))
-    if tuner is not None:
-        for rows in tuner.first():
+    if lists is not None:
+        for rows in lists.first():
             starts.offer(rows)
             return
-    for reduction in reductions(problem, every):
+    for reduction in reductions(problem, starts.every):
         reduced = reduction.reduced
         if reduced is not None:
             with suppress(InfeasibleError):
@@ -101,11 +103,13 @@ def _first(starts: _Starts, solved: _Solve, problem: Problem, every: bool) -> No
                 return
 
 
-def _search(best: Incumbent, shared: _Starts, number: int, of: int, seed: int) -> Pieces:
-    """The part of one worker: lists, relaxation, annealing."""
+def _search(  # noqa: PLR0917
+    best: Incumbent, shared: _Starts, listed: Budget, number: int, of: int, seed: int
+) -> Pieces:
+    """The part of one worker: lists within their budget, relaxation, annealing."""
     problem, every, rng = best.problem, shared.every, np.random.default_rng((seed, number))
     starts = shared.part(best, number, of)
-    yield from _lists(best, starts, None if every else RematListTuner.of(problem, rng))
+    yield from _lists(best, starts, listed, None if every else RematListTuner.of(problem, rng))
     if number == 0:
         _tighten(best)
         yield
@@ -139,9 +143,11 @@ def _fitted(starts: _Starts, solved: _Solve, problem: Problem) -> Pieces:
         yield
 
 
-def _lists(best: Incumbent, starts: _Starts, tuner: RematListTuner | None) -> Pieces:
-    """Schedules of the list scheduler, for a share of the time left."""
-    budget, begun = best.budget(LISTED), best.work.used
+def _lists(
+    best: Incumbent, starts: _Starts, budget: Budget, tuner: RematListTuner | None
+) -> Pieces:
+    """Schedules of the list scheduler."""
+    begun = best.work.used
     while tuner is not None and not budget() and best.work.used - begun < budget.work.ops:
         for rows in tuner.round(best):
             starts.offer(rows)
@@ -196,11 +202,16 @@ class _Starts:
         return [rows for _, rows in self._known]
 
 
-def _solved(
-    best: Incumbent, optimizer: Optimizer, options: SolveOptions, problem: Problem, share: float
+def _solved(  # noqa: PLR0917
+    best: Incumbent,
+    optimizer: Optimizer,
+    options: SolveOptions,
+    part: float,
+    problem: Problem,
+    share: float,
 ) -> Schedule:
-    """The optimizer's schedule within a share of the time left."""
-    budget = best.budget(share)
+    """The optimizer's schedule within a share of the time left, of which it gets ``part``."""
+    budget = best.budget(part * share)
     found = optimizer(problem, options.part(budget, best.interrupted))
     if best.limited:
         best.work.spend(budget.work.ops)

@@ -15,6 +15,7 @@ from ..core.worker_threads import Pieces
 
 PERIODIC = "periodic"
 MANY = 8  # microbatches for each rank from which on few are in a warm-up or a cool-down
+ENDS = 0.5  # intervals for each rank that a warm-up and a cool-down take at least
 TRIES = 8  # weights of memory for each interval
 NEAR = 0.002  # of the interval: as near to one that is too short the search ends
 FIRM = 6.0  # what a share of its limit that a rank holds too much adds to the log of its weight
@@ -31,7 +32,7 @@ def search_periodic(best: Incumbent) -> Pieces:
     v, limit = PeriodicV.of(problem), np.array(problem.memory_limit)
     limited = np.isfinite(limit)
     weights = _shares(limited / np.where(limited & (limit > 0), limit, 1.0))
-    least, most = v.work, best.cost / problem.microbatches
+    least, most = v.work, best.cost / (problem.microbatches + ENDS * problem.ranks)
     while 0 < least < (1 - NEAR) * most:
         interval = float((least * most) ** 0.5)
         found = False

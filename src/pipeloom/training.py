@@ -155,7 +155,9 @@ def tune(
     if has_lengths(source):
         with naming(where):
             planner = Repacker(loaded, ties, time_limit or 0.5, chosen.seed, max_tokens)
-        checked_batch(source, 0, planner.check(lengths_at(source, 0)), PACKED)
+        with naming(f"{type(source).__name__}.lengths(0)", "max_tokens", "microbatches"):
+            rows = planner.check(lengths_at(source, 0))
+        checked_batch(source, 0, rows, PACKED)
     else:
         if max_tokens is not None:
             raise InputError("max_tokens: expected a model source with lengths(step), to be packed")

@@ -6,6 +6,7 @@ import io
 import os
 import re
 import sys
+import tempfile
 from pathlib import Path
 from typing import IO
 
@@ -14,6 +15,7 @@ import pytest
 from benchmarks.fuzz.cases import sound_lines
 from pipeloom.cli.main import COMMANDS, main
 from pipeloom.ir.formats import load_program
+from tests.support.command_line import Command
 
 FULL = Path("/dev/full")
 UNWRITTEN = "pipeloom: standard output: cannot be written: No space left on device\n"
@@ -99,3 +101,17 @@ def test_a_failure_has_its_own_lines_and_exit_code(
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_that_is_not_taken(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     assert told([name, "--help"], FULL.open("wb"), monkeypatch) == (1, UNWRITTEN)
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
+def test_a_file_on_a_full_disk_is_kept(
+    pipeloom: Command, profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, new = tmp_path / "kept.json", tmp_path / "new"
+    for each in (path, new):
+        each.write_text("precious")
+    monkeypatch.setattr(tempfile, "mkstemp", lambda **_: (os.open(FULL, os.O_WRONLY), str(new)))
+    done = pipeloom("build", "gpipe", profile, "-m", 2, "-o", path)
+    line = f"pipeloom: {path}: cannot be written: No space left on device\n"
+    assert (done.code, done.out, done.err) == (2, "", line)
+    assert (path.read_text(), new.exists()) == ("precious", False)
