@@ -120,11 +120,12 @@ class Plan:
     def plans(self) -> tuple[PlannedConfiguration, ...]:
         """The best, and the best of each other set of degrees, as far as they were simulated; of
         those that take exactly as long the first."""
-        seen = dict[tuple[int, ...], Evaluated]()
+        seen = dict[tuple[object, ...], Evaluated]()
         for each in self.ranking.evaluated:
             run = each.configuration.run
             if each.step_ms < inf:
-                seen.setdefault((run.tp, run.pp, run.vp, run.dp, run.cp, run.ep), each)
+                degrees = run.tp, run.pp, run.vp, run.dp, run.cp, run.ep
+                seen.setdefault((*degrees, each.configuration.passing), each)
         alike = groupby(seen.values(), lambda each: f"{each.step_ms:.9g}")
         first = ((each, len(others)) for _, (each, *others) in alike)
         return tuple(islice((PlannedConfiguration(self.space, *each) for each in first), SHOWN))
@@ -284,6 +285,7 @@ def plan(
     ``sharding``, ``layers_per_stage``, ``schedule`` are chosen where they are not given;
     ``recompute="auto"``: schedules may recompute whole stages, too, for some microbatches;
     ``offload="auto"``: they may move them to the host and back, over the cluster's ``host`` link.
+    ``passing``: what pipelines send, ``activations`` by default, ``weights``, or ``auto``: either.
     ``time_limit``: seconds, 45 by default; ``work_limit``: instead, millions of simulated ops of
     all that is tried: the answer is then the same on every machine. ``workers`` and ``scheduler``
     as of :func:`pipeloom.sweep`: schedules of several configurations are searched at a time.

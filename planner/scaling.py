@@ -9,10 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.formats import write_json, write_text
+from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.units import counted, duration
 from pipeloom.report.svg.scaling import ScaleBar, scaling_svg
 from pipeloom.report.text_table import table
@@ -236,10 +235,11 @@ def losses_of(step: StepTimes) -> dict[str, float]:
     schedule waits for."""
     parts = parts_of(step)
     run = replace(step.setup.run, recompute=frozenset())
-    plain = StepTimes(Setup(step.setup.model, run, step.cluster), step.cluster)
+    setup = Setup(step.setup.model, run, step.cluster)
+    planned = step.planned if step.passing is Passing.WEIGHTS else None
+    plain = StepTimes(setup, step.cluster, passing=step.passing, planned=planned)
     again = max(0.0, parts["compute"] - parts_of(plain)["compute"])
-    work = np.bincount(step.setup.owners, [s.t_f + s.fused for s in step.profile.stages])
-    uneven = run.microbatches * float(work.max() - work.mean())
+    uneven = float(step.work.max() - step.work.mean())
     sends = step.communication().get("pp")
     links = max(0.0, min(sends.exposed, parts["bubble"])) if sends else 0.0
     compute, bubble = parts.pop("compute"), parts.pop("bubble")

@@ -19,7 +19,7 @@ from ..progress import interruptible, watched
 from ..run_arguments import RUN_KEYS, add_model_and_devices, add_run, run_options
 
 LIMITS = ("time_limit", "work_limit", "workers", "scheduler")
-NAMES = (*RUN_KEYS, *LIMITS, "offload", "gpu", "cluster", "scale", "output")
+NAMES = (*RUN_KEYS, *LIMITS, "offload", "passing", "gpu", "cluster", "scale", "output")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="none",
         help="activations of stages moved to the host and back, over the cluster's host link, for "
         "the microbatches that it pays for (auto), or none (the default)",
+    )
+    parser.add_argument(
+        "--passing",
+        choices=["activations", "weights", "auto"],
+        default="activations",
+        help="what the ranks of a pipeline send each other: activations (the default), or their "
+        "stages' weights, each rank running all stages of its microbatches; auto: either",
     )
     several = parser.add_argument_group("scaling")
     several.add_argument(
@@ -111,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _given(args: argparse.Namespace) -> dict[str, Any]:
     gpu = {} if args.gpu is None else {"gpu": args.gpu}
-    return run_options(args) | gpu | {"offload": args.offload}
+    return run_options(args) | gpu | {"offload": args.offload, "passing": args.passing}
 
 
 def _run_scaling(args: argparse.Namespace) -> int:

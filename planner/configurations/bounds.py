@@ -11,7 +11,8 @@ of ``predict`` every schedule keeps:
 * a stage keeps a microbatch at least while it passes all later stages and comes back, so that a
   rank's room times the span is at least what its stages keep times how long; M_W while W runs.
 
-Where B and W are one op, the way back takes both.
+Where B and W are one op, the way back takes both. Where weights are passed, of all this: the
+busiest rank runs all stages of its microbatches, and holds one microbatch of all of them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pipeloom.ir.model.ops import FloatArray, IntArray
+from pipeloom.ir.model.placement import Passing
 
 from ..clusters.cluster import Cluster
 from ..clusters.efficiency import Efficiency
@@ -39,7 +41,7 @@ from ..prediction.memory import GIB, beside
 from ..prediction.setup import Setup, layers_of, placement_of
 from ..prediction.step import Memo, StepTimes
 from ..prediction.step_end import STEPPED, Exchange
-from .space import Configuration
+from .space import Configuration, passes_weights
 
 A = TypeVar("A")
 
@@ -63,6 +65,8 @@ class Bounds:
     """Whether stages of runs that recompute nothing else may be recomputed, as schedules say."""
     offload: bool = False
     """Whether stages may be offloaded, as schedules say."""
+    weights: bool = False
+    """Whether pipelines may pass weights."""
 
     @cached_property
     def memo(self) -> Memo:
@@ -81,6 +85,8 @@ class Bounds:
         work = run.microbatches * times.work.sum() / run.pp
         least = times.work[1:-1].min() * -(-run.layers // run.pp)
         busiest = run.microbatches * max(float(times.work.max()), float(least))
+        if self.weights and passes_weights(run):
+            busiest = min(busiest, -(-run.microbatches // run.pp) * float(times.work.sum()))
         reached = self.cluster.efficiency
         occupied = run.microbatches * float(times.held @ _from_here(times.forward + times.back))
         held = times.held.sum() / run.pp
@@ -109,6 +115,8 @@ class Bounds:
     def of(self, configuration: Configuration) -> ConfigurationBound:
         run = configuration.run
         layers = _LayerSums(self._times(run), self._ends(run), run)
+        if configuration.passing is Passing.WEIGHTS:
+            return layers.passing_weights(self.cluster)
         return ConfigurationBound(
             layers.step_ms(self.cluster, configuration.splits, self._tensors),
             layers.memory(self.cluster, configuration.splits),
@@ -242,6 +250,7 @@ class _LayerSums:
         self._starts, self._owners = cuts[:-1], _owner_array(_owners(run))
         self._f, self._b, self._w, self._m_b, self._m_w = np.diff(times.sums[:, cuts])
         kept, self._averaging, self._optimizer = map(self._ranks, np.diff(ends.sums[:, cuts]))
+        self._states = kept
         self._kept = kept + self._most(times.beside)
         if run.sharding is Sharding.FSDP:
             self._kept += 2 * self._most(ends.gathered)
@@ -265,6 +274,16 @@ class _LayerSums:
         full = float((self._ranks(occupied) * run.microbatches / left + exposed).max())
         stepping = float(self._optimizer.max())
         return max(own, way_back, full) + stepping + cluster.efficiency.step_ms
+
+    def passing_weights(self, cluster: Cluster) -> ConfigurationBound:
+        """The bound where each rank runs all stages of its microbatches, beside its own states."""
+        run, reached = self._run, cluster.efficiency
+        count = np.array([len(range(rank, run.microbatches, run.pp)) for rank in range(run.pp)])
+        work = count * float((self._f + self._b + self._w).sum())
+        exposed = np.maximum(reached.exposed * self._averaging, self._averaging - work)
+        step = float((work + exposed).max() + self._optimizer.max()) + reached.step_ms
+        kept = self._states.max() + self._times.beside.max() + self._m_b.sum()
+        return ConfigurationBound(step, _gib(float(kept), reached))
 
     def memory(self, cluster: Cluster, splits: bool) -> float:
         """GiB of the fullest device, at least."""

@@ -84,7 +84,7 @@ class SpaceSearch:
 
     def __post_init__(self) -> None:
         space = self.space
-        self.bounds = Bounds(space.model, space.cluster, space.remat, space.offload)
+        self.bounds = Bounds(space.model, space.cluster, space.remat, space.offload, space.weights)
         self._budget = self.options.budget
         self._found: dict[Configuration, Evaluated] = {}
         self._searches = Counter[Configuration]()

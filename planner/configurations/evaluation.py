@@ -16,9 +16,10 @@ import numpy as np
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.ops import IntArray, OpKind, fields_of
+from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
-from pipeloom.ir.model.schedule import Report, Schedule
+from pipeloom.ir.model.schedule import Report, Schedule, Transfer
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.optimize import optimize
@@ -26,13 +27,16 @@ from pipeloom.solver.optimize import optimize
 from ..clusters.cluster import Cluster
 from ..models.model import Model
 from ..models.run import TrainingRun
-from ..prediction.memory import memory_of, rooms_of
+from ..prediction.memory import GIB, memory_of, rooms_of
 from ..prediction.setup import OpOrder, Setup, placement_of
 from ..prediction.step import Memo, StepTimes
+from ..solving.search import memory_held
 from .bounds import ConfigurationBound
 from .space import Configuration
 
 OPTIMIZED = "optimized"
+TRIED = 10_000
+"""Work on each op where weights are passed, for the first schedules: about a dozen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,8 @@ class Evaluated:
 
     ``memory_gib``: of the fullest device. ``lower_bound``: milliseconds that no schedule of the
     configuration is below, infinite where none can fit. ``schedule``: a family's name, or
-    ``optimized``, whose packed ops of each rank are ``order``. ``tightest_gib``: the least memory
-    of the schedules that were tried.
+    ``optimized``, whose packed ops of each rank are ``order``, and whose weights and gradients that
+    are passed ``transfers``. ``tightest_gib``: the least memory of the schedules that were tried.
     """
 
     configuration: Configuration
@@ -63,6 +67,7 @@ class Evaluated:
     schedule: str
     order: tuple[IntArray, ...] | None = None
     tightest_gib: float = inf
+    transfers: tuple[Transfer, ...] = ()
 
     @property
     def gap(self) -> float:
@@ -76,6 +81,9 @@ def evaluate(asked: BoundedConfiguration) -> Evaluated:
     nothing = Evaluated(asked.configuration, inf, inf, _bound(step, asked), "")
     if nothing.lower_bound == inf:
         return nothing
+    if asked.configuration.passing is Passing.WEIGHTS:
+        work = simulated_ops(asked.configuration) / 1e6
+        return improve(asked, nothing, SolveOptions(work_limit=work))
     tried = [*_tried(step, asked.configuration)]
     fitting = [each for each in tried if each[1] <= asked.cluster.gpu.memory_gib]
     tightest = min((memory for _, memory, _ in tried), default=inf)
@@ -91,6 +99,8 @@ def simulated_ops(configuration: Configuration) -> int:
     """Ops of the schedules that :func:`evaluate` simulates."""
     run = configuration.run
     ops = 3 if configuration.splits else 2
+    if configuration.passing is Passing.WEIGHTS:
+        return TRIED * ops * run.stages * run.microbatches
     return ops * run.stages * run.microbatches * len(configuration.families)
 
 
@@ -98,6 +108,8 @@ def improve(asked: BoundedConfiguration, known: Evaluated, options: SolveOptions
     """``known`` with the best schedule that the optimizer finds, and its bound."""
     step = step_of(asked.model, asked.cluster, asked.configuration)
     problem = problem_of(step, asked.configuration)
+    if asked.configuration.passing is Passing.WEIGHTS:
+        return _with_weights(step, problem, known, options)
     start = None if known.step_ms == inf else order_of(step, known).schedule.order
     try:
         schedule = optimize(problem, replace(options, start=start))
@@ -116,17 +128,49 @@ def improve(asked: BoundedConfiguration, known: Evaluated, options: SolveOptions
     return replace(known, step_ms=planned.time, memory_gib=memory, schedule=OPTIMIZED, order=order)
 
 
+def _with_weights(
+    step: StepTimes, problem: Problem, known: Evaluated, options: SolveOptions
+) -> Evaluated:
+    """``known`` with the best schedule with streamed weights that the optimizer finds."""
+    try:
+        schedule = optimize(problem, replace(options, memory=memory_held))
+    except InfeasibleError as error:
+        if not error.device:
+            raise
+        return replace(known, tightest_gib=min(known.tightest_gib, _needed(step, problem, error)))
+    assert schedule.report is not None
+    certified = _with_ends(step, schedule.report.lower_bound or 0.0)
+    planned = replace(step, planned=OpOrder(schedule))
+    memory = fullest(planned)
+    least, tightest = max(known.lower_bound, certified), min(known.tightest_gib, memory)
+    known = replace(known, lower_bound=least, tightest_gib=tightest)
+    if memory > step.cluster.gpu.memory_gib or planned.time >= known.step_ms:
+        return known
+    own = replace(known, schedule=OPTIMIZED, order=schedule.order, transfers=schedule.transfers)
+    return replace(own, step_ms=planned.time, memory_gib=memory)
+
+
+def _needed(step: StepTimes, problem: Problem, error: InfeasibleError) -> float:
+    """GiB of the device that lacks most of what was tried."""
+    assert problem.profile.device_memory is not None
+    assert error.smallest is not None
+    assert error.rank is not None
+    lacks = error.smallest - problem.profile.device_memory[error.rank]
+    reserve = 1 + step.cluster.efficiency.fragmentation
+    return step.cluster.gpu.memory_gib + lacks * reserve / GIB
+
+
 def step_of(model: Model, cluster: Cluster, configuration: Configuration) -> StepTimes:
     """The times of the configuration's step, with its placement's own family."""
     setup = Setup(model, configuration.run, cluster)
-    remat, offload = configuration.remat, configuration.offload
-    return StepTimes(setup, cluster, _memo(cluster), remat=remat, offload=offload)
+    step = StepTimes(setup, cluster, _memo(cluster), passing=configuration.passing)
+    return replace(step, remat=configuration.remat, offload=configuration.offload)
 
 
 def planned_step(model: Model, cluster: Cluster, found: Evaluated) -> StepTimes:
     """The same with the schedule that was found."""
     step = step_of(model, cluster, found.configuration)
-    if found.schedule != OPTIMIZED:
+    if found.order is None:
         run = _with(found.configuration, found.schedule)
         return replace(step, setup=replace(step.setup, run=run))
     return replace(step, planned=order_of(step, found))
@@ -147,8 +191,15 @@ def certified(step: StepTimes) -> Schedule:
 
 
 def problem_of(step: StepTimes, configuration: Configuration) -> Problem:
-    """The configuration's schedules: where B and W are one op, B takes both and W nothing."""
+    """The configuration's schedules: where B and W are one op, B takes both and W nothing; where
+    weights are passed they may be either."""
     rooms, run = rooms_of(step), configuration.run
+    if configuration.passing is Passing.WEIGHTS:
+        pairs = zip(rooms, step.setup.states, strict=True)
+        devices = tuple(room + states.kept for room, states in pairs)
+        profile = replace(step.profile_for(False), memory_limit=rooms, device_memory=devices)
+        placed = Placement.round_robin(run.pp)
+        return Problem(profile, run.microbatches, placed, rooms, Objective.MAKESPAN)
     profile = step.safe_profile if configuration.splits else _fused(step.profile_for(False))
     profile = replace(profile, memory_limit=rooms)
     return Problem(profile, run.microbatches, placement_of(run), rooms, Objective.MAKESPAN)
@@ -199,10 +250,12 @@ def order_of(step: StepTimes, known: Evaluated) -> OpOrder:
         run = _with(known.configuration, known.schedule)
         return replace(step.setup, run=run).order_for(step.profile)
     run = known.configuration.run
-    problem = Problem(
-        step.profile, run.microbatches, placement_of(run), (inf,) * run.pp, Objective.MAKESPAN
-    )
-    return OpOrder(Schedule(problem, known.order, report=Report(Objective.MAKESPAN, OPTIMIZED)))
+    weights = known.configuration.passing is Passing.WEIGHTS
+    placed = Placement.round_robin(run.pp) if weights else placement_of(run)
+    room = (inf,) * run.pp
+    problem = Problem(step.profile, run.microbatches, placed, room, Objective.MAKESPAN)
+    report = Report(Objective.MAKESPAN, OPTIMIZED)
+    return OpOrder(Schedule(problem, known.order, known.transfers, report))
 
 
 def _joined(order: IntArray) -> IntArray:

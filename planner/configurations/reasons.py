@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from math import inf
 from typing import Any
 
-import numpy as np
-
 from pipeloom.ir.model.links import Link
 
 from ..clusters.cluster import Cluster
@@ -27,12 +25,10 @@ def parts_of(step: StepTimes) -> dict[str, float]:
 
     ``compute``: kernels of the busiest rank, what is computed again included; ``tp``, ``cp``,
     ``ep``, ``etp``: messages that it waits for; ``bubble``: what it idles before the last op of
-    all ranks ends, messages between stages included; ``dp``: averaging that nothing hides;
-    ``step``: the optimizer and what is beside kernels.
+    all ranks ends and gradients that are passed are home, messages between stages included; ``dp``:
+    averaging that nothing hides; ``step``: the optimizer and what is beside kernels.
     """
-    run, owners = step.setup.run, np.array(step.setup.owners)
-    work = [stage.t_f + stage.fused for stage in step.profile.stages]
-    busiest = float((run.microbatches * np.bincount(owners, work) + step.again).max())
+    busiest = float((step.work + step.again).max())
     exposed = {kind: each.exposed for kind, each in step.communication().items()}
     inner = {kind: exposed[kind] for kind in ("tp", "cp", "ep", "etp") if exposed.get(kind)}
     optimizer = max(end.optimizer for end in step.ends) + step.cluster.efficiency.step_ms

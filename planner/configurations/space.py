@@ -10,13 +10,14 @@ predictions do not charge for scattering gradients after each microbatch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.solver.families import FAMILIES
 
 from ..clusters.cluster import Cluster
@@ -47,11 +48,14 @@ SCHEDULES: Mapping[tuple[str, bool], tuple[str, ...]] = {
 """The families that are tried, by placement and by whether B and W are apart."""
 _PLACED_BY = {"linear": "1f1b", "interleaved": "interleaved-1f1b", "v": "wave"}
 """A family with the placement."""
+ROUND_ROBIN = PlacementKind.ROUND_ROBIN.value
+"""The placement of microbatches on ranks that pass weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One point of the space: a run whose ``schedule`` says where stages lie.
+    """One point of the space: a run whose ``schedule`` says where stages lie, and whose ranks pass
+    weights where ``placement`` is ``round-robin``.
 
     ``splits``: B and W are ops of their own. ``families``: the schedules that are tried; where the
     schedule is not given, the optimizer looks for others. ``remat``, ``offload``: which may
@@ -74,10 +78,15 @@ class Configuration:
         words = [f"{key}{count}" for key, count in degrees if count > 1]
         words += [f"etp{run.etp}"] * (run.etp != run.tp) + [f"b{run.micro_batch}"]
         words += [self.recompute] if run.recompute or self.remat else []
-        words += ["offload"] * self.offload
+        words += ["offload"] * self.offload + ["weights"] * (self.passing is Passing.WEIGHTS)
         words += [run.sharding.value] if run.sharding is not Sharding.NONE else []
         words += ["cut"] * (run.layers_per_stage is not None) + ["v"] * (self.placement == "v")
         return " ".join(words + ["B/W"] * self.splits)
+
+    @property
+    def passing(self) -> Passing:
+        """The kind of tensors that ranks of the pipeline send each other."""
+        return Passing.WEIGHTS if self.placement == ROUND_ROBIN else Passing.ACTIVATIONS
 
     @property
     def recompute(self) -> str:
@@ -98,7 +107,8 @@ class Space:
 
     ``fixed``: the keys that are given, checked; ``family``: the schedule that is, None: any.
     ``remat``: schedules of configurations that recompute nothing else may recompute whole stages;
-    ``offload``: schedules of pipelines may offload them.
+    ``offload``: schedules of pipelines may offload them. ``passing``: what pipelines send,
+    ``activations``, ``weights`` or, ``auto``, either.
     """
 
     model: Model
@@ -108,13 +118,15 @@ class Space:
     family: str | None
     remat: bool = False
     offload: bool = False
+    passing: str = Passing.ACTIVATIONS.value
 
     @classmethod
     def of(cls, model: ModelLike, cluster: Cluster, given: Mapping[str, Any]) -> Space:
         """Raises InputError, with a line for each fault of what is given."""
         known, remat = read_model(model), given.get("recompute") == AUTO
         offload = given.get("offload") or "none"
-        left_out = {"offload", *(["recompute"] if remat else [])}
+        passing = given.get("passing") or Passing.ACTIVATIONS.value
+        left_out = {"offload", "passing", *(["recompute"] if remat else [])}
         given = {key: value for key, value in given.items() if key not in left_out}
         values = RunValues(usual(known) | given, KEYS)
         for key in _NEEDED:
@@ -124,6 +136,8 @@ class Space:
             words = "none, selective or full with a schedule that is given"
             values.faults.append(f"recompute: expected {words}, got {AUTO}")
         values.faults += _faults_of_offload(offload, cluster, _family(given))
+        others = {"recompute": remat, "offload": offload == AUTO, "schedule": _family(given)}
+        values.faults += _faults_of_passing(passing, [key for key, on in others.items() if on])
         plain = plain_fields(values, known)
         fixed: dict[str, Any] = {key: values.whole(key, 1) for key in DEGREES if key in values}
         whole = {key: values.whole(key, 1) for key in _NEEDED}
@@ -138,7 +152,7 @@ class Space:
         base = TrainingRun(**plain | {"tp": 1, "pp": 1, "cp": 1, "ep": 1} | whole)
         check_precision(base.precision, cluster)
         base = replace(base, layers_per_stage=None)
-        space = cls(known, cluster, base, fixed, _family(given), remat, offload == AUTO)
+        space = cls(known, cluster, base, fixed, _family(given), remat, offload == AUTO, passing)
         space._check()
         return space
 
@@ -150,6 +164,7 @@ class Space:
         if not any(self._is_any(run) for run in self.degrees()):
             fixed = ", ".join(f"{key} {_said(value)}" for key, value in self.fixed.items())
             fixed += f", schedule {self.family}" * (self.family is not None)
+            fixed += ", passing weights" * (not self.activations)
             fixed = fixed.removeprefix(", ")
             raise InputError(
                 f"gpus: expected a number over which {self.model.name} and a global_batch of "
@@ -157,6 +172,16 @@ class Space:
                 + f" with {fixed}" * bool(fixed)
                 + f", got {self.base.gpus}"
             )
+
+    @property
+    def activations(self) -> bool:
+        """Whether configurations may pass activations, or have no pipeline."""
+        return self.passing != Passing.WEIGHTS.value
+
+    @property
+    def weights(self) -> bool:
+        """Whether pipelines may pass weights."""
+        return self.passing != Passing.ACTIVATIONS.value
 
     def _is_any(self, run: TrainingRun) -> bool:
         """Whether the run of :meth:`degrees` has a configuration."""
@@ -199,13 +224,15 @@ class Space:
                 yield line
 
     def degrees(self) -> Iterator[TrainingRun]:
-        """Runs of all degrees, microbatches and levels, one stage a rank, states unsharded."""
+        """Runs of all degrees, microbatches and levels, one stage a rank, states unsharded; where
+        activations are not passed, those that can pass weights alone."""
         for spread in self._spreads():
             batch = spread.global_batch // spread.dp
             for size in self._options("micro_batch", divisors(batch)):
-                if batch % size == 0:
+                run = replace(spread, micro_batch=size)
+                if batch % size == 0 and (self.activations or passes_weights(run)):
                     for level in self._options("recompute", self._levels()):
-                        yield replace(spread, micro_batch=size, recompute=level)
+                        yield replace(run, recompute=level)
 
     def _levels(self) -> tuple[frozenset[str], ...]:
         return LEVELS
@@ -233,14 +260,26 @@ class Space:
     def configurations(self, run: TrainingRun, cut: Cut) -> Iterator[Configuration]:
         """The configurations of a run of :meth:`degrees`; ``cut`` makes up for unequal layers."""
         for sharding in self.shardings(run):
-            for vp in self._options("vp", chunks(run.layers, run.pp)):
-                yield from self._placed(replace(run, sharding=sharding, vp=vp), cut)
+            own = replace(run, sharding=sharding)
+            for vp in self._options("vp", chunks(run.layers, run.pp)) if self.activations else ():
+                yield from self._placed(replace(own, vp=vp), cut)
+            if self.weights and passes_weights(own) and self.fixed.get("vp", 1) == 1:
+                yield from self._passing_weights(own)
 
     def shardings(self, run: TrainingRun) -> tuple[Sharding, ...]:
         """How replicas may divide the states of a run."""
         replicas = run.dense_replicas > 1
         shared = (Sharding.ZERO1, Sharding.FSDP) if replicas else (Sharding.NONE,)
         return tuple(self._options("sharding", shared))
+
+    def _passing_weights(self, run: TrainingRun) -> Iterator[Configuration]:
+        """With one stage a rank, the larger ones last: the step begins and ends with
+        the first's."""
+        counts = self.fixed.get("layers_per_stage", run.layers_by_stage[::-1])
+        cut = None if counts == run.layers_by_stage else counts
+        own = replace(run, schedule=_PLACED_BY["linear"], layers_per_stage=cut)
+        if next(faults_of(own, self.model), None) is None:
+            yield Configuration(own, ROUND_ROBIN, False, ())
 
     def _placed(self, given: TrainingRun, cut: Cut) -> Iterator[Configuration]:
         for placement, of in _PLACED_BY.items():
@@ -301,6 +340,20 @@ def _faults_of_offload(given: Any, cluster: Cluster, family: str | None) -> Iter
         yield f"offload: expected none where the cluster has no host link, got {AUTO}"
     elif given == AUTO and family is not None:
         yield f"offload: expected none with a schedule that is given, got {AUTO}"
+
+
+def _faults_of_passing(given: Any, others: Sequence[str]) -> Iterator[str]:
+    words = [Passing.ACTIVATIONS.value, Passing.WEIGHTS.value, AUTO]
+    if given not in words:
+        yield f"passing: expected {words[0]}, {words[1]} or {AUTO}, got {given!r:.60}"
+    elif given != words[0] and others:
+        beside = {"schedule": "a schedule that is given"}.get(others[0], f"{others[0]} {AUTO}")
+        yield f"passing: expected {words[0]} with {beside}, got {given}"
+
+
+def passes_weights(run: TrainingRun) -> bool:
+    """Whether ranks may pass weights: each has a microbatch, and replicas hold whole stages."""
+    return 1 < run.pp <= run.microbatches and run.sharding is not Sharding.FSDP
 
 
 def _said(value: Any) -> str:

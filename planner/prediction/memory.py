@@ -4,8 +4,9 @@ Held by microbatches is the most that the simulated schedule has at once, by the
 model: M_B from F's start to B's end. On top comes what the layer that needs most has beside it
 while it runs: what its recomputation brings back, gradients of its products' outputs, and the
 workspace of its kernels; with FSDP its
-gathered weights, and those of the next layer, which are fetched meanwhile. ``reserve`` is what the
-allocator and libraries take beside tensors, by the cluster's calibration.
+gathered weights, and those of the next layer, which are fetched meanwhile, and where weights are
+passed the buffers for what is on its way. ``reserve`` is what the allocator and libraries take
+beside tensors, by the cluster's calibration.
 """
 
 from __future__ import annotations
@@ -44,33 +45,37 @@ class RankMemory:
 def memory_of(step: StepTimes) -> tuple[RankMemory, ...]:
     """The memory of each rank of the pipeline."""
     reached, held = step.cluster.efficiency, step.activation_bytes
-    return tuple(_with_reserve(reached, each, float(held[r])) for r, each in _all_but_held(step))
+    return tuple(
+        _with_reserve(reached, each, float(held[r]), step.buffers[r])
+        for r, each in _all_but_held(step)
+    )
 
 
 def rooms_of(step: StepTimes) -> tuple[float, ...]:
     """Bytes that the activations of each rank may take: what its device has beside all else, of
-    which the allocator takes its share too."""
+    which the allocator takes its share too. Buffers of weights on their way are not counted."""
     reached, device = step.cluster.efficiency, step.cluster.gpu.memory_gib
     tensors = (device - reached.context_gib) * GIB / (1 + reached.fragmentation)
     return tuple(max(0.0, tensors - each.total) for _, each in _all_but_held(step))
 
 
 def _all_but_held(step: StepTimes) -> Iterator[tuple[int, RankMemory]]:
-    """Each rank with its memory, without activations and reserve."""
+    """Each rank with its memory, without activations, what is on its way, and reserve."""
     owners = step.setup.owners
-    for rank in range(step.setup.run.pp):
-        yield rank, _rank(step, tuple(s for s, owner in enumerate(owners) if owner == rank))
+    for rank, (run, _) in enumerate(step.shares):
+        yield rank, _rank(step, tuple(s for s, owner in enumerate(owners) if owner == rank), run)
 
 
-def _with_reserve(reached: Efficiency, rank: RankMemory, held: float) -> RankMemory:
-    found = {**rank.bytes, "activations": held}
+def _with_reserve(reached: Efficiency, rank: RankMemory, held: float, buffers: float) -> RankMemory:
+    gathered = rank.bytes["gathered"] + buffers
+    found = {**rank.bytes, "activations": held, "gathered": gathered}
     reserve = reached.fragmentation * sum(found.values()) + reached.context_gib * GIB
     return RankMemory(rank.stages, found | {"reserve": reserve})
 
 
-def _rank(step: StepTimes, stages: tuple[int, ...]) -> RankMemory:
+def _rank(step: StepTimes, stages: tuple[int, ...], run: tuple[int, ...]) -> RankMemory:
     states = [step.setup.states[s] for s in stages]
-    works = [work for s in stages for work in step.setup.work.stages[s]]
+    works = [work for s in run for work in step.setup.work.stages[s]]
     fetched = 2 if step.setup.run.sharding is Sharding.FSDP else 1
     known = {
         "weights": sum(each.weights for each in states),

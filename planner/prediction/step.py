@@ -10,13 +10,16 @@ from typing import TypeAlias
 
 import numpy as np
 
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.cost.remat import choice_of, pulled
-from pipeloom.ir.cost.simulator import Simulator, timed
+from pipeloom.ir.cost.simulator import Simulator, simulate, timed
 from pipeloom.ir.model.layered_profile import joined
-from pipeloom.ir.model.links import Link, Links
+from pipeloom.ir.model.links import Link, Links, Sharing
 from pipeloom.ir.model.ops import FloatArray, OpKind, fields_of
+from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.schedule import Schedule, TransferKind
 
 from ..clusters.cluster import Cluster
 from ..models.run import FULL
@@ -49,6 +52,8 @@ class StepTimes:
     """Whether ``planned`` may recompute whole stages, of which input and output alone are kept."""
     offload: bool = False
     """Whether it may move what stages hold beside these to the host and back."""
+    passing: Passing = Passing.ACTIVATIONS
+    """``weights``: microbatches are dealt to ranks in turn, each the owner of its stage."""
 
     @cached_property
     def kernels(self) -> KernelTimes:
@@ -137,21 +142,23 @@ class StepTimes:
             yield joined([_recomputed(layer) if full else layer for layer in mine])
 
     def _links(self) -> Links | None:
-        """Between neighbouring ranks of the pipeline; some of them may share a node."""
+        """Between ranks of the pipeline; some of them may share a node. Weights go from an owner to
+        many ranks: all that leave a rank share its port, and all that reach it."""
         run, node = self.setup.run, self.cluster.gpus_per_node
         if run.pp == 1:
             return None
         apart = run.tp * run.cp * run.dp
         inside, between = map(self._reached, (self.cluster.inside, self.cluster.between))
+        shared = Sharing.PORTS if self.passing is Passing.WEIGHTS else Sharing.PAIRS
         if apart * run.pp <= node:
-            return Links(inside)
+            return Links(inside, shared=shared)
         near = [
             (a, b)
             for a in range(run.pp)
             for b in range(a)
             if _node(a, apart, node) == _node(b, apart, node)
         ]
-        return Links(between, tuple((b, a, inside) for a, b in near))
+        return Links(between, tuple((b, a, inside) for a, b in near), shared)
 
     @property
     def replica_link(self) -> Link:
@@ -179,8 +186,10 @@ class StepTimes:
     def _simulate(self, profile: Profile) -> tuple[FloatArray, FloatArray]:
         """When each rank's last op ends, and the most memory that its activations take, (P,)."""
         order, offsets = self._order.flat
-        problem = replace(self._order.schedule.problem, profile=profile)
-        rows = self._order.schedule.order
+        like = self._order.schedule
+        problem, rows = replace(like.problem, profile=profile), like.order
+        if like.transfers:
+            return _until_home(replace(like, problem=problem))
         choice = choice_of(problem, rows) if pulled(rows) else None
         simulator = Simulator(problem, offsets)
         assert simulator.run(order, choice)
@@ -196,6 +205,30 @@ class StepTimes:
         """Milliseconds to the end of the last op of all ranks."""
         return float(self._simulated[0].max())
 
+    @cached_property
+    def buffers(self) -> tuple[float, ...]:
+        """Bytes that each rank holds of weights and gradients on their way, (P,)."""
+        made = self.schedule
+        if not made.transfers:
+            return (0.0,) * self.setup.run.pp
+        return footprint(compile_schedule(made)).passing
+
+    @cached_property
+    def shares(self) -> tuple[tuple[tuple[int, ...], int], ...]:
+        """The stages that each rank runs, and of how many microbatches."""
+        run, owners = self.setup.run, self.setup.owners
+        if self.passing is Passing.WEIGHTS:
+            counts = (len(range(rank, run.microbatches, run.pp)) for rank in range(run.pp))
+            return tuple((tuple(range(run.stages)), count) for count in counts)
+        stages = (tuple(s for s, o in enumerate(owners) if o == rank) for rank in range(run.pp))
+        return tuple((mine, run.microbatches) for mine in stages)
+
+    @property
+    def work(self) -> FloatArray:
+        """Milliseconds that each rank computes, what its order does once more left out, (P,)."""
+        times = [stage.t_f + stage.fused for stage in self.profile.stages]
+        return np.array([count * sum(times[s] for s in stages) for stages, count in self.shares])
+
     @property
     def again(self) -> FloatArray:
         """Milliseconds that each rank computes again because its order of ops says so, (P,)."""
@@ -208,9 +241,8 @@ class StepTimes:
     @cached_property
     def ends(self) -> tuple[StepTail, ...]:
         """The end of the step on each rank."""
-        beside = [0.0] * self.setup.run.pp
-        for owner, stage in zip(self.setup.owners, self.profile.stages, strict=True):
-            beside[owner] += self.setup.run.microbatches * (stage.t_f + stage.fused)
+        times = [stage.t_f + stage.fused for stage in self.profile.stages]
+        beside = [sum(count * times[s] for s in stages) for stages, count in self.shares]
         pairs = zip(self.setup.exchanges, beside, strict=True)
         return tuple(each.end(time, self.kernels, self.messages) for each, time in pairs)
 
@@ -244,18 +276,22 @@ class StepTimes:
         return (group for group in Group if group in seen)
 
     def _most(self, group: Group) -> Traffic:
-        run, by_rank = self.setup.run, defaultdict[int, Traffic](Traffic)
-        for owner, works in zip(self.setup.owners, self.setup.counted_stages, strict=True):
-            for work, count in works:
+        by_rank = defaultdict[int, Traffic](Traffic)
+        for rank, (stages, microbatches) in enumerate(self.shares):
+            for work, count in (each for s in stages for each in self.setup.counted_stages[s]):
                 for traffic in self.layers[id(work)].traffic.values():
                     sent = traffic.get(group, Traffic())
-                    by_rank[owner] += sent.times(count * run.microbatches)
+                    by_rank[rank] += sent.times(count * microbatches)
         return max(by_rank.values(), key=lambda each: each.total)
 
     def _sends(self) -> Traffic:
-        """Both ways over the boundary between stages; exposed is what the schedule waits for."""
+        """Both ways over the boundary between stages, or all weights and gradients that leave a
+        rank; exposed is what the schedule waits for."""
         run, profile = self.setup.run, self.profile
         free = self._simulate(replace(profile, links=None))[0].max()
+        exposed = max(0.0, float(self._simulated[0].max() - free))
+        if self.passing is Passing.WEIGHTS:
+            return Traffic(_most_sent(self.schedule), exposed)
         owners = self.setup.owners
         each = [
             float(profile.link_delays(stage.activation_bytes or 0.0)[a, b])
@@ -263,7 +299,26 @@ class StepTimes:
         ]
         by_rank = np.bincount(owners[:-1], each, run.pp)
         total = 2 * run.microbatches * float(by_rank.max())
-        return Traffic(total, max(0.0, float(self._simulated[0].max() - free)))
+        return Traffic(total, exposed)
+
+
+def _until_home(schedule: Schedule) -> tuple[FloatArray, FloatArray]:
+    """When each rank has run its ops and all gradients of its stages have come, and the most that
+    its activations take, (P,)."""
+    timing = simulate(schedule)
+    ends = np.array([row[-1] if len(row) else 0.0 for row in timing.end])
+    for transfer, (_, end) in zip(schedule.transfers, timing.transfers, strict=True):
+        if transfer.kind is TransferKind.GRADIENT:
+            ends[transfer.target] = max(ends[transfer.target], end)
+    return ends, np.array(timing.peak_memory)
+
+
+def _most_sent(schedule: Schedule) -> float:
+    """Milliseconds that the rank sends that sends longest."""
+    timing = schedule.timing
+    assert timing is not None
+    sources = [transfer.source for transfer in schedule.transfers]
+    return float(np.bincount(sources, np.diff(timing.transfers)[:, 0]).max())
 
 
 def _recomputed(layer: StageProfile) -> StageProfile:

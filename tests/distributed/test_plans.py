@@ -44,6 +44,8 @@ MORE: dict[str, dict[str, Any]] = {
     "optimized": {"vp": 2, "work_limit": 20},
     "recomputed": NARROW | {"recompute": "auto"},
     "offloaded": NARROW | {"recompute": "none", "offload": "auto"},
+    "weights": {"passing": "weights", "work_limit": 20},
+    "weights and replicas": {"passing": "weights", "pp": 2, "dp": 2, "work_limit": 20},
     "full": {"recompute": "full", "schedule": "1f1b"},
     "replicas": {"pp": 2, "dp": 2},
     "no pipeline": {"pp": 1, "dp": 4, "sharding": "zero1"},

@@ -87,6 +87,10 @@ def test_nothing_fits(pipeloom: Command) -> None:
         (("--recompute", "auto", "--schedule", "1f1b"), "--recompute: expected none, selective or"),
         (("--offload", "auto", "--schedule", "1f1b"), "--offload: expected none with a schedule"),
         (("--offload", "all"), "--offload: invalid choice: 'all'"),
+        (
+            ("--passing", "weights", "--schedule", "1f1b"),
+            "--passing: expected activations with a",
+        ),
         (("--ep", 2), "--ep: expected 1, llama-3-8b has no experts, got 2"),
         (("--dp", 4, "--micro-batch", 3), "--global-batch: expected a multiple of dp x micro_bat"),
         (("--layers-per-stage", "3,4"), "--layers-per-stage: expected 2 numbers that sum to 32"),
