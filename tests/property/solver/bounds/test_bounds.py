@@ -89,6 +89,7 @@ def test_bounds_hold_for_many_problems(ranks: int, microbatches: int, data: st.D
     assert_below_optimum(data.draw(problems(ranks, microbatches)))
 
 
+@settings(deadline=None)
 @given(problem=problems(3, 2))
 def test_the_bound_is_the_best_of_all(problem: Problem) -> None:
     bound = lower_bound(problem)

@@ -7,7 +7,7 @@ from typing import cast
 
 from pipeloom.runtime.pipeline.model_source import ModelSource
 from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.runtime.train.loop import KEPT, StepMeasure, TrainingLoop
+from pipeloom.runtime.train.loop import KEPT, StepMeasure, StepPlan, TrainingLoop
 from pipeloom.runtime.train.settings import RunSettings
 
 MARKS = 1000
@@ -17,7 +17,7 @@ STEPS = 10 * KEPT
 class MarkedLoop(TrainingLoop):
     """A loop whose steps do nothing but leave their marks."""
 
-    def _next(self, pipeline: Pipeline) -> StepMeasure:
+    def _next(self, pipeline: Pipeline, plan: StepPlan | None) -> StepMeasure:
         self.step += 1
         return StepMeasure([1.0], 0.5, 8, 4, [0.5] * MARKS, {0: (0.0, 1.0)})
 
