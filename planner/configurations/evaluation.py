@@ -35,8 +35,6 @@ from .bounds import ConfigurationBound
 from .space import Configuration
 
 OPTIMIZED = "optimized"
-TRIED = 10_000
-"""Work on each op where weights are passed, for the first schedules: about a dozen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +74,14 @@ class Evaluated:
 
 
 def evaluate(asked: BoundedConfiguration) -> Evaluated:
-    """The best of the configuration's families, and its bound with messages and memory counted."""
+    """The best of the configuration's families, and its bound with messages and memory counted.
+
+    Where weights are passed there is no family: :func:`improve` finds the first schedule, too.
+    """
     step = step_of(asked.model, asked.cluster, asked.configuration)
     nothing = Evaluated(asked.configuration, inf, inf, _bound(step, asked), "")
     if nothing.lower_bound == inf:
         return nothing
-    if asked.configuration.passing is Passing.WEIGHTS:
-        work = simulated_ops(asked.configuration) / 1e6
-        return improve(asked, nothing, SolveOptions(work_limit=work))
     tried = [*_tried(step, asked.configuration)]
     fitting = [each for each in tried if each[1] <= asked.cluster.gpu.memory_gib]
     tightest = min((memory for _, memory, _ in tried), default=inf)
@@ -99,8 +97,6 @@ def simulated_ops(configuration: Configuration) -> int:
     """Ops of the schedules that :func:`evaluate` simulates."""
     run = configuration.run
     ops = 3 if configuration.splits else 2
-    if configuration.passing is Passing.WEIGHTS:
-        return TRIED * ops * run.stages * run.microbatches
     return ops * run.stages * run.microbatches * len(configuration.families)
 
 

@@ -48,6 +48,8 @@ SCHEDULES: Mapping[tuple[str, bool], tuple[str, ...]] = {
 """The families that are tried, by placement and by whether B and W are apart."""
 _PLACED_BY = {"linear": "1f1b", "interleaved": "interleaved-1f1b", "v": "wave"}
 """A family with the placement."""
+MOST_STREAMED = 4096
+"""Pairs of a stage and a microbatch, at most, where weights are passed."""
 ROUND_ROBIN = PlacementKind.ROUND_ROBIN.value
 """The placement of microbatches on ranks that pass weights."""
 
@@ -164,7 +166,10 @@ class Space:
         if not any(self._is_any(run) for run in self.degrees()):
             fixed = ", ".join(f"{key} {_said(value)}" for key, value in self.fixed.items())
             fixed += f", schedule {self.family}" * (self.family is not None)
-            fixed += ", passing weights" * (not self.activations)
+            if not self.activations:
+                fixed += (
+                    f", passing weights (at most {MOST_STREAMED} pairs of stage and microbatch)"
+                )
             fixed = fixed.removeprefix(", ")
             raise InputError(
                 f"gpus: expected a number over which {self.model.name} and a global_batch of "
@@ -352,8 +357,10 @@ def _faults_of_passing(given: Any, others: Sequence[str]) -> Iterator[str]:
 
 
 def passes_weights(run: TrainingRun) -> bool:
-    """Whether ranks may pass weights: each has a microbatch, and replicas hold whole stages."""
-    return 1 < run.pp <= run.microbatches and run.sharding is not Sharding.FSDP
+    """Whether ranks may pass weights: each has a microbatch, replicas hold whole stages, and one
+    schedule with all its transfers is built within seconds."""
+    few = run.pp * run.microbatches <= MOST_STREAMED
+    return few and 1 < run.pp <= run.microbatches and run.sharding is not Sharding.FSDP
 
 
 def _said(value: Any) -> str:

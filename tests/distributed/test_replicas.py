@@ -117,6 +117,7 @@ def _off(found: torch.Tensor | None, expected: torch.Tensor) -> float:
     return ((found - expected).abs().max() / expected.abs().max()).item()
 
 
+@pytest.mark.slow
 def test_torchruns_processes_are_as_many_replicas_as_they_make_up(
     program: str, expected: list[float]
 ) -> None:

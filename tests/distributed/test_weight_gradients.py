@@ -29,7 +29,9 @@ from tests.support.models import reference
 RANKS = (2, 3, 4, 8)
 ALL = [
     pytest.param(
-        case, marks=[pytest.mark.slow, pytest.mark.timeout(900)] if case.slow else [], id=str(case)
+        case,
+        marks=[pytest.mark.slow, pytest.mark.timeout(900)] if case.slow or ranks > 4 else [],
+        id=str(case),
     )
     for ranks in RANKS
     for case in cases(ranks)
@@ -101,7 +103,9 @@ def test_gradients_and_steps_are_one_processs(case: Case) -> None:
         assert row.losses == pytest.approx(wanted, rel=BOUNDS[case.dtype])
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize(
+    "ranks", [pytest.param(n, marks=[pytest.mark.slow] if n > 4 else []) for n in RANKS]
+)
 def test_every_stage_is_compared(ranks: int) -> None:
     for case, (program, _) in outcomes(ranks, False).items():
         assert set().union(*owned(program.schedule)) == set(range(case.stages))

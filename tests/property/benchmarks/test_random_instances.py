@@ -28,7 +28,7 @@ from pipeloom.solver.core.worker_threads import Pieces, Worker, side_by_side
 from pipeloom.solver.optimize import optimize
 
 SLICE, PARTS, WORK = 300, 10, 2.0
-ORDINARY = 3  # parts; the others are slow
+ORDINARY = 2  # parts; the others are slow
 TINY = 4
 """The seed of an instance that the oracle searches, and that has a schedule."""
 
@@ -54,7 +54,8 @@ def test_some_instances_get_past_the_constructors(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(solve, "side_by_side", watched)
     for seed in range(0, SLICE, DEEP_EVERY):
-        check(random_instance(seed), work_of(seed, WORK))
+        if not entered:
+            check(random_instance(seed), work_of(seed, WORK))
     assert entered
 
 

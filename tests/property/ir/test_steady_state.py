@@ -111,7 +111,7 @@ def assert_played(schedule: Schedule, iterations: int) -> None:
         assert found.begin[i + 1].tolist() == ended
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(built(contended=True) | mixed(contended=True), st.integers(1, 3))
 def test_everything_starts_when_plain_loops_say(schedule: Schedule, iterations: int) -> None:
     assert_played(schedule, iterations)

@@ -72,7 +72,7 @@ NAMES = [
 ]
 """HiGHS starts a process of Python for each problem."""
 SETTINGS = settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.data_too_large]
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.data_too_large]
 )
 
 

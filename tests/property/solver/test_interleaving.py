@@ -58,13 +58,13 @@ def assert_asks_right(problem: Problem) -> None:
 
 
 @pytest.mark.parametrize(("ranks", "microbatches"), [(1, 3), (2, 3), (3, 2), (3, 3)])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_answers_are_right(ranks: int, microbatches: int, data: st.DataObject) -> None:
     assert_asks_right(data.draw(tight(ranks, microbatches)))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(problem=problems(2, 3))
 def test_answers_are_right_for_any_amounts(problem: Problem) -> None:
     assert_asks_right(problem)

@@ -81,8 +81,14 @@ def test_stages_of_a_rank_are_those_that_make_stages_smaller() -> None:
         ({"passing": "some"}, "passing: expected activations, weights or auto, got 'some'"),
         ({"passing": "auto", "recompute": "auto"}, "passing: expected activations with recompute"),
         ({"passing": "auto", "offload": "auto"}, "passing: expected activations with offload auto"),
-        ({"passing": "weights", "vp": 2}, "spread with vp 2, passing weights, got 8"),
-        ({"passing": "weights", "sharding": "fsdp"}, "with sharding fsdp, passing weights, got 8"),
+        (
+            {"passing": "weights", "vp": 2},
+            "spread with vp 2, passing weights (at most 4096 pairs of stage and microbatch), got 8",
+        ),
+        (
+            {"passing": "weights", "sharding": "fsdp"},
+            "with sharding fsdp, passing weights (at most 4096 pairs of stage and microbatch)",
+        ),
     ],
 )
 def test_wrong_input_is_one_line(given: dict[str, Any], words: str) -> None:

@@ -196,6 +196,7 @@ def test_optimal_fits_where_something_does() -> None:
     assert max(rank.total for rank in best.memory) <= 64.0 * 2**30
 
 
+@pytest.mark.slow
 def test_optimal_is_looked_for_within_seconds() -> None:
     """13B in a memory that 1F1B does not fit, where the bound is not met at once."""
     model = {
