@@ -27,8 +27,10 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Kernels are compiled, for a minute, beside the checks of types; the fuzz uses nearly all.
 # Tests that launch processes need all cores: they run one at a time, after the others.
-test: lint
+test: setup
+	$(BIN)/python -m benchmarks.fuzz --count 20 > /dev/null 2>&1 & $(MAKE) lint && wait
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/distributed
 	$(BIN)/python -m pytest tests/distributed
 

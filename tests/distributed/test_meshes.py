@@ -62,7 +62,9 @@ def run(cases: list[Case], refused: bool) -> tuple[list[Outcome], dict[str, str]
     return run_cases(cases), refusals() if refused else {}
 
 
-@pytest.mark.parametrize("case", CASES + LARGE, ids=str)
+@pytest.mark.parametrize(
+    "case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in LARGE)], ids=str
+)
 def test_meshes_train_as_one_process(case: Case) -> None:
     for outcome in results(case in LARGE)[0][case]:
         check(case, outcome)
