@@ -159,8 +159,8 @@ def _needed(step: StepTimes, problem: Problem, error: InfeasibleError) -> float:
 def step_of(model: Model, cluster: Cluster, configuration: Configuration) -> StepTimes:
     """The times of the configuration's step, with its placement's own family."""
     setup = Setup(model, configuration.run, cluster)
-    step = StepTimes(setup, cluster, _memo(cluster), passing=configuration.passing)
-    return replace(step, remat=configuration.remat, offload=configuration.offload)
+    remat, offload, passing = configuration.remat, configuration.offload, configuration.passing
+    return StepTimes(setup, cluster, _memo(cluster), remat=remat, offload=offload, passing=passing)
 
 
 def planned_step(model: Model, cluster: Cluster, found: Evaluated) -> StepTimes:
@@ -189,16 +189,22 @@ def certified(step: StepTimes) -> Schedule:
 def problem_of(step: StepTimes, configuration: Configuration) -> Problem:
     """The configuration's schedules: where B and W are one op, B takes both and W nothing; where
     weights are passed they may be either."""
-    rooms, run = rooms_of(step), configuration.run
+    rooms, microbatches = rooms_of(step), configuration.run.microbatches
     if configuration.passing is Passing.WEIGHTS:
         pairs = zip(rooms, step.setup.states, strict=True)
         devices = tuple(room + states.kept for room, states in pairs)
-        profile = replace(step.profile_for(False), memory_limit=rooms, device_memory=devices)
-        placed = Placement.round_robin(run.pp)
-        return Problem(profile, run.microbatches, placed, rooms, Objective.MAKESPAN)
-    profile = step.safe_profile if configuration.splits else _fused(step.profile_for(False))
-    profile = replace(profile, memory_limit=rooms)
-    return Problem(profile, run.microbatches, placement_of(run), rooms, Objective.MAKESPAN)
+        profile = replace(step.profile_for(False), device_memory=devices)
+    else:
+        profile = step.safe_profile if configuration.splits else _fused(step.profile_for(False))
+    profile, placed = replace(profile, memory_limit=rooms), _placement(configuration)
+    return Problem(profile, microbatches, placed, rooms, Objective.MAKESPAN)
+
+
+def _placement(configuration: Configuration) -> Placement:
+    run = configuration.run
+    if configuration.passing is Passing.WEIGHTS:
+        return Placement.round_robin(run.pp)
+    return placement_of(run)
 
 
 def fullest(step: StepTimes) -> float:
@@ -246,9 +252,7 @@ def order_of(step: StepTimes, known: Evaluated) -> OpOrder:
         run = _with(known.configuration, known.schedule)
         return replace(step.setup, run=run).order_for(step.profile)
     run = known.configuration.run
-    weights = known.configuration.passing is Passing.WEIGHTS
-    placed = Placement.round_robin(run.pp) if weights else placement_of(run)
-    room = (inf,) * run.pp
+    placed, room = _placement(known.configuration), (inf,) * run.pp
     problem = Problem(step.profile, run.microbatches, placed, room, Objective.MAKESPAN)
     report = Report(Objective.MAKESPAN, OPTIMIZED)
     return OpOrder(Schedule(problem, known.order, known.transfers, report))

@@ -227,7 +227,7 @@ class StepTimes:
     def work(self) -> FloatArray:
         """Milliseconds that each rank computes, what its order does once more left out, (P,)."""
         times = [stage.t_f + stage.fused for stage in self.profile.stages]
-        return np.array([count * sum(times[s] for s in stages) for stages, count in self.shares])
+        return np.array([sum(count * times[s] for s in stages) for stages, count in self.shares])
 
     @property
     def again(self) -> FloatArray:
@@ -241,9 +241,7 @@ class StepTimes:
     @cached_property
     def ends(self) -> tuple[StepTail, ...]:
         """The end of the step on each rank."""
-        times = [stage.t_f + stage.fused for stage in self.profile.stages]
-        beside = [sum(count * times[s] for s in stages) for stages, count in self.shares]
-        pairs = zip(self.setup.exchanges, beside, strict=True)
+        pairs = zip(self.setup.exchanges, self.work.tolist(), strict=True)
         return tuple(each.end(time, self.kernels, self.messages) for each, time in pairs)
 
     @cached_property
