@@ -24,7 +24,7 @@ from ..formats.certificate import CertificateDocument, Node
 from ..formats.validation import validated
 from .certificates.linear import LinearFacts
 from .certificates.ranks import RankFacts
-from .certificates.rows import Box, NotProvenError, Row, Variable, expect_alone, times_of
+from .certificates.rows import COUNTS, Box, NotProvenError, Row, Variable, expect_alone, times_of
 from .schedule_facts import Facts, read_facts
 
 CLAIM = Fraction(1, 10**6)
@@ -161,7 +161,7 @@ class _Refutation:
 def _split(box: Box, node: Node, where: str) -> tuple[Box, Box]:
     """The box of the second branch, then that of the first, which comes next."""
     variable = node.get("count", ""), node.get("stage", 0)
-    if variable not in box:
+    if variable not in box or variable[0][0] not in COUNTS:
         raise NotProvenError(f"{where}: no count {variable[0]!r} of stage {variable[1]}")
     low, high = box[variable]
     most = Fraction(node.get("most", -1))

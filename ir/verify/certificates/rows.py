@@ -10,6 +10,7 @@ from typing import TypeAlias
 from ..schedule_facts import Facts, MicrobatchFacts
 
 MEMORY = Fraction(1, 10**9)  # relative: what a sum of memory may be above its limit, by rounding
+COUNTS = frozenset("acnopqrz")  # first letters of variables that are whole numbers
 
 Variable: TypeAlias = tuple[str, int]
 Terms: TypeAlias = Mapping[Variable, Fraction]
