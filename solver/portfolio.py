@@ -21,6 +21,7 @@ from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Problem
 
+from .construct.backward_tail import TailBuilder
 from .construct.linear import Constructor, HeuristicParameters, settings
 from .construct.one_at_a_time import one_at_a_time
 from .construct.warm_start import warm_starts
@@ -159,7 +160,7 @@ class ConstructAndImprove:
             scheduler = ListTuner(best.problem, self._rng)
             if best.source in {FALLBACK, "search"}:  # no family has come nearer
                 yield from scheduler.pieces(best)
-            rounds.append(scheduler)
+            rounds += [scheduler, TailBuilder(best.problem, self._rng)]
         yield from improve(best, [*rounds, *unrollers(best, self._rng)])
 
 
@@ -174,7 +175,7 @@ def search_elsewhere(
         Annealer(best.problem, rng),
     ]
     if LinearInstance.of(best.problem) is None and listable(best.problem):
-        rounds.append(ListTuner(best.problem, rng))
+        rounds += [ListTuner(best.problem, rng), TailBuilder(best.problem, rng)]
     yield from improve(best, [*proofs, *rounds])
 
 

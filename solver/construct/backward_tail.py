@@ -1,0 +1,246 @@
+"""The end of a schedule built again, from its last ops backwards in time.
+
+Where memory is small a rank's last F is late, and the cost is at least the way of its microbatch
+from there to the end (:func:`..bounds.general_placement.last_forward`). A schedule meets that bound
+where nothing is in that microbatch's way. Forwards any op may turn out to be; backwards that way is
+known before all else, and the other ops go around it.
+
+Backwards a microbatch runs W and B from the first stage to the last, then F's: W takes M_W, B the
+rest of M_B, and F gives M_B back. A free rank takes the last op, in the order that there was, whose
+turn has come. It leaves alone what would be in the way, and what would put off a later op that
+comes soon: within ``patience`` times as long as it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeloom.ir.cost.cost_tables import Costs, of_kind, of_pair
+from pipeloom.ir.cost.simulator import Simulator
+from pipeloom.ir.kernels import kernel
+from pipeloom.ir.model.ops import (
+    KIND_MASK,
+    MICROBATCH_SHIFT,
+    STAGE_MASK,
+    STAGE_SHIFT,
+    FloatArray,
+    IntArray,
+    OpKind,
+    fields_of,
+    offsets_of,
+    split_backwards,
+)
+from pipeloom.ir.model.problem import Objective, Problem
+
+from ..core.incumbent import Incumbent
+from ..core.tolerances import ROUNDING
+
+_F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
+PATIENCE = 0.75
+AHEAD = 200  # ops of a rank among which one is chosen
+SAME = 1e-9  # of the cost: times as near as this are the same, whatever was rounded
+BACKWARDS_OP = 20  # simulated ops that an op built backwards counts
+
+
+@kernel
+def _choose(  # noqa: PLR0917
+    order: IntArray,
+    first: int,  # the ops first..last are those of the rank that may be left
+    last: int,
+    used: npt.NDArray[np.bool_],
+    done: FloatArray,  # (3, S, M) the time of each op, infinite where it has not run
+    now: float,
+    begins: float,  # the time of the rank's end
+    clear: float,  # the time of the rank's next op on the way
+    held: float,
+    limit: float,
+    way: FloatArray,
+    durations: FloatArray,
+    into_f: FloatArray,
+    into_b: FloatArray,
+    m_b: FloatArray,
+    m_w: FloatArray,
+    patience: float,
+    same: float,
+) -> tuple[int, float]:
+    """The place of the op to run now, or -1; and when the rank has to choose again."""
+    later, sooner, seen = clear if clear > now + same else np.inf, np.inf, 0
+    for i in range(last, first - 1, -1):
+        if used[i]:
+            continue
+        seen += 1
+        if seen > AHEAD:
+            break
+        kind, s = order[i] & KIND_MASK, order[i] >> STAGE_SHIFT & STAGE_MASK
+        j = order[i] >> MICROBATCH_SHIFT
+        ready, needed = begins, of_pair(m_b, s, j)  # a W leaves room for its B
+        if kind == _B:
+            ready, needed = done[_W, s, j], needed - of_pair(m_w, s, j)
+            if s > 0:
+                ready = max(ready, done[_B, s - 1, j] + into_b[s - 1, j])
+        elif kind == _F:
+            ready, needed = done[_B, s, j], -np.inf
+            if s + 1 < into_f.shape[0]:
+                ready = max(ready, done[_F, s + 1, j] + into_f[s + 1, j])
+        if held + needed > limit:
+            continue
+        on_way = way[i] < np.inf
+        ready = max(ready, way[i]) if on_way else ready
+        if ready <= now + same:
+            took = of_kind(durations, kind, s, j)
+            aside = (now + took <= clear + same or now > clear + same) and (
+                now + patience * took <= sooner + same
+            )
+            if on_way or aside:
+                return i, now
+        else:
+            later = min(later, ready)
+            sooner = sooner if on_way else min(sooner, ready)
+    return -1, later
+
+
+@kernel
+def build_backwards(  # noqa: PLR0917
+    order: IntArray,  # (N,) packed ops, rank after rank
+    first: IntArray,  # (P,) the place on each rank from which on it is built again
+    stop: IntArray,  # (P,) and where it ends
+    begins: FloatArray,  # (P,) the time of each rank's end
+    way: FloatArray,  # (N,) the least time of ops on the way; infinite: of the others
+    durations: FloatArray,
+    owner: IntArray,
+    into_f: FloatArray,
+    into_b: FloatArray,
+    m_b: FloatArray,
+    m_w: FloatArray,
+    limit: FloatArray,
+    patience: float,
+    same: float,
+    out: IntArray,  # (N,) the order; changed from `first` to `stop`
+) -> bool:
+    """Puts ops in order; False where memory lets none of those that are left run.
+
+    Time runs backwards: it is minus that of the schedule.
+    """
+    ranks = len(first)
+    clock, free, held = begins.copy(), begins.copy(), np.zeros(ranks)
+    done, used = np.full((3, *owner.shape), np.inf), np.zeros(len(order), dtype=np.bool_)
+    last, near, at = stop - 1, stop - 1, stop.copy()  # next in order, on the way, and free in `out`
+    left = int((stop - first).sum())
+    while left > 0:
+        r = int(np.argmin(clock))
+        now = clock[r]
+        if now == np.inf:
+            return False
+        while last[r] >= first[r] and used[last[r]]:
+            last[r] -= 1
+        while near[r] >= first[r] and (used[near[r]] or way[near[r]] == np.inf):
+            near[r] -= 1
+        clear = way[near[r]] if near[r] >= first[r] else np.inf
+        i, clock[r] = _choose(
+            order, first[r], last[r], used, done, now, begins[r], clear, held[r], limit[r], way,
+            durations, into_f, into_b, m_b, m_w, patience, same,
+        )  # fmt: skip
+        if i < 0:
+            continue
+        kind, s = order[i] & KIND_MASK, order[i] >> STAGE_SHIFT & STAGE_MASK
+        j = order[i] >> MICROBATCH_SHIFT
+        used[i], left, at[r] = True, left - 1, at[r] - 1
+        out[at[r]] = order[i]
+        now += of_kind(durations, kind, s, j)
+        done[kind, s, j] = clock[r] = free[r] = now
+        wakes = -1
+        if kind == _W:
+            held[r] += of_pair(m_w, s, j)
+        elif kind == _B:
+            held[r] += of_pair(m_b, s, j) - of_pair(m_w, s, j)
+            if s + 1 < len(owner):
+                wakes, now = owner[s + 1, j], now + into_b[s, j]
+        else:
+            held[r] -= of_pair(m_b, s, j)
+            if s > 0:
+                wakes, now = owner[s - 1, j], now + into_f[s, j]
+        if wakes >= 0 and wakes != r:
+            clock[wakes] = min(clock[wakes], max(now, free[wakes]))
+    return True
+
+
+class TailBuilder:
+    """Builds the end of the best order again: from the last F of each rank on, and where that has
+    been done from others, with a patience of its own each."""
+
+    def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
+        self._costs, self._rng = Costs.of(problem), rng
+        self._period = problem.objective is Objective.PERIOD
+        self._cost = np.inf
+
+    @property
+    def able(self) -> bool:
+        return True
+
+    def round(self, best: Incumbent) -> None:
+        """One try a rank."""
+        assert best.order is not None
+        rows = tuple(map(split_backwards, best.order))
+        self._order, self._offsets = np.concatenate(rows), offsets_of(rows)
+        simulator = Simulator(best.problem, self._offsets, self._costs)
+        known, self._cost = best.cost >= self._cost, best.cost
+        simulator.run(self._order)
+        self._starts = simulator.start.copy()
+        for place, patience in self._anywhere() if known else self._last_forwards():
+            built = self._built(place, patience, best)
+            if built is not None:
+                rows = tuple(np.split(built, self._offsets[1:-1]))
+                best.offer(rows, "backward-tail", simulator.cost(built))
+            if best.over():
+                return
+
+    def _last_forwards(self) -> Iterator[tuple[int, float]]:
+        """The last F of each rank, the earliest first."""
+        forwards = self._order & KIND_MASK == _F
+        rows = [a + np.flatnonzero(forwards[a:b]) for a, b in pairwise(self._offsets)]
+        last = np.array([row[-1] for row in rows if len(row)])
+        for place in last[np.argsort(self._starts[last], kind="stable")].tolist():
+            yield place, PATIENCE
+
+    def _anywhere(self) -> Iterator[tuple[int, float]]:
+        for _ in pairwise(self._offsets):
+            forwards = np.flatnonzero(self._order & KIND_MASK == _F)
+            yield int(self._rng.choice(forwards)), self._rng.uniform()
+
+    def _built(self, place: int, patience: float, best: Incumbent) -> IntArray | None:
+        """The order, built again from all that starts with this F on."""
+        c, starts, built = self._costs, self._starts, self._order.copy()
+        rows = [(a, starts[a:b]) for a, b in pairwise(self._offsets)]
+        first = np.array([a + np.searchsorted(row, starts[place]) for a, row in rows])
+        begins = np.array([-row[0] if self._period and len(row) else 0.0 for _, row in rows])
+        way, same = self._way(place, begins), SAME * float(starts.max())
+        best.work.spend(int(len(built) + BACKWARDS_OP * (self._offsets[1:] - first).sum()))
+        done = build_backwards(
+            self._order, first, self._offsets[1:], begins, way, c.durations, c.owner, c.into_f,
+            c.into_b, c.m_b, c.m_w, c.limit * (1 + ROUNDING), patience, same, built,
+        )  # fmt: skip
+        return built if done else None
+
+    def _way(self, place: int, begins: FloatArray) -> FloatArray:
+        """The least time of each op from this F up to the last stage and back, where all ranks
+        begin then; infinite for all others."""
+        c, way = self._costs, np.full(len(self._order), np.inf)
+        kinds, stages, microbatches = fields_of(self._order)
+        stage, j = int(stages[place]), int(microbatches[place])
+        own = np.flatnonzero(microbatches == j)
+        places, lengths = np.empty((3, len(c.owner)), dtype=np.int64), np.empty((3, len(c.owner)))
+        places[kinds[own], stages[own]] = own
+        lengths[kinds[own], stages[own]] = c.of_ops(self._order[own])
+        time = -np.inf
+        for s in range(len(c.owner)):
+            time = max(time, begins[c.owner[s, j]] + lengths[_W, s])
+            way[places[_B, s]] = time
+            time += lengths[_B, s] + c.into_b[s, j]
+        for s in reversed(range(stage, len(c.owner))):
+            way[places[_F, s]] = time
+            time += lengths[_F, s] + c.into_f[s, j]
+        return way
