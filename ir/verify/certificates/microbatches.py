@@ -35,7 +35,7 @@ ZERO = Fraction(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class VisitFacts:
     """A microbatch on a stage, in exact numbers; ``into_f``, ``into_b``: delays before F and B."""
 
     f: Fraction
@@ -61,7 +61,7 @@ def critical_path(facts: Facts) -> Fraction:
 
 
 def through(facts: Facts, argument: Mapping[str, Any]) -> Fraction:
-    """What ``through`` proves."""
+    """The cost that ``through`` proves."""
     every = _activations_passed(facts)
     low, high = argument.get("stage", 0), argument.get("by", 0)
     chosen = set(argument.get("microbatches", ()))
@@ -85,7 +85,7 @@ def through(facts: Facts, argument: Mapping[str, Any]) -> Fraction:
 
 
 def memory_time(facts: Facts, rank: int) -> Fraction:
-    """What ``memory-time`` proves of a rank."""
+    """The cost that ``memory-time`` proves of a rank."""
     every, limit = _activations_passed(facts), _limit(facts, rank)
     own = {run.stage for run in facts.runs if run.rank == rank}
     if not limit:
@@ -99,7 +99,7 @@ def memory_time(facts: Facts, rank: int) -> Fraction:
 
 
 def head_tail(facts: Facts, rank: int) -> Fraction:
-    """What ``head-tail`` proves of a rank."""
+    """The cost that ``head-tail`` proves of a rank."""
     every, limit = _activations_passed(facts), _limit(facts, rank)
     own = {run.stage for run in facts.runs if run.rank == rank}
     if len(own) != 1:
@@ -122,21 +122,21 @@ def head_tail(facts: Facts, rank: int) -> Fraction:
     return work + idle
 
 
-def _activations_passed(facts: Facts) -> list[list[Visit]]:
+def _activations_passed(facts: Facts) -> list[list[VisitFacts]]:
     """The visits of each microbatch, where each stage is on one rank."""
     if facts.plan.passing != "activations":
         raise NotProvenError(f"argument: expected passing activations, got {facts.plan.passing}")
     return visits_of(facts)
 
 
-def visits_of(facts: Facts) -> list[list[Visit]]:
+def visits_of(facts: Facts) -> list[list[VisitFacts]]:
     """The visits of each microbatch, by stage."""
     expect_alone(facts)
     ranks = {(run.stage, run.microbatch): run.rank for run in facts.runs}
     return [_visits(facts, ranks, j) for j in range(facts.plan.microbatches)]
 
 
-def _visits(facts: Facts, ranks: Mapping[tuple[int, int], int], j: int) -> list[Visit]:
+def _visits(facts: Facts, ranks: Mapping[tuple[int, int], int], j: int) -> list[VisitFacts]:
     def delay(a: int, b: int) -> Fraction:
         """Between stages next to each other."""
         if not 0 <= min(a, b) < max(a, b) < facts.plan.stages:
@@ -149,16 +149,16 @@ def _visits(facts: Facts, ranks: Mapping[tuple[int, int], int], j: int) -> list[
         own = facts.at(s, j)
         m_b = kept_of(facts, s, own)
         sizes = m_b, min(m_b, Fraction(own.m_w))
-        found.append(Visit(*times_of(own), *sizes, delay(s - 1, s), delay(s + 1, s)))
+        found.append(VisitFacts(*times_of(own), *sizes, delay(s - 1, s), delay(s + 1, s)))
     return found
 
 
-def _on(way: Sequence[Visit], low: int, high: int) -> Iterator[tuple[Visit, Visit]]:
+def _on(way: Sequence[VisitFacts], low: int, high: int) -> Iterator[tuple[VisitFacts, VisitFacts]]:
     """Each of a microbatch's visits from ``low`` to before ``high``, and the next one."""
     return pairwise(way[low : high + 1])
 
 
-def _trip(way: Sequence[Visit], stage: int) -> Fraction:
+def _trip(way: Sequence[VisitFacts], stage: int) -> Fraction:
     """From the start of the F on a stage to that of its B, at least."""
     later = (v.f + n.into_f + n.b + v.into_b for v, n in _on(way, stage, len(way)))
     return sum(later, way[-1].f)
@@ -177,7 +177,7 @@ def _limit(facts: Facts, rank: int) -> Fraction | None:
     return Fraction(limit) * (1 + MEMORY) if isfinite(limit) else None
 
 
-def _pending(visits: Iterable[Visit]) -> Iterator[tuple[Fraction, Fraction]]:
+def _pending(visits: Iterable[VisitFacts]) -> Iterator[tuple[Fraction, Fraction]]:
     """Sizes and times of W's, and of B's with what M_B is more; each taken by itself is no less."""
     for visit in visits:
         yield visit.m_w, visit.w
