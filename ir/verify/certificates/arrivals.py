@@ -121,7 +121,7 @@ def _spread(facts: Facts, delays: _Matrix, number: int) -> Fraction:
 
 
 def _wires(facts: Facts, *, leaving: bool) -> int | None:
-    """The number of wires of which each message out of a rank, or into one, takes one; None: any."""
+    """The number of wires of which each message out of, or into, a rank takes one; None: any."""
     ranks, wires = range(facts.plan.ranks), facts.network.wires
     if facts.network.link is None:
         return None

@@ -20,16 +20,22 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from math import isfinite
 from typing import Any
 
 from ..schedule_facts import Facts
-from .rows import MEMORY, NotProvenError, expect_alone, kept_of, times_of
+from .rows import (
+    MEMORY,
+    FractionalChoice,
+    NotProvenError,
+    expect_alone,
+    kept_of,
+    times_of,
+)
 
 ZERO = Fraction(0)
 
@@ -107,8 +113,8 @@ def head_tail(facts: Facts, rank: int) -> Fraction:
     stage = own.pop()
     all_held = sum((way[stage].m_b for way in every), ZERO)
     room = all_held if limit is None else limit
-    forwards = _Choice((way[stage].m_b, way[stage].f) for way in every)
-    backwards = _Choice(_pending(way[stage] for way in every))
+    forwards = FractionalChoice((way[stage].m_b, way[stage].f) for way in every)
+    backwards = FractionalChoice(_pending(way[stage] for way in every))
     trips = [_trip(way, stage) - way[stage].f for way in every]
     heads, tails = (
         [trip - of.most(room - way[stage].m_b) for trip, way in zip(trips, every, strict=True)]
@@ -182,22 +188,3 @@ def _pending(visits: Iterable[VisitFacts]) -> Iterator[tuple[Fraction, Fraction]
     for visit in visits:
         yield visit.m_w, visit.w
         yield visit.m_b - visit.m_w, visit.b
-
-
-class _Choice:
-    """Things of a size and a time each, of which those of most time for their size come first."""
-
-    def __init__(self, things: Iterable[tuple[Fraction, Fraction]]) -> None:
-        every = list(things)
-        sized = sorted((x for x in every if x[0] > 0), key=lambda x: x[1] / x[0], reverse=True)
-        free = sum((time for size, time in every if size <= 0), ZERO)
-        self._rates = [time / size for size, time in sized]
-        self._sizes = list(accumulate((size for size, _ in sized), initial=ZERO))
-        self._times = list(accumulate((time for _, time in sized), initial=free))
-
-    def most(self, room: Fraction) -> Fraction:
-        """No choice that fits into ``room`` takes longer: parts of a thing count."""
-        at = max(0, bisect_right(self._sizes, room) - 1)
-        if at == len(self._rates):
-            return self._times[-1]
-        return self._times[at] + max(ZERO, room - self._sizes[at]) * self._rates[at]

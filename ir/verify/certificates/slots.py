@@ -22,6 +22,10 @@ there is none. P and Q bound the starts of F(t + 1) on i and of B(t) on the last
 comes after both, on c + 1 F(t + 1) does; the ways on from there bound F(t + 2) and B(t + 1): the
 next P and Q, for each c. Pairs are kept that are above no other, and the least of each number of
 several where there are many; at each t what is left after one of the pairs bounds the span.
+
+Where stages may be recomputed or offloaded the least that a microbatch keeps counts as its M_B. Or
+it does without M_W, in what the limit leaves beside the rest of M_B: as a B starts its own M_B is
+held, and what is kept of all others between F and B, which are there until the rank's next B.
 """
 
 from __future__ import annotations
@@ -102,10 +106,10 @@ class SlotFacts:
         times = [*of.down, *of.up, *(t for own in of.stages for t in (own.f, own.b, own.w))]
         unit = Fraction(1, lcm(*(time.denominator for time in times)))
         stages = []
-        for own, limit in zip(of.stages, of.limit, strict=True):
-            m, m_b, m_w = of.microbatches, own.kept, min(own.m_w, own.kept)
-            if at_backwards:
-                m_w, limit = Fraction(0), limit and limit - own.m_b + own.kept
+        for own, whole in zip(of.stages, of.limit, strict=True):
+            m, m_b, m_w, limit = of.microbatches, own.kept, min(own.m_w, own.kept), whole
+            if at_backwards and whole is not None:
+                m_w, limit = Fraction(0), whole - own.m_b + own.kept
             fits = m if limit is None or not m_b else min(m, int(limit // m_b))
             if not fits:
                 raise NotProvenError("argument: expected memory for a microbatch on each stage")
@@ -140,9 +144,7 @@ class SlotFacts:
 
 def slots(facts: Facts, stage: int) -> Fraction:
     """The cost that ``slots`` proves of a stage."""
-    return max(
-        found.cost(stage, _Path(found, stage).span()) for found in _with_stage(facts, stage)
-    )
+    return max(found.cost(stage, _Path(found, stage).span()) for found in _with_stage(facts, stage))
 
 
 class _Path:
