@@ -23,6 +23,7 @@ from ..all_reduce import AllReduce, all_reduces
 from ..dependency_graph import (
     EdgeKind,
     Edges,
+    MessageTable,
     ScheduleGraph,
     Successors,
     edges_of,
@@ -50,9 +51,10 @@ class IterationGraph:
     wires: Wires
 
     @classmethod
-    def of(cls, schedule: Schedule) -> IterationGraph:
-        """Raises InvalidScheduleError for a transfer out of range, an input that is never made."""
-        graph, profile = ScheduleGraph.of(schedule), schedule.problem.profile
+    def of(cls, schedule: Schedule, routes: MessageTable | None = None) -> IterationGraph:
+        """``routes``: of the transfers, where they are not the schedule's. Raises
+        InvalidScheduleError for a transfer out of range, an input that is never made."""
+        graph, profile = ScheduleGraph.of(schedule, routes), schedule.problem.profile
         ranks, ops = profile.ranks, schedule.num_ops
         pairs, (sums, early) = _ways(graph), _reductions(schedule)
         back = [(target, source) for source, target in pairs] if profile.links else []
