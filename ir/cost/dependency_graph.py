@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ..errors import InvalidScheduleError
 from ..model.ops import KIND_MASK, FloatArray, IntArray, Op, OpKind, fields_of, offsets_of
-from ..model.schedule import Schedule
+from ..model.schedule import Schedule, Transfer
 from ..model.transfers import previous, transfer_delays
 from ..units import counted
 from .cost_tables import Costs
@@ -24,7 +24,7 @@ from .overlap import check_pairs, op_durations, pair_starts
 
 Edges: TypeAlias = tuple[IntArray, IntArray, FloatArray]  # from node, to node, delay
 
-_NEVER = 2**62
+NEVER = 2**62
 
 
 class EdgeKind(Enum):
@@ -77,7 +77,14 @@ class MessageTable(NamedTuple):
             table = np.array(rows, dtype=np.float64).reshape(-1, 6)  # nan where blocks is None
         except OverflowError:
             raise InvalidScheduleError(["transfers: a number is beyond any op"]) from None
-        return cls(*np.nan_to_num(table, nan=_NEVER).clip(max=_NEVER).astype(np.int64).T)
+        return cls(*np.nan_to_num(table, nan=NEVER).clip(max=NEVER).astype(np.int64).T)
+
+    @classmethod
+    def of_transfers(cls, transfers: Sequence[Transfer]) -> MessageTable:
+        """As listed."""
+        return cls.of(
+            [(t.source, t.target, t.after, t.room, t.before, t.blocks) for t in transfers]
+        )
 
     def edges(
         self, offsets: IntArray, leaves: IntArray, arrives: IntArray
@@ -134,9 +141,7 @@ class ScheduleGraph:
         """Raises InvalidScheduleError for a transfer out of range, a pair that is none, an op
         whose input is never made."""
         transfers = schedule.transfers
-        routes = MessageTable.of(
-            [(t.source, t.target, t.after, t.room, t.before, t.blocks) for t in transfers]
-        )
+        routes = MessageTable.of_transfers(transfers)
         _check_ranges(schedule, routes)
         check_pairs(schedule)
         costs, offsets = Costs.of(schedule.problem), offsets_of(schedule.order)
@@ -215,7 +220,7 @@ def _check_ranges(schedule: Schedule, routes: MessageTable) -> None:
     ranks, stages = len(lengths), schedule.problem.stages
     outside = np.array([t.stage >= stages for t in schedule.transfers], dtype=np.bool_)
     outside |= np.maximum(routes.source, routes.target) >= ranks
-    blocks = np.where(routes.blocks == _NEVER, 0, routes.blocks)
+    blocks = np.where(routes.blocks == NEVER, 0, routes.blocks)
     on_source, on_target = (lengths[np.minimum(at, ranks - 1)] for at in routes[:2])
     beyond = np.maximum(routes.after, blocks) > on_source
     beyond |= np.maximum(routes.room, routes.before) > on_target

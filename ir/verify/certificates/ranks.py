@@ -139,7 +139,7 @@ class RankFacts:
             return None
         needed = sum((own.count * own.m_b * (self._turn(own) + own.b) for own in classes), ZERO)
         largest = max(own.m_b for own in classes)
-        room, lost, ramps = _room(classes, limit), ZERO, ZERO
+        room, lost, ramps = room_for(classes, limit), ZERO, ZERO
         if room < largest:
             return None
         for times in ([own.f for own in classes], [own.b for own in classes]):
@@ -158,7 +158,7 @@ class RankFacts:
         return of.f + of.down + of.up + later
 
 
-def _room(classes: Sequence[ClassFacts], limit: Fraction) -> Fraction:
+def room_for(classes: Sequence[ClassFacts], limit: Fraction) -> Fraction:
     """The most that the rank holds: a whole number of M_B's where all are equal."""
     size = classes[0].m_b
     if size > 0 and all(own.m_b == size for own in classes):
