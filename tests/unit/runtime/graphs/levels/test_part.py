@@ -35,10 +35,10 @@ def levels(module: nn.Module, given: torch.Tensor) -> StageLevels:
     return found
 
 
-@pytest.mark.filterwarnings("ignore")
 LONG = ("first", "last", "attention", "autocast", "checkpointed, reentrant")
 
 
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "name",
     [
