@@ -83,7 +83,7 @@ def test_stages_of_a_rank_are_those_that_make_stages_smaller() -> None:
         ({"passing": "auto", "offload": "auto"}, "passing: expected activations with offload auto"),
         (
             {"passing": "weights", "vp": 2},
-            "spread with vp 2, passing weights (at most 16384 pairs of stage and microbatch), got 8",
+            "with vp 2, passing weights (at most 16384 pairs of stage and microbatch), got 8",
         ),
         (
             {"passing": "weights", "sharding": "fsdp"},
