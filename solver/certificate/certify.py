@@ -23,11 +23,13 @@ from pipeloom.ir.verify.certificates.rows import NotProvenError
 from pipeloom.ir.verify.schedule_facts import Facts, read_facts
 
 from ..core.stopping import NEVER, FirstOf, StoppingCriterion, TimeLimit
+from ..core.tolerances import CLOSED
 from .closed_forms import closed_forms, simple_arguments
 from .flow import refuted_by_flow
 from .refutation import MARGIN, refuted
 
 ATTEMPTS = 20
+ENOUGH = 1 - 0.9 * CLOSED  # of the bound: proves it
 CELLS = 12  # (stage, microbatch) pairs up to which all orders are tried
 
 
@@ -53,12 +55,12 @@ def certify(
     best = max(_proven(facts, simple, known), key=_value, default=None)
     if best is None:
         return None
-    if best.lower_bound < known * (1 - MARGIN):
+    if best.lower_bound < known * ENOUGH:
         more = closed_forms(schedule.problem, best.lower_bound)
         best = max([best, *_proven(facts, more, known)], key=_value)
     stop = FirstOf(TimeLimit(seconds), should_stop)
     for refute in _refutations(schedule):
-        if best.lower_bound >= known * (1 - MARGIN):
+        if best.lower_bound >= known * ENOUGH:
             break
         with suppress(NotProvenError):
             best = max(best, refute(facts, known, stop) or best, key=_value)
