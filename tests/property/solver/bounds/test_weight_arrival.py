@@ -59,7 +59,7 @@ def tiny(draw: st.DrawFn) -> Problem:
     return make(stages, ranks, ranks + draw(st.integers(0, 2)), links, draw(TIMES), limit)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(tiny())
 def test_bounds_hold_and_nothing_found_beats_the_optimum(problem: Problem) -> None:
     least = least_makespan(problem)
