@@ -36,6 +36,7 @@ from .families.applicable import build_families
 from .proofs import RankBounds, closed_form_bounds, interleave, solve_exactly, tighten
 from .search.local_search import (
     Annealer,
+    FillingAnnealer,
     LinearListTuner,
     ListTuner,
     RoundTuner,
@@ -45,6 +46,7 @@ from .search.local_search import (
 from .search.overlap_annealing import OverlapAnnealer
 from .search.periodic_search import PERIODIC, search_periodic
 from .search.unrolling import Unroller, fewer_microbatches
+from .search.window_search import WindowSearch
 
 EXACT_OPS = 400  # up to which ``auto`` tries an exact solver
 FIRST_OPS = 2_000_000  # built in the first schedules, before anything runs side by side
@@ -160,7 +162,8 @@ class ConstructAndImprove:
             scheduler = ListTuner(best.problem, self._rng)
             if best.source in {FALLBACK, "search"}:  # no family has come nearer
                 yield from scheduler.pieces(best)
-            rounds += [scheduler, TailBuilder(best.problem, self._rng)]
+            first = FillingAnnealer(best.problem, self._rng), TailBuilder(best.problem, self._rng)
+            rounds = [*first, *rounds, scheduler]
         yield from improve(best, [*rounds, *unrollers(best, self._rng)])
 
 
@@ -175,7 +178,8 @@ def search_elsewhere(
         Annealer(best.problem, rng),
     ]
     if LinearInstance.of(best.problem) is None and listable(best.problem):
-        rounds += [ListTuner(best.problem, rng), TailBuilder(best.problem, rng)]
+        rounds += [FillingAnnealer(best.problem, rng), ListTuner(best.problem, rng)]
+        rounds += [TailBuilder(best.problem, rng), WindowSearch(best, rng)]
     yield from improve(best, [*proofs, *rounds])
 
 
