@@ -24,7 +24,7 @@ from ..schedule_facts import Facts
 from .microbatches import visits_of
 from .rows import MEMORY, NotProvenError, ways_of
 
-MOST = 300_000  # beginnings
+MOST = 100_000  # beginnings
 
 
 class Flight(NamedTuple):
