@@ -15,11 +15,11 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.report.text_table import WIDEST
 from pipeloom.solver.families import FAMILIES, build_family
 
-from .answer import Answer
 from .evaluation import columns
 from .evaluation.columns import Column
 from .evaluation.evaluation import Evaluation
 from .evaluation.table import EvaluationTable, evaluations_table
+from .explain.answer import Answer
 from .inputs.placement_spec import AUTO, ONE_PLACEMENT, PlacementLike, PlacementSpec
 from .inputs.problem_setup import ProfileLike, ProfileSource, objective_of
 from .optimize import optimize

@@ -21,7 +21,7 @@ from pipeloom.solver.partition.cuts import Rules
 from pipeloom.solver.placement.search import overfull
 from pipeloom.solver.search.robust_annealing import warm_up
 
-from .answer import Answer, Candidate
+from .explain.answer import Answer, Candidate
 from .inputs.documents import Document, Planned
 from .inputs.placement_spec import AUTO, PlacementLike, PlacementSpec
 from .inputs.problem_setup import (
@@ -37,6 +37,7 @@ from .inputs.problem_setup import (
 )
 from .inputs.start import order_of
 from .partition.joint import plan_partition
+from .partition.systems import System, answer_for, find_system
 from .passing.choose import plan_passing
 from .placement.choose import plan_placement
 from .robustness.robust import MEASURES, check_robust, robust_answer
@@ -44,7 +45,6 @@ from .robustness.variation import Slow, Variation, slowed
 from .solving.cache import ScheduleCache
 from .solving.progress import Listener, Note
 from .solving.search import CachedSearch, memory_held
-from .systems import System, answer_for, find_system
 
 TIME_LIMIT = 60.0
 """Seconds, where none are given."""

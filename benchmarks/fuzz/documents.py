@@ -15,8 +15,8 @@ from pipeloom.ir.model.links import Link, Links, Sharing
 from pipeloom.ir.model.profile import DataParallel, Level, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.planner.build import build
-from pipeloom.planner.certificate import certificate
 from pipeloom.planner.clusters.cluster import preset
+from pipeloom.planner.explain.certificate import certificate
 from pipeloom.planner.optimize import optimize as plan
 from pipeloom.planner.pack import pack
 from pipeloom.solver.families import build_family

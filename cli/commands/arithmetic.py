@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from pipeloom.planner.arithmetic import arithmetic
+    from pipeloom.planner.models.arithmetic import arithmetic
 
     with typed(*RUN_KEYS, "device_memory", "teraflops"):
         found = arithmetic(

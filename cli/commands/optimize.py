@@ -31,7 +31,7 @@ from ..output import check_output, finish
 from ..progress import interruptible
 
 if TYPE_CHECKING:
-    from pipeloom.planner.answer import Answer
+    from pipeloom.planner.explain.answer import Answer
     from pipeloom.planner.inputs.problem_setup import ProfileSource
 
 
@@ -145,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace, profile: ProfileSource, *given: Any, **options: Any) -> Answer:
-    from pipeloom.planner.certificate import check_certifiable
+    from pipeloom.planner.explain.certificate import check_certifiable
     from pipeloom.planner.optimize import optimize
 
     if args.certificate:
@@ -157,7 +157,7 @@ def _plan(args: argparse.Namespace, profile: ProfileSource, *given: Any, **optio
 def _certify(path: str, answer: Answer) -> bool:
     """Writes the certificate; False where there is none, which is said."""
     from pipeloom.ir.formats import write_json
-    from pipeloom.planner.certificate import shortfall
+    from pipeloom.planner.explain.certificate import shortfall
 
     try:
         with interruptible() as interrupt:

@@ -33,21 +33,3 @@ def layer_activation_bytes(
     if sequence_parallel:
         return s * b * h * (34 + pairs) / t
     return s * b * h * (10 + (24 + pairs) / t)
-
-
-def end_activation_bytes(s: int, b: int, h: int, v: int, *, t: int = 1) -> float:
-    """Activations of the last norm, head and loss: 4 s b h / t (1 + v / h) (ibid., section 4.3)."""
-    return 4.0 * s * b * h / t * (1 + v / h)
-
-
-def iteration_flops(
-    s: int, batch: int, h: int, *, layers: int, v: int, recompute: str = "none"
-) -> float:
-    """FLOPs of an iteration of a GPT, all pairs of positions counted.
-
-    ``none``: 72 B l s h^2 (1 + s / 6h + v / 12hl), the model's (ibid., appendix A); ``full``: 96 B
-    s l h^2 (1 + s / 6h + v / 16lh) (Narayanan et al., 2021, equation 3).
-    """
-    if recompute == "full":
-        return 96.0 * batch * s * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h))
-    return 72.0 * batch * layers * s * h**2 * (1 + s / (6 * h) + v / (12 * h * layers))

@@ -26,7 +26,7 @@ from pipeloom.solver.partition.cuts import Rules
 from pipeloom.solver.partition.search import Partitioned, best_partition
 from pipeloom.solver.placement.search import placements
 
-from ..answer import Answer, NothingFits
+from ..explain.answer import Answer, NothingFits
 from ..inputs.placement_spec import AUTO, PlacementSpec
 from ..inputs.problem_setup import check_microbatches
 from ..placement.choose import placement_candidates, placement_facts, placement_table

@@ -18,8 +18,8 @@ from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED, ROUNDING
 from pipeloom.solver.optimize import optimize
 
-from ..answer import Answer, Candidate, NothingFits
 from ..evaluation.evaluation import Evaluation
+from ..explain.answer import Answer, Candidate, NothingFits
 from ..solving.progress import Note
 from ..solving.search import CachedSearch
 from .candidates import Scheme, schemes

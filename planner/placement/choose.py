@@ -21,7 +21,7 @@ from pipeloom.solver.optimize import Solving
 from pipeloom.solver.placement.search import Chosen, TriedPlacement, best_placement
 from pipeloom.solver.placement.successive_halving import Known
 
-from ..answer import Answer, Candidate, NothingFits
+from ..explain.answer import Answer, Candidate, NothingFits
 from ..solving.cache import Question
 from ..solving.progress import Note, Searched, Searching
 from ..solving.search import CachedSearch

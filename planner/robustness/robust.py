@@ -34,7 +34,7 @@ from pipeloom.solver.families.applicable import families_of
 from pipeloom.solver.search.robust_annealing import RobustAnnealer
 from pipeloom.solver.search.robust_construction import constructed
 
-from ..answer import Answer
+from ..explain.answer import Answer
 from .late_steps import LateStep, late_step, sampled
 from .variation import Variation, drawn_samples
 

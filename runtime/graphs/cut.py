@@ -83,11 +83,6 @@ class Cut:
     fused: Piece
 
     @property
-    def kept_for_b(self) -> Sequence[fx.Node]:
-        """The values held from F to B, those that W needs as well or alone included."""
-        return self.saved
-
-    @property
     def kept_for_w(self) -> Sequence[fx.Node]:
         """The values held from B to W."""
         return [*self.saved[self.from_w :], *self.waiting]

@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from .ir.verify.program import verify_program as verify_program
     from .ir.verify.schedule import verify_schedule as verify_schedule
     from .planner.analyze import analyze as analyze
-    from .planner.answer import Answer as Answer
-    from .planner.arithmetic import Arithmetic as Arithmetic
-    from .planner.arithmetic import arithmetic as arithmetic
     from .planner.build import build as build
     from .planner.compare import compare as compare
     from .planner.compile import compile as compile  # noqa: A004
     from .planner.evaluation.evaluation import Evaluation as Evaluation
     from .planner.exchange import export as export
     from .planner.exchange import import_ as import_
+    from .planner.explain.answer import Answer as Answer
     from .planner.explain.explanation import explain as explain
     from .planner.measured.profile import profile_from as profile_from
+    from .planner.models.arithmetic import Arithmetic as Arithmetic
+    from .planner.models.arithmetic import arithmetic as arithmetic
     from .planner.optimize import optimize as optimize
     from .planner.pack import Packing as Packing
     from .planner.pack import pack as pack
@@ -95,8 +95,8 @@ _HOMES = {
     "ir.cost.simulator": ("simulate",),
     "ir.verify.schedule": ("verify_schedule",),
     "ir.verify.program": ("verify_program",),
-    "planner.answer": ("Answer",),
-    "planner.arithmetic": ("Arithmetic", "arithmetic"),
+    "planner.explain.answer": ("Answer",),
+    "planner.models.arithmetic": ("Arithmetic", "arithmetic"),
     "planner.build": ("build",),
     "planner.compile": ("compile",),
     "planner.exchange": ("export", "import_"),

@@ -518,7 +518,7 @@ def test_what_has_no_certificate_is_refused_before_the_search(
 def test_a_bound_without_a_certificate_is_a_no_beside_the_schedule(
     pipeloom: Command, profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeloom.planner.certificate.certify", lambda *_: None)
+    monkeypatch.setattr("pipeloom.planner.explain.certificate.certify", lambda *_: None)
     plan, proof = tmp_path / "plan.json", tmp_path / "proof.json"
     asked = ("optimize", profile, "-m", 2, "-q", "-o", plan, "--certificate", proof)
     done = pipeloom(*asked, "--json")

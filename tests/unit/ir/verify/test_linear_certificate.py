@@ -21,7 +21,7 @@ from pipeloom.ir.model.schedule import Report, Schedule
 from pipeloom.ir.verify.certificate import verify_certificate
 from pipeloom.ir.verify.certificates.linear import LinearFacts
 from pipeloom.ir.verify.schedule_facts import read_facts
-from pipeloom.planner.certificate import certificate
+from pipeloom.planner.explain.certificate import certificate
 from pipeloom.solver.optimize import optimize
 
 

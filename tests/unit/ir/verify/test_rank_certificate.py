@@ -20,7 +20,7 @@ from pipeloom.ir.verify.certificate import verify_certificate
 from pipeloom.ir.verify.certificates.ranks import RankFacts
 from pipeloom.ir.verify.certificates.rows import NotProvenError
 from pipeloom.ir.verify.schedule_facts import read_facts
-from pipeloom.planner.certificate import certificate
+from pipeloom.planner.explain.certificate import certificate
 from pipeloom.solver.certificate import Refutation
 from pipeloom.solver.optimize import optimize
 from tests.support.oracle import TooManyOrdersError, exhaustive_optimum

@@ -11,7 +11,7 @@ from pipeloom.solver.certificate import certify
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED
 
-from .inputs.problem_setup import ProfileSource
+from ..inputs.problem_setup import ProfileSource
 
 SECONDS = 10.0
 

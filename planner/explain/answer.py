@@ -12,10 +12,10 @@ from pipeloom.ir.model.schedule import Schedule, Status, gap_between
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED
 
-from .solving.search import CachedSearch
+from ..solving.search import CachedSearch
 
 if TYPE_CHECKING:
-    from .explain.explanation import Explanation
+    from .explanation import Explanation
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Answer:
         Each change of the problem gets ``seconds`` of the optimizer: by default two, or none where
         the search was stopped.
         """
-        from .explain.explanation import EXPLAIN_SECONDS, explain
+        from .explanation import EXPLAIN_SECONDS, explain
 
         if seconds is None:
             seconds = 0.0 if self.stopped else min(EXPLAIN_SECONDS, self.search.options.time_limit)

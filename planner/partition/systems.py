@@ -29,12 +29,12 @@ from pipeloom.solver.core.stopping import FirstOf
 from pipeloom.solver.families import build_family
 from pipeloom.solver.placement.search import CUTS, overfull
 
-from .answer import Answer, Candidate, NothingFits
-from .inputs.placement_spec import AUTO, PlacementSpec
-from .inputs.problem_setup import check_choice
-from .partition.family_cut import FamilyPlan, best_family_cut
-from .partition.more_stages import bound_from
-from .solving.search import CachedSearch
+from ..explain.answer import Answer, Candidate, NothingFits
+from ..inputs.placement_spec import AUTO, PlacementSpec
+from ..inputs.problem_setup import check_choice
+from ..solving.search import CachedSearch
+from .family_cut import FamilyPlan, best_family_cut
+from .more_stages import bound_from
 
 OWN_SHARE = 0.1
 """Share of the time for a system's own schedules where it runs any other order as well."""

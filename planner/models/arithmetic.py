@@ -12,14 +12,14 @@ from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.units import amount, counted, duration
 from pipeloom.report.text_table import table
 
-from .models.layers import work_of
-from .models.link_needs import LinkNeed, link_needs
-from .models.model import Model
-from .models.reading import ModelLike, read_model
-from .models.run import FULL, TrainingRun
-from .models.states import States, states_of
-from .models.totals import Totals, active_count, parameter_count, totals_by_rule, totals_of
-from .models.work import LayerWork, ModelWork
+from .layers import work_of
+from .link_needs import LinkNeed, link_needs
+from .model import Model
+from .reading import ModelLike, read_model
+from .run import FULL, TrainingRun
+from .states import States, states_of
+from .totals import Totals, active_count, parameter_count, totals_by_rule, totals_of
+from .work import LayerWork, ModelWork
 
 DEVICE_MEMORY, TERAFLOPS = 80e9, 312.0
 """Of an A100 with 80 GB, in 16 bits."""
