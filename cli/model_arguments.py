@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
+from threading import current_thread, main_thread
+from typing import TYPE_CHECKING
 
-from pipeloom.ir.errors import PipeloomError
+from pipeloom.ir.errors import InputError, PipeloomError
 
 from .arguments import count, seconds, whole
+
+if TYPE_CHECKING:
+    from pipeloom.runtime.train.loop import StepRecord
 
 TRAINING = ("steps", "dtype", "seed", "device", "pace", "callbacks", "timeout", "quiet")
 """Names of the options of :func:`add_training` beside the program and the model."""
@@ -90,3 +99,29 @@ def need_torch() -> None:
             "this command needs PyTorch: pip install 'pipeloom[runtime]' "
             "(in a checkout: pip install '.[runtime]')"
         )
+
+
+@contextmanager
+def interrupted(folder: str | None) -> Iterator[Callable[[StepRecord], None]]:
+    """Ctrl-C, and SIGTERM where torchrun does not send it, end the run by a line that says how far
+    it came; the function is told of steps."""
+    done: list[int] = []
+    alone = "RANK" not in os.environ and current_thread() is main_thread()
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler) if alone else None
+    try:
+        yield lambda record: done.append(record.step + 1)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_so_far(done, folder)) from None
+    finally:
+        if alone:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _so_far(done: Sequence[int], folder: str | None) -> str:
+    from pipeloom.runtime.train.checkpoint_files import latest
+
+    where = f" after step {done[-1]}" if done else " before the first step was done"
+    try:
+        return f"{where}; {latest(folder)} is the last checkpoint" if folder else where
+    except InputError:
+        return f"{where}; no checkpoint was written"

@@ -11,13 +11,9 @@ looked for in the current folder too.
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import statistics
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from threading import current_thread, main_thread
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipeloom.ir.errors import InputError
@@ -25,11 +21,18 @@ from pipeloom.ir.units import counted
 
 from ..arguments import amount, count, example
 from ..inputs import options, typed
-from ..model_arguments import DTYPES, TRAINING, TYPED, add_stages_as, add_training, need_torch
+from ..model_arguments import (
+    DTYPES,
+    TRAINING,
+    TYPED,
+    add_stages_as,
+    add_training,
+    interrupted,
+    need_torch,
+)
 from ..output import print_json, say_words
 
 if TYPE_CHECKING:
-    from pipeloom.runtime.train.loop import StepRecord
     from pipeloom.runtime.train.train import RunResult
 
 KEYS = (
@@ -150,7 +153,7 @@ def run(args: argparse.Namespace) -> int:
         check_writable(args.trace)
     with typed("local", *TYPED):
         asked = options(args, *TRAINING, *KEYS)
-        with _interrupted(args.save) as told:
+        with interrupted(args.save) as told:
             result = train(
                 args.program, args.model, **asked | {"callbacks": [told, *args.callbacks]}
             )
@@ -164,32 +167,6 @@ def run(args: argparse.Namespace) -> int:
     if args.trace is not None:
         say_words(f"written to {args.trace}")
     return 0
-
-
-@contextmanager
-def _interrupted(folder: str | None) -> Iterator[Callable[[StepRecord], None]]:
-    """Ctrl-C, and SIGTERM where torchrun does not send it, end the run by a line that says how far
-    it came; the function is told of steps."""
-    done: list[int] = []
-    alone = "RANK" not in os.environ and current_thread() is main_thread()
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler) if alone else None
-    try:
-        yield lambda record: done.append(record.step + 1)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(_so_far(done, folder)) from None
-    finally:
-        if alone:
-            signal.signal(signal.SIGTERM, before)
-
-
-def _so_far(done: Sequence[int], folder: str | None) -> str:
-    from pipeloom.runtime.train.checkpoint_files import latest
-
-    where = f" after step {done[-1]}" if done else " before the first step was done"
-    try:
-        return f"{where}; {latest(folder)} is the last checkpoint" if folder else where
-    except InputError:
-        return f"{where}; no checkpoint was written"
 
 
 def _lines(result: RunResult) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from pipeloom.report.text_table import table
 
 from ..arguments import add_output, at_least_one, count, example, seconds
 from ..inputs import options, typed
-from ..model_arguments import TRAINING, TYPED, add_training, need_torch
+from ..model_arguments import TRAINING, TYPED, add_training, interrupted, need_torch
 from ..output import check_output, finish
 
 if TYPE_CHECKING:
@@ -60,7 +60,10 @@ def run(args: argparse.Namespace) -> int:
     check_output(args)
     own = "every", "time_limit", "max_tokens"
     with typed(*own, *TYPED):
-        result = tune(args.program, args.model, **options(args, *TRAINING, *own))
+        asked = options(args, *TRAINING, *own)
+        with interrupted(None) as told:
+            asked |= {"callbacks": [told, *args.callbacks]}
+            result = tune(args.program, args.model, **asked)
     if result is not None:  # under torchrun rank 0 alone speaks
         finish(args, dump_schedule(result.program.schedule), result.to_dict(), _words(result))
     return 0

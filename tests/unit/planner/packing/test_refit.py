@@ -113,7 +113,9 @@ def test_batches_of_another_reference_are_refused() -> None:
     program = compile_schedule(build_family("1f1b", GUESS, 4))
     repacker = Repacker(program, (), 0.05, 0)
     repacker.plan(LENGTHS)
-    with pytest.raises(InputError, match="lengths: reference_length: expected 32, as in the"):
+    with pytest.raises(InputError, match="lengths: reference_length: expected 32, as before"):
         repacker.plan(LENGTHS | {"reference_length": 64})
-    with pytest.raises(InputError, match="microbatches: expected at most 1 in all"):
-        repacker.plan(LENGTHS | {"lengths": [3]})
+    with pytest.raises(InputError, match="lengths: expected at least one"):
+        repacker.plan(LENGTHS | {"lengths": []})
+    fewer, rows = repacker.plan(LENGTHS | {"lengths": [3]})
+    assert (fewer.schedule.problem.microbatches, rows) == (1, [[0]])
