@@ -161,7 +161,8 @@ class ConstructAndImprove:
             scheduler = ListTuner(best.problem, self._rng)
             if best.source in {FALLBACK, "search"}:  # no family has come nearer
                 yield from scheduler.pieces(best)
-            rounds = [FillingAnnealer(best.problem, self._rng), *rounds, scheduler]
+            rounds.insert(-1, FillingAnnealer(best.problem, self._rng))
+            rounds.append(scheduler)
         yield from improve(best, [*rounds, *unrollers(best, self._rng)])
 
 
