@@ -102,10 +102,12 @@ class RankBounds:
 
 
 def interleave(best: Incumbent, seed: int) -> Pieces:
-    """Proofs and schedules where memory holds few microbatches."""
-    from .exact.target_bisection import bisect
+    """Proofs and schedules where memory holds few microbatches, or few are unlike."""
+    from .exact.target_bisection import bisect, climb
 
-    if not overlap_saves(best.problem):
+    if best.problem.profile.unlike:
+        yield from climb(best, seed)
+    elif not overlap_saves(best.problem):
         yield from bisect(best, seed)
 
 

@@ -62,7 +62,7 @@ SEARCHED = {
 ClosedForm: TypeAlias = Callable[[Facts, Mapping[str, Any]], Fraction]
 
 
-class Instance(Protocol):
+class InequalityFacts(Protocol):
     """Ranges of variables, and inequalities between them, each with its name and number, that every
     schedule keeps which costs less than ``unit``."""
 
@@ -97,7 +97,7 @@ CLOSED_FORMS: Mapping[str, ClosedForm] = {
 }
 """By kind of argument: the cost that it proves. Raise NotProvenError."""
 
-INSTANCES: Mapping[str, Callable[[Facts, Mapping[str, Any]], Instance]] = {
+INSTANCES: Mapping[str, Callable[[Facts, Mapping[str, Any]], InequalityFacts]] = {
     "moments": lambda facts, _: LinearFacts.of(facts),
     "rank-moments": lambda facts, _: RankFacts.of(facts),
     "rank-flow": FlowFacts.of,
@@ -153,7 +153,7 @@ def _without(name: str | None) -> str:
     return f"; no argument for {name} has a certificate yet" if name in SEARCHED else ""
 
 
-def check_tree(instance: Instance, bound: Fraction, nodes: Sequence[Node]) -> None:
+def check_tree(instance: InequalityFacts, bound: Fraction, nodes: Sequence[Node]) -> None:
     """Raises NotProvenError where ``nodes`` do not refute that a schedule costs less than
     ``bound``."""
     _Refutation(instance, bound).check(nodes)
@@ -165,7 +165,7 @@ class _Refutation:
     Such a schedule keeps all of ``rows`` (terms that add up to a number at least) within ``box``.
     """
 
-    def __init__(self, instance: Instance, bound: Fraction) -> None:
+    def __init__(self, instance: InequalityFacts, bound: Fraction) -> None:
         self._rows: dict[tuple[str, int], Row] = {}
         self._box: Box = {("C", 0): (Fraction(0), Fraction(1))}
         if bound > 0:

@@ -19,7 +19,7 @@ _OF_RANK, _OF_STAGE = ("memory-time", "head-tail"), ("slots", "crossings")
 
 
 def simple_arguments(ranks: int) -> list[_Argument]:
-    """Those of any problem, which take no time."""
+    """The arguments of any problem, which take no time."""
     return [*({"kind": "work", "rank": rank} for rank in range(ranks)), {"kind": "critical-path"}]
 
 

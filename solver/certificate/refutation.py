@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, cast
 
 from pipeloom.ir.formats.certificate import Node
-from pipeloom.ir.verify.certificate import Instance, check_tree
+from pipeloom.ir.verify.certificate import InequalityFacts, check_tree
 from pipeloom.ir.verify.certificates.rows import COUNTS, NotProvenError, Variable
 
 from ..core.stopping import NEVER, StoppingCriterion
@@ -27,7 +27,7 @@ _Node = dict[str, Any]
 
 
 def refuted(
-    instance: Instance, value: float, stop: StoppingCriterion = NEVER
+    instance: InequalityFacts, value: float, stop: StoppingCriterion = NEVER
 ) -> tuple[Refutation, list[_Node] | None]:
     """A tree that exact arithmetic takes as well: smaller penalties make for smaller multipliers,
     by which less of what rows miss by rounding is multiplied."""
@@ -52,7 +52,9 @@ class Refutation:
     of a solution, or half of the way to ``root``, that of the relaxation.
     """
 
-    def __init__(self, instance: Instance, value: float, penalty: float = _PENALTIES[0]) -> None:
+    def __init__(
+        self, instance: InequalityFacts, value: float, penalty: float = _PENALTIES[0]
+    ) -> None:
         from ortools.linear_solver import pywraplp
 
         self.left, self.root = 0.0, inf
@@ -72,7 +74,9 @@ class Refutation:
         objective.SetCoefficient(self._variables[cost], 1.0)
         objective.SetCoefficient(self._missed, penalty)
 
-    def _constraints(self, instance: Instance, value: float) -> Iterator[tuple[str, int, Any]]:
+    def _constraints(
+        self, instance: InequalityFacts, value: float
+    ) -> Iterator[tuple[str, int, Any]]:
         for name, i, (terms, least) in instance.rows(Fraction(value)):
             row = self._solver.Constraint(float(least), self._solver.infinity())
             for variable, factor in terms.items():

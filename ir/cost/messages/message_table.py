@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...model.ops import FloatArray, IntArray
-from ...model.schedule import Schedule, Transfer, TransferKind
-from ...model.transfers import previous
+from ...model.schedule import Schedule, TransferKind, once
+from ...model.transfers import earlier_ones
 from ..dependency_graph import NEVER, EdgeKind, MessageTable, ScheduleGraph
 from ..overlap import pair_starts
 from ..remat import passed
@@ -58,7 +58,7 @@ class Messages:
         before = used - graph.offsets[target] - np.isin(used - 1, pair_starts(schedule))
         after, never = made - graph.offsets[source] + 1, np.full(len(made), NEVER)
         routes = zip(graph.routes, (source, target, after, room, before, never), strict=True)
-        earlier = earlier_ones(schedule.transfers)
+        earlier = once(schedule.transfers, earlier_ones)
         weights = [t.kind is TransferKind.WEIGHT for t in schedule.transfers]
         own = (earlier < 0) & np.array(weights, dtype=np.bool_)
         return cls(
@@ -81,18 +81,13 @@ class Messages:
         return self.count - len(self.used)
 
 
-def earlier_ones(transfers: Sequence[Transfer]) -> IntArray:
-    """For each transfer, the one before it on its item's journey; -1 for the first."""
-    return np.array([-1 if e is None else e for e in previous(transfers)], dtype=np.int64)
-
-
 def counts_before(
     rows: Sequence[FloatArray] | Sequence[IntArray],
     rank: IntArray,
     values: FloatArray | IntArray,
     side: Literal["left", "right"] = "left",
 ) -> IntArray:
-    """Of each of ``values``, how many numbers of its rank's row, which rise, come before it, (n,);
+    """The count of numbers of its rank's row, which rise, before each of ``values``, (n,);
     with ``side`` right, those equal to it too."""
     found, by_rank = np.zeros(len(rank), dtype=np.int64), np.argsort(rank, kind="stable")
     ends = np.cumsum(np.bincount(rank, minlength=len(rows)))

@@ -8,9 +8,10 @@ from itertools import starmap
 import numpy as np
 
 from ...model.ops import FloatArray, IntArray
-from ...model.schedule import Schedule, Transfer
+from ...model.schedule import Schedule, Transfer, once
+from ...model.transfers import earlier_ones
 from ..dependency_graph import MessageTable
-from ..messages.message_table import counts_before, earlier_ones
+from ..messages.message_table import counts_before
 from ..messages.placed_messages import SLACK
 from ..simulator import simulate
 from .steady_state import step_time
@@ -28,9 +29,18 @@ def posted_between_ops(schedule: Schedule) -> Schedule:
     ops before: this is what happens there. Raises InvalidScheduleError where the schedule can never
     run.
     """
+    routes = _between_ops(schedule)
+    columns = (column.tolist() for column in (routes.after, routes.before, routes.room))
+    changed = starmap(_changed, zip(schedule.transfers, *columns, strict=True))
+    return replace(schedule, transfers=tuple(changed), timing=None)
+
+
+def _between_ops(schedule: Schedule) -> MessageTable:
+    """The transfers of :func:`posted_between_ops`."""
     timing = schedule.timing or simulate(schedule)
-    transfers, leaves = schedule.transfers, timing.transfers[:, 0]
-    routes, earlier = MessageTable.of_transfers(transfers), earlier_ones(transfers)
+    transfers = schedule.transfers
+    leaves = timing.transfers[: len(transfers), 0]
+    routes, earlier = once(transfers, MessageTable.of_transfers), once(transfers, earlier_ones)
     started = counts_before(timing.start, routes.source, leaves)
     ended = counts_before(timing.end, routes.source, leaves, "right")
     early = np.minimum(started, ended - SLACK)
@@ -41,8 +51,7 @@ def posted_between_ops(schedule: Schedule) -> Schedule:
     before[earlier[onward]] = np.minimum(before[earlier[onward]], past)
     channel = routes.source * len(schedule.order) + routes.target
     after, room = (_in_turn(counts, channel, leaves) for counts in (after, routes.room))
-    fields = zip(transfers, after.tolist(), before.tolist(), room.tolist(), strict=True)
-    return replace(schedule, transfers=tuple(starmap(_changed, fields)), timing=None)
+    return routes._replace(after=after, before=before, room=room)
 
 
 def step_between_ops(schedule: Schedule) -> float:
@@ -51,7 +60,7 @@ def step_between_ops(schedule: Schedule) -> float:
 
     Raises InvalidScheduleError where the schedule can never run.
     """
-    return step_time(posted_between_ops(schedule))
+    return step_time(schedule, _between_ops(schedule))
 
 
 def _in_turn(counts: IntArray, channel: IntArray, leaves: FloatArray) -> IntArray:

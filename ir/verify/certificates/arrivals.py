@@ -1,4 +1,4 @@
-"""What ``arrivals`` of a certificate proves: no rank begins before streamed weights have come.
+"""Argument ``arrivals`` of a certificate: no rank begins before streamed weights have come.
 
 For the makespan, where each microbatch is on one rank, each rank has some, and of each stage one
 rank, whichever, owns the weights, which set out at 0. Of n microbatches a rank runs no op of stage
@@ -121,7 +121,7 @@ def _spread(facts: Facts, delays: _Matrix, number: int) -> Fraction:
 
 
 def _wires(facts: Facts, *, leaving: bool) -> int | None:
-    """Of so many wires each message out of a rank takes one, or into one; None: of any number."""
+    """The number of wires of which each message out of, or into, a rank takes one; None: any."""
     ranks, wires = range(facts.plan.ranks), facts.network.wires
     if facts.network.link is None:
         return None

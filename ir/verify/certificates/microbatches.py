@@ -20,22 +20,28 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from math import isfinite
 from typing import Any
 
 from ..schedule_facts import Facts
-from .rows import MEMORY, NotProvenError, expect_alone, kept_of, times_of
+from .rows import (
+    MEMORY,
+    FractionalChoice,
+    NotProvenError,
+    expect_alone,
+    kept_of,
+    times_of,
+)
 
 ZERO = Fraction(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class VisitFacts:
     """A microbatch on a stage, in exact numbers; ``into_f``, ``into_b``: delays before F and B."""
 
     f: Fraction
@@ -61,7 +67,7 @@ def critical_path(facts: Facts) -> Fraction:
 
 
 def through(facts: Facts, argument: Mapping[str, Any]) -> Fraction:
-    """What ``through`` proves."""
+    """The cost that ``through`` proves."""
     every = _activations_passed(facts)
     low, high = argument.get("stage", 0), argument.get("by", 0)
     chosen = set(argument.get("microbatches", ()))
@@ -85,7 +91,7 @@ def through(facts: Facts, argument: Mapping[str, Any]) -> Fraction:
 
 
 def memory_time(facts: Facts, rank: int) -> Fraction:
-    """What ``memory-time`` proves of a rank."""
+    """The cost that ``memory-time`` proves of a rank."""
     every, limit = _activations_passed(facts), _limit(facts, rank)
     own = {run.stage for run in facts.runs if run.rank == rank}
     if not limit:
@@ -99,7 +105,7 @@ def memory_time(facts: Facts, rank: int) -> Fraction:
 
 
 def head_tail(facts: Facts, rank: int) -> Fraction:
-    """What ``head-tail`` proves of a rank."""
+    """The cost that ``head-tail`` proves of a rank."""
     every, limit = _activations_passed(facts), _limit(facts, rank)
     own = {run.stage for run in facts.runs if run.rank == rank}
     if len(own) != 1:
@@ -107,8 +113,8 @@ def head_tail(facts: Facts, rank: int) -> Fraction:
     stage = own.pop()
     all_held = sum((way[stage].m_b for way in every), ZERO)
     room = all_held if limit is None else limit
-    forwards = _Choice((way[stage].m_b, way[stage].f) for way in every)
-    backwards = _Choice(_pending(way[stage] for way in every))
+    forwards = FractionalChoice((way[stage].m_b, way[stage].f) for way in every)
+    backwards = FractionalChoice(_pending(way[stage] for way in every))
     trips = [_trip(way, stage) - way[stage].f for way in every]
     heads, tails = (
         [trip - of.most(room - way[stage].m_b) for trip, way in zip(trips, every, strict=True)]
@@ -122,21 +128,21 @@ def head_tail(facts: Facts, rank: int) -> Fraction:
     return work + idle
 
 
-def _activations_passed(facts: Facts) -> list[list[Visit]]:
+def _activations_passed(facts: Facts) -> list[list[VisitFacts]]:
     """The visits of each microbatch, where each stage is on one rank."""
     if facts.plan.passing != "activations":
         raise NotProvenError(f"argument: expected passing activations, got {facts.plan.passing}")
     return visits_of(facts)
 
 
-def visits_of(facts: Facts) -> list[list[Visit]]:
+def visits_of(facts: Facts) -> list[list[VisitFacts]]:
     """The visits of each microbatch, by stage."""
     expect_alone(facts)
     ranks = {(run.stage, run.microbatch): run.rank for run in facts.runs}
     return [_visits(facts, ranks, j) for j in range(facts.plan.microbatches)]
 
 
-def _visits(facts: Facts, ranks: Mapping[tuple[int, int], int], j: int) -> list[Visit]:
+def _visits(facts: Facts, ranks: Mapping[tuple[int, int], int], j: int) -> list[VisitFacts]:
     def delay(a: int, b: int) -> Fraction:
         """Between stages next to each other."""
         if not 0 <= min(a, b) < max(a, b) < facts.plan.stages:
@@ -149,16 +155,16 @@ def _visits(facts: Facts, ranks: Mapping[tuple[int, int], int], j: int) -> list[
         own = facts.at(s, j)
         m_b = kept_of(facts, s, own)
         sizes = m_b, min(m_b, Fraction(own.m_w))
-        found.append(Visit(*times_of(own), *sizes, delay(s - 1, s), delay(s + 1, s)))
+        found.append(VisitFacts(*times_of(own), *sizes, delay(s - 1, s), delay(s + 1, s)))
     return found
 
 
-def _on(way: Sequence[Visit], low: int, high: int) -> Iterator[tuple[Visit, Visit]]:
+def _on(way: Sequence[VisitFacts], low: int, high: int) -> Iterator[tuple[VisitFacts, VisitFacts]]:
     """Each of a microbatch's visits from ``low`` to before ``high``, and the next one."""
     return pairwise(way[low : high + 1])
 
 
-def _trip(way: Sequence[Visit], stage: int) -> Fraction:
+def _trip(way: Sequence[VisitFacts], stage: int) -> Fraction:
     """From the start of the F on a stage to that of its B, at least."""
     later = (v.f + n.into_f + n.b + v.into_b for v, n in _on(way, stage, len(way)))
     return sum(later, way[-1].f)
@@ -177,27 +183,8 @@ def _limit(facts: Facts, rank: int) -> Fraction | None:
     return Fraction(limit) * (1 + MEMORY) if isfinite(limit) else None
 
 
-def _pending(visits: Iterable[Visit]) -> Iterator[tuple[Fraction, Fraction]]:
+def _pending(visits: Iterable[VisitFacts]) -> Iterator[tuple[Fraction, Fraction]]:
     """Sizes and times of W's, and of B's with what M_B is more; each taken by itself is no less."""
     for visit in visits:
         yield visit.m_w, visit.w
         yield visit.m_b - visit.m_w, visit.b
-
-
-class _Choice:
-    """Things of a size and a time each, of which those of most time for their size come first."""
-
-    def __init__(self, things: Iterable[tuple[Fraction, Fraction]]) -> None:
-        every = list(things)
-        sized = sorted((x for x in every if x[0] > 0), key=lambda x: x[1] / x[0], reverse=True)
-        free = sum((time for size, time in every if size <= 0), ZERO)
-        self._rates = [time / size for size, time in sized]
-        self._sizes = list(accumulate((size for size, _ in sized), initial=ZERO))
-        self._times = list(accumulate((time for _, time in sized), initial=free))
-
-    def most(self, room: Fraction) -> Fraction:
-        """No choice that fits into ``room`` takes longer: parts of a thing count."""
-        at = max(0, bisect_right(self._sizes, room) - 1)
-        if at == len(self._rates):
-            return self._times[-1]
-        return self._times[at] + max(ZERO, room - self._sizes[at]) * self._rates[at]

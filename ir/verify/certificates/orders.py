@@ -1,4 +1,4 @@
-"""What ``every-order`` of a certificate proves: no beginning of a schedule leads below the bound.
+"""Argument ``every-order`` of a certificate: no beginning of a schedule leads below the bound.
 
 For few ops. A beginning is what a schedule's first ops leave, taken by their starts: where each
 microbatch is and since when, the W's that wait, when each rank is free and began. Microbatches that
@@ -61,7 +61,7 @@ class Beginning(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepFacts:
     """An F or B of a kind of microbatch; ``held``: M_B on its rank, ``waits``: the message before
     it."""
 
@@ -72,19 +72,19 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Orders:
+class OrderFacts:
     """The instance in whole numbers of ``unit``: of each kind of microbatch its F's and B's one
     after the other, and by stage the rank, T_W and M_W."""
 
     unit: Fraction
     counts: Sequence[int]
-    steps: Sequence[Sequence[Step]]
+    steps: Sequence[Sequence[StepFacts]]
     weights: Sequence[Sequence[tuple[int, int, Fraction]]]
     limit: Sequence[Fraction | None]
     period: bool
 
     @classmethod
-    def of(cls, facts: Facts) -> Orders:
+    def of(cls, facts: Facts) -> OrderFacts:
         """Raises NotProvenError where the argument does not speak of the instance."""
         stages = range(facts.plan.stages)
         if facts.moves or any(ways_of(facts, s, facts.at(s, 0)) for s in stages):
@@ -101,8 +101,8 @@ class Orders:
         steps, weights = [], []
         for ranks, way in kinds:
             both = [*zip(ranks, way, strict=True)]
-            forth = [Step(r, int(v.f / unit), int(v.into_f / unit), v.m_b) for r, v in both]
-            back = [Step(r, int(v.b / unit), int(v.into_b / unit), v.m_b) for r, v in both]
+            forth = [StepFacts(r, int(v.f / unit), int(v.into_f / unit), v.m_b) for r, v in both]
+            back = [StepFacts(r, int(v.b / unit), int(v.into_b / unit), v.m_b) for r, v in both]
             steps.append([*forth, *reversed(back)])
             weights.append([(r, int(v.w / unit), v.m_w) for r, v in both])
         limit = [Fraction(x) * (1 + MEMORY) if isfinite(x) else None for x in facts.limit]
@@ -150,7 +150,7 @@ class Orders:
             return max(soonest, of.latest)
         return soonest if soonest >= of.latest else None
 
-    def _run(self, of: Beginning, flight: Flight, step: Step, start: int) -> Beginning:
+    def _run(self, of: Beginning, flight: Flight, step: StepFacts, start: int) -> Beginning:
         flights, end = list(of.flights), start + step.time
         flights.remove(flight)
         last = flight.done + 1 == 2 * self.stages
@@ -199,7 +199,7 @@ class Orders:
 
 def check_every_order(facts: Facts, bound: Fraction, most: int = MOST) -> None:
     """Raises NotProvenError where a schedule costs less than ``bound``, or there are too many."""
-    orders = Orders.of(facts)
+    orders = OrderFacts.of(facts)
     below, met = ceil(bound / orders.unit), 0
     layer: list[Beginning] = [orders.first()]
     for _ in range(3 * orders.stages * sum(orders.counts)):
@@ -218,7 +218,7 @@ def check_every_order(facts: Facts, bound: Fraction, most: int = MOST) -> None:
 
 
 def _best(beginnings: Iterable[Beginning]) -> Iterator[Beginning]:
-    """Those that no other stands for."""
+    """The beginnings that no other stands for."""
     found: defaultdict[tuple[object, ...], list[Beginning]] = defaultdict(list)
     for each in beginnings:
         found[each.done].append(each)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate
 from typing import TypeAlias
 
 from ..schedule_facts import Facts, MicrobatchFacts
@@ -97,3 +99,22 @@ def ways_of(facts: Facts, stage: int, own: MicrobatchFacts) -> tuple[WayFacts, .
     if "O" in own.durations and own.m_o is not None:
         found.append(WayFacts(Fraction(0), Fraction(own.m_o), Fraction(own.durations["O"])))
     return tuple(found)
+
+
+class FractionalChoice:
+    """Things of a size and a time each, of which those of most time for their size come first."""
+
+    def __init__(self, things: Iterable[tuple[Fraction, Fraction]]) -> None:
+        every = list(things)
+        sized = sorted((x for x in every if x[0] > 0), key=lambda x: x[1] / x[0], reverse=True)
+        free = sum((time for size, time in every if size <= 0), Fraction(0))
+        self._rates = [time / size for size, time in sized]
+        self._sizes = list(accumulate((size for size, _ in sized), initial=Fraction(0)))
+        self._times = list(accumulate((time for _, time in sized), initial=free))
+
+    def most(self, room: Fraction) -> Fraction:
+        """No choice that fits into ``room`` takes longer: parts of a thing count."""
+        at = max(0, bisect_right(self._sizes, room) - 1)
+        if at == len(self._rates):
+            return self._times[-1]
+        return self._times[at] + max(Fraction(0), room - self._sizes[at]) * self._rates[at]

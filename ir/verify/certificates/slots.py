@@ -1,4 +1,4 @@
-"""What ``slots`` and ``crossings`` of a certificate prove: a microbatch waits for another's memory.
+"""Arguments ``slots`` and ``crossings`` of a certificate: a microbatch waits for another's memory.
 
 Each stage has a rank of its own, and K M_B fit there. Call the k-th F (B, W) of a stage F(k) (B(k),
 W(k)), whatever its microbatch: when it starts, k + 1 have run of what it needs, so that inputs come
@@ -22,6 +22,10 @@ there is none. P and Q bound the starts of F(t + 1) on i and of B(t) on the last
 comes after both, on c + 1 F(t + 1) does; the ways on from there bound F(t + 2) and B(t + 1): the
 next P and Q, for each c. Pairs are kept that are above no other, and the least of each number of
 several where there are many; at each t what is left after one of the pairs bounds the span.
+
+Where stages may be recomputed or offloaded the least that a microbatch keeps counts as its M_B. Or
+it does without M_W, in what the limit leaves beside the rest of M_B: as a B starts its own M_B is
+held, and what is kept of all others between F and B, which are there until the rank's next B.
 """
 
 from __future__ import annotations
@@ -32,7 +36,6 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
 from math import lcm
-from typing import Any
 
 from ..schedule_facts import Facts
 from .linear import LinearFacts
@@ -91,14 +94,22 @@ class SlotFacts:
     up: Sequence[int]
 
     @classmethod
-    def of(cls, facts: Facts) -> SlotFacts:
+    def each(cls, facts: Facts) -> Iterator[SlotFacts]:
         """Raises NotProvenError where the arguments do not speak of the instance."""
-        of = LinearFacts.of(facts)
+        linear = LinearFacts.of(facts)
+        yield cls.of(linear)
+        if any(own.ways for own in linear.stages):
+            yield cls.of(linear, at_backwards=True)
+
+    @classmethod
+    def of(cls, of: LinearFacts, *, at_backwards: bool = False) -> SlotFacts:
         times = [*of.down, *of.up, *(t for own in of.stages for t in (own.f, own.b, own.w))]
         unit = Fraction(1, lcm(*(time.denominator for time in times)))
         stages = []
-        for own, limit in zip(of.stages, of.limit, strict=True):
-            m, m_b, m_w = of.microbatches, own.kept, min(own.m_w, own.kept)
+        for own, whole in zip(of.stages, of.limit, strict=True):
+            m, m_b, m_w, limit = of.microbatches, own.kept, min(own.m_w, own.kept), whole
+            if at_backwards and whole is not None:
+                m_w, limit = Fraction(0), whole - own.m_b + own.kept
             fits = m if limit is None or not m_b else min(m, int(limit // m_b))
             if not fits:
                 raise NotProvenError("argument: expected memory for a microbatch on each stage")
@@ -127,15 +138,13 @@ class SlotFacts:
         return self.there[-1] - self.there[i] + self.stages[-1].f + self.back[i]
 
     def cost(self, i: int, span: int) -> Fraction:
-        """What a span of stage i's rank costs at least."""
+        """The cost that a span of stage i's rank leaves at least."""
         return (span + (self.there[i] if self.linear.makespan else 0)) * self.unit
 
 
 def slots(facts: Facts, stage: int) -> Fraction:
-    """What ``slots`` proves of a stage."""
-    found = SlotFacts.of(facts)
-    _expect_stage(found, stage)
-    return found.cost(stage, _Path(found, stage).span())
+    """The cost that ``slots`` proves of a stage."""
+    return max(found.cost(stage, _Path(found, stage).span()) for found in _with_stage(facts, stage))
 
 
 class _Path:
@@ -192,22 +201,24 @@ def _latest(times: Iterator[int | None]) -> int | None:
 
 
 def crossings(facts: Facts, stage: int) -> Fraction:
-    """What ``crossings`` proves of a stage."""
-    found = SlotFacts.of(facts)
-    _expect_stage(found, stage)
-    if not 2 <= found.stages[stage].fits < found.linear.microbatches:
+    """The cost that ``crossings`` proves of a stage."""
+    every = list(_with_stage(facts, stage))
+    some = [each for each in every if 2 <= each.stages[stage].fits < each.linear.microbatches]
+    if not some:
         raise NotProvenError(
             f"argument: crossings: expected memory of stage {stage} for 2 to "
-            f"{found.linear.microbatches - 1} microbatches"
+            f"{every[0].linear.microbatches - 1} microbatches"
         )
-    return found.cost(stage, _Crossings(found, stage).span())
+    return max(each.cost(stage, _Crossings(each, stage).span()) for each in some)
 
 
-def _expect_stage(found: SlotFacts, stage: Any) -> None:
-    if not 0 <= stage < len(found.stages):
-        raise NotProvenError(
-            f"argument: stage: expected less than {len(found.stages)}, got {stage}"
-        )
+def _with_stage(facts: Facts, stage: int) -> Iterator[SlotFacts]:
+    for found in SlotFacts.each(facts):
+        if stage >= len(found.stages):
+            raise NotProvenError(
+                f"argument: stage: expected less than {len(found.stages)}, got {stage}"
+            )
+        yield found
 
 
 class _Crossings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -22,8 +23,12 @@ from pipeloom.ir.verify.certificates.rows import NotProvenError
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.report.bars import memory_steps
 from pipeloom.solver.bounds import lower_bound, lower_bounds
+from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.options import SolveOptions
+from pipeloom.solver.core.stopping import Budget
+from pipeloom.solver.exact.target_bisection import ask
+from pipeloom.solver.exact.unlike_interleaving import UnlikeInterleaving
 from pipeloom.solver.families import FAMILIES, build_family
 from pipeloom.solver.optimize import optimize
 from pipeloom.solver.unlike import plan_unlike
@@ -75,6 +80,28 @@ def test_optimum_of_tiny_instances(seed: int) -> None:
         assert verify_schedule(dump_schedule(found)) == []
         assert found.timing is not None
         assert found.timing.cost(objective) == pytest.approx(optimum, rel=1e-6)
+        if profile.unlike:
+            assert_model_of_all_orders(problem, optimum)
+
+
+def assert_model_of_all_orders(problem: Problem, optimum: float) -> None:
+    """The model has a schedule of the optimum, and refutes what is just below."""
+    make = partial(UnlikeInterleaving, problem)
+    for target, met in ((optimum * (1 + 1e-9), True), (optimum * (1 - 1e-4), False)):
+        best = Incumbent(problem, Bound(0.0, "none", ""), SolveOptions())
+        assert ask(best, make, target, Budget(60.0), seed=0)
+        assert best.bound.value == pytest.approx(0.0 if met else target)
+        assert (best.cost <= optimum * (1 + 1e-6)) == met
+
+
+def test_few_orders_of_more_microbatches_are_searched() -> None:
+    rng = np.random.default_rng(1)
+    stages = [_stage(rng, 6, whole=False) for _ in range(3)]
+    problem = Problem.linear(parse_profile(_profile(3, stages), "profile"), 6, 8.0)
+    found = optimize(problem, work_limit=40)
+    assert found.report is not None
+    assert found.report.bound_name == "interleaving"
+    assert verify_schedule(dump_schedule(found)) == []
 
 
 def assert_certified_below(problem: Problem, optimum: float) -> None:
