@@ -162,8 +162,11 @@ class ConstructAndImprove:
             scheduler = ListTuner(best.problem, self._rng)
             if best.source in {FALLBACK, "search"}:  # no family has come nearer
                 yield from scheduler.pieces(best)
-            first = FillingAnnealer(best.problem, self._rng), TailBuilder(best.problem, self._rng)
-            rounds = [*first, *rounds, scheduler]
+            rounds[-1:-1] = [
+                FillingAnnealer(best.problem, self._rng),
+                TailBuilder(best.problem, self._rng),
+            ]
+            rounds.append(scheduler)
         yield from improve(best, [*rounds, *unrollers(best, self._rng)])
 
 
