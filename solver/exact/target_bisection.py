@@ -33,7 +33,7 @@ from .unlike_interleaving import UnlikeInterleaving
 from .unlike_interleaving import literals as literals_of_unlike
 
 LITERALS, GENERAL_LITERALS = 12_000, 20_000  # open pairs of a model at most
-UNLIKE_LITERALS, UNLIKE_SHARE = 4_000, 0.5  # where microbatches are unlike
+UNLIKE_LITERALS, UNLIKE_SHARE = 4_000, 0.75  # where microbatches are unlike
 OPS = 25_000  # ops of a model at most
 STEPS = (0.3, 0.5, 0.7, 1.0)  # targets between bound and cost: low ones, refuted sooner, first
 FIRST = 0.1  # where a rank has several stages
