@@ -144,6 +144,26 @@ def order_model(problem: Problem) -> MakeModel | None:
 def ask(best: Incumbent, make: MakeModel, target: float, budget: Budget, seed: int) -> bool:
     """Offers schedules of at most ``target`` as they are found; whether the best or none was."""
     model = make(best.bound.value, target)
+
+    def raise_to(bound: float) -> None:
+        best.raise_bound(Bound(bound, "interleaving", _WORDS))
+
+    search = find(best, model, budget, seed, lambda bound: raise_to(model.proves(bound)))
+    if search.bound is not None:
+        raise_to(model.proves(search.bound))
+    if search.refuted:
+        raise_to(target)
+    return best.closed or search.refuted or search.status == cp_model.OPTIMAL
+
+
+def find(
+    best: Incumbent,
+    model: OrderModel,
+    budget: Budget,
+    seed: int,
+    on_bound: Callable[[float], None] = lambda _: None,
+) -> CpSatThread[Order]:
+    """Offers the model's schedules as they are found; ``on_bound``: is given bounds in ticks."""
     parameters = {
         "max_time_in_seconds": budget.time.left,
         "max_deterministic_time": budget.work.ops / OPS_A_SECOND / model.unit,
@@ -155,15 +175,11 @@ def ask(best: Incumbent, make: MakeModel, target: float, budget: Budget, seed: i
     with CpSatThread(model.cp, model.orders, **parameters) as search:
         while (news := search.next(best.interrupted)) is not None:
             if isinstance(news, float):
-                best.raise_bound(Bound(model.proves(news), "interleaving", _WORDS))
+                on_bound(news)
             elif (cost := _cost(best, news)) is not None:
                 best.offer(news, "interleaving", cost)
     best.work.spend(search.work * model.unit * OPS_A_SECOND)
-    if search.bound is not None:
-        best.raise_bound(Bound(model.proves(search.bound), "interleaving", _WORDS))
-    if search.status == cp_model.INFEASIBLE:
-        best.raise_bound(Bound(target, "interleaving", _WORDS))
-    return best.closed or search.status in (cp_model.INFEASIBLE, cp_model.OPTIMAL)
+    return search
 
 
 def literals(linear: LinearInstance) -> int:

@@ -78,7 +78,7 @@ class UnlikeInterleaving:
         for op in self.start:
             self._dependency(op)
         for rank in np.unique(c.owner[:, 0]).tolist():
-            _RankConstraints(self, rank).constrain()
+            _RankOrders(self, rank).constrain()
 
     def proves(self, bound: float) -> float:
         """The bound, in the profile's unit, that one on the model's cost proves."""
@@ -110,7 +110,7 @@ class UnlikeInterleaving:
         return tuple(map(pack, rows))
 
 
-class _RankConstraints:
+class _RankOrders:
     """The constraints of one rank."""
 
     def __init__(self, model: UnlikeInterleaving, rank: int) -> None:
@@ -181,7 +181,7 @@ class _RankConstraints:
                 self._cp.add(held.total <= most)
 
     def _change(self, op: Op, unit: float) -> int:
-        """What is held more once the op has run, or less; no microbatch holds more than it does."""
+        """Returns by how much the op changes the memory held, rounded so that none holds more."""
         m_b, m_w = (
             math.floor(float(sizes[op.stage, op.microbatch]) * unit)
             for sizes in (self._costs.m_b, self._costs.m_w)
@@ -190,7 +190,7 @@ class _RankConstraints:
 
 
 def _largest(costs: Costs, number: int) -> list[int]:
-    """So many microbatches that hold most memory for longest."""
+    """The ``number`` microbatches that hold most memory for longest, in rising order."""
     areas = costs.m_b.sum(axis=0) * costs.durations[:2].sum(axis=(0, 1))
     return sorted(np.argsort(-areas, kind="stable")[:number].tolist())
 

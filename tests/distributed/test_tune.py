@@ -120,6 +120,8 @@ def test_the_command_packs_and_writes_what_sequences_cost(
     assert len(answer["losses"]) == 4
     assert [trial["steps"] for trial in answer["trials"]] == [2, 4]
     assert all(trial["planned"] > 0 < trial["traced"] for trial in answer["trials"])
+    assert len(answer["planned"]) == len(answer["traced"]) == 4
+    assert answer["trials"][0]["traced"] == answer["traced"][1], "the first step is cold"
     assert main(["verify", str(tuned)]) == 0
     lengths = Source().lengths(0) | {"attention": answer["attention"]}
     write_json(lengths, str(tmp_path / "lengths.json"))
@@ -142,11 +144,55 @@ def test_what_cannot_be_packed_is_one_line(
         assert (line in told, told.count("\n")) == (True, 1), told
 
 
+def test_a_program_of_packed_sequences_is_run_with_these_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = schedule("1f1b", RANKS, MICROBATCHES).problem.profile
+    paths = [str(tmp_path / name) for name in ("one.json", "both.json", "other.json")]
+    changed = {"lengths": Source().sizes(9)}, {}, {"reference_length": 9}
+    for path, change, replicas in zip(paths, changed, (1, 2, 1), strict=True):
+        packing = pipeloom.pack(
+            Source().lengths(0) | change, profile, 3, data_parallel=replicas, work_limit=0.1
+        )
+        write_json(dump_program(pipeloom.compile(packing.schedules[0], tied=())), path)
+    one, both, other = paths
+    for words, line in (
+        (
+            ["run", one, "--model", SOURCE],
+            "TinyTransformer: expected lengths(step) and packed(step, ",
+        ),
+        (
+            ["tune", one, "--model", SOURCE],
+            "TinyTransformer: expected lengths(step) and packed(step,",
+        ),
+        (
+            ["run", one, "--model", f"{HERE}:Half"],
+            "Half.lengths: expected both lengths(step) and pa",
+        ),
+        (["run", one, "--model", PACKED], "Source.lengths(0): lengths: lengths[0]: expected "),
+        (
+            ["run", both, "--model", PACKED],
+            f"{both}: schedule: profile: packing: expected a batch ",
+        ),
+        (
+            ["run", other, "--model", PACKED, "--steps", "4"],
+            "Source.lengths(3): lengths: lengths[0]",
+        ),
+        (
+            ["tune", other, "--model", PACKED],
+            "Source.lengths(0): lengths: reference_length: expecte",
+        ),
+    ):
+        assert main([*words, "-q"]) == 2, words
+        told = capsys.readouterr().err
+        assert (line in told, told.count("\n")) == (True, 1), told
+
+
 @pytest.mark.parametrize(
     ("changes", "options", "line"),
     [
         ({"attention": None}, {}, "lengths: attention: missing; expected the share of a forward"),
-        ({"lengths": [3]}, {}, "microbatches: expected at most 1 in all, one for each sequence"),
+        ({"lengths": []}, {}, "lengths: expected at least one, got"),
         ({}, {"max_tokens": 38}, "^max_tokens: expected at least 63 for 188 tokens in 3"),
         ({}, {"time_limit": 9, "timeout": 9}, "^time_limit: expected less than 9, the seconds"),
         ({}, {"time_limit": 0}, "^time_limit: expected a number > 0, got 0"),
@@ -175,9 +221,11 @@ def test_what_a_source_gives_is_refused_on_all_ranks(
 def test_a_later_step_whose_lengths_do_not_fit_is_named() -> None:
     class Late(Source):
         def lengths(self, step: int) -> dict[str, Any]:
-            return super().lengths(step) | ({"lengths": [3]} if step else {})
+            return super().lengths(step) | ({"lengths": [0]} if step else {})
 
-    with pytest.raises(LaunchError, match=r"rank 0: Late.lengths\(1\): microbatches: expected at"):
+    with pytest.raises(
+        LaunchError, match=r"rank 0: Late.lengths\(1\): lengths: lengths\[0\]: expe"
+    ):
         pipeloom.tune(program("1f1b"), Late(), steps=2, local=True, time_limit=0.1)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import networkx as nx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeloom.compiler import compile_schedule, passes
@@ -20,6 +20,7 @@ from pipeloom.compiler.passes.deadlock_check import prove
 from pipeloom.compiler.passes.free_buffers import free_received
 from pipeloom.compiler.passes.reduce_gradients import tied_groups
 from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.formats.program_json import dump_program
 from pipeloom.ir.model.program import (
@@ -40,6 +41,7 @@ from pipeloom.ir.verify.channels import verify_channels
 from pipeloom.ir.verify.program import verify_program
 from pipeloom.ir.verify.program_facts import read_program
 from tests.support.machine import DeadlockError, Machine
+from tests.support.program_footprint import passing_of
 from tests.support.random_schedules import schedules
 
 SEEDS = st.integers(0, 2**32)
@@ -56,10 +58,13 @@ def document(program: Program) -> dict[str, Any]:
     return json.loads(json.dumps(dump_program(program)))  # type: ignore[no-any-return]
 
 
-@settings(max_examples=150, deadline=None)
 @given(schedules(), SEEDS)
 def test_the_program_of_a_valid_schedule_runs(schedule: Schedule, seed: int) -> None:
     program = compile_schedule(schedule, tied=tied_in(schedule))
+    found = footprint(schedule)
+    timing = program.schedule.timing
+    assert timing is not None
+    assert (found.activations, found.passing) == (timing.peak_memory, passing_of(program))
     machine = Machine(program)
     machine.run(Random(seed))
     owners = schedule.problem.placement.owners
@@ -74,7 +79,6 @@ def test_the_program_of_a_valid_schedule_runs(schedule: Schedule, seed: int) -> 
         ]
 
 
-@settings(max_examples=100, deadline=None)
 @given(schedules())
 def test_the_verifier_accepts_what_each_pass_makes(schedule: Schedule) -> None:
     """From the pass on that makes programs whole: the one that frees."""
@@ -88,7 +92,6 @@ def test_the_verifier_accepts_what_each_pass_makes(schedule: Schedule) -> None:
     assert whole
 
 
-@settings(max_examples=50, deadline=None)
 @given(schedules(), SEEDS)
 def test_every_pass_leaves_a_program_that_runs(schedule: Schedule, seed: int) -> None:
     program = compute(schedule)
@@ -100,7 +103,6 @@ def test_every_pass_leaves_a_program_that_runs(schedule: Schedule, seed: int) ->
         Machine(program).run(Random(seed))
 
 
-@settings(max_examples=100, deadline=None)
 @given(schedules())
 def test_buffers_are_as_many_as_are_live_at_once(schedule: Schedule) -> None:
     program = compile_schedule(schedule)
@@ -115,7 +117,6 @@ def test_buffers_are_as_many_as_are_live_at_once(schedule: Schedule) -> None:
         assert Counter((buffer.kind, buffer.stage) for buffer in buffers) == most
 
 
-@settings(max_examples=100, deadline=None)
 @given(schedules())
 def test_no_send_waits_as_planned(schedule: Schedule) -> None:
     """Receives are posted before their sends; sends are waited for after they arrive."""
@@ -183,7 +184,6 @@ def shuffled(program: Program, random: Random) -> list[list[Instruction]]:
     return rows
 
 
-@settings(max_examples=200, deadline=None)
 @given(schedules(), SEEDS)
 def test_the_proof_fails_exactly_where_the_graph_has_a_cycle(schedule: Schedule, seed: int) -> None:
     program = compile_schedule(schedule)
@@ -196,7 +196,6 @@ def test_the_proof_fails_exactly_where_the_graph_has_a_cycle(schedule: Schedule,
             prove(changed)
 
 
-@settings(max_examples=100, deadline=None)
 @given(schedules(), SEEDS)
 def test_the_proof_and_the_verifier_agree(schedule: Schedule, seed: int) -> None:
     program = compile_schedule(schedule)
@@ -212,7 +211,6 @@ def test_the_proof_and_the_verifier_agree(schedule: Schedule, seed: int) -> None
         assert list(verify_channels(facts)) == []
 
 
-@settings(max_examples=100, deadline=None)
 @given(schedules(), SEEDS)
 def test_what_the_proof_rejects_deadlocks(schedule: Schedule, seed: int) -> None:
     program = compile_schedule(schedule)

@@ -6,11 +6,12 @@ import json
 from random import Random
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeloom.compiler import compile_schedule, passes
 from pipeloom.compiler.passes.compute import compute
+from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.formats import dump_schedule, parse_schedule
 from pipeloom.ir.formats.program_json import dump_program
@@ -23,6 +24,7 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.model.transfers import holders, owned
 from pipeloom.ir.verify.program import verify_program
 from pipeloom.ir.verify.schedule import verify_schedule
+from tests.support.program_footprint import passing_of
 from tests.support.weight_machine import WeightMachine
 from tests.support.weight_schedules import mixed_schedules
 
@@ -33,7 +35,6 @@ def document(program: Program) -> dict[str, Any]:
     return json.loads(json.dumps(dump_program(program)))  # type: ignore[no-any-return]
 
 
-@settings(max_examples=100, deadline=None)
 @given(mixed_schedules())
 def test_a_schedule_and_its_file_are_valid(schedule: Schedule) -> None:
     written = dump_schedule(schedule)
@@ -41,14 +42,15 @@ def test_a_schedule_and_its_file_are_valid(schedule: Schedule) -> None:
     assert dump_schedule(timed(parse_schedule(written, "file"))) == written
 
 
-@settings(max_examples=200, deadline=None)
 @given(mixed_schedules(), SEEDS, st.booleans())
 def test_its_program_runs_and_collects_every_gradient_once(
     schedule: Schedule, seed: int, tie: bool
 ) -> None:
     problem = schedule.problem
     tied = [(0, problem.stages - 1)] if tie and problem.stages > 1 else []
-    machine = WeightMachine(compile_schedule(schedule, tied=tied))
+    program = compile_schedule(schedule, tied=tied)
+    assert footprint(schedule).passing == passing_of(program)
+    machine = WeightMachine(program)
     machine.run(Random(seed))
     everything = frozenset(range(problem.microbatches))
     assert machine.total == dict.fromkeys(range(problem.stages), everything)
@@ -62,13 +64,11 @@ def test_its_program_runs_and_collects_every_gradient_once(
         assert not machine.leaving[rank], "sends not waited for"
 
 
-@settings(max_examples=100, deadline=None)
 @given(mixed_schedules())
 def test_every_compiled_program_is_valid(schedule: Schedule) -> None:
     assert verify_program(document(compile_schedule(schedule))) == []
 
 
-@settings(max_examples=50, deadline=None)
 @given(mixed_schedules())
 def test_passes_leave_their_argument_as_it_was(schedule: Schedule) -> None:
     program = compute(schedule)
@@ -79,7 +79,6 @@ def test_passes_leave_their_argument_as_it_was(schedule: Schedule) -> None:
         program = lowered
 
 
-@settings(max_examples=150, deadline=None)
 @given(mixed_schedules(), st.data())
 def test_no_instruction_can_be_left_out(schedule: Schedule, data: st.DataObject) -> None:
     program = document(compile_schedule(schedule))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,9 @@ from pipeloom.ir.formats import dump_profile, dump_schedule, parse_profile, pars
 from pipeloom.ir.formats.layered_profile_json import dump_layers, parse_layers
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.verify.certificate import CLOSED_FORMS
+from pipeloom.ir.verify.certificates.orders import check_every_order
+from pipeloom.ir.verify.certificates.rows import NotProvenError
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.report.bars import memory_steps
 from pipeloom.solver.bounds import lower_bound, lower_bounds
@@ -26,6 +32,7 @@ from pipeloom.solver.exact.unlike_interleaving import UnlikeInterleaving
 from pipeloom.solver.families import FAMILIES, build_family
 from pipeloom.solver.optimize import optimize
 from pipeloom.solver.unlike import plan_unlike
+from tests.support.certified import facts_of
 from tests.support.plain_optimum import plain_optimum
 
 SHAPES = [((0, 1), 2), ((0, 1, 2), 2), ((0, 0), 1), ((0,), 3)]
@@ -68,6 +75,7 @@ def test_optimum_of_tiny_instances(seed: int) -> None:
             continue
         for bound in lower_bounds(problem):
             assert bound.value <= optimum * (1 + 1e-9), bound
+        assert_certified_below(problem, optimum)
         found = optimize(problem, work_limit=1)
         assert verify_schedule(dump_schedule(found)) == []
         assert found.timing is not None
@@ -98,6 +106,29 @@ def test_few_orders_of_more_microbatches_are_searched() -> None:
     assert found.report is not None
     assert found.report.bound_name == "interleaving"
     assert verify_schedule(dump_schedule(found)) == []
+
+
+def assert_certified_below(problem: Problem, optimum: float) -> None:
+    """No argument of a certificate proves more; all orders prove the optimum itself."""
+    facts, stages = facts_of(problem), range(problem.stages)
+    rng = np.random.default_rng(problem.stages)
+    arguments: list[dict[str, Any]] = [{"kind": "critical-path"}]
+    arguments += [
+        {"kind": kind, "rank": rank}
+        for kind in ("work", "memory-time", "head-tail")
+        for rank in range(problem.ranks)
+    ]
+    for stage, by, _ in product(stages, stages, range(3)):
+        number = int(rng.integers(1, problem.microbatches + 1))
+        chosen = rng.permutation(problem.microbatches)[:number].tolist()
+        arguments.append({"kind": "through", "stage": stage, "by": by, "microbatches": chosen})
+    for argument in arguments:
+        with suppress(NotProvenError):
+            proven = CLOSED_FORMS[argument["kind"]](facts, argument)
+            assert proven <= optimum * (1 + 1e-9), argument
+    check_every_order(facts, Fraction(optimum * (1 - 1e-9)))
+    with pytest.raises(NotProvenError, match="a schedule costs"):
+        check_every_order(facts, Fraction(optimum * (1 + 1e-6)))
 
 
 @pytest.mark.parametrize("seed", range(4))
