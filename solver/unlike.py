@@ -62,10 +62,16 @@ def plan_unlike(best: Incumbent, seed: int, solver: str) -> Pieces:
 
 
 def _elsewhere(best: Incumbent, seed: int, number: int) -> Pieces:
-    """The second worker refutes targets first, where there are few orders."""
-    if number == 1:
-        yield from interleave(best, seed)
-    yield from _search(best, seed, pattern=number % 2 == 0)(best)
+    """The second worker refutes targets too, and searches with the work that an answer takes more
+    than there is until workers compare next."""
+    search = _search(best, seed, pattern=number % 2 == 0)(best)
+    for _ in interleave(best, seed) if number == 1 else ():
+        until = best.work.ops
+        for _ in search:
+            yield
+            if best.work.ops > until:
+                break
+    yield from search
 
 
 def _search(best: Incumbent, seed: int, *, pattern: bool) -> Worker:

@@ -30,10 +30,10 @@ from .general_interleaving import GeneralInterleaving
 from .general_interleaving import literals as general_literals
 from .interleaving import Interleaving
 from .unlike_interleaving import UnlikeInterleaving
-from .unlike_interleaving import literals as unlike_literals
+from .unlike_interleaving import literals as literals_of_unlike
 
 LITERALS, GENERAL_LITERALS = 12_000, 20_000  # open pairs of a model at most
-UNLIKE_LITERALS = 4_000  # where microbatches are unlike: with more, little is refuted
+UNLIKE_LITERALS, UNLIKE_SHARE = 4_000, 0.75  # where microbatches are unlike
 OPS = 25_000  # ops of a model at most
 STEPS = (0.3, 0.5, 0.7, 1.0)  # targets between bound and cost: low ones, refuted sooner, first
 FIRST = 0.1  # where a rank has several stages
@@ -96,31 +96,42 @@ def bisect(best: Incumbent, seed: int) -> Pieces:
 
 
 def climb(best: Incumbent, seed: int) -> Pieces:
-    """The same where microbatches are unlike: asks higher and higher targets for so long as they
-    are answered, each with all the work that there is until workers compare next."""
-    make, low = order_model(best.problem), best.bound.value
-    if make is None:
-        return
-    for step in (FIRST, *STEPS):
-        for _ in range(PATIENCE):
-            if best.over():
+    """The same where microbatches are unlike: asks higher and higher targets, of the longest
+    microbatches alone and then of more; leaves off, once a target is not answered, for so long as
+    the caller likes."""
+    for number in unlike_numbers(best.problem):
+        make = partial(UnlikeInterleaving, best.problem, number=number)
+        low = best.bound.value
+        for step in (FIRST, *STEPS):
+            for _ in range(PATIENCE):
+                if best.over():
+                    return
+                target = min(low + step * (best.cost - low), best.cost * (1 - JUST_BELOW))
+                if target <= best.bound.value:
+                    break
+                if ask(best, make, target, best.budget(UNLIKE_SHARE), seed):
+                    break
+                yield
+            else:
                 return
-            target = min(low + step * (best.cost - low), best.cost * (1 - JUST_BELOW))
-            share = 1.0 if best.limited else SHARE
-            if target <= best.bound.value or ask(best, make, target, best.budget(share), seed):
-                break
-            yield
-        else:
-            return
+            if best.bound.value < target and number < best.problem.microbatches:
+                break  # so few have a schedule of this cost
+
+
+def unlike_numbers(problem: Problem) -> list[int]:
+    """The numbers of unlike microbatches whose orders are asked for: few, then more, as far as
+    their models are not too large, and all."""
+    numbers, n = [problem.microbatches], 3
+    while n < problem.microbatches:
+        numbers, n = [*numbers, n], n + n // 2
+    return sorted(n for n in numbers if literals_of_unlike(problem, n) <= UNLIKE_LITERALS)
 
 
 def order_model(problem: Problem) -> MakeModel | None:
-    """The model of a problem; None where it is too large or another search does better."""
-    if problem.profile.unlike:
-        few = unlike_literals(problem) <= UNLIKE_LITERALS
-        return partial(UnlikeInterleaving, problem) if few else None
+    """The model of a problem; None where it is too large, another search does better, or
+    microbatches are unlike, which both models name by their turn."""
     linear = LinearInstance.of(problem)
-    if 3 * problem.stages * problem.microbatches > OPS:
+    if problem.profile.unlike or 3 * problem.stages * problem.microbatches > OPS:
         return None
     if linear is None:
         few = general_literals(problem) <= GENERAL_LITERALS
@@ -176,7 +187,9 @@ def literals(linear: LinearInstance) -> int:
 
 
 def _cost(best: Incumbent, order: Order) -> float | None:
-    """The cost of ``order``; None where it breaks a rule."""
+    """The cost of ``order``; None where it breaks a rule, or leaves microbatches out."""
+    if sum(map(len, order)) < 3 * best.problem.stages * best.problem.microbatches:
+        return None
     schedule = Schedule(best.problem, order)
     try:
         timing = simulate(schedule)

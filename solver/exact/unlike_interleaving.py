@@ -15,6 +15,10 @@ been given back, by literals, are within the limit.
 and what has not run before it, a W with its B, takes no longer than the cost leaves (period: after
 the rank's first op; makespan: after 0).
 
+**Some microbatches alone.** A schedule without the others is one of those that are left, and costs
+no more: ranks begin no earlier and end no later. So what is refuted of some is refuted of all.
+Those are taken that hold most memory for longest.
+
 There is no objective: a model is refuted, or any of its solutions is a schedule to begin from.
 
 Times are whole ticks, rounded down, sizes too, as in :mod:`.interleaving`: where the model has no
@@ -41,20 +45,21 @@ BITS = 20  # of a time in ticks that is no decimal, and of a rank's limit
 FORWARD, BACKWARD, WEIGHT = KINDS = OpKind.F, OpKind.B, OpKind.W
 
 
-def literals(problem: Problem) -> int:
-    """The number of literals of the problem's model; a few more where ranks have several stages."""
+def literals(problem: Problem, number: int) -> int:
+    """The number of literals of the model of so many microbatches; a few more where ranks have
+    several stages."""
     stages = np.bincount(Costs.of(problem).owner[:, 0])
-    m = problem.microbatches
-    return int(4 * m * (m - 1) * (stages**2).sum())
+    return int(4 * number * (number - 1) * (stages**2).sum())
 
 
 class UnlikeInterleaving:
-    """The model of a problem that passes activations, for schedules of cost ``low`` to ``high``."""
+    """The model of a problem that passes activations, for schedules of cost ``low`` to ``high``;
+    of ``number`` of its microbatches."""
 
-    unit = 7.0  # it takes longer than with equal ones
+    unit = 6.0
     parameters = PARAMETERS
 
-    def __init__(self, problem: Problem, low: float, high: float) -> None:
+    def __init__(self, problem: Problem, low: float, high: float, number: int) -> None:
         self.problem, self.costs = problem, Costs.of(problem)
         c = self.costs
         times = (c.durations[:3].ravel(), c.into_f.ravel(), c.into_b.ravel())
@@ -64,7 +69,7 @@ class UnlikeInterleaving:
         self.horizon = 2 * self.ticks.most(high)
         most = self.ticks.most(high)
         self.cost = self.cp.new_int_var(min(self.ticks.least(low), most), most, "cost")
-        every = product(KINDS, range(problem.stages), range(problem.microbatches))
+        every = product(KINDS, range(problem.stages), _largest(self.costs, number))
         self.start = {Op(*op): self.cp.new_int_var(0, self.horizon, "") for op in every}
         self.takes = {
             op: self.ticks.down(float(c.durations[op.kind, op.stage, op.microbatch]))
@@ -73,7 +78,7 @@ class UnlikeInterleaving:
         for op in self.start:
             self._dependency(op)
         for rank in np.unique(c.owner[:, 0]).tolist():
-            _RankConstraints(self, rank).constrain()
+            _RankOrders(self, rank).constrain()
 
     def proves(self, bound: float) -> float:
         """The bound, in the profile's unit, that one on the model's cost proves."""
@@ -105,7 +110,7 @@ class UnlikeInterleaving:
         return tuple(map(pack, rows))
 
 
-class _RankConstraints:
+class _RankOrders:
     """The constraints of one rank."""
 
     def __init__(self, model: UnlikeInterleaving, rank: int) -> None:
@@ -176,12 +181,18 @@ class _RankConstraints:
                 self._cp.add(held.total <= most)
 
     def _change(self, op: Op, unit: float) -> int:
-        """What is held more once the op has run, or less; no microbatch holds more than it does."""
+        """Returns by how much the op changes the memory held, rounded so that none holds more."""
         m_b, m_w = (
             math.floor(float(sizes[op.stage, op.microbatch]) * unit)
             for sizes in (self._costs.m_b, self._costs.m_w)
         )
         return m_b if op.kind is FORWARD else m_w - m_b if op.kind is BACKWARD else -m_w
+
+
+def _largest(costs: Costs, number: int) -> list[int]:
+    """The ``number`` microbatches that hold most memory for longest, in rising order."""
+    areas = costs.m_b.sum(axis=0) * costs.durations[:2].sum(axis=(0, 1))
+    return sorted(np.argsort(-areas, kind="stable")[:number].tolist())
 
 
 def _known(a: Op, b: Op) -> bool | None:

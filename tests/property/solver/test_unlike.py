@@ -86,12 +86,16 @@ def test_optimum_of_tiny_instances(seed: int) -> None:
 
 def assert_model_of_all_orders(problem: Problem, optimum: float) -> None:
     """The model has a schedule of the optimum, and refutes what is just below."""
-    make = partial(UnlikeInterleaving, problem)
+    make = partial(UnlikeInterleaving, problem, number=problem.microbatches)
     for target, met in ((optimum * (1 + 1e-9), True), (optimum * (1 - 1e-4), False)):
         best = Incumbent(problem, Bound(0.0, "none", ""), SolveOptions())
         assert ask(best, make, target, Budget(60.0), seed=0)
         assert best.bound.value == pytest.approx(0.0 if met else target)
         assert (best.cost <= optimum * (1 + 1e-6)) == met
+        fewer = partial(UnlikeInterleaving, problem, number=problem.microbatches - 1)
+        ask(best, fewer, optimum * (1 + 1e-9), Budget(60.0), seed=0)
+        assert best.bound.value <= optimum * (1 + 1e-9)
+        assert best.cost >= optimum * (1 - 1e-9)
 
 
 def test_few_orders_of_more_microbatches_are_searched() -> None:
