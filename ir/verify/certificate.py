@@ -34,6 +34,7 @@ SEARCHED = {
     "crossings",
     "crossings-search",
     "interleaving",
+    "rank-orders",
     "enumeration",
     "cp-sat",
     "milp",

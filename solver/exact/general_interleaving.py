@@ -30,8 +30,9 @@ the whole of rank 0's span, so that all ends within twice the cost.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -101,12 +102,40 @@ def literals(problem: Problem) -> int:
     return sum(rank.literals() for rank in rank_orders(problem))
 
 
+class Apart(NamedTuple):
+    """Op j + ``m`` of class ``b`` starts ``way`` or more after op j of ``a``, for all j."""
+
+    a: OpClass
+    b: OpClass
+    m: int
+    way: float
+
+
+class Starts(Protocol):
+    """Starts of ops in ticks, and when all ops of the ``until`` kind and before it have ended."""
+
+    cp: cp_model.CpModel
+
+    @property
+    def until(self) -> OpKind: ...
+
+    def takes(self, each: OpClass) -> int: ...
+
+    def start(self, each: OpClass, k: int) -> cp_model.IntVar: ...
+
+    def begins(self, rank: OpenOrders) -> cp_model.IntVar: ...
+
+    def end(self, begins: cp_model.IntVar) -> cp_model.LinearExpr: ...
+
+
 class GeneralInterleaving:
-    """The model of a problem, for schedules of cost ``low`` to ``high``."""
+    """The model of a problem, for schedules of cost ``low`` to ``high``; ``apart`` is known."""
 
-    parameters = PARAMETERS
+    parameters, until = PARAMETERS, WEIGHT
 
-    def __init__(self, problem: Problem, low: float, high: float) -> None:
+    def __init__(
+        self, problem: Problem, low: float, high: float, apart: Sequence[Apart] = ()
+    ) -> None:
         self.problem, self._costs = problem, Costs.of(unfused(problem))
         self._streams = streams_of(problem)
         c = self._costs
@@ -131,7 +160,10 @@ class GeneralInterleaving:
         self.unit = UNIT + sum(rank.literals() for rank in ranks) / LITERALS_A_SECOND
         for rank in ranks:
             if rank.hosted:
-                _RankConstraints(self, rank).constrain()
+                RankConstraints(self, rank).constrain()
+        for a, b, m, way in apart:
+            for j in range(problem.microbatches - m):
+                self.cp.add(self.start(b, j + m) >= self.start(a, j) + self.ticks.down(way) - 1)
 
     def proves(self, bound: float) -> float:
         """The bound, in the profile's unit, that one on the model's cost proves."""
@@ -199,10 +231,10 @@ class GeneralInterleaving:
         return tuple(pack(row[-1] for row in sorted(rank, key=lambda r: r[:-1])) for rank in rows)
 
 
-class _RankConstraints:
+class RankConstraints:
     """The constraints of one rank."""
 
-    def __init__(self, model: GeneralInterleaving, rank: OpenOrders) -> None:
+    def __init__(self, model: Starts, rank: OpenOrders) -> None:
         self._model, self._cp, self._rank = model, model.cp, rank
         self._literals: dict[Pair, cp_model.IntVar] = {}
 
@@ -214,7 +246,7 @@ class _RankConstraints:
         )
         self._known()
         begins = model.begins(rank)
-        for each in rank.classes(WEIGHT):
+        for each in rank.classes(model.until):
             last = model.start(each, rank.counts[each.stream] - 1)
             cp.add(model.end(begins) >= last + model.takes(each))
         for each, k in rank.ops(FORWARD, BACKWARD):
@@ -282,7 +314,7 @@ class _RankConstraints:
         for other, j in self._rank.ops(FORWARD, BACKWARD):
             takes = model.takes(other)
             after = takes
-            if other.kind is BACKWARD:
+            if other.kind is BACKWARD and model.until is WEIGHT:
                 after += model.takes(OpClass(WEIGHT, other.stage, other.stream))
             left.constant += after
             if (other, j) != (each, k):
