@@ -50,7 +50,7 @@ from .interleaving import BITS
 from .rank_orders import BACKWARD, FORWARD, WEIGHT, OpClass, OpenOrders
 
 WORDS = "all orders of one rank's ops are searched, the other ranks count as ways"
-MOST_HELD = 5.0  # microbatches that fit into a rank's memory with all their chunks, at most
+MOST_HELD = 3.5  # microbatches that fit into a rank's memory with all their chunks, at most
 TURNS = 3.0  # times as many microbatches as that are in the longest window that is not all
 QUESTIONS, ALL_QUESTIONS = 6, 8  # about one window, about all microbatches
 CLOSE = 0.006  # relative distance of what is refuted and what is not, from which on none is asked
