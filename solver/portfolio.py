@@ -35,6 +35,7 @@ from .families.applicable import build_families
 from .proofs import RankBounds, closed_form_bounds, interleave, solve_exactly, tighten
 from .search.local_search import (
     Annealer,
+    FillingAnnealer,
     LinearListTuner,
     ListTuner,
     RoundTuner,
@@ -44,6 +45,7 @@ from .search.local_search import (
 from .search.overlap_annealing import OverlapAnnealer
 from .search.periodic_search import PERIODIC, search_periodic
 from .search.unrolling import Unroller, fewer_microbatches
+from .search.window_search import WindowSearch
 
 EXACT_OPS = 400  # up to which ``auto`` tries an exact solver
 FIRST_OPS = 2_000_000  # built in the first schedules, before anything runs side by side
@@ -155,6 +157,7 @@ class ConstructAndImprove:
             built = self._constructor, self._tried, self._rng
             rounds += [RoundTuner(*built), LinearListTuner(*built, best.problem.objective)]
         elif listable(best.problem):
+            rounds.insert(-1, FillingAnnealer(best.problem, self._rng))
             yield from search_periodic(best)
             scheduler = ListTuner(best.problem, self._rng)
             if best.source in {FALLBACK, "search"}:  # no family has come nearer
@@ -174,7 +177,9 @@ def search_elsewhere(
         Annealer(best.problem, rng),
     ]
     if LinearInstance.of(best.problem) is None and listable(best.problem):
-        rounds.append(ListTuner(best.problem, rng))
+        problem = best.problem
+        rounds += [FillingAnnealer(problem, rng), ListTuner(problem, rng)]
+        rounds.append(WindowSearch(problem, rng))
     yield from improve(best, [*proofs, *rounds])
 
 

@@ -109,23 +109,23 @@ class RankBounds:
 
 
 def interleave(best: Incumbent, seed: int) -> Pieces:
-    """Proofs and schedules where memory holds few microbatches."""
+    """Proofs and schedules where memory holds few microbatches, or few are unlike."""
     from .exact.rank_windows import bound_by_windows
-    from .exact.target_bisection import bisect
+    from .exact.target_bisection import bisect, climb
 
-    if overlap_saves(best.problem):
-        return
-    apart: Sequence[Apart] = ()
-    if several_alike_stages(best.problem):
-        apart = yield from bound_by_windows(best)
-    yield from bisect(best, seed, apart)
+    if best.problem.profile.unlike:
+        yield from climb(best, seed)
+    elif not overlap_saves(best.problem):
+        apart: Sequence[Apart] = ()
+        if several_stages(best.problem):
+            apart = yield from bound_by_windows(best)
+        yield from bisect(best, seed, apart)
 
 
-def several_alike_stages(problem: Problem) -> bool:
-    """Whether ranks have several stages, to which all microbatches are alike."""
-    alike = not problem.profile.unlike and not has_remat(problem)
+def several_stages(problem: Problem) -> bool:
+    """Whether stages stay on ranks that have several, and are neither recomputed nor offloaded."""
     passing = problem.placement.passing is Passing.ACTIVATIONS
-    return alike and passing and LinearInstance.of(problem) is None
+    return passing and not has_remat(problem) and LinearInstance.of(problem) is None
 
 
 def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:

@@ -28,7 +28,7 @@ from .core.worker_threads import Pieces, Worker, side_by_side
 from .exact.enumeration import enumerate_orders
 from .families.applicable import build_families
 from .portfolio import improve, start
-from .proofs import closed_form_bounds
+from .proofs import closed_form_bounds, interleave
 from .search.entry_order_search import EntryOrderAnnealer, PatternSearch, offer_filled
 from .search.local_search import Annealer, ListTuner
 from .search.priority_search import PriorityTuner
@@ -57,12 +57,15 @@ def plan_unlike(best: Incumbent, seed: int, solver: str) -> Pieces:
         return
     numbers = range(1, 2 if best.limited else cores())
     workers: list[Worker] = [search]
-    workers += [partial(_elsewhere, seed=seed + n, pattern=n % 2 == 0) for n in numbers]
+    workers += [partial(_elsewhere, seed=seed + n, number=n) for n in numbers]
     yield from side_by_side(best, workers)
 
 
-def _elsewhere(best: Incumbent, seed: int, pattern: bool) -> Pieces:
-    yield from _search(best, seed, pattern=pattern)(best)
+def _elsewhere(best: Incumbent, seed: int, number: int) -> Pieces:
+    """The second worker refutes targets first, where there are few orders."""
+    if number == 1:
+        yield from interleave(best, seed)
+    yield from _search(best, seed, pattern=number % 2 == 0)(best)
 
 
 def _search(best: Incumbent, seed: int, *, pattern: bool) -> Worker:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 
-from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.formats.schedule_json import dump_schedule
 from pipeloom.ir.model.profile import Profile, StageProfile
@@ -147,7 +146,7 @@ def cell(name: str, ranks: int, rounds: int, times: Times) -> Cell:
         rounds * ranks,
         times,
         (method.bubble(ranks, times), idle(schedule.timing, method.at_rank(ranks))),
-        (method.parameters, max(footprint(compile_schedule(schedule)).weights)),
+        (method.parameters, max(footprint(schedule).weights)),
         (float(method.activations(ranks)), held(schedule)),
     )
 

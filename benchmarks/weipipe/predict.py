@@ -8,7 +8,6 @@ from functools import cache
 
 import numpy as np
 
-from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.cost.traffic import traffic
@@ -163,4 +162,4 @@ def _untimed(profile: Profile) -> Profile:
 @cache
 def _memory(shape: Schedule, profile: Profile) -> float:
     """Bytes of the rank that holds most."""
-    return max(footprint(compile_schedule(_on(shape, profile))).total)
+    return max(footprint(_on(shape, profile)).total)

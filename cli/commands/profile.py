@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pipeloom.ir.errors import InputError
 from pipeloom.report.text_table import table
 
-from ..arguments import add_output, count, example, limit, number, seconds, whole
+from ..arguments import add_output, add_quiet, count, example, limit, number, seconds, whole
 from ..inputs import options, typed
 from ..model_arguments import add_model, add_stages_as, need_torch
 from ..output import check_output, finish
@@ -112,6 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", metavar="S", type=seconds, default=300.0, help="for any one message, 300 s"
     )
     _add_from(parser)
+    add_quiet(parser)
     add_output(parser, "profile")
     example(
         parser,
@@ -186,7 +187,7 @@ def _run_from(args: argparse.Namespace) -> int:
             raise InputError(f"--{name}: expected none beside --from, which measures nothing")
     with typed(*FROM_KEYS, *SHARED, files="--from"):
         found = profile_from(
-            args.files, **options(args, *FROM_KEYS, *SHARED), progress=ProgressDisplay()
+            args.files, **options(args, *FROM_KEYS, *SHARED), progress=ProgressDisplay(args.quiet)
         )
     finish(args, found.document(), {"measured": found.record()}, _words(found))
     return 0

@@ -1,7 +1,8 @@
 """Trains with a compiled program: one process a rank on this machine, or one rank under torchrun.
 
 A program compiled with --data-parallel runs in several replicas at once, each trained on data of
-its own.
+its own. A program of packed sequences trains on these, from a source with lengths(step) and
+packed(step, rows).
 
 --model names a model source, as in examples.gpt:small, which is in the checkout; its module is
 looked for in the current folder too.

@@ -20,7 +20,7 @@ from ..model_arguments import TRAINING, TYPED, add_training, need_torch
 from ..output import check_output, finish
 
 if TYPE_CHECKING:
-    from pipeloom.runtime.train.tune import TuneResult
+    from pipeloom.runtime.train.tuned_steps import TuneResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,15 +16,15 @@ import numpy.typing as npt
 
 from ..errors import InvalidScheduleError
 from ..model.ops import KIND_MASK, FloatArray, IntArray, Op, OpKind, fields_of, offsets_of
-from ..model.schedule import Schedule
-from ..model.transfers import previous, transfer_delays
+from ..model.schedule import Schedule, Transfer, once
+from ..model.transfers import earlier_ones, transfer_delays
 from ..units import counted
 from .cost_tables import Costs
 from .overlap import check_pairs, op_durations, pair_starts
 
 Edges: TypeAlias = tuple[IntArray, IntArray, FloatArray]  # from node, to node, delay
 
-_NEVER = 2**62
+NEVER = 2**62
 
 
 class EdgeKind(Enum):
@@ -77,7 +77,14 @@ class MessageTable(NamedTuple):
             table = np.array(rows, dtype=np.float64).reshape(-1, 6)  # nan where blocks is None
         except OverflowError:
             raise InvalidScheduleError(["transfers: a number is beyond any op"]) from None
-        return cls(*np.nan_to_num(table, nan=_NEVER).clip(max=_NEVER).astype(np.int64).T)
+        return cls(*np.nan_to_num(table, nan=NEVER).clip(max=NEVER).astype(np.int64).T)
+
+    @classmethod
+    def of_transfers(cls, transfers: Sequence[Transfer]) -> MessageTable:
+        """As listed."""
+        return cls.of(
+            [(t.source, t.target, t.after, t.room, t.before, t.blocks) for t in transfers]
+        )
 
     def edges(
         self, offsets: IntArray, leaves: IntArray, arrives: IntArray
@@ -130,13 +137,12 @@ class ScheduleGraph:
     edges: dict[EdgeKind, Edges]
 
     @classmethod
-    def of(cls, schedule: Schedule) -> ScheduleGraph:
-        """Raises InvalidScheduleError for a transfer out of range, a pair that is none, an op
-        whose input is never made."""
+    def of(cls, schedule: Schedule, routes: MessageTable | None = None) -> ScheduleGraph:
+        """``routes``: of the transfers, where they are not the schedule's. Raises
+        InvalidScheduleError for a transfer out of range, a pair that is none, an op whose input is
+        never made."""
         transfers = schedule.transfers
-        routes = MessageTable.of(
-            [(t.source, t.target, t.after, t.room, t.before, t.blocks) for t in transfers]
-        )
+        routes = once(transfers, MessageTable.of_transfers) if routes is None else routes
         _check_ranges(schedule, routes)
         check_pairs(schedule)
         costs, offsets = Costs.of(schedule.problem), offsets_of(schedule.order)
@@ -145,8 +151,8 @@ class ScheduleGraph:
         ranks = np.repeat(np.arange(len(schedule.order)), np.diff(offsets))
         inputs = _inputs(ops, costs)
         far = ranks[inputs[0]] != ranks[inputs[1]]
-        onward = [(e, i) for i, e in enumerate(previous(transfers)) if e is not None]
-        earlier, later, _ = edges_of(onward)
+        earlier = once(transfers, earlier_ones)
+        later = np.flatnonzero(earlier >= 0)
         return cls(
             schedule,
             offsets,
@@ -159,7 +165,7 @@ class ScheduleGraph:
                 EdgeKind.ORDER: _in_order(offsets, ops),
                 EdgeKind.INPUT: _where(~far, inputs),
                 EdgeKind.ACTIVATION: _where(far, inputs),
-                EdgeKind.EARLIER: undelayed(nodes[earlier], nodes[later]),
+                EdgeKind.EARLIER: undelayed(nodes[earlier[later]], nodes[later]),
                 **routes.edges(offsets, nodes, nodes),
             },
         )
@@ -213,9 +219,9 @@ def _check_ranges(schedule: Schedule, routes: MessageTable) -> None:
     """Raises InvalidScheduleError, naming each transfer that is out of range."""
     lengths = np.array([len(ops) for ops in schedule.order])
     ranks, stages = len(lengths), schedule.problem.stages
-    outside = np.array([t.stage >= stages for t in schedule.transfers], dtype=np.bool_)
+    outside = once(schedule.transfers, _stages) >= stages
     outside |= np.maximum(routes.source, routes.target) >= ranks
-    blocks = np.where(routes.blocks == _NEVER, 0, routes.blocks)
+    blocks = np.where(routes.blocks == NEVER, 0, routes.blocks)
     on_source, on_target = (lengths[np.minimum(at, ranks - 1)] for at in routes[:2])
     beyond = np.maximum(routes.after, blocks) > on_source
     beyond |= np.maximum(routes.room, routes.before) > on_target
@@ -235,6 +241,11 @@ def _check_ranges(schedule: Schedule, routes: MessageTable) -> None:
         )
     if errors:
         raise InvalidScheduleError(errors)
+
+
+def _stages(transfers: Sequence[Transfer]) -> FloatArray:
+    """Of any size, as a file may have them."""
+    return np.array([t.stage for t in transfers], dtype=np.float64)
 
 
 def _in_order(offsets: IntArray, flat: IntArray) -> Edges:

@@ -31,14 +31,20 @@ class Wires(NamedTuple):
         bare: int,
         names: Sequence[Sequence[str]] = (),
         shares: Sequence[Sequence[float]] | None = None,
+        which: IntArray | None = None,
     ) -> Wires:
-        """Wires for ``bare`` nodes that have none, then for nodes that have these."""
+        """Wires for ``bare`` nodes that have none, then for nodes that have these: each the entry
+        of its own, or that of its number in ``which``."""
         known: dict[str, int] = {}
         number = [known.setdefault(wire, len(known)) for wires in names for wire in wires]
-        first = np.zeros(bare + 1 + len(names), dtype=np.int64)
-        first[bare + 1 :] = np.cumsum([*map(len, names)])
         share = np.ones(len(number)) if shares is None else np.array([*chain(*shares)])
-        return cls(first, np.array(number, dtype=np.int64), share, np.zeros(len(known)))
+        counts = np.array([len(wires) for wires in names], dtype=np.int64)
+        which = np.arange(len(names)) if which is None else which
+        each, starts = counts[which], np.cumsum(counts) - counts
+        ends = np.cumsum(each)
+        at = np.arange(each.sum()) + np.repeat(starts[which] - ends + each, each)
+        first = np.concatenate([np.zeros(bare + 1, dtype=np.int64), ends])
+        return cls(first, np.array(number, dtype=np.int64)[at], share[at], np.zeros(len(known)))
 
     def turns(self) -> tuple[IntArray, IntArray]:
         """Each two nodes that come one right after the other over some wire, first and second."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from ..model.links import Pair
 from ..model.ops import IntArray
-from ..model.schedule import Schedule
+from ..model.schedule import Schedule, Transfer, once
 from .dependency_graph import ScheduleGraph
 from .event_kernels import Wires, first_come
 
@@ -29,8 +31,16 @@ def in_sending_order(schedule: Schedule) -> Schedule:
 
 def transfer_wires(schedule: Schedule) -> Wires:
     """The wires of the nodes of a :class:`ScheduleGraph`, of which transfers alone have any."""
-    pairs = [(t.source, t.target) for t in schedule.transfers]
-    return Wires.of(schedule.num_ops, schedule.problem.profile.wires(pairs))
+    pairs, which = once(schedule.transfers, _pairs)
+    names = schedule.problem.profile.wires(pairs)
+    return Wires.of(schedule.num_ops, names, which=which)
+
+
+def _pairs(transfers: Sequence[Transfer]) -> tuple[list[Pair], IntArray]:
+    """The different ways of transfers, from rank to rank, and which of them each goes."""
+    known: dict[Pair, int] = {}
+    which = [known.setdefault((t.source, t.target), len(known)) for t in transfers]
+    return list(known), np.array(which, dtype=np.int64)
 
 
 def listed(schedule: Schedule, order: IntArray) -> Schedule:

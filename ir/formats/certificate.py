@@ -8,14 +8,15 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from .fields import Amount, Count, Version, Words
-from .validation import Document, Expected
+from .validation import Document, Expected, Whole
 
 CERTIFICATE = "pipeloom.certificate"
-MOST_NODES = 1_000_000
+MOST_NODES, MOST_STEPS = 1_000_000, 10_000
 
 
 class Multiplied(TypedDict):
-    """An inequality of a stage (``rank-moments``: class or rank), and what it is multiplied by."""
+    """An inequality of a stage (``rank-moments``: class or rank; ``rank-flow``: moment), and what
+    it is multiplied by."""
 
     inequality: Words
     stage: Count
@@ -33,11 +34,32 @@ class Node(TypedDict):
 
 
 class Argument(TypedDict):
-    """``work`` of a ``rank``, ``critical-path``, or ``moments`` or ``rank-moments`` with the tree
-    that refutes a lower cost, each node before its branches."""
+    """``work``, ``memory-time``, ``head-tail`` of a ``rank``, ``slots`` or ``crossings`` of a
+    ``stage``, ``through`` of a ``stage`` and ``microbatches`` that pass stage ``by``,
+    ``critical-path``, ``arrivals``; or ``moments``, ``rank-moments`` or ``rank-flow`` with the tree
+    that refutes a lower cost, each node before its branches. ``rank-flow`` speaks of a ``rank`` at
+    so many ``steps`` ``until`` its last B or W."""
 
-    kind: Literal["work", "critical-path", "moments", "rank-moments"]
+    kind: Literal[
+        "work",
+        "critical-path",
+        "through",
+        "memory-time",
+        "head-tail",
+        "slots",
+        "crossings",
+        "arrivals",
+        "every-order",
+        "moments",
+        "rank-moments",
+        "rank-flow",
+    ]
     rank: NotRequired[Count]
+    stage: NotRequired[Count]
+    by: NotRequired[Count]
+    microbatches: NotRequired[list[Count]]
+    until: NotRequired[Literal["B", "W"]]
+    steps: NotRequired[Annotated[int, Whole(1, MOST_STEPS)]]
     nodes: NotRequired[Annotated[list[Node], Field(max_length=MOST_NODES)]]
 
 

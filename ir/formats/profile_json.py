@@ -10,8 +10,10 @@ from typing import Any
 
 from ..model.layers import Layer, LayerKind
 from ..model.links import Groups, Link, Links, Sharing
+from ..model.packed_batch import PackedBatch
 from ..model.profile import DataParallel, Level, Profile, StageProfile
 from .json_reader import read_json
+from .packing_document import PackedBatchDocument
 from .profile_document import (
     EACH,
     PROFILE,
@@ -49,7 +51,18 @@ def profile_of(document: ProfileDocument) -> Profile:
     if len(stages) == 1:
         stages *= document.num_stages or document.ranks
     spread = spread_over(stages, document.spread)
-    return cluster_of(document, document.stages, spread, document.tied)
+    found = cluster_of(document, document.stages, spread, document.tied)
+    packing = document.packing
+    return found if packing is None else replace(found, packing=_packed_of(packing))
+
+
+def _packed_of(document: PackedBatchDocument) -> PackedBatch:
+    return PackedBatch(
+        tuple(document.lengths),
+        tuple(map(tuple, document.microbatches)),
+        document.reference_length,
+        profile_of(document.profile),
+    )
 
 
 def spread_over(
@@ -155,7 +168,19 @@ def dump_profile(profile: Profile) -> dict[str, Any]:
         limit = getattr(profile, key)
         if limit is not None:
             document[key] = finite(limit)
-    return document
+    return document | _dump_packed(profile.packing)
+
+
+def _dump_packed(packing: PackedBatch | None) -> dict[str, Any]:
+    if packing is None:
+        return {}
+    found = {
+        "lengths": list(packing.lengths),
+        "microbatches": list(map(list, packing.microbatches)),
+        "reference_length": packing.reference_length,
+        "profile": dump_profile(packing.profile),
+    }
+    return {"packing": found}
 
 
 def _dump_shared(shared: Sharing | Groups) -> Any:

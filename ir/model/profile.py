@@ -18,6 +18,7 @@ from ..errors import InputError
 from .layers import Layer
 from .links import Link, Links, Pair, Sharing
 from .ops import FloatArray
+from .packed_batch import PackedBatch
 
 __all__ = ["DataParallel", "Level", "Link", "Links", "Profile", "Sharing", "StageProfile"]
 
@@ -168,7 +169,8 @@ class Profile:
     ``memory_limit`` bounds activations, one number a rank; None is unlimited. ``host_link`` is each
     rank's own, as fast in both directions at once. ``tied``: groups of stages, each ascending, that
     share parameters. ``micro_batch``: sequences in the microbatches that were measured, None where
-    it is not known. ``microbatches``: how many there are, where it has a number for each of them.
+    it is not known. ``microbatches``: how many there are, where it has a number for each of them;
+    ``packing``: what these were packed of, by ``pack``.
     """
 
     stages: tuple[StageProfile, ...]
@@ -183,6 +185,7 @@ class Profile:
     tied: tuple[tuple[int, ...], ...] = ()
     micro_batch: int | None = None
     microbatches: int | None = None
+    packing: PackedBatch | None = None
 
     @property
     def num_stages(self) -> int:
@@ -251,7 +254,15 @@ class Profile:
             tuple(stage * chunks + chunk for stage in group for chunk in range(chunks))
             for group in self.tied
         )
-        return replace(self, stages=stages, tied=tied)
+        packing = None if self.packing is None else self.packing.split(chunks)
+        return replace(self, stages=stages, tied=tied, packing=packing)
+
+    @property
+    def unpacked(self) -> Profile:
+        """The profile by which microbatches were packed, of one of them; itself where none were."""
+        if self.packing is None:
+            return self
+        return replace(self.packing.profile, memory_limit=self.memory_limit)
 
     @property
     def pairs_known(self) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from ..units import counted
 from .ops import FloatArray, IntArray, Op, OpKind, pack, unpack
 from .problem import Objective, Problem
 from .profile import WHOLE
+
+Made = TypeVar("Made")
 
 
 class Status(Enum):
@@ -70,6 +72,25 @@ class Transfer:
             f"{self.kind.value} {self.stage} copy {self.copy} from rank {self.source} to "
             f"{self.target}"
         )
+
+
+class Transfers(tuple[Transfer, ...]):
+    """The transfers of a schedule and of those that differ from it in times alone, with what is
+    worked out of them (:func:`once`)."""
+
+    def __reduce__(self) -> tuple[type[Transfers], tuple[tuple[Transfer, ...]]]:
+        return Transfers, (tuple(self),)
+
+
+def once(transfers: Sequence[Transfer], make: Callable[[Sequence[Transfer]], Made]) -> Made:
+    """What ``make`` makes of a schedule's transfers, for the first that asks."""
+    if not isinstance(transfers, Transfers):
+        return make(transfers)
+    known: dict[str, Any] = vars(transfers)
+    if make.__qualname__ not in known:
+        known[make.__qualname__] = make(transfers)
+    found: Made = known[make.__qualname__]
+    return found
 
 
 class Averaged(NamedTuple):
@@ -197,6 +218,10 @@ class Schedule:
     timing: Timing | None = None
     pairs: tuple[tuple[int, ...], ...] = ()
     updates: Updates = Updates.ITERATION
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.transfers, Transfers):
+            object.__setattr__(self, "transfers", Transfers(self.transfers))
 
     @classmethod
     def of(

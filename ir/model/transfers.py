@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from .ops import FloatArray
+from .ops import FloatArray, IntArray
 from .problem import Problem
 from .profile import Profile
-from .schedule import Schedule, Transfer, TransferKind
+from .schedule import Schedule, Transfer, TransferKind, once
 
 Item: TypeAlias = tuple[TransferKind, int, int]  # kind, stage, copy
 
@@ -40,6 +40,11 @@ def previous(transfers: Sequence[Transfer]) -> list[int | None]:
     return result
 
 
+def earlier_ones(transfers: Sequence[Transfer]) -> IntArray:
+    """:func:`previous` as an array, -1 for the first."""
+    return np.array([-1 if e is None else e for e in previous(transfers)], dtype=np.int64)
+
+
 def owners(schedule: Schedule) -> tuple[int, ...]:
     """The rank of each stage's true weights and optimizer state, shape (S,).
 
@@ -48,10 +53,18 @@ def owners(schedule: Schedule) -> tuple[int, ...]:
     """
     problem = schedule.problem
     result = problem.owner[:, 0].tolist()
-    for (kind, stage, _), journey in journeys(schedule.transfers).items():
-        first, last = schedule.transfers[journey[0]], schedule.transfers[journey[-1]]
-        result[stage] = first.source if kind is TransferKind.WEIGHT else last.target
+    for stage, home in once(schedule.transfers, _homes).items():
+        result[stage] = home
     return tuple(result)
+
+
+def _homes(transfers: Sequence[Transfer]) -> dict[int, int]:
+    """The owner of each streamed stage."""
+    found = {}
+    for (kind, stage, _), journey in journeys(transfers).items():
+        first, last = transfers[journey[0]], transfers[journey[-1]]
+        found[stage] = first.source if kind is TransferKind.WEIGHT else last.target
+    return found
 
 
 def holders(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
@@ -92,12 +105,19 @@ def transfer_delays(problem: Problem, transfers: Sequence[Transfer]) -> FloatArr
 
     ``links`` with the transfer's :func:`size` where the profile has links, else ``t_comm``, else 0.
     """
-    profile = problem.profile
-    tables = {
-        (kind, stage): delay_matrix(profile, kind, stage)
-        for kind, stage in {(t.kind, t.stage) for t in transfers}
-    }
-    return np.array([tables[t.kind, t.stage][t.source, t.target] for t in transfers])
+    delays = np.zeros(len(transfers))
+    for (kind, stage), (places, source, target) in once(transfers, _by_tensor).items():
+        delays[places] = delay_matrix(problem.profile, kind, stage)[source, target]
+    return delays
+
+
+def _by_tensor(transfers: Sequence[Transfer]) -> dict[tuple[TransferKind, int], list[list[int]]]:
+    """Of each tensor, which transfers are of it, and their sources and targets."""
+    found: dict[tuple[TransferKind, int], list[list[int]]] = defaultdict(lambda: [[], [], []])
+    for x, t in enumerate(transfers):
+        for column, value in zip(found[t.kind, t.stage], (x, t.source, t.target), strict=True):
+            column.append(value)
+    return found
 
 
 def delay_matrix(profile: Profile, kind: TransferKind, stage: int) -> FloatArray:

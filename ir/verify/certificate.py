@@ -1,7 +1,7 @@
 """Checks a certificate: that no schedule of an instance costs less than a lower bound.
 
 In exact fractions, on the instance as the schedule's document has it; no line is shared with the
-solver, whose numbers are taken for nothing but multipliers. Four arguments are known:
+solver, whose numbers are taken for nothing but multipliers. These arguments are known:
 
 - ``work``: a rank runs its ops one at a time.
 - ``critical-path``: one microbatch passes all stages and comes back to the rank it began on.
@@ -11,27 +11,45 @@ solver, whose numbers are taken for nothing but multipliers. Four arguments are 
   up to one that no point of the leaf's box keeps.
 - ``rank-moments``, of any other map of stages to ranks: the same, with the inequalities of
   :mod:`.certificates.ranks`.
+- ``rank-flow``: the same between the shares of a rank's ops that have run by a moment
+  (:mod:`.certificates.flow`).
+- ``slots`` and ``crossings`` (:mod:`.certificates.slots`), ``through``, ``memory-time`` and
+  ``head-tail`` (:mod:`.certificates.microbatches`), ``arrivals`` (:mod:`.certificates.arrivals`):
+  in closed form, found anew.
+- ``every-order``, of few ops: all orders are tried (:mod:`.certificates.orders`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 from ..formats.certificate import CertificateDocument, Node
 from ..formats.validation import validated
+from .certificates.arrivals import arrivals
+from .certificates.flow import FlowFacts
 from .certificates.linear import LinearFacts
+from .certificates.microbatches import critical_path, head_tail, memory_time, through
+from .certificates.orders import check_every_order
 from .certificates.ranks import RankFacts
-from .certificates.rows import Box, NotProvenError, Row, Variable, expect_alone, times_of
+from .certificates.rows import (
+    COUNTS,
+    Box,
+    NotProvenError,
+    Row,
+    Variable,
+    expect_alone,
+    times_of,
+)
+from .certificates.slots import crossings, slots
 from .schedule_facts import Facts, read_facts
 
 CLAIM = Fraction(1, 10**6)
 """Relative: a schedule may claim that much more than is proven, as it counts as optimal then."""
 
 SEARCHED = {
-    "crossings",
     "crossings-search",
     "interleaving",
     "rank-orders",
@@ -40,7 +58,52 @@ SEARCHED = {
     "milp",
     "highs",
 }
-"""Names of bounds whose arguments have no certificate."""
+"""Names of bounds whose arguments have no certificate but `every-order`."""
+
+ClosedForm: TypeAlias = Callable[[Facts, Mapping[str, Any]], Fraction]
+
+
+class InequalityFacts(Protocol):
+    """Ranges of variables, and inequalities between them, each with its name and number, that every
+    schedule keeps which costs less than ``unit``."""
+
+    def box(self) -> Box: ...
+
+    def rows(self, unit: Fraction) -> Iterator[tuple[str, int, Row]]: ...
+
+
+def _work(facts: Facts, rank: int) -> Fraction:
+    expect_alone(facts)
+    pairs = {(run.stage, run.microbatch) for run in facts.runs if run.rank == rank}
+    return sum((sum(times_of(facts.at(*pair)), Fraction(0)) for pair in pairs), Fraction(0))
+
+
+def _of_rank(proven: Callable[[Facts, int], Fraction]) -> ClosedForm:
+    return lambda facts, argument: proven(facts, argument.get("rank", 0))
+
+
+def _of_stage(proven: Callable[[Facts, int], Fraction]) -> ClosedForm:
+    return lambda facts, argument: proven(facts, argument.get("stage", 0))
+
+
+CLOSED_FORMS: Mapping[str, ClosedForm] = {
+    "work": _of_rank(_work),
+    "critical-path": lambda facts, _: critical_path(facts),
+    "through": through,
+    "memory-time": _of_rank(memory_time),
+    "head-tail": _of_rank(head_tail),
+    "slots": _of_stage(slots),
+    "crossings": _of_stage(crossings),
+    "arrivals": lambda facts, _: arrivals(facts),
+}
+"""By kind of argument: the cost that it proves. Raise NotProvenError."""
+
+INSTANCES: Mapping[str, Callable[[Facts, Mapping[str, Any]], InequalityFacts]] = {
+    "moments": lambda facts, _: LinearFacts.of(facts),
+    "rank-moments": lambda facts, _: RankFacts.of(facts),
+    "rank-flow": FlowFacts.of,
+}
+"""By kind of argument: the instance as its inequalities have it. Raise NotProvenError."""
 
 
 def verify_certificate(schedule: dict[str, Any], document: object, where: str) -> list[str]:
@@ -72,11 +135,14 @@ def _check(facts: Facts, certificate: CertificateDocument) -> None:
             f"{certificate.lower_bound:.9g}, which is less{_without(facts.report.bound_name)}"
         )
     argument = certificate.argument
-    if argument["kind"] in {"moments", "rank-moments"}:
-        instance = instance_of(facts, argument["kind"])
+    if argument["kind"] in INSTANCES:
+        instance = INSTANCES[argument["kind"]](facts, argument)
         check_tree(instance, bound, argument.get("nodes", []))
         return
-    proven = proven_by(facts, argument)
+    if argument["kind"] == "every-order":
+        check_every_order(facts, bound)
+        return
+    proven = CLOSED_FORMS[argument["kind"]](facts, argument)
     if proven < bound:
         raise NotProvenError(
             f"argument: {argument['kind']}: proves {float(proven):.9g}, expected lower_bound, "
@@ -88,28 +154,10 @@ def _without(name: str | None) -> str:
     return f"; no argument for {name} has a certificate yet" if name in SEARCHED else ""
 
 
-def instance_of(facts: Facts, kind: str) -> LinearFacts | RankFacts:
-    """The instance as ``moments`` or ``rank-moments`` has it. Raises NotProvenError."""
-    return LinearFacts.of(facts) if kind == "moments" else RankFacts.of(facts)
-
-
-def check_tree(instance: LinearFacts | RankFacts, bound: Fraction, nodes: Sequence[Node]) -> None:
+def check_tree(instance: InequalityFacts, bound: Fraction, nodes: Sequence[Node]) -> None:
     """Raises NotProvenError where ``nodes`` do not refute that a schedule costs less than
     ``bound``."""
     _Refutation(instance, bound).check(nodes)
-
-
-def proven_by(facts: Facts, argument: Mapping[str, Any]) -> Fraction:
-    """The cost that ``work`` or ``critical-path`` proves."""
-    if argument["kind"] == "work":
-        return _work(facts, argument.get("rank"))
-    return LinearFacts.of(facts, alone=False).critical_path
-
-
-def _work(facts: Facts, rank: int | None) -> Fraction:
-    expect_alone(facts)
-    pairs = {(run.stage, run.microbatch) for run in facts.runs if run.rank == rank}
-    return sum((sum(times_of(facts.at(*pair)), Fraction(0)) for pair in pairs), Fraction(0))
 
 
 class _Refutation:
@@ -118,7 +166,7 @@ class _Refutation:
     Such a schedule keeps all of ``rows`` (terms that add up to a number at least) within ``box``.
     """
 
-    def __init__(self, instance: LinearFacts | RankFacts, bound: Fraction) -> None:
+    def __init__(self, instance: InequalityFacts, bound: Fraction) -> None:
         self._rows: dict[tuple[str, int], Row] = {}
         self._box: Box = {("C", 0): (Fraction(0), Fraction(1))}
         if bound > 0:
@@ -162,7 +210,7 @@ class _Refutation:
 def _split(box: Box, node: Node, where: str) -> tuple[Box, Box]:
     """The box of the second branch, then that of the first, which comes next."""
     variable = node.get("count", ""), node.get("stage", 0)
-    if variable not in box:
+    if variable not in box or variable[0][0] not in COUNTS:
         raise NotProvenError(f"{where}: no count {variable[0]!r} of stage {variable[1]}")
     low, high = box[variable]
     most = Fraction(node.get("most", -1))

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.memory_footprint import Footprint, footprint
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
@@ -215,7 +214,7 @@ class Evaluation:
     @cached_property
     def memory(self) -> Footprint:
         """Memory that each rank of the compiled program holds at most, by kind."""
-        return footprint(compile_schedule(self.schedule))
+        return footprint(self.schedule)
 
     @property
     def device_memory(self) -> float:

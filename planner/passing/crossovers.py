@@ -51,6 +51,7 @@ def missing_sizes(profile: Profile) -> list[str]:
 def crossovers(found: Sequence[Evaluation]) -> list[Crossover]:
     """The crossover of each scheme that sends weights against the best that sends activations."""
     rivals = [row for row in found if not row.streams_weights]
+    rivals.sort(key=lambda row: row.step_time)  # most sizes are lost to the first of them
     simple = [row for row in rivals if row.scheme == "1f1b"]
     fewest = min((row.link_bytes for row in rivals), default=0.0)
     cost = cache(cost_at)
@@ -114,12 +115,12 @@ def _wins_from(row: Evaluation, rivals: Sequence[Evaluation], cost: Cost) -> flo
         own = cost(row, size)
         return any(own >= cost(rival, size) for rival in rivals)
 
-    lost = [size for size in SIZES if loses(size)]
-    if not lost:
+    lost = next((i for i in reversed(range(len(SIZES))) if loses(SIZES[i])), None)
+    if lost is None:
         return 0.0
-    if lost[-1] == SIZES[-1]:
+    if SIZES[lost] == SIZES[-1]:
         return None
-    _, wins = turning_size(loses, lost[-1], SIZES[SIZES.index(lost[-1]) + 1], HALVINGS)
+    _, wins = turning_size(loses, SIZES[lost], SIZES[lost + 1], HALVINGS)
     return wins
 
 

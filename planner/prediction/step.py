@@ -10,7 +10,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.cost.remat import choice_of, pulled
 from pipeloom.ir.cost.simulator import Simulator, simulate, timed
@@ -211,7 +210,7 @@ class StepTimes:
         made = self.schedule
         if not made.transfers:
             return (0.0,) * self.setup.run.pp
-        return footprint(compile_schedule(made)).passing
+        return footprint(made).passing
 
     @cached_property
     def shares(self) -> tuple[tuple[tuple[int, ...], int], ...]:

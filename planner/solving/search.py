@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.solver.core.options import Order, SolveOptions
 from pipeloom.solver.optimize import optimize
 
@@ -108,7 +109,4 @@ class CachedSearch:
 
 def memory_held(schedule: Schedule) -> Sequence[float]:
     """Memory that each rank of the compiled schedule holds in all, in the profile's unit."""
-    from pipeloom.compiler import compile_schedule
-    from pipeloom.ir.cost.memory_footprint import footprint
-
-    return footprint(compile_schedule(schedule)).total
+    return footprint(schedule).total

@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from pipeloom.ir.errors import InputError, PipeloomError
+from pipeloom.ir.model.program import Program
 
 from ..rank.context import RankContext
+from ..rank.step_watch import StepWatch, named
 from ..stages.gradient_squares import summed
 from ..transport import Transport, agreed
 
@@ -112,20 +114,23 @@ class StepAgreement:
 
     def __init__(self, context: RankContext) -> None:
         self._transport, self._replicas = context.transport, ReplicaAgreement(context)
+        self._watch, self._steps = StepWatch(context.transport, context.program), 0
         self._counts = self._tells = context.options.programs is not None
         self._begun = False
 
     def check(
-        self, ask: Callable[[], StepRequest], words: Sequence[str]
+        self, ask: Callable[[], StepRequest], words: Sequence[str], program: Program | None
     ) -> tuple[StepRequest, set[int | None]]:
         """The request of this rank, and all ranks' places of programs; ``words``: the arguments for
-        which they tell each other.
+        which they tell each other, ``program`` one of them.
 
         Raises InputError, alike on all, where ``ask`` does on one, or ranks or replicas differ in
         update or, unless some have a program of the step's own, in microbatches.
         """
+        self._steps += 1
         told = self._tells or not self._begun
         if not (told or words):
+            self._watch.begin(self._steps)
             self._replicas.begin(None)
             mine = ask()
             return mine, {mine.place}
@@ -134,6 +139,8 @@ class StepAgreement:
         note = f"all ranks are to begin {said}, as rank {self._transport.rank} does"
         around = nullcontext() if told else self._transport.noted(note)
         try:
+            if not told:
+                self._watch.meet(self._steps, _said(words, program))
             self._replicas.begin(None if told else said)
             rows = self._replicas.result(partial(gathered, self._transport, ask, around))
         except (RuntimeError, OSError) as error:
@@ -141,17 +148,28 @@ class StepAgreement:
         self._compare(rows)
         return rows[self._transport.rank], {row.place for row in rows}
 
+    def close(self) -> None:
+        """No more steps are to come."""
+        self._watch.close()
+
     def _compare(self, rows: Sequence[StepRequest]) -> None:
         counts, updates = [row.microbatches for row in rows], [row.updates for row in rows]
         usual = all(updates) and not any(row.given for row in rows)
         total = sum(counts)
         found, size = self._replicas.sums([usual, all(updates), total, total * total])
         self._tells = self._tells or found[0] < size
+        if self._tells:
+            self._watch.close()
         if all(row.place == 0 for row in rows):
             unlike = self._counts and found[3] * size != found[2] * found[2]
             _check("microbatches: expected one number", counts, f"{counts[0]} here", unlike)
         yes = int(found[1])
         _check("update: expected one value", updates, f"True in {yes} of {size}", 0 < yes < size)
+
+
+def _said(words: Sequence[str], program: Program | None) -> str:
+    """What a rank asks for, with the name of its program."""
+    return " and ".join(words) + (f" ({named(program)})" if isinstance(program, Program) else "")
 
 
 def _check(what: str, values: Sequence[object], here: str, elsewhere: bool) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from pipeloom.ir.errors import InfeasibleError, InputError, in_words
+from pipeloom.ir.formats.json_reader import read_json
+from pipeloom.ir.formats.packing_document import parse_lengths
 from pipeloom.ir.units import counted
 
 from ..rank.options import ModelNames
@@ -128,6 +131,21 @@ def naming_lengths(source: ModelSource, step: int, *options: str) -> Iterator[No
     except InfeasibleError as error:
         error.args = (f"{where}: {error}",)
         raise
+
+
+def check_lengths(source: ModelSource, step: int, planned: Sequence[int]) -> None:
+    """Raises InputError where the step's sequences are not those of the ``planned`` lengths."""
+    with naming_lengths(source, step):
+        given = lengths_at(source, step)
+        named = "lengths" if isinstance(given, Mapping) else os.fspath(given)
+        document = dict(given) if isinstance(given, Mapping) else read_json(named)
+        pairs = zip_longest(planned, parse_lengths(document, named).lengths, fillvalue="none")
+        for at, (expected, found) in enumerate(pairs):
+            if found != expected:
+                raise InputError(
+                    f"{named}: lengths[{at}]: expected {expected}, as the program's microbatches "
+                    f"were packed, got {found} (tune packs each step's sequences anew)"
+                )
 
 
 def checked_batch(

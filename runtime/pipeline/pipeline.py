@@ -203,6 +203,7 @@ class Pipeline:
         self._forward_rounds = ForwardRounds(context, self._training.builder, self._step_end)
         self._state = PipelineState(context, self._step_end)
         self._agreement = StepAgreement(context)
+        held.callback(self._agreement.close)
         if context.relays:
             asked = self.modules.values(), self.optimizers.values()
             for hook in finish_before_state_dicts(self.finish, *asked):
@@ -591,7 +592,8 @@ class Pipeline:
         asks = {"program=": program is not None, "update=False": not update}
         ask = partial(self._asked, program, microbatches, update, made)
         with ending_together(self._transport):
-            mine, places = self._agreement.check(ask, [x for x, asked in asks.items() if asked])
+            words = [x for x, asked in asks.items() if asked]
+            mine, places = self._agreement.check(ask, words, program)
         count = mine.microbatches
         if places == {1} and self._given is not None:
             return self._given

@@ -55,7 +55,7 @@ def _difference(digests: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     having: dict[str, list[int]] = {}
     for rank, digest in enumerate(digests):
         having.setdefault(digest, []).append(rank)
-    parts = [f"{digest[:SHOWN]} on {_ranks(ranks)}" for digest, ranks in having.items()]
+    parts = [f"{digest[:SHOWN]} on {ranks_in_words(ranks)}" for digest, ranks in having.items()]
     one, other, *_ = (ranks[0] for ranks in having.values())
     pairs = zip_longest(rows[one], rows[other], fillvalue="nothing more")
     first, second = next((a, b) for a, b in pairs if a != b)
@@ -65,5 +65,6 @@ def _difference(digests: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def ranks_in_words(ranks: Sequence[int]) -> str:
+    """``rank 1``, or ``ranks 0, 2``."""
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

@@ -17,7 +17,13 @@ from torch import Tensor
 from pipeloom.ir.model.program import Program
 
 from ..measure.plan_deviation import over_the_limit
-from ..pipeline.model_source import EVAL_BATCH, PACKED, ModelSource, checked_batch
+from ..pipeline.model_source import (
+    EVAL_BATCH,
+    PACKED,
+    ModelSource,
+    check_lengths,
+    checked_batch,
+)
 from ..pipeline.pipeline import Pipeline
 from .checkpoint_files import latest
 from .checkpoints import Checkpoints
@@ -59,12 +65,16 @@ class Compiling:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """A program of a step's own. ``rows``: the sequences of each of its microbatches, by their
-    places in the batch, of which the source's ``packed`` makes the inputs; None: its ``batch``."""
+    """A program of a step's own, None: the pipeline's. ``rows``: the sequences of each of its
+    microbatches, by their places in the batch, of which the source's ``packed`` makes the inputs;
+    None: its ``batch``. ``lengths``: those that the batch is to have; None: any."""
 
-    program: Program
+    program: Program | None = None
     rows: Sequence[Sequence[int]] | None = None
+    lengths: Sequence[int] | None = None
 
+
+USUAL = StepPlan()
 
 Listener: TypeAlias = Callable[[Any], object]
 """Told of each :class:`StepRecord`; progress of :class:`Compiling`, too."""
@@ -115,9 +125,7 @@ class TrainingLoop:
         elif settings.save is not None:
             pipeline.state_dict()  # names that cannot be told apart fail here
 
-    def run(
-        self, pipeline: Pipeline, count: int, plan: StepPlan | None = None
-    ) -> list[StepMeasure]:
+    def run(self, pipeline: Pipeline, count: int, plan: StepPlan = USUAL) -> list[StepMeasure]:
         """``count`` more steps, but no more than the settings say, by the pipeline's program or
         that of ``plan``; what each took, with marks and averages of the last ``KEPT`` alone."""
         listener = self._listener
@@ -132,11 +140,11 @@ class TrainingLoop:
                 measures[old] = replace(measures[old], marks=[], averages={})
         return measures
 
-    def _next(self, pipeline: Pipeline, plan: StepPlan | None) -> StepMeasure:
+    def _next(self, pipeline: Pipeline, plan: StepPlan) -> StepMeasure:
         measure = train_step(
             pipeline, self._source, self.step, self._settings, self._replicas, plan=plan
         )
-        program = pipeline.program if plan is None else plan.program
+        program = plan.program or pipeline.program
         self.step += 1
         evaluated = self._evaluated(pipeline) if self._due(self._settings.eval_every) else None
         rows = self._replicas.gather(
@@ -194,19 +202,20 @@ def train_step(
     settings: RunSettings,
     replicas: Replicas = ALONE,
     *,
-    plan: StepPlan | None = None,
+    plan: StepPlan = USUAL,
 ) -> StepMeasure:
     """One step on this rank, begun by all at once. ``step`` numbers the source's batches."""
-    program, rows = (None, None) if plan is None else (plan.program, plan.rows)
-    if rows is None:
+    if plan.lengths is not None:
+        check_lengths(model, step, plan.lengths)
+    if plan.rows is None:
         given = replicas.batch(model, step, pipeline.microbatches)
     else:
-        given = checked_batch(model, step, rows, PACKED)
+        given = checked_batch(model, step, plan.rows, PACKED)
     inputs, targets = (_on(part, pipeline.device, settings.dtype) for part in given)
     losses: list[Tensor] = []
     replicas.barrier(pipeline)
     start = time.perf_counter()
-    pipeline.step(inputs, target=targets, losses=losses, return_outputs=False, program=program)
+    pipeline.step(inputs, target=targets, losses=losses, return_outputs=False, program=plan.program)
     pipeline.synchronize()
     seconds = time.perf_counter() - start
     return StepMeasure(

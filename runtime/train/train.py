@@ -36,6 +36,7 @@ from ..stages.store import Stage, made
 from .callbacks import listening
 from .checkpoints import check_checkpoints
 from .loop import KEPT, Listener, TrainingLoop
+from .packed import check_alone, check_source, plan_of
 from .replicas import ALONE, Replicas, count_replicas
 from .settings import DEFAULTS, RunSettings, dtype_of
 
@@ -130,8 +131,10 @@ def run_program(
     """
     loaded = load_program(program) if isinstance(program, str) else program
     replicas = count_replicas(loaded, settings)
+    check_alone(loaded, replicas)
     check_checkpoints(settings)
     named = load_source(source) if isinstance(source, str) else source  # fails once and early
+    check_source(loaded, named, settings.steps)
     if settings.eval_every is not None:
         check_evaluation(named)
     ranks = loaded.schedule.problem.ranks
@@ -188,7 +191,7 @@ def train(
     loop = TrainingLoop(model, settings, replicas, listener)
     loop.resume(pipeline)
     first = loop.step
-    history = loop.run(pipeline, settings.steps)
+    history = loop.run(pipeline, settings.steps, plan_of(program))
     pipeline.finish()
     peaks = max(measure.peak for measure in history), pipeline.device_peak
     rows = replicas.gather(pipeline, peaks)

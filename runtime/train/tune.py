@@ -14,10 +14,9 @@ anew is what sequences cost::
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
 
 import torch
 
@@ -27,74 +26,20 @@ from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule, Updates
 
 from ..models.by_name import load_source
-from ..pipeline.model_source import ModelSource, lengths_at, naming_lengths
+from ..pipeline.model_source import ModelSource
 from .loop import Listener, StepPlan, TrainingLoop
+from .packed import packing_of
 from .replicas import averages
 from .settings import RunSettings
-from .train import make_pipeline, on_ranks
+from .train import on_ranks
+from .tune_packed import PackedSteps, Repack
+from .tuned_steps import Trial, TunedSteps, TuneResult
 
 # the traces of the last steps, with the plan's pairs, to a program that may be better (None: the
 # one that ran is as good)
 Replan: TypeAlias = Callable[[Sequence[Schedule]], Program | None]
 
 TRACES = 5  # of the last steps, at most
-
-
-@runtime_checkable
-class Repack(Protocol):
-    """A planner of packed steps: ``plan`` makes the program of what the source's ``lengths`` gives,
-    and the sequences of each of its microbatches; ``learn`` takes the traces of the plans since it
-    was called last."""
-
-    def plan(self, batch: Any) -> tuple[Program, Sequence[Sequence[int]]]: ...
-
-    def learn(self, traces: Sequence[Schedule]) -> None: ...
-
-    def learnt(self) -> tuple[Program, Mapping[str, Any] | None]:
-        """The first program by the costs that were measured, and the shares that go with them."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """Steps under one program, or of a program each, the last of them ``steps``.
-
-    ``planned``: its makespan in milliseconds, None where the program does not say; ``seconds``: the
-    median that was measured; ``kept``: whether that is the shortest so far. Of steps of a program
-    each ``planned`` is the median, and ``traced`` that of the measured makespans, without the
-    change of programs; ``kept`` is true.
-    """
-
-    steps: int
-    planned: float | None
-    seconds: float
-    kept: bool
-    traced: float | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TuneResult:
-    """``program`` is the one that was fastest. ``losses`` and ``seconds`` are of each step.
-
-    Where batches were packed it is the first program by the costs that were measured, and
-    ``attention`` what goes with its profile into a lengths file.
-    """
-
-    program: Program
-    losses: tuple[float, ...]
-    seconds: tuple[float, ...]
-    trials: tuple[Trial, ...]
-    attention: Mapping[str, Any] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The document that ``tune --json`` prints, but for where the schedule was written."""
-        return {
-            "steps": len(self.losses),
-            "losses": list(self.losses),
-            "seconds": list(self.seconds),
-            "trials": [asdict(trial) for trial in self.trials],
-            **({} if self.attention is None else {"attention": dict(self.attention)}),
-        }
 
 
 def tune_program(
@@ -117,6 +62,10 @@ def tune_program(
     if every < 2:
         raise InputError(f"every: expected at least 2 steps, got {every}")
     check_tunable(program)
+    if packing_of(program) is not None and not isinstance(planner, Repack):
+        raise InputError(
+            "planner: expected one that packs, as the program's microbatches are packed"
+        )
     wanted = {
         "save": "run alone saves and evaluates",
         "resume": "run alone saves and evaluates",
@@ -165,41 +114,11 @@ def tune(
     model = load_source(source) if isinstance(source, str) else source
     loop = TrainingLoop(model, settings, listener=next(iter(heard), None))
     if isinstance(planner, Repack):
-        return _Packing(program, model, settings, planner, loop).run(every)
+        return PackedSteps(program, model, settings, planner, loop).run(every)
     return _Tuning(program, model, settings, planner, loop).run(every)
 
 
-class _Steps:
-    """One rank's side of a tuned run; all ranks come to the same decisions."""
-
-    def __init__(
-        self, program: Program, model: ModelSource, settings: RunSettings, loop: TrainingLoop
-    ) -> None:
-        self._first, self._model, self._settings, self._loop = program, model, settings, loop
-        self._pipeline = make_pipeline(program, model, settings)
-        self._trials: list[Trial] = []
-
-    @property
-    def _left(self) -> int:
-        return self._settings.steps - self._loop.step
-
-    def _seconds(self, count: int) -> float:
-        """The median time of the last ``count`` steps."""
-        return statistics.median(record.seconds for record in self._loop.records[-count:])
-
-    def _result(self, program: Program, attention: Mapping[str, Any] | None = None) -> TuneResult:
-        self._pipeline.close()
-        records = self._loop.records
-        return TuneResult(
-            program,
-            tuple(record.loss for record in records),
-            tuple(record.seconds for record in records),
-            tuple(self._trials),
-            attention,
-        )
-
-
-class _Tuning(_Steps):
+class _Tuning(TunedSteps):
     """Steps under one program, then under another that was planned from their traces."""
 
     def __init__(
@@ -249,54 +168,3 @@ class _Tuning(_Steps):
         timing = program.schedule.timing
         planned = None if timing is None else timing.makespan
         self._trials.append(Trial(self._loop.step, planned, median, kept))
-
-
-class _Packing(_Steps):
-    """Steps of a program each; the costs by which rank 0 packs follow their traces."""
-
-    def __init__(
-        self,
-        program: Program,
-        model: ModelSource,
-        settings: RunSettings,
-        repack: Repack,
-        loop: TrainingLoop,
-    ) -> None:
-        super().__init__(program, model, replace(settings, varying_shapes=True), loop)
-        self._repack = repack
-
-    def run(self, every: int) -> TuneResult:
-        while self._left:
-            self._steps(min(every, self._left))
-        with self._pipeline.together():
-            mine = self._repack.learnt() if self._pipeline.rank == 0 else (self._first, None)
-        return self._result(*mine)
-
-    def _steps(self, count: int) -> None:
-        """Runs ``count`` steps, and learns from their traces."""
-        traces, planned = [], []
-        for _ in range(count):
-            plan = self._plan()
-            self._loop.run(self._pipeline, 1, plan)
-            traces.append(self._pipeline.gather_trace())
-            planned.append(plan.program.schedule)
-        with self._pipeline.together():
-            if self._pipeline.rank == 0:
-                self._repack.learn(traces)
-        both = _makespan(planned), _makespan(traces)
-        self._trials.append(Trial(self._loop.step, both[0], self._seconds(count), True, both[1]))
-
-    def _plan(self) -> StepPlan:
-        """The plan of the next step, which rank 0 makes, on all ranks."""
-        with self._pipeline.together():
-            mine = None
-            if self._pipeline.rank == 0:
-                step = self._loop.step
-                with naming_lengths(self._model, step):
-                    mine = self._repack.plan(lengths_at(self._model, step))
-        return StepPlan(*self._pipeline.gather(mine)[0])
-
-
-def _makespan(schedules: Sequence[Schedule]) -> float:
-    """The median of timed schedules, in milliseconds."""
-    return statistics.median(s.timing.makespan for s in schedules if s.timing is not None)

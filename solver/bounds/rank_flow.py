@@ -181,6 +181,29 @@ def _step(ways: Sequence[_Way], longest: float) -> float:
     return float(min(longest * FINER, key=lambda step: float((lengths % step).sum())))
 
 
+def placed_model(problem: Problem) -> GeneralPlacement:
+    """The problem as the bound takes it."""
+    return GeneralPlacement.of(least_times(unfused(problem)))
+
+
+def latest_and_longest(placed: GeneralPlacement) -> tuple[HostModel, HostModel]:
+    """The rank whose last B seems to be latest on its way back, and that which seems to span
+    most."""
+
+    def span(host: HostModel) -> float:
+        return max(host.work + placed.idle(host).total, host.holding_span()) + placed.lag(host)
+
+    def back(host: HostModel) -> float:
+        return _way_back(placed, host, held_until_last_backward(host)).value
+
+    return max(placed.hosts, key=back), max(placed.hosts, key=span)
+
+
+def _way_back(placed: GeneralPlacement, host: HostModel, until: float) -> Bound:
+    why = "what it holds has to fit into its memory at every moment"
+    return placed.way_back("rank-flow", WORDS, host, until, why)
+
+
 def flow_bound(
     problem: Problem, known: float, ceiling: float, budget: Budget, steps: int = STEPS
 ) -> Bound:
@@ -189,14 +212,10 @@ def flow_bound(
     That of the rank that seems to span most, and of the one whose last B seems to be latest on its
     way back. Stages stay on their ranks, are neither recomputed nor offloaded, microbatches alike.
     """
-    placed = GeneralPlacement.of(least_times(unfused(problem)))
-
-    def span(host: HostModel) -> float:
-        return max(host.work + placed.idle(host).total, host.holding_span()) + placed.lag(host)
+    placed = placed_model(problem)
 
     def back(host: HostModel, until: float) -> Bound:
-        why = "what it holds has to fit into its memory at every moment"
-        return placed.way_back("rank-flow", WORDS, host, until, why)
+        return _way_back(placed, host, until)
 
     def until_end(host: HostModel, budget: Budget) -> Bound:
         lag = placed.lag(host)
@@ -205,7 +224,7 @@ def flow_bound(
         def numbers() -> list[str]:
             more = float(Costs.of(problem).m_b.max())
             roomier = replace(problem, memory_limit=tuple(x + more for x in problem.memory_limit))
-            with_more = GeneralPlacement.of(least_times(unfused(roomier)))
+            with_more = placed_model(roomier)
             own = next(each for each in with_more.hosts if each.rank == host.rank)
             flow = RankFlow(with_more, own, ceiling - lag, steps)
             then = max(own.work, flow.longest("FBW", own.work, Budget(ops=EXPLAINED))) + lag
@@ -223,6 +242,6 @@ def flow_bound(
         flow, way = RankFlow(placed, host, ceiling, steps), back(host, 0.0).value
         return back(host, flow.longest("FB", known - way, budget))
 
-    far = max(placed.hosts, key=lambda host: back(host, held_until_last_backward(host)).value)
-    spans = until_end(max(placed.hosts, key=span), budget)
+    far, longest = latest_and_longest(placed)
+    spans = until_end(longest, budget)
     return max(spans, until_last_backward(far, budget), key=lambda bound: bound.value)

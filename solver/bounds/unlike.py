@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -92,39 +92,54 @@ def through_some(of: Figures) -> Bound:
 
     The sets tried are those of the microbatches with the longest ways to stage k and back.
     """
-    waited = _waited(of)
-    value, i, k, number = 0.0, 0, 0, 0
-    for first in range(len(of.f)):
-        least = np.minimum(of.f[first], of.b[first] + of.w[first])
-        for stage in range(first, len(of.f)):
-            if stage > first:
-                least = np.minimum(least, np.minimum(waited[0][stage], waited[1][stage - 1]))
-            down, up = of.down[stage] - of.down[first], of.up[stage] - of.up[first] + of.w[first]
-            span, count = _longest(down, up, of.f[stage] + of.b[stage], least)
-            if span > value:
-                value, i, k, number = span, first, stage, count
+    value, i, k, chosen = longest_pass(of)
     words = "microbatches pass a later stage one after the other, with all others in their way"
 
     def numbers() -> list[str]:
-        if number == 1:
+        if len(chosen) == 1:
             who = "the longest microbatch passes"
         else:
-            who = f"the {number} longest of {of.f.shape[1]} microbatches pass"
+            who = f"the {len(chosen)} longest of {of.f.shape[1]} microbatches pass"
         line = f"{who} stage {k}, one at a time, between stage {i}'s ops before and after that"
         return [f"{line}, and each of the others is in the way somewhere"]
 
     return Bound(value, "through", words, int(of.owner[i]), numbers)
 
 
+class Pass(NamedTuple):
+    """``microbatches`` pass stage ``by``, and one of them each comes from and goes back to
+    ``stage``; ``span``: what it takes at least."""
+
+    span: float
+    stage: int
+    by: int
+    microbatches: tuple[int, ...]
+
+
+def longest_pass(of: Figures) -> Pass:
+    """The one of most time that :func:`through_some` proves."""
+    waited, best = _waited(of), Pass(0.0, 0, 0, (0,))
+    for first in range(len(of.f)):
+        least = np.minimum(of.f[first], of.b[first] + of.w[first])
+        for stage in range(first, len(of.f)):
+            if stage > first:
+                least = np.minimum(least, np.minimum(waited[0][stage], waited[1][stage - 1]))
+            down, up = of.down[stage] - of.down[first], of.up[stage] - of.up[first] + of.w[first]
+            span, chosen = _longest(down, up, of.f[stage] + of.b[stage], least)
+            if span > best.span:
+                best = Pass(span, first, stage, chosen)
+    return best
+
+
 def _longest(
     down: FloatArray, up: FloatArray, own: FloatArray, least: FloatArray
-) -> tuple[float, int]:
+) -> tuple[float, tuple[int, ...]]:
     """The largest sum, over sets of the longest microbatches, of the least ``down`` and the least
-    ``up`` in the set, its ``own`` and the ``least`` of all others; and how many the set has."""
+    ``up`` in the set, its ``own`` and the ``least`` of all others; and the set."""
     order = np.argsort(-(down + up), kind="stable")
     ways = np.minimum.accumulate(down[order]) + np.minimum.accumulate(up[order])
     spans = ways + np.maximum(0.0, own - least)[order].cumsum() + least.sum()
-    return float(spans.max()), int(spans.argmax()) + 1
+    return float(spans.max()), tuple(order[: int(spans.argmax()) + 1].tolist())
 
 
 def _waited(of: Figures) -> tuple[FloatArray, FloatArray]:

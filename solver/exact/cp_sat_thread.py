@@ -44,6 +44,10 @@ class CpSatThread(cp_model.CpSolverSolutionCallback, Generic[_Read]):
         for name, value in parameters.items():
             setattr(self._solver.parameters, name, value)
 
+    @property
+    def refuted(self) -> bool:
+        return self.status == cp_model.INFEASIBLE
+
     def _run(self) -> None:
         try:
             self.status = self._solver.solve(self._cp, self)

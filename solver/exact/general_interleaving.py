@@ -30,9 +30,11 @@ the whole of rank 0's span, so that all ends within twice the cost.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from itertools import pairwise, product
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -57,6 +59,11 @@ PARAMETERS: Mapping[str, object] = {
     "use_precedences_in_disjunctive_constraint": False,  # literals say as much: ten times faster
     "use_sat_inprocessing": False,
 }
+
+
+Blocks: TypeAlias = Mapping[tuple[OpClass, int], int]
+"""The number of each op's block, each of one rank, which runs one after another by their numbers: a
+block of one op leaves no choice."""
 
 
 @dataclass
@@ -115,6 +122,8 @@ class Starts(Protocol):
     """Starts of ops in ticks, and when all ops of the ``until`` kind and before it have ended."""
 
     cp: cp_model.CpModel
+    blocks: Blocks
+    sizes: Counter[int]
 
     @property
     def until(self) -> OpKind: ...
@@ -127,16 +136,26 @@ class Starts(Protocol):
 
     def end(self, begins: cp_model.IntVar) -> cp_model.LinearExpr: ...
 
+    def starts_at_once(self, each: OpClass, k: int) -> None: ...
+
 
 class GeneralInterleaving:
-    """The model of a problem, for schedules of cost ``low`` to ``high``; ``apart`` is known."""
+    """The model of a problem, for schedules of cost ``low`` to ``high``, of which ``apart`` is
+    known; with ``blocks`` of those alone that keep the blocks' order."""
 
     parameters, until = PARAMETERS, WEIGHT
 
     def __init__(
-        self, problem: Problem, low: float, high: float, apart: Sequence[Apart] = ()
+        self,
+        problem: Problem,
+        low: float,
+        high: float,
+        blocks: Blocks | None = None,
+        apart: Sequence[Apart] = (),
     ) -> None:
         self.problem, self._costs = problem, Costs.of(unfused(problem))
+        self.blocks = blocks or {}
+        self.sizes = Counter(self.blocks.values())
         self._streams = streams_of(problem)
         c = self._costs
         times = (c.durations[:3].ravel(), c.into_f.ravel(), c.into_b.ravel())
@@ -157,7 +176,9 @@ class GeneralInterleaving:
         self._dependencies()
         self._first()
         ranks = rank_orders(problem)
-        self.unit = UNIT + sum(rank.literals() for rank in ranks) / LITERALS_A_SECOND
+        in_blocks = (n * (n - 1) // 4 for n in self.sizes.values())  # about half of the pairs
+        decided = sum(in_blocks if blocks else (rank.literals() for rank in ranks))
+        self.unit = UNIT + decided / LITERALS_A_SECOND
         for rank in ranks:
             if rank.hosted:
                 RankConstraints(self, rank).constrain()
@@ -205,6 +226,13 @@ class GeneralInterleaving:
     def _delay(self, into: np.ndarray[tuple[int, ...], np.dtype[np.float64]], each: OpClass) -> int:
         return self.ticks.down(float(into[each.stage, self._streams[each.stream][0]]))
 
+    def starts_at_once(self, each: OpClass, k: int) -> None:
+        """Lets a rank's first op, an F, wait for its input alone."""
+        if each.stage > 0:
+            before = OpClass(FORWARD, each.stage - 1, each.stream)
+            came = self.start(before, k) + self.takes(before)
+            self.cp.add(self.start(each, k) == came + self._delay(self._costs.into_f, each))
+
     def begins(self, rank: OpenOrders) -> cp_model.IntVar:
         """No later than the rank's first op: an F of the lowest stage of a stream."""
         lowest = {n: stage for stage, n in reversed(rank.hosted)}
@@ -237,23 +265,48 @@ class RankConstraints:
     def __init__(self, model: Starts, rank: OpenOrders) -> None:
         self._model, self._cp, self._rank = model, model.cp, rank
         self._literals: dict[Pair, cp_model.IntVar] = {}
+        self._blocks = model.blocks
 
     def constrain(self) -> None:
         model, cp, rank = self._model, self._cp, self._rank
-        cp.add_no_overlap(
-            cp.new_fixed_size_interval_var(model.start(each, k), model.takes(each), "")
-            for each, k in rank.ops(*KINDS)
-        )
+        if self._blocks:
+            self._windows()
+        else:
+            self._no_overlap(rank.ops(*KINDS))
         self._known()
         begins = model.begins(rank)
         for each in rank.classes(model.until):
             last = model.start(each, rank.counts[each.stream] - 1)
             cp.add(model.end(begins) >= last + model.takes(each))
         for each, k in rank.ops(FORWARD, BACKWARD):
+            if self._blocks and model.sizes[self._blocks[each, k]] == 1:
+                continue  # what runs before and after it is known
             self._span(each, k, begins)
             if each.kind is FORWARD and rank.limit is not None:
                 self._memory(each, k, rank.limit)
         self._implications()
+
+    def _no_overlap(self, ops: Iterable[tuple[OpClass, int]]) -> None:
+        model, cp = self._model, self._cp
+        cp.add_no_overlap(
+            cp.new_fixed_size_interval_var(model.start(each, k), model.takes(each), "")
+            for each, k in ops
+        )
+
+    def _windows(self) -> None:
+        """Orders the rank's blocks, and adds what holds within each."""
+        found: dict[int, list[tuple[OpClass, int]]] = {}
+        for op in self._rank.ops(*KINDS):
+            found.setdefault(self._blocks[op], []).append(op)
+        blocks = [found[block] for block in sorted(found)]
+        if len(blocks[0]) == 1:
+            self._model.starts_at_once(*blocks[0][0])
+        for block in blocks:
+            self._no_overlap(block)
+        for some, later in pairwise(blocks):
+            for (a, i), (b, j) in product(some, later):
+                ends = self._model.start(a, i) + self._model.takes(a)
+                self._cp.add(self._model.start(b, j) >= ends)
 
     def _known(self) -> None:
         """Adds the orders that memory decides, which literals and sums take for granted."""
@@ -263,9 +316,17 @@ class RankConstraints:
                 ends = self._model.start(b, i - apart) + self._model.takes(b)
                 self._cp.add(self._model.start(a, i) >= ends)
 
+    def _decided(self, a: OpClass, i: int, b: OpClass, j: int) -> bool | None:
+        """Whether a(i) runs before b(j), as far as blocks or memory say."""
+        if self._blocks:
+            one, other = self._blocks[a, i], self._blocks[b, j]
+            if one != other:
+                return one < other
+        return self._rank.known(a, i, b, j)
+
     def _before(self, a: OpClass, i: int, b: OpClass, j: int) -> cp_model.LiteralT | bool:
         """Whether a(i) runs before b(j)."""
-        known = self._rank.known(a, i, b, j)
+        known = self._decided(a, i, b, j)
         if known is not None:
             return known
         places = [(each.stream, self._rank.place(each)) for each in (a, b)]
@@ -284,7 +345,7 @@ class RankConstraints:
 
     def _weight_before(self, w: OpClass, j: int, f: OpClass, k: int) -> cp_model.LiteralT | bool:
         """A literal that only a W which has run before an F can fulfil."""
-        known = self._rank.known(w, j, f, k)
+        known = self._decided(w, j, f, k)
         if known is not None:
             return known
         pair = Pair(w, j, f, k)

@@ -17,6 +17,7 @@ ticks, rounded down, here and there, so that no constraint loses anything.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -42,6 +43,7 @@ from .general_interleaving import (
     PARAMETERS,
     UNIT,
     Apart,
+    Blocks,
     RankConstraints,
     rank_orders,
 )
@@ -66,6 +68,8 @@ class RankWindow:
 
     def __init__(self, windows: RankWindows, orders: OpenOrders, most: int) -> None:
         self.cp, self._windows, self._most = cp_model.CpModel(), windows, most
+        self.blocks: Blocks = {}
+        self.sizes: Counter[int] = Counter()
         (self._count,) = orders.counts
         late = self._count * sum(windows.times[WEIGHT].values())
         self._start = {
@@ -73,7 +77,7 @@ class RankWindow:
             for each, k in orders.ops(*KINDS)
         }
         self.first = self.start(windows.enters, 0)
-        self.cp.add(self.first == 0)
+        self.starts_at_once(windows.enters, 0)
         self._ways()
         self._learned()
         RankConstraints(self, orders).constrain()
@@ -89,6 +93,9 @@ class RankWindow:
 
     def end(self, begins: cp_model.IntVar) -> cp_model.LinearExpr:
         return self._most + 0 * begins
+
+    def starts_at_once(self, each: OpClass, k: int) -> None:
+        self.cp.add(self.start(each, k) == 0)
 
     def until_last(self, solution: cp_model.CpSolverSolutionCallback) -> int:
         leaves = self._windows.leaves

@@ -29,8 +29,11 @@ from .cp_sat_thread import CpSatThread
 from .general_interleaving import Apart, GeneralInterleaving
 from .general_interleaving import literals as general_literals
 from .interleaving import Interleaving
+from .unlike_interleaving import UnlikeInterleaving
+from .unlike_interleaving import literals as unlike_literals
 
 LITERALS, GENERAL_LITERALS = 12_000, 20_000  # open pairs of a model at most
+UNLIKE_LITERALS = 4_000  # where microbatches are unlike: with more, little is refuted
 OPS = 25_000  # ops of a model at most
 STEPS = (0.3, 0.5, 0.7, 1.0)  # targets between bound and cost: low ones, refuted sooner, first
 FIRST = 0.1  # where a rank has several stages
@@ -39,7 +42,7 @@ PATIENCE = 3  # targets without an answer after which the time is better spent o
 CLOSE = 1e-3  # relative distance of bound and target from which on only the best cost is asked for
 JUST_BELOW = 5e-7  # how far the highest target is below the best cost, relative: it counts as met
 
-_WORDS = "memory holds few microbatches: all orders of their F's and B's are searched"
+_WORDS = "few orders are possible: all orders of F's and B's are searched"
 
 
 class OrderModel(Protocol):
@@ -92,11 +95,32 @@ def bisect(best: Incumbent, seed: int, apart: Sequence[Apart] = ()) -> Pieces:
         yield
 
 
+def climb(best: Incumbent, seed: int) -> Pieces:
+    """The same where microbatches are unlike: asks higher and higher targets for so long as they
+    are answered, each with all the work that there is until workers compare next."""
+    make, low = order_model(best.problem), best.bound.value
+    if make is None:
+        return
+    for step in (FIRST, *STEPS):
+        for _ in range(PATIENCE):
+            if best.over():
+                return
+            target = min(low + step * (best.cost - low), best.cost * (1 - JUST_BELOW))
+            share = 1.0 if best.limited else SHARE
+            if target <= best.bound.value or ask(best, make, target, best.budget(share), seed):
+                break
+            yield
+        else:
+            return
+
+
 def order_model(problem: Problem, apart: Sequence[Apart] = ()) -> MakeModel | None:
-    """The model of a problem; None where it is too large, another search does better, or
-    microbatches are unlike, which both models name by their turn."""
+    """The model of a problem; None where it is too large or another search does better."""
+    if problem.profile.unlike:
+        few = unlike_literals(problem) <= UNLIKE_LITERALS
+        return partial(UnlikeInterleaving, problem) if few else None
     linear = LinearInstance.of(problem)
-    if problem.profile.unlike or 3 * problem.stages * problem.microbatches > OPS:
+    if 3 * problem.stages * problem.microbatches > OPS:
         return None
     if linear is None:
         few = general_literals(problem) <= GENERAL_LITERALS
@@ -109,6 +133,26 @@ def order_model(problem: Problem, apart: Sequence[Apart] = ()) -> MakeModel | No
 def ask(best: Incumbent, make: MakeModel, target: float, budget: Budget, seed: int) -> bool:
     """Offers schedules of at most ``target`` as they are found; whether the best or none was."""
     model = make(best.bound.value, target)
+
+    def raise_to(bound: float) -> None:
+        best.raise_bound(Bound(bound, "interleaving", _WORDS))
+
+    search = find(best, model, budget, seed, lambda bound: raise_to(model.proves(bound)))
+    if search.bound is not None:
+        raise_to(model.proves(search.bound))
+    if search.refuted:
+        raise_to(target)
+    return best.closed or search.refuted or search.status == cp_model.OPTIMAL
+
+
+def find(
+    best: Incumbent,
+    model: OrderModel,
+    budget: Budget,
+    seed: int,
+    on_bound: Callable[[float], None] = lambda _: None,
+) -> CpSatThread[Order]:
+    """Offers the model's schedules as they are found; ``on_bound``: is given bounds in ticks."""
     parameters = {
         "max_time_in_seconds": budget.time.left,
         "max_deterministic_time": budget.work.ops / OPS_A_SECOND / model.unit,
@@ -120,15 +164,11 @@ def ask(best: Incumbent, make: MakeModel, target: float, budget: Budget, seed: i
     with CpSatThread(model.cp, model.orders, **parameters) as search:
         while (news := search.next(best.interrupted)) is not None:
             if isinstance(news, float):
-                best.raise_bound(Bound(model.proves(news), "interleaving", _WORDS))
+                on_bound(news)
             elif (cost := _cost(best, news)) is not None:
                 best.offer(news, "interleaving", cost)
     best.work.spend(search.work * model.unit * OPS_A_SECOND)
-    if search.bound is not None:
-        best.raise_bound(Bound(model.proves(search.bound), "interleaving", _WORDS))
-    if search.status == cp_model.INFEASIBLE:
-        best.raise_bound(Bound(target, "interleaving", _WORDS))
-    return best.closed or search.status in (cp_model.INFEASIBLE, cp_model.OPTIMAL)
+    return search
 
 
 def literals(linear: LinearInstance) -> int:

@@ -13,7 +13,7 @@ from itertools import islice
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.model.ops import IntArray, offsets_of, split_backwards
+from pipeloom.ir.model.ops import KIND_MASK, IntArray, OpKind, offsets_of, split_backwards
 from pipeloom.ir.model.problem import Objective, Problem
 
 from ..construct.entry_orders import entry_orders
@@ -34,12 +34,14 @@ from ..core.tolerances import ROUNDING
 from ..core.unlike import typical
 from ..core.worker_threads import Pieces
 from .annealing_kernel import anneal_kernel
+from .filling_kernel import anneal_filled
 from .remat_moves import RematState
 
 POOL = 8  # parameters that are tuned side by side
 SLICE = 10_000_000  # ops that are simulated between two looks at the clock, about 0.2 s
 BUILD_OP, BUILD = 10, 20_000  # simulated ops that building an order counts, an op and in all
 LINEAR_LIST_OP, LIST_OP = 3, 5  # the same of a list scheduler; in general for each stage of a rank
+FILLING_OP = 3  # simulated ops that an op counts whose order has W's filled in
 SLICES = 4  # in a round of annealing
 FRESH = 4  # random parameters of the general list scheduler that fill its pool
 DRAWN = 10  # random parameters of which the best are annealed
@@ -293,6 +295,32 @@ class Annealer(OrderAnnealer):
             best.work.spend(moves * len(order))
             cost = self._run(best, order, found, best.cost, offsets, None, heat, moves, reach)
             best.offer(by_rank(found, offsets), "search", cost)
+            if best.over():
+                return
+
+
+class FillingAnnealer(OrderAnnealer):
+    """Simulated annealing from the F's and B's of the best order; W's fill the time between."""
+
+    def round(self, best: Incumbent) -> None:
+        assert best.order is not None
+        hot, reach = self._draw(-0.5)
+        rows = tuple(map(split_backwards, best.order))
+        offsets, found = offsets_of(rows), np.concatenate(rows)
+        runs = found[found & KIND_MASK != OpKind.W]
+        moves = max(100, SLICE // (FILLING_OP * len(found)))
+        fill = self._rng.uniform(0.1, 1.1, len(rows))
+        c = self._costs
+        for piece in range(SLICES):
+            warm = hot * COLD ** (piece / SLICES)
+            best.work.spend(FILLING_OP * moves * len(found))
+            cost = anneal_filled(
+                runs, found, best.cost, 2 * offsets // 3, c.durations, c.owner, c.into_f, c.into_b,
+                c.m_b, c.m_w, c.limit * (1 + ROUNDING), fill, self._makespan, warm,
+                warm * COLD ** (1 / SLICES), moves, reach, self._state, best.interrupt.flag,
+            )  # fmt: skip
+            if cost < best.cost:
+                best.offer(by_rank(found, offsets), "search", cost)
             if best.over():
                 return
 

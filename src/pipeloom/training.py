@@ -23,10 +23,12 @@ from pipeloom.runtime.pipeline.model_source import (
 from pipeloom.runtime.profiling.profiler import measure_profile
 from pipeloom.runtime.rank.checks import check_levels
 from pipeloom.runtime.train.loop import Listener
+from pipeloom.runtime.train.packed import check_alone, check_gives
 from pipeloom.runtime.train.replicas import count_replicas
 from pipeloom.runtime.train.settings import DTYPES, RunSettings
 from pipeloom.runtime.train.train import RunResult, run_program
-from pipeloom.runtime.train.tune import TuneResult, check_tunable, tune_program
+from pipeloom.runtime.train.tune import check_tunable, tune_program
+from pipeloom.runtime.train.tuned_steps import TuneResult
 
 from .planner.inputs.documents import Document, naming, read_program
 from .planner.inputs.problem_setup import check_alike
@@ -109,6 +111,8 @@ def run(
     ``trace``: a file for the median step, as a schedule with measured times. ``callbacks``: called
     in this process after each step with its :class:`StepRecord`, and their ``close()``, if they
     have one, at the end; or named ``module:attribute``. ``quiet``: no progress on standard error.
+    A program of packed sequences trains on these, which ``model`` gives by ``lengths`` and
+    ``packed``.
     The other settings are those of :class:`RunSettings`. None under torchrun on all processes but
     the first. Raises InputError for wrong input, LaunchError where a rank fails.
     """
@@ -116,7 +120,7 @@ def run(
     chosen = RunSettings(progress=not quiet, post_validation=not no_post_validation, **settings)
     with naming(where, "local", "cuda_graph"):
         check_levels(loaded, chosen.stages_as)
-        count_replicas(loaded, chosen)
+        check_alone(loaded, count_replicas(loaded, chosen))
     return run_program(loaded, model, chosen, callbacks=callbacks, trace_path=trace)
 
 
@@ -137,10 +141,10 @@ def tune(
 
     Where the model source has ``lengths`` each step's sequences are packed, into microbatches of
     ``max_tokens`` at most, and planned; after each ``every`` steps what they cost is fitted to what
-    was measured (:func:`refit`). ``time_limit``: seconds for each plan, 10 by default, of packed
-    steps half a second. ``callbacks``: as for :func:`run`. The other settings are those of
-    :class:`RunSettings`. None under torchrun on all processes but the first. Raises InputError for
-    wrong input, or a program that cannot be tuned.
+    was measured (:func:`refit`), but for the first step. ``time_limit``: seconds for each plan, 10
+    by default, of packed steps half a second. ``callbacks``: as for :func:`run`. The other settings
+    are those of :class:`RunSettings`. None under torchrun on all processes but the first. Raises
+    InputError for wrong input, or a program that cannot be tuned.
     """
     loaded, where = read_program(program)
     with naming(where):
@@ -148,12 +152,13 @@ def tune(
     chosen = RunSettings(steps=steps, progress=not quiet, **settings)
     with naming(where):
         check_levels(loaded, chosen.stages_as)
-        check_alike(loaded.schedule.problem.profile, "schedule: profile: stages", "tune")
+        check_alike(loaded.schedule.problem.profile.unpacked, "schedule: profile: stages", "tune")
     problem = loaded.schedule.problem
     source = load_source(model) if isinstance(model, str) else model
     tied = as_planned(source, problem.profile).tied(problem.stages)
     ties = tuple(tuple(stage for stage, _ in group) for group in tied)
     planner: Replanner | Repacker
+    check_gives(loaded, source)
     packs = has_lengths(source)
     limit = _limit(time_limit, 0.5 if packs else 10.0, chosen)
     if packs:

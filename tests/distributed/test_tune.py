@@ -120,6 +120,8 @@ def test_the_command_packs_and_writes_what_sequences_cost(
     assert len(answer["losses"]) == 4
     assert [trial["steps"] for trial in answer["trials"]] == [2, 4]
     assert all(trial["planned"] > 0 < trial["traced"] for trial in answer["trials"])
+    assert len(answer["planned"]) == len(answer["traced"]) == 4
+    assert answer["trials"][0]["traced"] == answer["traced"][1], "the first step is cold"
     assert main(["verify", str(tuned)]) == 0
     lengths = Source().lengths(0) | {"attention": answer["attention"]}
     write_json(lengths, str(tmp_path / "lengths.json"))
@@ -138,6 +140,50 @@ def test_what_cannot_be_packed_is_one_line(
         (["--model", PACKED, "--max-tokens", 0], "argument --max-tokens: expected a whole number"),
     ):
         assert main(["tune", str(path), *map(str, options), "-q"]) == 2
+        told = capsys.readouterr().err
+        assert (line in told, told.count("\n")) == (True, 1), told
+
+
+def test_a_program_of_packed_sequences_is_run_with_these_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = schedule("1f1b", RANKS, MICROBATCHES).problem.profile
+    paths = [str(tmp_path / name) for name in ("one.json", "both.json", "other.json")]
+    changed = {"lengths": Source().sizes(9)}, {}, {"reference_length": 9}
+    for path, change, replicas in zip(paths, changed, (1, 2, 1), strict=True):
+        packing = pipeloom.pack(
+            Source().lengths(0) | change, profile, 3, data_parallel=replicas, work_limit=0.1
+        )
+        write_json(dump_program(pipeloom.compile(packing.schedules[0], tied=())), path)
+    one, both, other = paths
+    for words, line in (
+        (
+            ["run", one, "--model", SOURCE],
+            "TinyTransformer: expected lengths(step) and packed(step, ",
+        ),
+        (
+            ["tune", one, "--model", SOURCE],
+            "TinyTransformer: expected lengths(step) and packed(step,",
+        ),
+        (
+            ["run", one, "--model", f"{HERE}:Half"],
+            "Half.lengths: expected both lengths(step) and pa",
+        ),
+        (["run", one, "--model", PACKED], "Source.lengths(0): lengths: lengths[0]: expected "),
+        (
+            ["run", both, "--model", PACKED],
+            f"{both}: schedule: profile: packing: expected a batch ",
+        ),
+        (
+            ["run", other, "--model", PACKED, "--steps", "4"],
+            "Source.lengths(3): lengths: lengths[0]",
+        ),
+        (
+            ["tune", other, "--model", PACKED],
+            "Source.lengths(0): lengths: reference_length: expecte",
+        ),
+    ):
+        assert main([*words, "-q"]) == 2, words
         told = capsys.readouterr().err
         assert (line in told, told.count("\n")) == (True, 1), told
 

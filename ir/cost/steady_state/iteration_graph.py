@@ -18,11 +18,13 @@ import numpy as np
 
 from ...model.links import Pair
 from ...model.ops import FloatArray, IntArray
+from ...model.profile import Profile
 from ...model.schedule import Schedule
 from ..all_reduce import AllReduce, all_reduces
 from ..dependency_graph import (
     EdgeKind,
     Edges,
+    MessageTable,
     ScheduleGraph,
     Successors,
     edges_of,
@@ -50,26 +52,27 @@ class IterationGraph:
     wires: Wires
 
     @classmethod
-    def of(cls, schedule: Schedule) -> IterationGraph:
-        """Raises InvalidScheduleError for a transfer out of range, an input that is never made."""
-        graph, profile = ScheduleGraph.of(schedule), schedule.problem.profile
+    def of(cls, schedule: Schedule, routes: MessageTable | None = None) -> IterationGraph:
+        """``routes``: of the transfers, where they are not the schedule's. Raises
+        InvalidScheduleError for a transfer out of range, an input that is never made."""
+        graph, profile = ScheduleGraph.of(schedule, routes), schedule.problem.profile
         ranks, ops = profile.ranks, schedule.num_ops
-        pairs, (sums, early) = _ways(graph), _reductions(schedule)
-        back = [(target, source) for source, target in pairs] if profile.links else []
-        at = _Places(ranks, ops, len(back), len(pairs), ranks, len(sums), len(early))
+        ways, (sums, early) = _ways(graph), _reductions(schedule)
+        messages = ways.shape[1]
+        notices = messages if profile.links else 0
+        at = _Places(ranks, ops, notices, messages, ranks, len(sums), len(early))
         edges = [
-            *_of_messages(graph, at, pairs),
-            *_between_gates(graph, at, pairs),
+            *_of_messages(graph, at, ways),
+            *_between_gates(graph, at, ways),
             _to_next_gates(at, [one.ranks for one in sums]),
             *_averaged(graph, at, early),
         ]
         successors = Successors.of(graph.paired(edges, ranks, 2 * at.nodes), 2 * at.nodes)
-        wires, shares = profile.wires([*back, *pairs]), profile.wire_shares([*back, *pairs])
         last = [()] * ranks + [one.wires for one in sums] + list(map(_beside, early))
         duration = [
             np.zeros(ranks),
             graph.duration[:ops],
-            np.zeros(len(back)),
+            np.zeros(notices),
             graph.edges[EdgeKind.ACTIVATION][2],
             graph.duration[ops:],
             np.zeros(ranks),
@@ -84,9 +87,7 @@ class IterationGraph:
             within=successors.missing[: at.nodes],
             across=successors.missing[at.nodes :],
             duration=np.concatenate(duration),
-            wires=Wires.of(
-                ranks + ops, [*wires, *last], [*shares, *((1.0,) * len(names) for names in last)]
-            ),
+            wires=_wires(profile, ranks + ops, np.hstack([ways[::-1, :notices], ways]), last),
         )
 
     def play(self, iterations: int) -> tuple[FloatArray, FloatArray, FloatArray] | None:
@@ -120,12 +121,22 @@ class _Places:
         self.nodes = bounds[-1]
 
 
-def _ways(graph: ScheduleGraph) -> list[Pair]:
-    """From which rank to which each message goes."""
+def _ways(graph: ScheduleGraph) -> IntArray:
+    """From which rank to which each message goes, (2, n)."""
     made, used, _ = graph.edges[EdgeKind.ACTIVATION]
     source = np.concatenate([graph.ranks[made], graph.routes.source])
     target = np.concatenate([graph.ranks[used], graph.routes.target])
-    return list(zip(source.tolist(), target.tolist(), strict=True))
+    return np.stack([source, target])
+
+
+def _wires(profile: Profile, bare: int, ways: IntArray, last: Sequence[tuple[str, ...]]) -> Wires:
+    """Those of notices and messages that go ``ways``, then those of the ``last`` nodes."""
+    codes, which = np.unique(ways[0] * profile.ranks + ways[1], return_inverse=True)
+    between: list[Pair] = [divmod(code, profile.ranks) for code in codes.tolist()]
+    names, shares = profile.wires(between), profile.wire_shares(between)
+    which = np.concatenate([which, len(between) + np.arange(len(last))])
+    whole = [(1.0,) * len(wires) for wires in last]
+    return Wires.of(bare, [*names, *last], [*shares, *whole], which)
 
 
 def _reductions(schedule: Schedule) -> tuple[list[AllReduce], list[Due]]:
@@ -137,7 +148,7 @@ def _reductions(schedule: Schedule) -> tuple[list[AllReduce], list[Due]]:
     return all_reduces(schedule) + late, [one for one in averaged if one.last is not None]
 
 
-def _of_messages(graph: ScheduleGraph, at: _Places, pairs: Sequence[Pair]) -> list[Edges]:
+def _of_messages(graph: ScheduleGraph, at: _Places, ways: IntArray) -> list[Edges]:
     """The schedule's own edges, each from rank to rank by way of a message, which takes its delay.
 
     A message leaves once its source has begun, and its target, which gives notice of that. A
@@ -147,7 +158,7 @@ def _of_messages(graph: ScheduleGraph, at: _Places, pairs: Sequence[Pair]) -> li
     count = len(made)
     place = np.concatenate([at.ops, at.messages[count:]])
     room = np.concatenate([at.ops, at.notices[count:]])
-    source, target = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    source, target = ways
     edges = [
         (place[origin], (room if reason is EdgeKind.ROOM else place)[to], delay)
         for reason, (origin, to, delay) in graph.edges.items()
@@ -167,16 +178,15 @@ def _of_messages(graph: ScheduleGraph, at: _Places, pairs: Sequence[Pair]) -> li
     return [*edges, undelayed(origin[sent], at.ends[sender])]
 
 
-def _between_gates(graph: ScheduleGraph, at: _Places, pairs: Sequence[Pair]) -> list[Edges]:
+def _between_gates(graph: ScheduleGraph, at: _Places, ways: IntArray) -> list[Edges]:
     """Gates before a rank's first op; its end after its last op and after what it receives."""
     offsets = graph.offsets
     used = np.flatnonzero(np.diff(offsets))
-    target = np.array(pairs, dtype=np.int64).reshape(-1, 2)[:, 1]
     return [
         undelayed(at.gates, at.ends),
         undelayed(at.gates[used], at.ops[offsets[:-1][used]]),
         undelayed(at.ops[offsets[1:][used] - 1], at.ends[used]),
-        undelayed(at.messages, at.ends[target]),
+        undelayed(at.messages, at.ends[ways[1]]),
     ]
 
 

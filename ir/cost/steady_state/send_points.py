@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import replace
-from itertools import groupby
+from itertools import starmap
 
 import numpy as np
 
-from ...model.links import Pair
-from ...model.schedule import Schedule, Timing, Transfer
-from ...model.transfers import previous
+from ...model.ops import FloatArray, IntArray
+from ...model.schedule import Schedule, Transfer, once
+from ...model.transfers import earlier_ones
+from ..dependency_graph import MessageTable
+from ..messages.message_table import counts_before
+from ..messages.placed_messages import SLACK
 from ..simulator import simulate
 from .steady_state import step_time
-
-SLACK = 1
-"""Ops by which a rank sends earlier than planned what sets out from it."""
 
 
 def posted_between_ops(schedule: Schedule) -> Schedule:
@@ -30,18 +29,28 @@ def posted_between_ops(schedule: Schedule) -> Schedule:
     ops before: this is what happens there. Raises InvalidScheduleError where the schedule can never
     run.
     """
+    routes = _between_ops(schedule)
+    columns = (column.tolist() for column in (routes.after, routes.before, routes.room))
+    changed = starmap(_changed, zip(schedule.transfers, *columns, strict=True))
+    return replace(schedule, transfers=tuple(changed), timing=None)
+
+
+def _between_ops(schedule: Schedule) -> MessageTable:
+    """The transfers of :func:`posted_between_ops`."""
     timing = schedule.timing or simulate(schedule)
-    changed = list(schedule.transfers)
-    for x, earlier in enumerate(previous(schedule.transfers)):
-        source, leaves = changed[x].source, float(timing.transfers[x, 0])
-        after, past = _ops_by(source, leaves, timing)
-        if earlier is None:
-            after = min(after, _ended_by(source, leaves, timing) - SLACK)
-        else:
-            came = changed[earlier]
-            changed[earlier] = replace(came, before=min(came.before, past))
-        changed[x] = replace(changed[x], after=max(changed[x].after, after))
-    return replace(schedule, transfers=_in_turn(changed, timing), timing=None)
+    transfers, leaves = schedule.transfers, timing.transfers[:, 0]
+    routes, earlier = once(transfers, MessageTable.of_transfers), once(transfers, earlier_ones)
+    started = counts_before(timing.start, routes.source, leaves)
+    ended = counts_before(timing.end, routes.source, leaves, "right")
+    early = np.minimum(started, ended - SLACK)
+    after = np.maximum(np.where(earlier < 0, early, started), routes.after)
+    before, onward = routes.before.copy(), np.flatnonzero(earlier >= 0)
+    # ops that take no time may wait for each other at one moment
+    past = np.maximum(started, ended)[onward]
+    before[earlier[onward]] = np.minimum(before[earlier[onward]], past)
+    channel = routes.source * len(schedule.order) + routes.target
+    after, room = (_in_turn(counts, channel, leaves) for counts in (after, routes.room))
+    return routes._replace(after=after, before=before, room=room)
 
 
 def step_between_ops(schedule: Schedule) -> float:
@@ -50,37 +59,25 @@ def step_between_ops(schedule: Schedule) -> float:
 
     Raises InvalidScheduleError where the schedule can never run.
     """
-    return step_time(posted_between_ops(schedule))
+    return step_time(schedule, _between_ops(schedule))
 
 
-def _in_turn(transfers: list[Transfer], timing: Timing) -> tuple[Transfer, ...]:
-    """No send and no receive of a channel before those of what is planned to leave earlier."""
-    result = list(transfers)
-    latest: defaultdict[Pair, tuple[int, int]] = defaultdict(lambda: (0, 0))
-    leaves = timing.transfers[:, 0].tolist()
-    in_order = sorted(range(len(result)), key=leaves.__getitem__)
-    for _, at_once in groupby(in_order, leaves.__getitem__):
-        before = dict(latest)  # what leaves at one moment may leave in any order
-        for x in at_once:
-            t = transfers[x]
-            after, room = before.get(_channel(t), (0, 0))
-            t = result[x] = replace(t, after=max(after, t.after), room=max(room, t.room))
-            after, room = latest[_channel(t)]
-            latest[_channel(t)] = max(after, t.after), max(room, t.room)
-    return tuple(result)
+def _in_turn(counts: IntArray, channel: IntArray, leaves: FloatArray) -> IntArray:
+    """No send and no receive of a channel before those of what is planned to leave earlier; what
+    leaves at one moment may leave in any order."""
+    by = np.lexsort((leaves, channel))
+    lift = channel[by] * (counts.max(initial=0) + 1)
+    most = np.append(0, np.maximum.accumulate(counts[by] + lift))
+    later = (np.diff(channel[by]) != 0) | (np.diff(leaves[by]) != 0)
+    places = np.arange(len(by))
+    places[1:] *= later
+    first = np.maximum.accumulate(places)  # of those that leave at the moment
+    risen = np.empty_like(counts)
+    risen[by] = np.maximum(counts[by], most[first] - lift)
+    return risen
 
 
-def _channel(transfer: Transfer) -> Pair:
-    return transfer.source, transfer.target
-
-
-def _ended_by(rank: int, moment: float, timing: Timing) -> int:
-    """How many of the rank's ops are planned to end by the moment."""
-    return int(np.searchsorted(timing.end[rank], moment, "right"))
-
-
-def _ops_by(rank: int, moment: float, timing: Timing) -> tuple[int, int]:
-    """How many of the rank's ops are planned to start before the moment, and how many to start
-    before or end by it: ops that take no time may wait for each other at one moment."""
-    started = timing.start[rank] < moment
-    return int(started.sum()), int((started | (timing.end[rank] <= moment)).sum())
+def _changed(transfer: Transfer, after: int, before: int, room: int) -> Transfer:
+    if (after, before, room) == (transfer.after, transfer.before, transfer.room):
+        return transfer
+    return replace(transfer, after=after, before=before, room=room)

@@ -39,6 +39,7 @@ import numpy as np
 
 from ...model.ops import FloatArray, offsets_of
 from ...model.schedule import Schedule, Timing
+from ..dependency_graph import MessageTable
 from ..gradient_averaging import averages
 from ..graph_simulator import peaks
 from ..simulator import simulate
@@ -103,17 +104,17 @@ def _timing(
     return replace(timing, averages=averages(schedule, timing))
 
 
-def step_time(schedule: Schedule) -> float:
+def step_time(schedule: Schedule, routes: MessageTable | None = None) -> float:
     """Milliseconds from one iteration to the next once they follow each other steadily.
 
     4 iterations are played, then 8, 16, 32 and 64, until the last ones repeat with a cycle of c,
     at most a quarter of all: every rank ends each of the last 2 c iterations the same time after it
     ended the one c before. That time over c is the answer. Where 64 do not repeat, it is the mean
-    of the last 32.
+    of the last 32. ``routes``: of the transfers, where they are not the schedule's.
 
     Raises InvalidScheduleError where the schedule can never run.
     """
-    iteration = IterationGraph.of(schedule)
+    iteration = IterationGraph.of(schedule, routes)
     begin = np.zeros((1, 1))
     for iterations in _LENGTHS:
         start, _, done = _played(schedule, iteration, iterations)

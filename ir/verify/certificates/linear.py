@@ -17,7 +17,9 @@ each, or a copy out and one back. Of those whose F has run and whose B has not, 
 hold M_B, their R having run; o_k at y, p_k at t, hold what their way keeps, R to come, or have been
 copied out. Then n and a are those that stay, and a counts the last F's own where it stays. Copies
 out run one at a time from the end of the first F on. What takes longer than the bound is in no
-schedule that costs less, and what keeps no less than M_B is as good as staying.
+schedule that costs less, and what keeps no less than M_B is as good as staying. So is to be copied,
+where nothing is recomputed and memory does not hold M_B beside what is kept: while a microbatch is
+out there is no room for another F or B, so that it may as well stay.
 
 **Room over time** (``held``). Weights of sizes in limits that sum to at most 1 for all that fits
 together: the sizes; floor((n + 1) x) / n of each, x where that is whole (Fekete and Schepers, Math.
@@ -35,7 +37,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import floor, isfinite
@@ -69,32 +71,30 @@ class LinearFacts:
     up: Sequence[Fraction]
 
     @classmethod
-    def of(cls, facts: Facts, *, alone: bool = True) -> LinearFacts:
-        """``alone``: whether each stage has to have a rank of its own."""
+    def of(cls, facts: Facts) -> LinearFacts:
+        """Raises NotProvenError where the argument does not speak of the instance."""
         expect_alone(facts)
         plan = facts.plan
         if plan.passing != "activations":
             raise NotProvenError(f"argument: expected passing activations, got {plan.passing}")
         ranks = dict(sorted({(run.stage, run.rank) for run in facts.runs}))
-        if alone and len(set(ranks.values())) < plan.stages:
+        if len(set(ranks.values())) < plan.stages:
             raise NotProvenError("argument: moments: expected one stage a rank")
-        stages = [least_of(facts, s) for s in range(plan.stages)]
-        limits = [facts.limit[ranks[s]] for s in range(plan.stages)]
+        limits = [
+            Fraction(x) * (1 + MEMORY) if isfinite(x) else None
+            for x in (facts.limit[ranks[s]] for s in range(plan.stages))
+        ]
+        stages = [_useful(least_of(facts, s), limit) for s, limit in enumerate(limits)]
         hops = [(ranks[s], ranks[s + 1], own.activation_bytes) for s, own in enumerate(stages[:-1])]
         delay = facts.network.delay
         return cls(
             plan.microbatches,
             facts.report.objective == "makespan",
             stages,
-            [Fraction(limit) * (1 + MEMORY) if isfinite(limit) else None for limit in limits],
+            limits,
             [Fraction(delay(a, b, size)) for a, b, size in hops],
             [Fraction(delay(b, a, size)) for a, b, size in hops],
         )
-
-    @property
-    def critical_path(self) -> Fraction:
-        there_and_back = sum((own.f + own.b for own in self.stages), self.stages[0].w)
-        return there_and_back + sum(self.down, ZERO) + sum(self.up, ZERO)
 
     def box(self) -> Box:
         """The ranges of all variables but the cost's."""
@@ -135,6 +135,13 @@ class LinearFacts:
             counts |= {f"{name}{k}": (0, fits) for name in "na"}
         times = dict.fromkeys("SytVe", (0, 2))
         return {(k, i): (Fraction(a), Fraction(b)) for k, (a, b) in (counts | times).items()}
+
+
+def _useful(own: LeastFacts, limit: Fraction | None) -> LeastFacts:
+    """Without ways that free no place, as :mod:`.linear` says."""
+    copied = all(way.wire for way in own.ways)
+    none = limit is not None and own.m_b + own.kept > limit
+    return replace(own, ways=()) if copied and none else own
 
 
 _Terms: TypeAlias = Mapping[str, Fraction | int]

@@ -14,9 +14,14 @@ of them have B and W to come, the last F's microbatch one of each class of its s
 alone, of which r run before L. No span is more than the bound: 1 - p in its unit lifts "is".
 
 Each line fits between its moments whether or not the rank idles, and memory holds M_B from F to the
-end of B, M_W from there to the end of W. ``held``: up to its B a microbatch holds M_B for its round
-trip and T_B; the rank holds at most its room, x after R at most the largest M_B and x times the
-largest M_B / T_F, x before L likewise with T_B.
+end of B, M_W from there to the end of W. Where microbatches go one way, all but what can have run
+before the first B of a stage, or can be left at its last F (:mod:`.rank_ends`), runs after the one,
+before the other, and between both where memory does not hold all of the lower one.
+
+``held``: up to its B a microbatch holds M_B for its round trip and T_B; the rank holds at most its
+room, x after R at most the largest M_B and x times the largest M_B / T_F, x before L likewise with
+T_B, and in between, while a W runs, what has room beside the least M_W. ``held to the end``: with
+M_W for T_W, x before E likewise with the largest of M_B / (T_B + T_W) and M_W / T_W.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ from itertools import pairwise
 from math import isfinite
 
 from ..schedule_facts import Facts
+from .rank_ends import RankEnds, lost_at_ends
 from .rows import MEMORY, Box, NotProvenError, Row, expect_alone, least_of
 
 ZERO, ONE = Fraction(0), Fraction(1)
@@ -113,9 +119,11 @@ class RankFacts:
             for name, row in _memory(streams, self.limit[rank]):
                 yield name, rank, row
             yield from _picked(rank, streams)
-            held = self._held(rank, streams)
-            if held is not None:
-                yield "held", rank, ({("L", rank): ONE, ("R", rank): -ONE}, held / unit)
+            for name, row in self._held(rank, streams, unit):
+                yield name, rank, row
+            limit = self.limit[rank]
+            if len(streams) == 1 and limit:
+                yield from _of_ends(rank, streams[0], limit, unit)
 
     def _class_rows(self, unit: Fraction) -> Iterator[tuple[str, int, Row]]:
         for own in (own for stream in self.streams for own in stream):
@@ -132,24 +140,33 @@ class RankFacts:
         limit, held = self.limit[rank], sum(own.count * own.m_b for s in streams for own in s)
         return limit is not None and held > limit
 
-    def _held(self, rank: int, streams: Sequence[Sequence[ClassFacts]]) -> Fraction | None:
-        """The least span from R to L in which what microbatches hold has room."""
+    def _held(
+        self, rank: int, streams: Sequence[Sequence[ClassFacts]], unit: Fraction
+    ) -> Iterator[tuple[str, Row]]:
+        """The spans from R to L, and to E, in which what microbatches hold has room."""
         classes, limit = [own for stream in streams for own in stream], self.limit[rank]
         if limit is None or any(own.m_b == 0 for own in classes):
-            return None
+            return
         needed = sum((own.count * own.m_b * (self._turn(own) + own.b) for own in classes), ZERO)
-        largest = max(own.m_b for own in classes)
-        room, lost, ramps = _room(classes, limit), ZERO, ZERO
+        room, largest = room_for(classes, limit), max(own.m_b for own in classes)
         if room < largest:
-            return None
-        for times in ([own.f for own in classes], [own.b for own in classes]):
-            if all(times):
-                slope = max(own.m_b / time for own, time in zip(classes, times, strict=True))
-                ramps += (room - largest) / slope
-                lost += (room - largest) ** 2 / (2 * slope)
-        if ramps > sum(own.count * (own.f + own.b) for own in classes):
-            lost = ZERO
-        return (needed + lost) / room
+            return
+        rise, fall = [(own.m_b, own.f) for own in classes], [(own.m_b, own.b) for own in classes]
+        span = sum((own.count * (own.f + own.b) for own in classes), ZERO)
+        lost, ramps = lost_at_ends(room, largest, (rise, fall), span)
+        taken = (room - room_for(classes, limit - min(own.m_w for own in classes))) / room
+        weights = sum((own.count * own.w for own in classes), ZERO)
+        late = {("L", rank): ONE, ("R", rank): -ONE}
+        for own in classes:
+            late |= {(k, own.number): taken * own.w / unit for k in "aq"}
+            late["r", own.number] = -taken * own.w / unit
+        yield "held", (late, ((needed + lost) / room + taken * (weights - ramps)) / unit)
+        needed += sum((own.count * own.m_w * own.w for own in classes), ZERO)
+        fall = [(own.m_b, own.b + own.w) for own in classes]
+        fall += [(own.m_w, own.w) for own in classes if own.m_w]
+        lost, _ = lost_at_ends(limit, largest, (rise, fall), span + weights)
+        end = {("E", rank): ONE, ("R", rank): -ONE}
+        yield "held to the end", (end, (needed + lost) / limit / unit)
 
     def _turn(self, of: ClassFacts) -> Fraction:
         """From the start of a microbatch's F to that of its B, at least."""
@@ -158,12 +175,29 @@ class RankFacts:
         return of.f + of.down + of.up + later
 
 
-def _room(classes: Sequence[ClassFacts], limit: Fraction) -> Fraction:
+def room_for(classes: Sequence[ClassFacts], limit: Fraction) -> Fraction:
     """The most that the rank holds: a whole number of M_B's where all are equal."""
     size = classes[0].m_b
     if size > 0 and all(own.m_b == size for own in classes):
         return limit // size * size
     return limit
+
+
+def _of_ends(
+    rank: int, own: Sequence[ClassFacts], limit: Fraction, unit: Fraction
+) -> Iterator[tuple[str, int, Row]]:
+    """All runs in between but what can have run before a first B or be left at a last F."""
+    ends = RankEnds(own, limit)
+    before, left = ([of(i) / unit for i in range(len(own))] for of in (ends.before, ends.left))
+    work = ends.work / unit
+    for i, first in enumerate(own):
+        y, t = ("y", first.number), ("t", first.number)
+        yield "after the first B", first.number, ({("E", rank): ONE, y: -ONE}, work - before[i])
+        yield "until the last F", first.number, ({t: ONE, ("R", rank): -ONE}, work - left[i])
+        for j, last in enumerate(own):
+            if not ends.all_fit(min(i, j)):
+                row = {("t", last.number): ONE, y: -ONE}, max(ZERO, work - before[i] - left[j])
+                yield f"between and {last.number}", first.number, row
 
 
 def _stream(facts: Facts, number: int, ranks: Sequence[int], count: int) -> Iterator[ClassFacts]:

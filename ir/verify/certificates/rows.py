@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate
 from typing import TypeAlias
 
 from ..schedule_facts import Facts, MicrobatchFacts
 
 MEMORY = Fraction(1, 10**9)  # relative: what a sum of memory may be above its limit, by rounding
+COUNTS = frozenset("acnopqrz")  # first letters of variables that are whole numbers
 
 Variable: TypeAlias = tuple[str, int]
 Terms: TypeAlias = Mapping[Variable, Fraction]
@@ -67,11 +70,16 @@ def least_of(facts: Facts, stage: int) -> LeastFacts:
     """Raises NotProvenError where microbatches are unlike and may be recomputed or offloaded."""
     every = [facts.at(stage, j) for j in range(facts.plan.microbatches)]
     f, b, w = (min(times) for times in zip(*map(times_of, every), strict=True))
-    ways = _ways(facts, stage, every[0])
+    ways = ways_of(facts, stage, every[0])
     if ways and any(own != every[0] for own in every):
         raise NotProvenError("argument: knows no unlike microbatches that are recomputed")
     m_b, m_w = (min(Fraction(getattr(own, key)) for own in every) for key in ("m_b", "m_w"))
     return LeastFacts(f, b, w, m_b, min(m_b, m_w), min(own.activation_bytes for own in every), ways)
+
+
+def kept_of(facts: Facts, stage: int, own: MicrobatchFacts) -> Fraction:
+    """The least that the microbatch holds from F to B, whatever becomes of it."""
+    return min([Fraction(own.m_b), *(way.kept for way in ways_of(facts, stage, own))])
 
 
 def times_of(own: MicrobatchFacts) -> tuple[Fraction, Fraction, Fraction]:
@@ -82,7 +90,8 @@ def times_of(own: MicrobatchFacts) -> tuple[Fraction, Fraction, Fraction]:
     return f, b, w
 
 
-def _ways(facts: Facts, stage: int, own: MicrobatchFacts) -> tuple[WayFacts, ...]:
+def ways_of(facts: Facts, stage: int, own: MicrobatchFacts) -> tuple[WayFacts, ...]:
+    """The ways other than to stay."""
     levels = [(level.t_r, level.m_r) for level in facts.stage(stage).levels or ()]
     if own.t_r is not None and own.m_r is not None:
         levels.append((own.t_r, own.m_r))
@@ -90,3 +99,22 @@ def _ways(facts: Facts, stage: int, own: MicrobatchFacts) -> tuple[WayFacts, ...
     if "O" in own.durations and own.m_o is not None:
         found.append(WayFacts(Fraction(0), Fraction(own.m_o), Fraction(own.durations["O"])))
     return tuple(found)
+
+
+class FractionalChoice:
+    """Things of a size and a time each, of which those of most time for their size come first."""
+
+    def __init__(self, things: Iterable[tuple[Fraction, Fraction]]) -> None:
+        every = list(things)
+        sized = sorted((x for x in every if x[0] > 0), key=lambda x: x[1] / x[0], reverse=True)
+        free = sum((time for size, time in every if size <= 0), Fraction(0))
+        self._rates = [time / size for size, time in sized]
+        self._sizes = list(accumulate((size for size, _ in sized), initial=Fraction(0)))
+        self._times = list(accumulate((time for _, time in sized), initial=free))
+
+    def most(self, room: Fraction) -> Fraction:
+        """No choice that fits into ``room`` takes longer: parts of a thing count."""
+        at = max(0, bisect_right(self._sizes, room) - 1)
+        if at == len(self._rates):
+            return self._times[-1]
+        return self._times[at] + max(Fraction(0), room - self._sizes[at]) * self._rates[at]

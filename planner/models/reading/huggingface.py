@@ -70,15 +70,11 @@ def model_of(given: Mapping[str, Any], name: str) -> Model:
     ignored = KNOWN - READ.get(kind, KNOWN)
     read = {key: value for key, value in given.items() if key not in ignored}
     words = Words(read, DEFAULTS.get(kind, {}))
+    passed = (key for key in given if key.startswith(_PASSED_PREFIXES))
     model = _model(words, kind, name)
-    words.refuse_unknown(key for key in {*KNOWN, *given} if key in KNOWN or _is_passed(key))
+    words.refuse_unknown({*KNOWN, *_PASSED, *passed})
     words.raise_faults()
     return model
-
-
-def _is_passed(key: str) -> bool:
-    """Whether a key has nothing to do with sizes."""
-    return key in _PASSED or key.startswith(_PASSED_PREFIXES)
 
 
 def _model(words: Words, kind: str, name: str) -> Model:

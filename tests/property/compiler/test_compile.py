@@ -20,6 +20,7 @@ from pipeloom.compiler.passes.deadlock_check import prove
 from pipeloom.compiler.passes.free_buffers import free_received
 from pipeloom.compiler.passes.reduce_gradients import tied_groups
 from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.formats.program_json import dump_program
 from pipeloom.ir.model.program import (
@@ -40,6 +41,7 @@ from pipeloom.ir.verify.channels import verify_channels
 from pipeloom.ir.verify.program import verify_program
 from pipeloom.ir.verify.program_facts import read_program
 from tests.support.machine import DeadlockError, Machine
+from tests.support.program_footprint import passing_of
 from tests.support.random_schedules import schedules
 
 SEEDS = st.integers(0, 2**32)
@@ -60,6 +62,10 @@ def document(program: Program) -> dict[str, Any]:
 @given(schedules(), SEEDS)
 def test_the_program_of_a_valid_schedule_runs(schedule: Schedule, seed: int) -> None:
     program = compile_schedule(schedule, tied=tied_in(schedule))
+    found = footprint(schedule)
+    timing = program.schedule.timing
+    assert timing is not None
+    assert (found.activations, found.passing) == (timing.peak_memory, passing_of(program))
     machine = Machine(program)
     machine.run(Random(seed))
     owners = schedule.problem.placement.owners

@@ -7,12 +7,14 @@ from random import Random
 import pytest
 
 from pipeloom.compiler import compile_schedule
+from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.formats import dump_program
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.verify.program import verify_program
 from pipeloom.solver.families import ASYNCHRONOUS, FAMILIES, build_family
 from tests.support.families import fits
+from tests.support.program_footprint import passing_of
 from tests.support.weight_machine import WeightMachine
 
 
@@ -28,7 +30,9 @@ def test_every_synchronous_family_compiles(name: str, ranks: int, microbatches: 
     if reason is not None:
         pytest.skip(reason)
     schedule = family.build(problem)
-    machine = WeightMachine(compile_schedule(schedule))
+    program = compile_schedule(schedule)
+    assert footprint(schedule).passing == passing_of(program)
+    machine = WeightMachine(program)
     machine.run(Random(0))
     for rank in range(ranks):
         assert machine.ran[rank] == set(schedule.ops(rank))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pipeloom.compiler import compile_schedule, passes
 from pipeloom.compiler.passes.compute import compute
+from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.formats import dump_schedule, parse_schedule
 from pipeloom.ir.formats.program_json import dump_program
@@ -23,6 +24,7 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.model.transfers import holders, owned
 from pipeloom.ir.verify.program import verify_program
 from pipeloom.ir.verify.schedule import verify_schedule
+from tests.support.program_footprint import passing_of
 from tests.support.weight_machine import WeightMachine
 from tests.support.weight_schedules import mixed_schedules
 
@@ -48,7 +50,9 @@ def test_its_program_runs_and_collects_every_gradient_once(
 ) -> None:
     problem = schedule.problem
     tied = [(0, problem.stages - 1)] if tie and problem.stages > 1 else []
-    machine = WeightMachine(compile_schedule(schedule, tied=tied))
+    program = compile_schedule(schedule, tied=tied)
+    assert footprint(schedule).passing == passing_of(program)
+    machine = WeightMachine(program)
     machine.run(Random(seed))
     everything = frozenset(range(problem.microbatches))
     assert machine.total == dict.fromkeys(range(problem.stages), everything)

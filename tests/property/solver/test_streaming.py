@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeloom.compiler import compile_schedule
+from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.ops import pack
@@ -20,12 +21,13 @@ from pipeloom.ir.model.program import TensorKind
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.weight_passing.streaming import Route, Streaming, streamed
+from tests.support.program_footprint import passing_of
 from tests.support.random_schedules import random_order
 from tests.support.weight_machine import WeightMachine
 
 TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])
 SEEDS = st.integers(0, 2**32)
-LINKS = st.builds(Links, st.builds(Link, TIMES, st.just(1e-6)), shared=st.sampled_from(Sharing))
+LINKS = st.builds(Links, st.builds(Link, TIMES, st.just(1e-5)), shared=st.sampled_from(Sharing))
 PLANS = st.builds(
     Streaming,
     buffers=st.integers(1, 4),
@@ -41,7 +43,11 @@ PLANS = st.builds(
 def problems(draw: st.DrawFn, passing: Passing = Passing.WEIGHTS) -> Problem:
     ranks, number, microbatches = (draw(st.integers(1, most)) for most in (4, 5, 7))
     stages = tuple(
-        StageProfile(*draw(st.tuples(TIMES, TIMES, TIMES)), weight_bytes=draw(TIMES))
+        StageProfile(
+            *draw(st.tuples(TIMES, TIMES, TIMES)),
+            weight_bytes=draw(TIMES) * 10,
+            grad_bytes=draw(TIMES) * 10,
+        )
         for _ in range(number)
     )
     profile = Profile(stages, ranks, t_comm=draw(TIMES), links=draw(st.none() | LINKS))
@@ -84,6 +90,7 @@ def test_its_program_collects_every_gradient_once(
     if schedule is None:
         return
     program = compile_schedule(schedule)
+    assert footprint(schedule).passing == passing_of(program)
     machine = WeightMachine(program)
     machine.run(Random(seed))
     everything = frozenset(range(problem.microbatches))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,14 +17,22 @@ from pipeloom.ir.formats import dump_profile, dump_schedule, parse_profile, pars
 from pipeloom.ir.formats.layered_profile_json import dump_layers, parse_layers
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.verify.certificate import CLOSED_FORMS
+from pipeloom.ir.verify.certificates.orders import check_every_order
+from pipeloom.ir.verify.certificates.rows import NotProvenError
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.report.bars import memory_steps
 from pipeloom.solver.bounds import lower_bound, lower_bounds
+from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.options import SolveOptions
+from pipeloom.solver.core.stopping import Budget
+from pipeloom.solver.exact.target_bisection import ask
+from pipeloom.solver.exact.unlike_interleaving import UnlikeInterleaving
 from pipeloom.solver.families import FAMILIES, build_family
 from pipeloom.solver.optimize import optimize
 from pipeloom.solver.unlike import plan_unlike
+from tests.support.certified import facts_of
 from tests.support.plain_optimum import plain_optimum
 
 SHAPES = [((0, 1), 2), ((0, 1, 2), 2), ((0, 0), 1), ((0,), 3)]
@@ -63,10 +75,56 @@ def test_optimum_of_tiny_instances(seed: int) -> None:
             continue
         for bound in lower_bounds(problem):
             assert bound.value <= optimum * (1 + 1e-9), bound
+        assert_certified_below(problem, optimum)
         found = optimize(problem, work_limit=1)
         assert verify_schedule(dump_schedule(found)) == []
         assert found.timing is not None
         assert found.timing.cost(objective) == pytest.approx(optimum, rel=1e-6)
+        if profile.unlike:
+            assert_model_of_all_orders(problem, optimum)
+
+
+def assert_model_of_all_orders(problem: Problem, optimum: float) -> None:
+    """The model has a schedule of the optimum, and refutes what is just below."""
+    make = partial(UnlikeInterleaving, problem)
+    for target, met in ((optimum * (1 + 1e-9), True), (optimum * (1 - 1e-4), False)):
+        best = Incumbent(problem, Bound(0.0, "none", ""), SolveOptions())
+        assert ask(best, make, target, Budget(60.0), seed=0)
+        assert best.bound.value == pytest.approx(0.0 if met else target)
+        assert (best.cost <= optimum * (1 + 1e-6)) == met
+
+
+def test_few_orders_of_more_microbatches_are_searched() -> None:
+    rng = np.random.default_rng(1)
+    stages = [_stage(rng, 6, whole=False) for _ in range(3)]
+    problem = Problem.linear(parse_profile(_profile(3, stages), "profile"), 6, 8.0)
+    found = optimize(problem, work_limit=40)
+    assert found.report is not None
+    assert found.report.bound_name == "interleaving"
+    assert verify_schedule(dump_schedule(found)) == []
+
+
+def assert_certified_below(problem: Problem, optimum: float) -> None:
+    """No argument of a certificate proves more; all orders prove the optimum itself."""
+    facts, stages = facts_of(problem), range(problem.stages)
+    rng = np.random.default_rng(problem.stages)
+    arguments: list[dict[str, Any]] = [{"kind": "critical-path"}]
+    arguments += [
+        {"kind": kind, "rank": rank}
+        for kind in ("work", "memory-time", "head-tail")
+        for rank in range(problem.ranks)
+    ]
+    for stage, by, _ in product(stages, stages, range(3)):
+        number = int(rng.integers(1, problem.microbatches + 1))
+        chosen = rng.permutation(problem.microbatches)[:number].tolist()
+        arguments.append({"kind": "through", "stage": stage, "by": by, "microbatches": chosen})
+    for argument in arguments:
+        with suppress(NotProvenError):
+            proven = CLOSED_FORMS[argument["kind"]](facts, argument)
+            assert proven <= optimum * (1 + 1e-9), argument
+    check_every_order(facts, Fraction(optimum * (1 - 1e-9)))
+    with pytest.raises(NotProvenError, match="a schedule costs"):
+        check_every_order(facts, Fraction(optimum * (1 + 1e-6)))
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pipeloom.compiler import compile_schedule, passes
 from pipeloom.compiler.passes.compute import compute
+from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.cost.simulator import simulate, timed
 from pipeloom.ir.cost.steady_state.send_points import posted_between_ops
 from pipeloom.ir.cost.transfer_order import in_sending_order
@@ -29,6 +30,7 @@ from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import build_family
 from tests.support.families import TRAVELLING, fits
 from tests.support.plain_wires import listed_times
+from tests.support.program_footprint import passing_of
 from tests.support.weight_machine import WeightMachine
 
 TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])
@@ -105,7 +107,9 @@ def test_a_schedule_and_its_file_are_valid(schedule: Schedule) -> None:
 @settings(max_examples=100, deadline=None)
 @given(schedules(), SEEDS)
 def test_its_program_runs_and_collects_every_gradient_once(schedule: Schedule, seed: int) -> None:
-    machine = WeightMachine(compile_schedule(schedule))
+    program = compile_schedule(schedule)
+    assert footprint(schedule).passing == passing_of(program)
+    machine = WeightMachine(program)
     machine.run(Random(seed))
     problem = schedule.problem
     everything = frozenset(range(problem.microbatches))

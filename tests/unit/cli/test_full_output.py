@@ -45,7 +45,7 @@ def trained(monkeypatch: pytest.MonkeyPatch, lines: Lines) -> None:
     """What ``run`` and ``tune`` answer, without training."""
     from pipeloom import training
     from pipeloom.runtime.train.train import RunResult
-    from pipeloom.runtime.train.tune import Trial, TuneResult
+    from pipeloom.runtime.train.tuned_steps import Trial, TuneResult
 
     program, took = load_program(lines["run"][1]), ((1.0, 0.5), (0.1, 0.1))
     plan = program.schedule

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import product
 
 import pytest
 from hypothesis import assume, given, settings
@@ -13,6 +16,9 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Status
+from pipeloom.ir.verify.certificates.rows import NotProvenError
+from pipeloom.ir.verify.certificates.slots import crossings as certified_crossings
+from pipeloom.ir.verify.certificates.slots import slots as certified_slots
 from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound, lower_bounds
 from pipeloom.solver.bounds.general_placement import GeneralPlacement
 from pipeloom.solver.bounds.low_memory.activation_slots import slots
@@ -27,6 +33,7 @@ from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.linear_instance import LinearInstance
 from pipeloom.solver.core.stopping import Budget, Interrupt
 from pipeloom.solver.optimize import optimize
+from tests.support.certified import facts_of
 from tests.support.oracle import exhaustive_optimum
 
 AMOUNT = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 7.0])
@@ -58,6 +65,14 @@ def problems(draw: st.DrawFn, ranks: int, microbatches: int) -> Problem:
     )
 
 
+def proven_by_slots(problem: Problem) -> Iterator[float]:
+    """As certificates have it, of all stages."""
+    facts = facts_of(problem)
+    for stage, argument in product(range(problem.stages), (certified_slots, certified_crossings)):
+        with suppress(NotProvenError):
+            yield float(argument(facts, stage))
+
+
 def assert_below_optimum(problem: Problem) -> None:
     least = exhaustive_optimum(problem)
     best = least * (1 + 1e-9)
@@ -67,6 +82,7 @@ def assert_below_optimum(problem: Problem) -> None:
     assert max(bound(problem).value for bound in GENERAL) <= best
     placed = GeneralPlacement.of(problem)
     assert {b.name: b.value for bound in LINEAR if (b := bound(placed)).value > best} == {}
+    assert max(proven_by_slots(problem)) <= best
     for ceiling in {least, 1.1 * least}:  # the cost of the optimum, of any other schedule
         assert relaxation(linear, problem.objective, ceiling) <= best
         assert crossings_bound(linear, lags, ceiling) <= best

@@ -15,7 +15,7 @@ STAGE = StageProfile(1.0, 1.0, 1.0, 8.0, 2.0, 1.0, weight_bytes=100.0, optimizer
 
 def test_stages_that_stay() -> None:
     profile = Profile((STAGE,) * 3, 3)
-    found = footprint(compile_schedule(build_family("1f1b", profile, 6)))
+    found = footprint(build_family("1f1b", profile, 6))
     assert found.activations == (24.0, 16.0, 8.0)
     assert found.weights == found.gradients == (100.0,) * 3
     assert found.optimizer == (600.0,) * 3
@@ -24,18 +24,17 @@ def test_stages_that_stay() -> None:
 
 
 def test_several_stages_a_rank() -> None:
-    found = footprint(
-        compile_schedule(build_family("interleaved-1f1b", Profile((STAGE,) * 4, 2), 2))
-    )
+    found = footprint(build_family("interleaved-1f1b", Profile((STAGE,) * 4, 2), 2))
     assert found.weights == (200.0, 200.0)
 
 
 def test_travelling_weights_need_buffers_and_a_stage_at_work() -> None:
     large = StageProfile(1.0, 1.0, 1.0, 8.0, weight_bytes=100.0, grad_bytes=30.0)
     small = StageProfile(1.0, 1.0, 1.0, 8.0, weight_bytes=10.0, grad_bytes=20.0)
-    program = compile_schedule(build_family("fsdp:0", Profile((large, small), 2), 2))
-    assert [list(map(str, row)) for row in program.buffers] == [["w1", "dw0"], ["w0", "dw1"]]
-    found = footprint(program)
+    schedule = build_family("fsdp:0", Profile((large, small), 2), 2)
+    buffers = compile_schedule(schedule).buffers
+    assert [list(map(str, row)) for row in buffers] == [["w1", "dw0"], ["w0", "dw1"]]
+    found = footprint(schedule)
     assert found.weights == (100.0, 10.0)
     assert found.gradients == (30.0, 20.0)
     # a buffer for the other's weights, one for its own gradient, and the other's stage at work
@@ -52,9 +51,10 @@ def test_sums_are_kept_until_they_leave() -> None:
     passing = {}
     for collections in (1, 2):
         plan = Streaming(buffers=1, collections=collections)
-        program = compile_schedule(streamed(problem, order, "", plan))
-        received = [sum(b.kind is TensorKind.GRADIENT for b in row) for row in program.buffers]
-        found = footprint(program).passing
+        schedule = streamed(problem, order, "", plan)
+        buffers = compile_schedule(schedule).buffers
+        received = [sum(b.kind is TensorKind.GRADIENT for b in row) for row in buffers]
+        found = footprint(schedule).passing
         # a buffer and a stage at work of weights
         passing[collections] = [p - 20.0 - 1000.0 * n for p, n in zip(found, received, strict=True)]
     assert passing == {1: [2000.0, 2000.0], 2: [1000.0, 1000.0]}
@@ -62,5 +62,5 @@ def test_sums_are_kept_until_they_leave() -> None:
 
 def test_unknown_sizes_count_as_nothing() -> None:
     stage = StageProfile(1.0, 1.0, 1.0)
-    found = footprint(compile_schedule(build_family("wzb2", Profile((stage,) * 2, 2), 4)))
+    found = footprint(build_family("wzb2", Profile((stage,) * 2, 2), 4))
     assert found.total == found.activations == (2.0, 2.0)

@@ -161,3 +161,12 @@ def test_too_many_nodes_are_said_in_plain_words() -> None:
     many = {"kind": "moments", "nodes": [{}] * (MOST_NODES + 1)}
     with pytest.raises(InputError, match=r"nodes: expected at most 1000000 entries, got"):
         faults(answer, certificate | {"argument": many})
+
+
+def test_moments_are_no_whole_numbers_to_split() -> None:
+    """A tree that left out all between 0 and 1 would prove any bound."""
+    answer, certificate = moments()
+    for moment in "SytVeC":
+        nodes = [{"count": moment, "stage": 0, "most": 0}]
+        changed = certificate | {"argument": {"kind": "moments", "nodes": nodes}}
+        assert f"no count '{moment}' of stage 0" in faults(answer, changed)[0]

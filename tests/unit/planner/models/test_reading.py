@@ -138,6 +138,7 @@ FAULTS: list[tuple[Any, str]] = [
     (LLAMA | {"model_type": "bert"}, "model: model_type: expected one of llama, mistral, qwen2"),
     (LLAMA | {"model_type": 3}, "model: model_type: expected one of llama"),
     (LLAMA | {"hiden_size": 1}, "model: hiden_size: unknown key; did you mean hidden_size?"),
+    (LLAMA | {"hiden_act": "silu"}, "model: hiden_act: unknown key; did you mean hidden_act?"),
     (LLAMA | {"wings": 2}, "model: wings: unknown key; nothing like it is known"),
     (LLAMA | {"hidden_size": -1}, "model: hidden_size: expected a whole number >= 1, got -1"),
     (LLAMA | {"hidden_size": "big"}, "model: hidden_size: expected a whole number >= 1, got 'big'"),

@@ -66,7 +66,7 @@ def test_the_published_bubble_parameters_and_activations(
     middle = ranks // 2 - 1
     assert idle(schedule, middle) == pytest.approx((ranks / 2 - 1) * (3 * share + 2 - 3))
     assert max(timing_of(schedule).peak_memory) == ranks + 1
-    assert footprint(compile_schedule(schedule)).weights == (2.0,) * ranks
+    assert footprint(schedule).weights == (2.0,) * ranks
 
 
 def test_at_other_times_the_bubble_is_of_f_twice_and_w() -> None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
 from pipeloom.ir.errors import InfeasibleError, InputError
@@ -150,7 +149,7 @@ def test_smaller_devices_cost_no_time_as_long_as_transfers_hide() -> None:
     program's."""
 
     def held(schedule: Schedule) -> tuple[float, ...]:
-        return footprint(compile_schedule(schedule)).total
+        return footprint(schedule).total
 
     stage = StageProfile(1.0, 1.0, 1.0, weight_bytes=100.0, grad_bytes=100.0, optimizer_bytes=200.0)
     most = []

@@ -1,34 +1,22 @@
-"""Certificates of lower bounds: arguments that others can check without this solver.
-
-:mod:`pipeloom.ir.verify.certificate` has the arguments, and checks them. Here the one of moments is
-found by branch and bound over its counts: each leaf is a linear program, whose dual values are the
-multipliers, and so is that of the moments of ranks. Other bounds (crossings, search) have no
-certificate yet.
-"""
+"""Trees that refute lower costs: branch and bound over counts, by linear programs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
-from math import inf, isfinite
+from math import inf
 from typing import Any, cast
 
-from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.formats.certificate import Node
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.verify.certificate import check_tree, instance_of, proven_by
-from pipeloom.ir.verify.certificates.linear import LinearFacts
-from pipeloom.ir.verify.certificates.ranks import RankFacts
-from pipeloom.ir.verify.certificates.rows import NotProvenError, Variable
-from pipeloom.ir.verify.schedule_facts import Facts, read_facts
+from pipeloom.ir.verify.certificate import InequalityFacts, check_tree
+from pipeloom.ir.verify.certificates.rows import COUNTS, NotProvenError, Variable
 
-from .core.stopping import NEVER, FirstOf, StoppingCriterion, TimeLimit
-from .core.tolerances import CLOSED
+from ..core.stopping import NEVER, StoppingCriterion
+from ..core.tolerances import CLOSED
 
 MARGIN = CLOSED / 2
 """Relative: how far below the known bound the certified one is, room for rounding."""
-NODES, ATTEMPTS = 1_000, 20
+NODES = 1_000
 NEAR = 0.998  # of the bound: a relaxation as good is what is refuted where the tree is too large
 _WHOLE = 1e-6
 _PENALTIES = 1e3, 30.0, 3.0  # of an inequality that is not kept, so that leaves have dual values
@@ -38,71 +26,8 @@ _ORDER = ("pY", "pT", "pR", "pL", *"cnozapqr")
 _Node = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Certified:
-    """``lower_bound``: no schedule costs less, by ``argument``, a JSON object."""
-
-    lower_bound: float
-    argument: dict[str, Any]
-
-
-def certify(
-    schedule: Schedule, seconds: float = inf, should_stop: StoppingCriterion = NEVER
-) -> Certified | None:
-    """The best bound on the cost of all schedules of the instance that has a certificate, at most
-    the one of the schedule's report. None where no argument speaks of the instance.
-    """
-    known = schedule.report.lower_bound if schedule.report else None
-    if known is None or not isfinite(known):
-        return None
-    facts = read_facts(dump_schedule(schedule), "schedule")
-    found = list(_simple(facts, known))
-    best = max(found, key=lambda found: found.lower_bound, default=None)
-    if best is None or best.lower_bound >= known * (1 - MARGIN):
-        return best
-    stop = FirstOf(TimeLimit(seconds), should_stop)
-    for kind in ("moments", "rank-moments"):
-        try:
-            instance = instance_of(facts, kind)
-        except NotProvenError:
-            continue
-        found = [each for each in (best, _by_moments(instance, kind, known, stop)) if each]
-        best = max(found, key=lambda found: found.lower_bound, default=None)
-        if best is not None and best.lower_bound >= known * (1 - MARGIN):
-            break
-    return best
-
-
-def _simple(facts: Facts, known: float) -> Iterator[Certified]:
-    arguments: list[dict[str, Any]]
-    arguments = [{"kind": "work", "rank": rank} for rank in range(facts.plan.ranks)]
-    for argument in [*arguments, {"kind": "critical-path"}]:
-        try:
-            value = float(proven_by(facts, argument))
-        except NotProvenError:
-            continue
-        yield Certified(min(value, known) * (1 - MARGIN), argument)
-
-
-def _by_moments(
-    instance: LinearFacts | RankFacts, kind: str, known: float, stop: StoppingCriterion
-) -> Certified | None:
-    value = known * (1 - MARGIN)
-    for _ in range(ATTEMPTS):
-        refutation, nodes = _refuted(instance, value, stop)
-        if nodes is not None:
-            return Certified(value, {"kind": kind, "nodes": nodes})
-        value *= (refutation.root if stop() else refutation.left) * (1 - MARGIN)
-        if stop():  # what the relaxation refutes takes no time
-            nodes = _refuted(instance, value)[1] if 0 < value < known else None
-            return Certified(value, {"kind": kind, "nodes": nodes}) if nodes else None
-        if value <= 0:
-            return None
-    return None
-
-
-def _refuted(
-    instance: LinearFacts | RankFacts, value: float, stop: StoppingCriterion = NEVER
+def refuted(
+    instance: InequalityFacts, value: float, stop: StoppingCriterion = NEVER
 ) -> tuple[Refutation, list[_Node] | None]:
     """A tree that exact arithmetic takes as well: smaller penalties make for smaller multipliers,
     by which less of what rows miss by rounding is multiplied."""
@@ -128,7 +53,7 @@ class Refutation:
     """
 
     def __init__(
-        self, instance: LinearFacts | RankFacts, value: float, penalty: float = _PENALTIES[0]
+        self, instance: InequalityFacts, value: float, penalty: float = _PENALTIES[0]
     ) -> None:
         from ortools.linear_solver import pywraplp
 
@@ -138,7 +63,7 @@ class Refutation:
         self._variables = {cost: self._solver.NumVar(0.0, _MOST, "")}
         self._counts: list[Variable] = []
         for variable, (low, high) in instance.box().items():
-            count = _place(variable) < len(_ORDER)
+            count = variable[0][0] in COUNTS
             most = float(high) * (1.0 if count else _MOST)
             self._variables[variable] = self._solver.NumVar(float(low), most, "")
             self._counts += [variable] if count and low < high else []
@@ -150,7 +75,7 @@ class Refutation:
         objective.SetCoefficient(self._missed, penalty)
 
     def _constraints(
-        self, instance: LinearFacts | RankFacts, value: float
+        self, instance: InequalityFacts, value: float
     ) -> Iterator[tuple[str, int, Any]]:
         for name, i, (terms, least) in instance.rows(Fraction(value)):
             row = self._solver.Constraint(float(least), self._solver.infinity())

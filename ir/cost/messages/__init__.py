@@ -1,0 +1,1 @@
+"""Messages between ranks, and where their sends, receives and waits stand in the ranks' orders."""

@@ -1,0 +1,194 @@
+"""Sends, receives and waits of all messages, as they stand between the ops of their ranks.
+
+All ranks' entries follow one order of all that happens on all of them (:mod:`.event_order`): the
+send and the receive of a message stand where it leaves, its waits where it arrives or later. So
+no two ranks can wait for each other, whatever is sent. What never blocks is then brought forward
+past waits, which takes nothing away from any rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from ...model.ops import FloatArray, IntArray, offsets_of
+from ...model.schedule import Schedule
+from ..dependency_graph import NEVER
+from ..remat import passed
+from .event_order import EventOrder
+from .message_table import Messages, counts_before
+
+SLACK = 1
+"""Ops by which a rank sends earlier than planned what sets out from it, and receives earlier."""
+BoolArray = npt.NDArray[np.bool_]
+
+
+class Post(IntEnum):
+    """What a rank does for a message."""
+
+    RECEIVE = 0
+    SEND = 1
+    WAIT_SEND = 2
+    WAIT_RECEIVE = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedMessages:
+    """Entries, (4n,) each, rank after rank, as it comes to them: each is ``post`` (:class:`Post`)
+    of ``message`` on ``rank``, once its first ``boundary`` ops are done. ``posted``: the messages
+    in the order in which they leave, (n,).
+
+    ========== ======================== =====================================================
+    \\          activations              weights and their gradients
+    ========== ======================== =====================================================
+    send       after the op that made   of what sets out here: ``slack`` ops before the op in
+               them                     which it is planned to leave, for what it waits for may
+                                        be elsewhere; of the others: when it is planned to
+    receive    ``slack`` ops before it  where the schedule has room for it
+               is needed at the latest
+    wait for   at the end of the first  before the first op planned to start after it has
+    the send   op that ends after it    arrived, which an op that it blocks does; of the
+               has arrived              owner's weights that block none: after the last op
+    wait for   before the op that       before the first op that needs it, or the send that
+    it         needs it                 takes it on
+    ========== ======================== =====================================================
+
+    Receives of a channel are in the order of its sends. ``slack`` 1 lets a rank be up to an op
+    later than planned: where every op's time varies by 20 %, slack 0 costs up to 2.3 % (more, the
+    longer messages take), slack 1 nothing and some buffers more (``benchmarks/receives``).
+    """
+
+    messages: Messages
+    posted: IntArray
+    rank: IntArray
+    boundary: IntArray
+    post: IntArray
+    message: IntArray
+
+    @classmethod
+    def of(cls, schedule: Schedule, slack: int) -> PlacedMessages:
+        """Of a timed schedule."""
+        messages = Messages.of(schedule, slack)
+        plan, routes, each = EventOrder.of(schedule, messages), messages.routes, messages.count
+        posted = np.argsort(plan.leaves)
+        channel = routes.source * len(schedule.order) + routes.target
+        sent = _rising(_sent(schedule, messages, plan, slack), channel, posted)
+        awaited, place = _awaited(messages, plan)
+        room, gone = _rising(routes.room, channel, posted), _gone(schedule, messages, plan)
+        entries = _Entries(
+            messages,
+            np.concatenate([routes.target, routes.source, routes.source, routes.target]),
+            np.concatenate([room, sent, gone, awaited]),
+            np.concatenate([plan.leaves, plan.leaves, plan.arrives, place]),
+            np.repeat(np.array(Post), each),
+            np.tile(np.arange(each), len(Post)),
+        )
+        at = entries.arranged()
+        return cls(
+            messages, posted, entries.rank[at], entries.boundary[at], entries.post[at],
+            entries.message[at],
+        )  # fmt: skip
+
+
+def _rising(boundaries: IntArray, channel: IntArray, posted: IntArray) -> IntArray:
+    """Each message's boundary, or that of one before it in its channel, if that is later."""
+    by_channel = posted[np.argsort(channel[posted], kind="stable")]
+    lift = channel[by_channel] * (boundaries.max(initial=0) + 1)
+    risen = np.empty_like(boundaries)
+    risen[by_channel] = np.maximum.accumulate(boundaries[by_channel] + lift) - lift
+    return risen
+
+
+def _sent(schedule: Schedule, messages: Messages, plan: EventOrder, slack: int) -> IntArray:
+    """The boundary at which the source posts the send, if its channel is free then."""
+    timing, source = schedule.timing, messages.routes.source
+    assert timing is not None
+    boundary = plan.boundary(source, plan.leaves)
+    ended = counts_before(timing.end, source, messages.leaves, "right") - slack
+    early = np.minimum(boundary, np.maximum(messages.routes.after, ended))
+    sets_out = (np.arange(messages.count) < messages.transfers) & (messages.earlier < 0)
+    return np.where(sets_out, early, boundary)
+
+
+def _gone(schedule: Schedule, messages: Messages, plan: EventOrder) -> IntArray:
+    """The boundary at which the source makes sure that it has left."""
+    source, transfers = messages.routes.source, messages.transfers
+    past = [passed(schedule, rank) for rank in range(len(schedule.order))]
+    count = np.diff(offsets_of(schedule.order))[source]
+    boundary = plan.boundary(source, plan.arrives)
+    ended = counts_before(past, source, messages.arrives) + 1
+    late = np.minimum(np.maximum(boundary, ended), count)
+    boundary[transfers:] = late[transfers:]
+    # the owner's weights take no buffer that could be given back
+    return np.where(messages.own & (messages.routes.blocks == NEVER), count, boundary)
+
+
+def _awaited(messages: Messages, plan: EventOrder) -> tuple[IntArray, FloatArray]:
+    """The boundary and the place of the wait for each message."""
+    boundary, place = messages.routes.before.copy(), np.full(messages.count, np.inf)
+    onward = np.flatnonzero(messages.earlier >= 0)
+    brought = messages.earlier[onward]
+    leaves = plan.leaves[onward]
+    sent = plan.boundary(messages.routes.source[onward], leaves)
+    sooner = sent <= boundary[brought]
+    boundary[brought[sooner]] = sent[sooner]
+    # half a place: after all that comes before the send, before the send itself
+    place[brought[sooner]] = leaves[sooner] - 0.5
+    return boundary, place
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Entries:
+    """Entries as in :class:`PlacedMessages`, in any order, with their place in the event order."""
+
+    messages: Messages
+    rank: IntArray
+    boundary: IntArray
+    place: FloatArray
+    post: IntArray
+    message: IntArray
+
+    def arranged(self) -> IntArray:
+        """The entries in the order in which ranks come to them, of one boundary those that never
+        block as early as they may be.
+
+        First the receives of weights and gradients that need no wait: that they are posted is news
+        to the peer, which on Gloo goes the way of the data and would come after all that is sent
+        before. Then the sends that need none, as far as their channel's order allows; then the
+        waits for sends with the other receives, each right after the last of those before it that
+        gives back a buffer it may take, and before all waits for receives.
+        """
+        at = np.lexsort((self.message, self.place, self.boundary, self.rank))
+        post, heavy = self.post[at], self.message[at] < self.messages.transfers
+        changes = (np.diff(self.boundary[at]) != 0) | (np.diff(self.rank[at]) != 0)
+        group = np.concatenate([np.zeros(1, np.int64), np.cumsum(changes)])[: len(at)]
+        ready = self._ready_sends(at, group)
+        receives, gives_back = post == Post.RECEIVE, (post == Post.WAIT_SEND) & heavy
+        kind = np.where(gives_back, 0, np.where(receives, 1, 2))
+        by = np.lexsort((kind, np.cumsum(gives_back), ready, group))
+        first = ~_so_far(~(receives & heavy)[by], group[by])
+        stage = np.where(first, 0, np.where(ready[by], 1, 2))
+        return at[by[np.lexsort((stage, group[by]))]]
+
+    def _ready_sends(self, at: IntArray, group: IntArray) -> BoolArray:
+        """Of the sends among the entries ``at``, by boundary, those that no wait there holds up."""
+        post, message = self.post[at], self.message[at]
+        sends, routes = post == Post.SEND, self.messages.routes
+        waited = _so_far(post == Post.WAIT_RECEIVE, group)
+        holds_up = sends & waited & (self.messages.earlier[message] >= 0)
+        channel = group * (routes.target.max(initial=0) + 1) + routes.target[message]
+        by_channel = np.argsort(channel, kind="stable")
+        held_up: BoolArray = np.zeros(len(at), dtype=np.bool_)
+        held_up[by_channel] = _so_far(holds_up[by_channel], channel[by_channel])
+        ready: BoolArray = sends & ~held_up
+        return ready
+
+
+def _so_far(flags: BoolArray, group: IntArray) -> BoolArray:
+    """Whether any of ``flags`` up to each entry is set in its group; groups follow each other."""
+    last = np.maximum.accumulate(np.where(flags, np.arange(len(flags)), -1))
+    found: BoolArray = last >= np.searchsorted(group, group)
+    return found
