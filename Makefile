@@ -2,8 +2,9 @@
 # make test   lint, types and tests
 # make docs   the site, in build/site: all links and public names checked, all snippets tried
 # make coverage  the tests, and the lines that none of them runs (compiled kernels cannot be seen)
-# make bench  the long runs, an hour or more: the tests marked slow and benchmarks/, of the frontier
-#             each eighth instance in at most half an hour (all of it: python -m benchmarks.frontier)
+# make bench  the long runs, hours: the tests marked slow, properties on ten times the examples, and
+#             benchmarks/, of the frontier each eighth instance in at most half an hour (all of it:
+#             python -m benchmarks.frontier)
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -46,6 +47,7 @@ coverage: setup
 
 bench: setup
 	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n 2 --hypothesis-profile thorough tests/property
 	$(BIN)/python -m benchmarks
 
 clean:

@@ -157,12 +157,11 @@ class ConstructAndImprove:
             built = self._constructor, self._tried, self._rng
             rounds += [RoundTuner(*built), LinearListTuner(*built, best.problem.objective)]
         elif listable(best.problem):
-            rounds.insert(-1, FillingAnnealer(best.problem, self._rng))
             yield from search_periodic(best)
             scheduler = ListTuner(best.problem, self._rng)
             if best.source in {FALLBACK, "search"}:  # no family has come nearer
                 yield from scheduler.pieces(best)
-            rounds.append(scheduler)
+            rounds = [FillingAnnealer(best.problem, self._rng), *rounds, scheduler]
         yield from improve(best, [*rounds, *unrollers(best, self._rng)])
 
 
@@ -177,9 +176,8 @@ def search_elsewhere(
         Annealer(best.problem, rng),
     ]
     if LinearInstance.of(best.problem) is None and listable(best.problem):
-        problem = best.problem
-        rounds += [FillingAnnealer(problem, rng), ListTuner(problem, rng)]
-        rounds.append(WindowSearch(problem, rng))
+        rounds += [FillingAnnealer(best.problem, rng), ListTuner(best.problem, rng)]
+        rounds.append(WindowSearch(best, rng))
     yield from improve(best, [*proofs, *rounds])
 
 

@@ -6,6 +6,11 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("ordinary", max_examples=40, deadline=None)
+settings.register_profile("thorough", max_examples=400, deadline=None)
+settings.load_profile("ordinary")
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ class MessageTable(NamedTuple):
 
     @classmethod
     def of_transfers(cls, transfers: Sequence[Transfer]) -> MessageTable:
-        """As listed."""
+        """The fields of a schedule's transfers, as listed."""
         return cls.of(
             [(t.source, t.target, t.after, t.room, t.before, t.blocks) for t in transfers]
         )
@@ -244,7 +244,7 @@ def _check_ranges(schedule: Schedule, routes: MessageTable) -> None:
 
 
 def _stages(transfers: Sequence[Transfer]) -> FloatArray:
-    """Of any size, as a file may have them."""
+    """The stage of each transfer, of any size, as a file may have it."""
     return np.array([t.stage for t in transfers], dtype=np.float64)
 
 

@@ -124,7 +124,7 @@ class PackingDocument(Document):
 
 
 class PackedBatchDocument(Document):
-    """What the microbatches of a profile are packed of: the sequences of each, by their places in
+    """A batch of which microbatches are packed: the sequences of each, by their places in
     ``lengths``; the ``profile`` of the microbatch that was measured, of sequences of
     ``reference_length`` tokens."""
 

@@ -29,5 +29,5 @@ class PackedBatch:
         return sum(map(len, self.microbatches)) == len(self.lengths)
 
     def split(self, chunks: int) -> PackedBatch:
-        """Of stages that are cut, as :meth:`Profile.split` does."""
+        """The same of stages that are cut, as by :meth:`Profile.split`."""
         return replace(self, profile=self.profile.split(chunks))

@@ -83,7 +83,7 @@ class Transfers(tuple[Transfer, ...]):
 
 
 def once(transfers: Sequence[Transfer], make: Callable[[Sequence[Transfer]], Made]) -> Made:
-    """What ``make`` makes of a schedule's transfers, for the first that asks."""
+    """The result of ``make`` on a schedule's transfers, made for the first that asks."""
     if not isinstance(transfers, Transfers):
         return make(transfers)
     known: dict[str, Any] = vars(transfers)

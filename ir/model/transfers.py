@@ -112,7 +112,7 @@ def transfer_delays(problem: Problem, transfers: Sequence[Transfer]) -> FloatArr
 
 
 def _by_tensor(transfers: Sequence[Transfer]) -> dict[tuple[TransferKind, int], list[list[int]]]:
-    """Of each tensor, which transfers are of it, and their sources and targets."""
+    """The transfers of each tensor, their sources and their targets."""
     found: dict[tuple[TransferKind, int], list[list[int]]] = defaultdict(lambda: [[], [], []])
     for x, t in enumerate(transfers):
         for column, value in zip(found[t.kind, t.stage], (x, t.source, t.target), strict=True):

@@ -48,7 +48,7 @@ SCHEDULES: Mapping[tuple[str, bool], tuple[str, ...]] = {
 """The families that are tried, by placement and by whether B and W are apart."""
 _PLACED_BY = {"linear": "1f1b", "interleaved": "interleaved-1f1b", "v": "wave"}
 """A family with the placement."""
-MOST_STREAMED = 4096
+MOST_STREAMED = 16_384
 """Pairs of a stage and a microbatch, at most, where weights are passed."""
 ROUND_ROBIN = PlacementKind.ROUND_ROBIN.value
 """The placement of microbatches on ranks that pass weights."""

@@ -71,12 +71,15 @@ class Repacker:
         self._check_reference(document, where)
         if self._attention is not None:
             document = document | {"attention": self._attention, "model": None}
-        packing = self._packed(document, start=self._last, time_limit=self.time_limit)
-        self._document, (self._last,) = document, packing.schedules
-        self._length = document["reference_length"]
+        whole = self._number(document) == self.first.schedule.problem.microbatches
+        start = self._last if whole else None
+        packing = self._packed(document, start=start, time_limit=self.time_limit)
+        (found,) = packing.schedules
+        self._last = found if whole else self._last
+        self._document, self._length = document, document["reference_length"]
         self._packings.append(packing)
         post = relays(self.first)
-        program = compile_schedule(self._last, tied=self.tied, post_validation=post)
+        program = compile_schedule(found, tied=self.tied, post_validation=post)
         return program, packing.replicas[0]
 
     def _check_reference(self, document: Mapping[str, Any], where: str) -> None:
@@ -86,12 +89,18 @@ class Repacker:
                 f"{where}: reference_length: expected {self._length}, as before, got {found}"
             )
 
+    def _number(self, document: Mapping[str, Any]) -> int:
+        """The first program's microbatches, or as many as sequences where these are fewer."""
+        lengths = document.get("lengths")
+        most = self.first.schedule.problem.microbatches
+        return min(most, len(lengths)) if lengths and isinstance(lengths, list) else most
+
     def _packed(self, document: dict[str, Any], **options: Any) -> Packing:
         problem = self.first.schedule.problem
         return pack(
             document,
             replace(self._profile, data_parallel=None),
-            problem.microbatches,
+            self._number(document),
             max_tokens=self.max_tokens,
             objective=problem.objective,
             placement=problem.owner[:, 0].tolist(),

@@ -168,7 +168,7 @@ class StepAgreement:
 
 
 def _said(words: Sequence[str], program: Program | None) -> str:
-    """What a rank asks for, with the name of its program."""
+    """A rank's request in words, with the name of its program."""
     return " and ".join(words) + (f" ({named(program)})" if isinstance(program, Program) else "")
 
 

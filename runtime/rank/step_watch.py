@@ -106,7 +106,7 @@ def _key(step: int, rank: int) -> str:
 
 
 def _told(store: Store, keys: list[str]) -> str:
-    """What ranks say within a second, each at its key, and which."""
+    """All that ranks say within a second, each at its key, and which."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end and not store.has(*keys):
         time.sleep(LONGEST_PAUSE)

@@ -15,12 +15,12 @@ from .loop import USUAL, StepPlan
 
 
 def packing_of(program: Program) -> PackedBatch | None:
-    """What the program's microbatches are packed of, if they are."""
+    """The batch of which the program's microbatches are packed, if they are."""
     return program.schedule.problem.profile.packing
 
 
 def plan_of(program: Program) -> StepPlan:
-    """What each step runs: by the program, with the sequences that it was planned for."""
+    """The plan of each step: by the program, with the sequences that it was planned for."""
     packing = packing_of(program)
     if packing is None:
         return USUAL

@@ -1,4 +1,4 @@
-"""What tuned runs have in common: one rank's side of them, and what they give."""
+"""Parts that tuned runs have in common: one rank's side of them, and the result."""
 
 from __future__ import annotations
 

@@ -30,6 +30,7 @@ from .refutation import MARGIN, refuted
 
 ATTEMPTS = 20
 ENOUGH = 1 - 0.9 * CLOSED  # of the bound: proves it
+CLOSE = 3e-4  # of the bound: no nearer are lower ones tried
 CELLS = 12  # (stage, microbatch) pairs up to which all orders are tried
 
 
@@ -104,17 +105,26 @@ def _by_orders(facts: Facts, known: float, _: StoppingCriterion) -> Certified | 
 
 def _moments(kind: str) -> Callable[[Facts, float, StoppingCriterion], Certified | None]:
     def by_moments(facts: Facts, known: float, stop: StoppingCriterion) -> Certified | None:
-        instance, value = INSTANCES[kind](facts, {}), known * (1 - MARGIN)
+        instance = INSTANCES[kind](facts, {})
+        best: Certified | None = None
+        value = failed = known * (1 - MARGIN)
         for _ in range(ATTEMPTS):
             refutation, nodes = refuted(instance, value, stop)
             if nodes is not None:
-                return Certified(value, {"kind": kind, "nodes": nodes})
+                best = Certified(value, {"kind": kind, "nodes": nodes})
+            else:
+                failed = value
+            if best is not None:  # between that and what could not be refuted
+                if stop() or failed - best.lower_bound <= CLOSE * known:
+                    break
+                value = (best.lower_bound + failed) / 2
+                continue
             value *= (refutation.root if stop() else refutation.left) * (1 - MARGIN)
             if stop():  # what the relaxation refutes takes no time
                 nodes = refuted(instance, value)[1] if 0 < value < known else None
                 return Certified(value, {"kind": kind, "nodes": nodes}) if nodes else None
             if value <= 0:
                 return None
-        return None
+        return best
 
     return by_moments

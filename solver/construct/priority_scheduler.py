@@ -56,22 +56,21 @@ class Priorities(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """``waiting``, ``facts``, ``counts``: of each rank the ops whose input is there or on its way,
-    (P, 3 M), packed; when it comes, the op's key, how long it takes and the memory that it needs,
-    (P, 3 M, 4); how many. ``soon``: (2, 3 M), times and keys of those on their way to one rank.
-    ``spans``: (P,), out."""
+    """``waiting``, ``known``, ``counts``: of each rank the ops whose input is there or on its way,
+    (P, 3 M), packed, and their keys, the least last; how many. ``comes``: (3, S, M), when inputs
+    are there. ``spans``: (P,), out."""
 
     waiting: IntArray
-    facts: FloatArray
+    known: FloatArray
     counts: IntArray
-    soon: FloatArray
+    comes: FloatArray
     spans: FloatArray
 
     @classmethod
     def of(cls, ranks: int, microbatches: int) -> Scratch:
-        ops = 3 * microbatches
-        waiting, counts = np.empty((ranks, ops), np.int64), np.empty(ranks, np.int64)
-        return cls(waiting, np.empty((ranks, ops, 4)), counts, np.empty((2, ops)), np.empty(ranks))
+        waiting = np.empty((ranks, 3 * microbatches), np.int64)
+        known, comes = np.empty(waiting.shape), np.empty((3, ranks, microbatches))
+        return cls(waiting, known, np.empty(ranks, np.int64), comes, np.empty(ranks))
 
 
 def random_priorities(
@@ -93,24 +92,29 @@ def random_priorities(
 
 
 @kernel
-def priority_schedule(
-    stages: Stages, priorities: Priorities, makespan: bool, order: IntArray, scratch: Scratch
+def priority_schedule(  # noqa: PLR0917
+    stages: Stages,
+    priorities: Priorities,
+    makespan: bool,
+    order: IntArray,
+    scratch: Scratch,
+    most: float = np.inf,
 ) -> float:
     """Fills ``order``, rank after rank, and the spans; returns the order's cost.
 
-    Infinite where no op can start any more, for lack of memory.
+    Infinite where no op can start any more, for lack of memory, or the cost is above ``most``.
     """
-    f, b, w, m_b, m_w, into_f, into_b, owner, _, _, offsets, limit = stages[:12]
+    f, b, w, m_b, m_w, into_f, into_b, owner, _, _, offsets, limit, work = stages[:13]
     key, offset, yields, strict = priorities
-    waiting, facts, count, soon, spans = scratch
+    waiting, known, count, comes, spans = scratch
     number, microbatches = f.shape
     ranks, first = len(limit), owner[0]
     count[:] = 0
     for j in range(microbatches):
-        _add(waiting, facts, count, first, _F, 0, j, 0.0, key, offset, f, m_b[0, j])
+        _add(waiting, known, count, comes, first, _F, 0, j, 0.0, key, offset)
     free, clock = np.zeros(ranks), np.full(ranks, np.inf)  # clock: when a rank decides next
     clock[first] = 0.0
-    held, opened = np.zeros(ranks), np.full(ranks, -1.0)
+    held, opened, left = np.zeros(ranks), np.full(ranks, -1.0), work.copy()
     at = 3 * microbatches * offsets[:-1]
     for _ in range(3 * number * microbatches):
         r, chosen = 0, -1
@@ -122,38 +126,40 @@ def priority_schedule(
             if clock[r] == np.inf:
                 return np.inf
             chosen, clock[r] = _choose(
-                waiting[r], facts[r], count[r], soon, clock[r], limit[r] - held[r], yields,
+                waiting[r], count[r], comes, clock[r], limit[r] - held[r], f, b, w, m_b, yields,
                 strict[0],
             )  # fmt: skip
         op, now = waiting[r, chosen], clock[r]
         count[r] -= 1
-        waiting[r, chosen] = waiting[r, count[r]]
-        facts[r, chosen] = facts[r, count[r]]
+        for k in range(chosen, count[r]):
+            waiting[r, k], known[r, k] = waiting[r, k + 1], known[r, k + 1]
         kind, s, j = op & KIND_MASK, op >> STAGE_SHIFT & STAGE_MASK, op >> MICROBATCH_SHIFT
         order[at[r]] = op
         at[r] += 1
         if opened[r] < 0.0:
             opened[r] = now
+        if now - (0.0 if makespan else opened[r]) + left[r] > most:
+            return np.inf
         there, arrival = -1, 0.0
         if kind == _F:
             free[r] = now + f[s, j]
             held[r] += m_b[s, j]
             if s + 1 < number:
                 there, arrival = owner[s + 1], free[r] + into_f[s + 1, j]
-                need = m_b[s + 1, j]
-                _add(waiting, facts, count, there, _F, s + 1, j, arrival, key, offset, f, need)
+                _add(waiting, known, count, comes, there, _F, s + 1, j, arrival, key, offset)
             else:
-                _add(waiting, facts, count, r, _B, s, j, free[r], key, offset, b, -np.inf)
+                _add(waiting, known, count, comes, r, _B, s, j, free[r], key, offset)
         elif kind == _B:
             free[r] = now + b[s, j]
             held[r] += m_w[s, j] - m_b[s, j]
-            _add(waiting, facts, count, r, _W, s, j, free[r], key, offset, w, -np.inf)
+            _add(waiting, known, count, comes, r, _W, s, j, free[r], key, offset)
             if s > 0:
                 there, arrival = owner[s - 1], free[r] + into_b[s - 1, j]
-                _add(waiting, facts, count, there, _B, s - 1, j, arrival, key, offset, b, -np.inf)
+                _add(waiting, known, count, comes, there, _B, s - 1, j, arrival, key, offset)
         else:
             free[r] = now + w[s, j]
             held[r] -= m_w[s, j]
+        left[r] -= free[r] - now
         clock[r] = free[r]
         if there >= 0:
             clock[there] = min(clock[there], max(arrival, free[there]))
@@ -167,66 +173,65 @@ def priority_schedule(
 @partial(kernel, inline="always")
 def _add(  # noqa: PLR0917
     waiting: IntArray,
-    facts: FloatArray,
+    known: FloatArray,
     count: IntArray,
+    comes: FloatArray,
     r: int,
     kind: int,
     s: int,
     j: int,
-    comes: float,
+    when: float,
     key: FloatArray,
     offset: FloatArray,
-    times: FloatArray,
-    needs: float,
 ) -> None:
     """Rank r gets to know when the input of an op comes."""
-    at = count[r]
-    waiting[r, at] = j << MICROBATCH_SHIFT | s << STAGE_SHIFT | kind
-    facts[r, at, 0], facts[r, at, 1] = comes, key[kind, j] + offset[kind, s]
-    facts[r, at, 2], facts[r, at, 3] = times[s, j], needs
+    at, least = count[r], key[kind, j] + offset[kind, s]
+    while at > 0 and known[r, at - 1] <= least:
+        waiting[r, at], known[r, at] = waiting[r, at - 1], known[r, at - 1]
+        at -= 1
+    waiting[r, at], known[r, at] = j << MICROBATCH_SHIFT | s << STAGE_SHIFT | kind, least
+    comes[kind, s, j] = when
     count[r] += 1
 
 
-@partial(kernel, inline="always")
+@kernel
 def _choose(  # noqa: PLR0917
     waiting: IntArray,
-    facts: FloatArray,
     count: int,
-    soon: FloatArray,
+    comes: FloatArray,
     now: float,
     room: float,
+    f: FloatArray,
+    b: FloatArray,
+    w: FloatArray,
+    m_b: FloatArray,
     yields: FloatArray,
     strict: float,
 ) -> tuple[int, float]:
     """Which of its waiting ops a rank runs, and when; -1 where none before that time."""
-    coming, following, lacking = 0, np.inf, np.inf  # lacking: the least key of F's without room
-    for at in range(count):
-        full = facts[at, 3] > room
-        if facts[at, 0] > now:
-            following = min(following, facts[at, 0])
+    soonest, following, lacking = np.inf, np.inf, False  # soonest: of those with a lesser key
+    for at in range(count - 1, -1, -1):
+        op = waiting[at]
+        kind, s, j = op & KIND_MASK, op >> STAGE_SHIFT & STAGE_MASK, op >> MICROBATCH_SHIFT
+        when = comes[kind, s, j]
+        full = kind == _F and m_b[s, j] > room
+        if when > now:
+            following = min(following, when)
             if not full:
-                soon[0, coming], soon[1, coming] = facts[at, 0], facts[at, 1]
-                coming += 1
+                soonest = min(soonest, when)
         elif full:
-            lacking = min(lacking, facts[at, 1])
-    best, chosen = np.inf, -1
-    for at in range(count):
-        kind, known = waiting[at] & KIND_MASK, facts[at, 1]
-        if kind == _W:
-            known = min(known, lacking)
-        if known >= best or facts[at, 0] > now or facts[at, 3] > room:
-            continue
-        if kind == _F and strict > 0.0 and known > lacking:
-            continue
-        until = now + facts[at, 2] * (1.0 - yields[kind, waiting[at] >> STAGE_SHIFT & STAGE_MASK])
-        hindered = False
-        for k in range(coming):
-            if soon[1, k] < known and soon[0, k] < until:
-                hindered = True
-                break
-        if not hindered:
-            best, chosen = known, at
-    return chosen, now if chosen >= 0 else following
+            if not lacking:  # W's take its turn
+                for k in range(at - 1, -1, -1):
+                    if waiting[k] & KIND_MASK == _W:
+                        j = waiting[k] >> MICROBATCH_SHIFT
+                        if soonest >= now + w[s, j] * (1.0 - yields[_W, s]):
+                            return k, now
+            lacking = True
+        elif kind != _F or not lacking or strict == 0.0:
+            takes = f[s, j] if kind == _F else b[s, j] if kind == _B else w[s, j]
+            if soonest >= now + takes * (1.0 - yields[kind, s]):
+                return at, now
+    return -1, following
 
 
 @kernel
@@ -253,12 +258,13 @@ def tune_priorities(  # noqa: PLR0917
         if stopped[0]:
             break
         temperature *= cooling
+        most = current - temperature * np.log(1.0 - random(state))
         if move >= 0:
             for _ in range(1 + int(2 * random(state))):
                 _change_one(priorities, state)
-        cost = priority_schedule(stages, priorities, makespan, order, scratch)
+        cost = priority_schedule(stages, priorities, makespan, order, scratch, most)
         value = cost + UNEVEN * ((scratch.spans - stages.work) ** 4).mean() ** 0.25
-        if move < 0 or value <= current - temperature * np.log(1.0 - random(state)):
+        if move < 0 or value <= most:
             current, current_cost = value, cost
             if cost < best_cost:
                 best_cost = cost

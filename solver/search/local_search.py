@@ -308,7 +308,7 @@ class FillingAnnealer(OrderAnnealer):
         rows = tuple(map(split_backwards, best.order))
         offsets, found = offsets_of(rows), np.concatenate(rows)
         runs = found[found & KIND_MASK != OpKind.W]
-        moves = max(100, SLICE // (FILLING_OP * len(found)))
+        moves = max(100, SLICE // (2 * FILLING_OP * len(found)))
         fill = self._rng.uniform(0.1, 1.1, len(rows))
         c = self._costs
         for piece in range(SLICES):

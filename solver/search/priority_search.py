@@ -25,7 +25,7 @@ from ..core.kernel_rng import seeded
 from ..core.worker_threads import Pieces
 from .local_search import COLD, SLICE, by_rank
 
-OP = 8  # simulated ops that building one op of an order counts
+OP = 5  # simulated ops that building one op of an order counts
 POOL = 2  # priorities kept
 FEW, DRAWN = 20, 100  # of so many drawn ones the best is the first schedule, or begins a round
 FRESH, FIRST = 2, 12  # rounds that begin anew; those before any other method

@@ -37,17 +37,28 @@ OPS = 5_000  # of a problem at most: a model has them all
 
 
 class WindowSearch:
-    """Asks windows at random moments."""
+    """Asks windows at random moments, where there is time for some of them."""
 
-    def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
-        self._rng, self._pairs = rng, PAIRS
+    def __init__(self, best: Incumbent, rng: np.random.Generator) -> None:
+        problem = best.problem
+        self._best, self._rng, self._pairs = best, rng, PAIRS
         self._streams = {j: n for n, own in enumerate(streams_of(problem)) for j in own}
-        self.able = 3 * problem.stages * problem.microbatches <= OPS and problem.limited
+        self._small = 3 * problem.stages * problem.microbatches <= OPS and problem.limited
+
+    @property
+    def able(self) -> bool:
+        return self._small and self._room() >= PAIRS
+
+    def _room(self) -> float:
+        """The pairs of which a model is made in half of a window's time."""
+        budget = self._best.budget(SHARE, SECONDS)
+        return min(budget.time.left, budget.work.left / OPS_A_SECOND) / (2 * PAIR)
 
     def round(self, best: Incumbent) -> None:
         from ..exact.general_interleaving import GeneralInterleaving
         from ..exact.target_bisection import find
 
+        self._pairs = min(self._pairs, self._room())
         best.work.spend(self._pairs * PAIR * OPS_A_SECOND)
         order, _, cost = best.found()
         blocks = self._blocks(best.problem, tuple(map(split_backwards, order)))

@@ -192,7 +192,7 @@ def test_a_program_of_packed_sequences_is_run_with_these_alone(
     ("changes", "options", "line"),
     [
         ({"attention": None}, {}, "lengths: attention: missing; expected the share of a forward"),
-        ({"lengths": [3]}, {}, "microbatches: expected at most 1 in all, one for each sequence"),
+        ({"lengths": []}, {}, "lengths: expected at least one, got"),
         ({}, {"max_tokens": 38}, "^max_tokens: expected at least 63 for 188 tokens in 3"),
         ({}, {"time_limit": 9, "timeout": 9}, "^time_limit: expected less than 9, the seconds"),
         ({}, {"time_limit": 0}, "^time_limit: expected a number > 0, got 0"),
@@ -221,9 +221,11 @@ def test_what_a_source_gives_is_refused_on_all_ranks(
 def test_a_later_step_whose_lengths_do_not_fit_is_named() -> None:
     class Late(Source):
         def lengths(self, step: int) -> dict[str, Any]:
-            return super().lengths(step) | ({"lengths": [3]} if step else {})
+            return super().lengths(step) | ({"lengths": [0]} if step else {})
 
-    with pytest.raises(LaunchError, match=r"rank 0: Late.lengths\(1\): microbatches: expected at"):
+    with pytest.raises(
+        LaunchError, match=r"rank 0: Late.lengths\(1\): lengths: lengths\[0\]: expe"
+    ):
         pipeloom.tune(program("1f1b"), Late(), steps=2, local=True, time_limit=0.1)
 
 

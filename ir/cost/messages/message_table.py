@@ -87,7 +87,7 @@ def counts_before(
     values: FloatArray | IntArray,
     side: Literal["left", "right"] = "left",
 ) -> IntArray:
-    """Of each of ``values``, how many numbers of its rank's row, which rise, come before it, (n,);
+    """The count of numbers of its rank's row, which rise, before each of ``values``, (n,);
     with ``side`` right, those equal to it too."""
     found, by_rank = np.zeros(len(rank), dtype=np.int64), np.argsort(rank, kind="stable")
     ends = np.cumsum(np.bincount(rank, minlength=len(rows)))

@@ -23,7 +23,7 @@ Event: TypeAlias = tuple[int, int]
 
 
 class What(IntEnum):
-    """What happens on a rank to a transfer, or to a stage's gradient."""
+    """The things that happen on a rank to a transfer, or to a stage's gradient."""
 
     TAKES = 0  # a buffer for the transfer
     FREES = 1  # that buffer
@@ -38,7 +38,7 @@ MOVES = (What.COMES, What.GOES_ON, What.SETS_OUT)
 
 
 def passing_memory(schedule: Schedule, homes: Sequence[Sequence[int]]) -> tuple[float, ...]:
-    """What each rank of a timed schedule holds at most beside the stages that it owns, ``homes``:
+    """The most that each rank of a timed schedule holds beside the stages that it owns, ``homes``:
     receive buffers, the weights of one stage more while it computes, and that stage's gradient or
     all sums that are kept for D's yet to come or to leave, whichever is more."""
     profile, transfers, found = schedule.problem.profile, schedule.transfers, []
@@ -106,7 +106,7 @@ def _sums(
 
 
 def _events(schedule: Schedule) -> list[list[Event]]:
-    """What happens on each rank, in turn."""
+    """All that happens on each rank, in turn."""
     placed, offsets = PlacedMessages.of(schedule, SLACK), offsets_of(schedule.order)
     messages, count = placed.messages, placed.messages.transfers
     ops, posts = _places(placed, offsets)

@@ -27,7 +27,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class Post(IntEnum):
-    """What a rank does for a message."""
+    """The four things that ranks do for a message."""
 
     RECEIVE = 0
     SEND = 1
@@ -70,7 +70,7 @@ class PlacedMessages:
 
     @classmethod
     def of(cls, schedule: Schedule, slack: int) -> PlacedMessages:
-        """Of a timed schedule."""
+        """The messages of a timed schedule, placed."""
         messages = Messages.of(schedule, slack)
         plan, routes, each = EventOrder.of(schedule, messages), messages.routes, messages.count
         posted = np.argsort(plan.leaves)
@@ -174,7 +174,7 @@ class _Entries:
         return at[by[np.lexsort((stage, group[by]))]]
 
     def _ready_sends(self, at: IntArray, group: IntArray) -> BoolArray:
-        """Of the sends among the entries ``at``, by boundary, those that no wait there holds up."""
+        """The sends among the entries ``at``, by boundary, that no wait there holds up."""
         post, message = self.post[at], self.message[at]
         sends, routes = post == Post.SEND, self.messages.routes
         waited = _so_far(post == Post.WAIT_RECEIVE, group)

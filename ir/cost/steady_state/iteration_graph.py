@@ -130,7 +130,7 @@ def _ways(graph: ScheduleGraph) -> IntArray:
 
 
 def _wires(profile: Profile, bare: int, ways: IntArray, last: Sequence[tuple[str, ...]]) -> Wires:
-    """Those of notices and messages that go ``ways``, then those of the ``last`` nodes."""
+    """Wires of notices and messages that go ``ways``, then of the ``last`` nodes."""
     codes, which = np.unique(ways[0] * profile.ranks + ways[1], return_inverse=True)
     between: list[Pair] = [divmod(code, profile.ranks) for code in codes.tolist()]
     names, shares = profile.wires(between), profile.wire_shares(between)

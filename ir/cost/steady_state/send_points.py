@@ -38,7 +38,8 @@ def posted_between_ops(schedule: Schedule) -> Schedule:
 def _between_ops(schedule: Schedule) -> MessageTable:
     """The transfers of :func:`posted_between_ops`."""
     timing = schedule.timing or simulate(schedule)
-    transfers, leaves = schedule.transfers, timing.transfers[:, 0]
+    transfers = schedule.transfers
+    leaves = timing.transfers[: len(transfers), 0]
     routes, earlier = once(transfers, MessageTable.of_transfers), once(transfers, earlier_ones)
     started = counts_before(timing.start, routes.source, leaves)
     ended = counts_before(timing.end, routes.source, leaves, "right")

@@ -304,10 +304,10 @@ def cases(ranks: int) -> list[Case]:
 
 def _chosen(name: str, ranks: int, dtype: torch.dtype, at: int, turn: int) -> bool:
     """Whether the case is in the ordinary suite; float32 says something of what is sent, and of
-    sums, not of the plan."""
+    sums, not of the plan: few ranks do."""
     if ranks == 8:
         return _on_eight(name, dtype, at, turn)
-    both = name in (*family_plans(ranks), *mixed_plans(ranks), *ON_EIGHT)
+    both = ranks < 4 and name in (*family_plans(ranks), *mixed_plans(ranks), *ON_EIGHT)
     return (both or dtype is torch.float64) and _in_turn(name, dtype, at, turn)
 
 

@@ -28,7 +28,7 @@ from pipeloom.solver.core.worker_threads import Pieces, Worker, side_by_side
 from pipeloom.solver.optimize import optimize
 
 SLICE, PARTS, WORK = 300, 10, 2.0
-ORDINARY = 2  # parts; the others are slow
+ORDINARY = 1  # parts; the others are slow
 TINY = 4
 """The seed of an instance that the oracle searches, and that has a schedule."""
 

@@ -16,7 +16,7 @@ from benchmarks.fuzz.documents import sound
 from pipeloom.cli import failures
 from pipeloom.ir.formats.validation import Document
 
-COUNT, PARTS = 2000, 2
+COUNT, PARTS = 1000, 2
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -11,7 +11,7 @@ from typing import Any
 
 import networkx as nx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeloom.compiler import compile_schedule, passes
@@ -58,7 +58,6 @@ def document(program: Program) -> dict[str, Any]:
     return json.loads(json.dumps(dump_program(program)))  # type: ignore[no-any-return]
 
 
-@settings(max_examples=150, deadline=None)
 @given(schedules(), SEEDS)
 def test_the_program_of_a_valid_schedule_runs(schedule: Schedule, seed: int) -> None:
     program = compile_schedule(schedule, tied=tied_in(schedule))
@@ -80,7 +79,6 @@ def test_the_program_of_a_valid_schedule_runs(schedule: Schedule, seed: int) -> 
         ]
 
 
-@settings(max_examples=100, deadline=None)
 @given(schedules())
 def test_the_verifier_accepts_what_each_pass_makes(schedule: Schedule) -> None:
     """From the pass on that makes programs whole: the one that frees."""
@@ -94,7 +92,6 @@ def test_the_verifier_accepts_what_each_pass_makes(schedule: Schedule) -> None:
     assert whole
 
 
-@settings(max_examples=50, deadline=None)
 @given(schedules(), SEEDS)
 def test_every_pass_leaves_a_program_that_runs(schedule: Schedule, seed: int) -> None:
     program = compute(schedule)
@@ -106,7 +103,6 @@ def test_every_pass_leaves_a_program_that_runs(schedule: Schedule, seed: int) ->
         Machine(program).run(Random(seed))
 
 
-@settings(max_examples=100, deadline=None)
 @given(schedules())
 def test_buffers_are_as_many_as_are_live_at_once(schedule: Schedule) -> None:
     program = compile_schedule(schedule)
@@ -121,7 +117,6 @@ def test_buffers_are_as_many_as_are_live_at_once(schedule: Schedule) -> None:
         assert Counter((buffer.kind, buffer.stage) for buffer in buffers) == most
 
 
-@settings(max_examples=100, deadline=None)
 @given(schedules())
 def test_no_send_waits_as_planned(schedule: Schedule) -> None:
     """Receives are posted before their sends; sends are waited for after they arrive."""
@@ -189,7 +184,6 @@ def shuffled(program: Program, random: Random) -> list[list[Instruction]]:
     return rows
 
 
-@settings(max_examples=200, deadline=None)
 @given(schedules(), SEEDS)
 def test_the_proof_fails_exactly_where_the_graph_has_a_cycle(schedule: Schedule, seed: int) -> None:
     program = compile_schedule(schedule)
@@ -202,7 +196,6 @@ def test_the_proof_fails_exactly_where_the_graph_has_a_cycle(schedule: Schedule,
             prove(changed)
 
 
-@settings(max_examples=100, deadline=None)
 @given(schedules(), SEEDS)
 def test_the_proof_and_the_verifier_agree(schedule: Schedule, seed: int) -> None:
     program = compile_schedule(schedule)
@@ -218,7 +211,6 @@ def test_the_proof_and_the_verifier_agree(schedule: Schedule, seed: int) -> None
         assert list(verify_channels(facts)) == []
 
 
-@settings(max_examples=100, deadline=None)
 @given(schedules(), SEEDS)
 def test_what_the_proof_rejects_deadlocks(schedule: Schedule, seed: int) -> None:
     program = compile_schedule(schedule)

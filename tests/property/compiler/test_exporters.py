@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 
 from pipeloom.compiler.exporters import EXPORTERS
 from pipeloom.ir.model.ops import format_order
@@ -12,7 +12,6 @@ from tests.support.random_schedules import schedules
 
 
 @pytest.mark.parametrize("name", [name for name, e in EXPORTERS.items() if e.read is not None])
-@settings(max_examples=100, deadline=None)
 @given(schedule=schedules())
 def test_what_is_written_reads_back(name: str, schedule: Schedule) -> None:
     problem = schedule.problem

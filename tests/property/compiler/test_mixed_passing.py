@@ -6,7 +6,7 @@ import json
 from random import Random
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeloom.compiler import compile_schedule, passes
@@ -35,7 +35,6 @@ def document(program: Program) -> dict[str, Any]:
     return json.loads(json.dumps(dump_program(program)))  # type: ignore[no-any-return]
 
 
-@settings(max_examples=100, deadline=None)
 @given(mixed_schedules())
 def test_a_schedule_and_its_file_are_valid(schedule: Schedule) -> None:
     written = dump_schedule(schedule)
@@ -43,7 +42,6 @@ def test_a_schedule_and_its_file_are_valid(schedule: Schedule) -> None:
     assert dump_schedule(timed(parse_schedule(written, "file"))) == written
 
 
-@settings(max_examples=200, deadline=None)
 @given(mixed_schedules(), SEEDS, st.booleans())
 def test_its_program_runs_and_collects_every_gradient_once(
     schedule: Schedule, seed: int, tie: bool
@@ -66,13 +64,11 @@ def test_its_program_runs_and_collects_every_gradient_once(
         assert not machine.leaving[rank], "sends not waited for"
 
 
-@settings(max_examples=100, deadline=None)
 @given(mixed_schedules())
 def test_every_compiled_program_is_valid(schedule: Schedule) -> None:
     assert verify_program(document(compile_schedule(schedule))) == []
 
 
-@settings(max_examples=50, deadline=None)
 @given(mixed_schedules())
 def test_passes_leave_their_argument_as_it_was(schedule: Schedule) -> None:
     program = compute(schedule)
@@ -83,7 +79,6 @@ def test_passes_leave_their_argument_as_it_was(schedule: Schedule) -> None:
         program = lowered
 
 
-@settings(max_examples=150, deadline=None)
 @given(mixed_schedules(), st.data())
 def test_no_instruction_can_be_left_out(schedule: Schedule, data: st.DataObject) -> None:
     program = document(compile_schedule(schedule))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeloom.compiler import compile_schedule
@@ -41,7 +41,6 @@ def cut(row: Row) -> tuple[Row, Row]:
     return ((), row) if at is None else (row[:at], row[at + 1 :])
 
 
-@settings(max_examples=150, deadline=None)
 @given(schedules(), st.integers(0, 2**32))
 def test_relays_keep_what_holds_of_programs(schedule: Schedule, seed: int) -> None:
     program = compile_schedule(schedule, post_validation=True)
@@ -56,7 +55,6 @@ def test_relays_keep_what_holds_of_programs(schedule: Schedule, seed: int) -> No
         assert sorted(map(str, rest)) == sorted(map(str, before))
 
 
-@settings(max_examples=100, deadline=None)
 @given(schedules())
 def test_as_many_forwards_as_can_be_come_before_the_verdict(schedule: Schedule) -> None:
     rows = compile_schedule(schedule, post_validation=True).instructions
@@ -72,7 +70,6 @@ def test_as_many_forwards_as_can_be_come_before_the_verdict(schedule: Schedule) 
         assert op.kind is not OpKind.F or not fed
 
 
-@settings(max_examples=150, deadline=None)
 @given(schedules())
 def test_what_is_run_again_meets_nothing_of_the_first_time(schedule: Schedule) -> None:
     """All that happens where a step was wrong, as one program: no deadlock, channels in order."""

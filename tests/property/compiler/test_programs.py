@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipeloom.compiler import compile_schedule
@@ -38,13 +38,11 @@ def programs(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(programs())
-@settings(max_examples=100, deadline=None)
 def test_every_compiled_program_is_valid(program: dict[str, Any]) -> None:
     assert verify_program(program) == []
 
 
 @given(programs(), st.booleans(), st.data())
-@settings(max_examples=100, deadline=None)
 def test_no_instruction_can_be_left_out_or_doubled(
     program: dict[str, Any], twice: bool, data: st.DataObject
 ) -> None:
@@ -61,7 +59,6 @@ JSON = (
 
 
 @given(programs(), st.data())
-@settings(max_examples=100, deadline=None)
 def test_no_document_makes_the_verifier_fall_over(
     program: dict[str, Any], data: st.DataObject
 ) -> None:

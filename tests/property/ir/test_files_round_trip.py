@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipeloom.compiler import compile_schedule
@@ -62,7 +62,6 @@ def through_text(document: dict[str, Any]) -> dict[str, Any]:
 
 
 @given(profiles())
-@settings(deadline=None)
 def test_profiles(profile: Profile) -> None:
     assert parse_profile(through_text(dump_profile(profile)), "p") == profile
 
@@ -73,7 +72,6 @@ def test_profiles(profile: Profile) -> None:
     st.integers(1, 6),
     st.sampled_from(Objective),
 )
-@settings(deadline=None)
 def test_schedules_and_programs(
     profile: Profile, name: str, microbatches: int, objective: Objective
 ) -> None:

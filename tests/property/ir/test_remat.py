@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeloom.compiler import compile_schedule
@@ -87,7 +87,6 @@ def _backward(row: list[Op], forward: Op) -> int:
     )
 
 
-@settings(deadline=None)
 @given(lever_schedules())
 def test_the_verifier_and_the_replay_agree_with_the_simulator(schedule: Schedule) -> None:
     schedule = timed(schedule)
@@ -102,7 +101,6 @@ def test_the_verifier_and_the_replay_agree_with_the_simulator(schedule: Schedule
         assert played.start[rank].tolist() == pytest.approx(schedule.timing.start[rank].tolist())
 
 
-@settings(deadline=None)
 @given(lever_schedules())
 def test_a_run_as_planned_lost_nothing(schedule: Schedule) -> None:
     """Copies are no compute of their rank, and what waits for them waits for an input."""
@@ -117,13 +115,11 @@ def test_a_run_as_planned_lost_nothing(schedule: Schedule) -> None:
         assert parts == pytest.approx(found.measured, abs=1e-6)
 
 
-@settings(deadline=None)
 @given(lever_schedules())
 def test_programs_of_them_are_valid(schedule: Schedule) -> None:
     assert verify_program(dump_program(compile_schedule(schedule))) == []
 
 
-@settings(deadline=None)
 @given(lever_schedules(), st.randoms(use_true_random=False))
 def test_a_lever_op_that_is_lost_or_comes_too_late_is_found(
     schedule: Schedule, random: Random

@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeloom.ir.cost.simulator import simulate
@@ -94,7 +94,8 @@ def mixed(draw: st.DrawFn, *, contended: bool) -> Schedule:
     problem = Problem(profile, count, placement, (math.inf,) * ranks)
     schedule = streamed(problem, in_any_order(problem, random), "any", Streaming())
     kept = draw(st.sets(st.sampled_from(range(stages))))  # replicated where several ranks run them
-    return replace(schedule, transfers=tuple(t for t in schedule.transfers if t.stage not in kept))
+    left = tuple(t for t in schedule.transfers if t.stage not in kept)
+    return replace(schedule, transfers=left, timing=None)
 
 
 def assert_played(schedule: Schedule, iterations: int) -> None:
@@ -111,13 +112,11 @@ def assert_played(schedule: Schedule, iterations: int) -> None:
         assert found.begin[i + 1].tolist() == ended
 
 
-@settings(max_examples=60, deadline=None)
 @given(built(contended=True) | mixed(contended=True), st.integers(1, 3))
 def test_everything_starts_when_plain_loops_say(schedule: Schedule, iterations: int) -> None:
     assert_played(schedule, iterations)
 
 
-@settings(max_examples=100, deadline=None)
 @given(built(contended=False) | mixed(contended=False))
 def test_one_iteration_without_contention_is_what_is_simulated(schedule: Schedule) -> None:
     (timing,), simulated = play_iterations(schedule).timings, simulate(schedule)
@@ -127,14 +126,12 @@ def test_one_iteration_without_contention_is_what_is_simulated(schedule: Schedul
     assert timing.peak_memory == simulated.peak_memory
 
 
-@settings(max_examples=60, deadline=None)
 @given(built(contended=True) | mixed(contended=True))
 def test_the_step_time_is_what_many_iterations_take_each(schedule: Schedule) -> None:
     begin = play_iterations(schedule, 200).begin.max(axis=1)
     assert np.isclose((begin[200] - begin[100]) / 100, step_time(schedule), rtol=0.01)
 
 
-@settings(max_examples=100, deadline=None)
 @given(built(contended=True) | mixed(contended=True) | built(contended=False))
 def test_no_step_is_below_its_bound(schedule: Schedule) -> None:
     free = replace(schedule.problem, memory_limit=(math.inf,) * schedule.problem.ranks)

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeloom.ir.cost.simulator import simulate
@@ -31,13 +31,11 @@ def through_text(schedule: Schedule) -> Document:
 
 
 @given(schedules())
-@settings(max_examples=100, deadline=None)
 def test_what_the_simulator_times_the_verifier_finds_right(schedule: Schedule) -> None:
     assert verify_schedule(through_text(schedule)) == []
 
 
 @given(schedules(), st.integers(0, 2**32))
-@settings(max_examples=100, deadline=None)
 def test_orders_that_can_never_run_are_wrong_to_both(schedule: Schedule, seed: int) -> None:
     """Shuffled, an order runs or it does not; if not, no times make it pass."""
     order = list(schedule.order)

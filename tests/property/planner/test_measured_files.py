@@ -77,9 +77,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(st.one_of(spoiled(), spoiled_table()))
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_profile_or_one_line(path: Path, text: str) -> None:
     path.write_text(text)
     found, lines = None, []

@@ -72,7 +72,7 @@ def least(costs: SequenceCosts, part: list[list[int]], known: dict[str, float]) 
 
 
 @pytest.mark.parametrize(("microbatches", "replicas"), [(2, 1), (3, 1), (1, 2), (2, 2)])
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(data=st.data())
 def test_no_bound_is_above_the_best_of_all(
     microbatches: int, replicas: int, data: st.DataObject
@@ -85,7 +85,6 @@ def test_no_bound_is_above_the_best_of_all(
     assert packing_bound(costs, microbatches, replicas) <= best * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 50), min_size=1, max_size=30),
     number=st.integers(1, 12),

@@ -42,7 +42,7 @@ def search(problem: Problem, scheme: str, share: float) -> Schedule:
     return optimize(problem, solver="heuristic", work_limit=0.002)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(profiles(), st.integers(1, 7), st.sampled_from(Objective))
 def test_the_choice(profile: Profile, microbatches: int, objective: Objective) -> None:
     choice = choose(profile, microbatches, objective=objective, search=search)

@@ -39,7 +39,7 @@ def assert_bounds_all(profile: Profile | LayeredProfile, microbatches: int, most
             assert answer.lower_bound <= made.timing.period * (1 + 1e-9), name
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_no_cut_of_layers_is_below_the_bound(data: st.DataObject) -> None:
     blocks = st.integers(2, 14).map(equal_blocks)
@@ -48,7 +48,7 @@ def test_no_cut_of_layers_is_below_the_bound(data: st.DataObject) -> None:
     assert_bounds_all(profile, rounds * profile.ranks, len(profile.layers) // profile.ranks)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     stages=st.lists(stage_profiles(), min_size=1, max_size=3),
     rounds=st.integers(1, 2),

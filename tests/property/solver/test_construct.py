@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeloom.ir.cost.simulator import timed
@@ -38,7 +38,6 @@ def assert_valid(problem: Problem, rows: Order, cost: float, bound: float) -> No
     assert cost >= bound * (1 - 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data(), st.integers(1, 4), st.integers(1, 8), st.integers(0, 1 << 30))
 def test_what_is_built_is_valid_and_costs_what_it_says(
     data: st.DataObject, ranks: int, microbatches: int, seed: int
@@ -61,7 +60,6 @@ def test_what_is_built_is_valid_and_costs_what_it_says(
                     assert_valid(problem, rows, constructor.cost(rows), bound)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data(), st.integers(1, 4), st.integers(1, 8), st.integers(0, 1 << 30))
 def test_what_the_dispatcher_finds_is_valid(
     data: st.DataObject, ranks: int, microbatches: int, seed: int

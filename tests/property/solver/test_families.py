@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipeloom.ir.errors import InfeasibleError, InputError
@@ -58,14 +58,12 @@ def document(name: str, profile: Profile, microbatches: int) -> dict[str, Any]:
 
 
 @given(NAMES, profiles(), st.integers(1, 11))
-@settings(max_examples=150, deadline=None)
 def test_every_family_is_valid(name: str, profile: Profile, microbatches: int) -> None:
     assume(fits(name, profile.ranks))
     assert verify_schedule(document(name, profile, microbatches)) == []
 
 
 @given(NAMES, profiles(), st.integers(1, 11), st.floats(0.1, 0.999))
-@settings(max_examples=100, deadline=None)
 def test_the_smallest_limit_is_the_least_that_serves(
     name: str, profile: Profile, microbatches: int, share: float
 ) -> None:
@@ -83,7 +81,6 @@ def test_the_smallest_limit_is_the_least_that_serves(
 
 
 @given(NAMES, profiles(), st.integers(1, 6))
-@settings(max_examples=50, deadline=None)
 def test_a_family_supports_its_own_problem(name: str, profile: Profile, microbatches: int) -> None:
     assume(fits(name, profile.ranks))
     schedule = build_family(name, profile, microbatches)
@@ -101,7 +98,6 @@ JSON = st.recursive(
 
 
 @given(st.sampled_from(["zb-h1", "weipipe-interleave", "fsdp", "weights-inside:2"]), st.data())
-@settings(max_examples=200, deadline=None)
 def test_no_document_makes_the_verifier_fall_over(name: str, data: st.DataObject) -> None:
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 2, t_comm=0.5)
     root = document(name, profile, 2)

@@ -58,13 +58,13 @@ def assert_asks_right(problem: Problem) -> None:
 
 
 @pytest.mark.parametrize(("ranks", "microbatches"), [(1, 3), (2, 3), (3, 2), (3, 3)])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_answers_are_right(ranks: int, microbatches: int, data: st.DataObject) -> None:
     assert_asks_right(data.draw(tight(ranks, microbatches)))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(problem=problems(2, 3))
 def test_answers_are_right_for_any_amounts(problem: Problem) -> None:
     assert_asks_right(problem)
@@ -72,7 +72,6 @@ def test_answers_are_right_for_any_amounts(problem: Problem) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "microbatches"), [(2, 4), (3, 3), (4, 2)])
-@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_answers_are_right_for_many_problems(
     ranks: int, microbatches: int, data: st.DataObject

@@ -29,7 +29,7 @@ from tests.property.solver.bounds.test_general_placement import problems
 
 
 @pytest.mark.parametrize("owners", [(0, 1, 1, 0), (0, 1, 0, 1), (1, 0, 0), (0, 2, 1, 0, 2)])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data(), seed=st.integers(0, 1000))
 def test_orders_are_valid_and_cost_what_the_kernel_says(
     owners: tuple[int, ...], data: st.DataObject, seed: int

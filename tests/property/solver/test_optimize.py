@@ -45,7 +45,7 @@ def stopped_after(looks: int, problem: Problem, seed: int = 0) -> Schedule:
 
 
 @pytest.mark.parametrize(("ranks", "microbatches"), [(1, 3), (2, 2), (3, 1), (3, 2), (2, 3)])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_schedules_are_valid_and_never_below_the_optimum(
     ranks: int, microbatches: int, data: st.DataObject
@@ -62,7 +62,7 @@ def test_schedules_are_valid_and_never_below_the_optimum(
         assert cost(schedule) <= best * (1 + 2e-6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(schedule=schedules(), objective=st.sampled_from(Objective))
 def test_any_schedule_of_any_placement_costs_at_least_the_bound(
     schedule: Schedule, objective: Objective
@@ -74,7 +74,7 @@ def test_any_schedule_of_any_placement_costs_at_least_the_bound(
     assert lower_bound(problem).value <= simulate(schedule).cost(objective) * (1 + 1e-9)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     owners=st.lists(st.integers(0, 2), min_size=3, max_size=6),
     microbatches=st.integers(1, 4),
@@ -93,7 +93,7 @@ def test_any_placement_is_searched(
     assert violations(schedule) == []
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(problem=problems(3, 4), seed=st.integers(0, 1000))
 def test_a_seed_gives_the_same_schedule_again(problem: Problem, seed: int) -> None:
     once, again = (stopped_after(400, problem, seed) for _ in range(2))

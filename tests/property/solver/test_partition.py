@@ -62,7 +62,6 @@ def problem_of(
 RULES = st.sampled_from([Rules(), Rules(1, 3), Rules(2), Rules(2, 3)])
 
 
-@settings(max_examples=100, deadline=None)
 @given(layered(3, 8), RULES, st.integers(1, 2))
 def test_even_balanced_and_neighbours_are_among_all_cuts(
     profile: LayeredProfile, rules: Rules, each: int
@@ -84,7 +83,6 @@ def test_even_balanced_and_neighbours_are_among_all_cuts(
     assert set(cutter.neighbours(even)) <= set(cuts) - {even}
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     layered(3, 7), RULES, st.sampled_from(PLACEMENTS), st.integers(1, 6), st.sampled_from(Objective)
 )
@@ -114,7 +112,6 @@ def test_the_bound_on_all_cuts_is_no_more_than_that_of_each(
     assert {cut for cut, cost in costs.items() if cost < middle} <= set(listed)
 
 
-@settings(max_examples=40, deadline=None)
 @given(layered(3, 7), st.floats(0.0, 1.2), st.sampled_from(PLACEMENTS), st.integers(2, 5))
 def test_the_bound_on_all_cuts_holds_for_schedules_with_pairs(
     profile: LayeredProfile, share: float, name: str, microbatches: int
@@ -138,7 +135,6 @@ def test_the_bound_on_all_cuts_holds_for_schedules_with_pairs(
     assert every.of(cut)[0] <= cost * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
 @given(layered(3, 7), RULES, st.integers(1, 4))
 def test_the_least_full_cut_is_least_of_all(
     profile: LayeredProfile, rules: Rules, microbatches: int
@@ -158,7 +154,6 @@ def test_the_least_full_cut_is_least_of_all(
     assert fullest(found) == pytest.approx(min(map(fullest, cuts)))
 
 
-@settings(max_examples=60, deadline=None)
 @given(layered(3, 7), RULES, st.sampled_from(PLACEMENTS))
 def test_the_smallest_limit_is_that_of_the_cut_that_needs_least(
     profile: LayeredProfile, rules: Rules, name: str
@@ -190,7 +185,7 @@ def searched(problem: Problem, name: str, share: float, start: Order | None) -> 
     return optimize(problem, solver="cp-sat", work_limit=30.0 * share, start=start)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(layered(2, 5), st.integers(1, 2), st.sampled_from(PLACEMENTS), st.sampled_from(Objective))
 def test_no_schedule_of_any_cut_is_better_than_the_joint_search(
     profile: LayeredProfile, microbatches: int, name: str, objective: Objective

@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeloom.compiler import compile_schedule
@@ -72,7 +72,6 @@ def planned(problem: Problem, plan: Streaming, seed: int) -> Schedule | None:
 
 
 @pytest.mark.parametrize("passing", [Passing.WEIGHTS, Passing.MIXED])
-@settings(max_examples=150, deadline=None)
 @given(st.data(), PLANS, SEEDS)
 def test_any_order_is_served(
     passing: Passing, data: st.DataObject, plan: Streaming, seed: int
@@ -81,7 +80,6 @@ def test_any_order_is_served(
     assert schedule is None or verify_schedule(dump_schedule(schedule)) == []
 
 
-@settings(max_examples=150, deadline=None)
 @given(problems(), PLANS, SEEDS)
 def test_its_program_collects_every_gradient_once(
     problem: Problem, plan: Streaming, seed: int

@@ -48,6 +48,9 @@ def test_times_are_the_simulators_and_memory_is_kept(seed: int) -> None:
         simulator = Simulator(problem, np.arange(0, 82, 27))
         assert simulator.cost(order) <= cost * (1 + 1e-9)
         assert (simulator.peak <= np.array(problem.memory_limit) * (1 + 1e-9)).all()
+        for share, expected in ((1 - 1e-9, np.inf), (1 + 1e-9, cost)):
+            most = share * cost
+            assert priority_schedule(tables, priorities, False, order, scratch, most) == expected
     assert complete > 0
 
 

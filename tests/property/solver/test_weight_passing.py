@@ -9,7 +9,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipeloom.compiler import compile_schedule, passes
@@ -96,7 +96,6 @@ def schedules(draw: st.DrawFn) -> Schedule:
     return timed(replace(schedule, transfers=transfers))
 
 
-@settings(max_examples=100, deadline=None)
 @given(schedules())
 def test_a_schedule_and_its_file_are_valid(schedule: Schedule) -> None:
     document = dump_schedule(schedule)
@@ -104,7 +103,6 @@ def test_a_schedule_and_its_file_are_valid(schedule: Schedule) -> None:
     assert dump_schedule(timed(parse_schedule(document, "file"))) == document
 
 
-@settings(max_examples=100, deadline=None)
 @given(schedules(), SEEDS)
 def test_its_program_runs_and_collects_every_gradient_once(schedule: Schedule, seed: int) -> None:
     program = compile_schedule(schedule)
@@ -121,7 +119,6 @@ def test_its_program_runs_and_collects_every_gradient_once(schedule: Schedule, s
         assert not machine.leaving[rank], "sends not waited for"
 
 
-@settings(max_examples=50, deadline=None)
 @given(schedules())
 def test_passes_leave_their_argument_as_it_was(schedule: Schedule) -> None:
     program = compute(schedule)
@@ -150,7 +147,6 @@ def changed_at_random(transfer: Transfer, schedule: Schedule, random: Random) ->
     )
 
 
-@settings(max_examples=200, deadline=None)
 @given(schedules(), SEEDS)
 def test_a_random_change_is_noticed_or_harmless(schedule: Schedule, seed: int) -> None:
     """The verifier, which sees positions and times alone, agrees with the machine."""
@@ -173,7 +169,6 @@ def test_a_random_change_is_noticed_or_harmless(schedule: Schedule, seed: int) -
     assert set(machine.total.values()) == {everything}
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 20), *[st.floats(0.125, 4.0)] * 3)
 def test_the_makespan_is_at_most_the_published_one(
     ranks: int, count: int, t_f: float, t_b: float, t_w: float
@@ -193,7 +188,6 @@ def test_the_makespan_is_at_most_the_published_one(
         assert timing.makespan <= published
 
 
-@settings(max_examples=100, deadline=None)
 @given(schedules())
 def test_transfers_start_when_plain_loops_say(schedule: Schedule) -> None:
     assume(schedule.problem.placement.passing is Passing.WEIGHTS)
@@ -203,7 +197,6 @@ def test_transfers_start_when_plain_loops_say(schedule: Schedule) -> None:
     assert np.allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
-@settings(max_examples=100, deadline=None)
 @given(schedules(), SEEDS)
 def test_sending_order_runs_whatever_the_list_was(schedule: Schedule, seed: int) -> None:
     """However the items are listed, each in its own order: first come, first served is one
@@ -221,7 +214,6 @@ def test_sending_order_runs_whatever_the_list_was(schedule: Schedule, seed: int)
     assert np.array_equal(simulate(again).transfers, simulate(listed).transfers)
 
 
-@settings(max_examples=100, deadline=None)
 @given(schedules())
 def test_passing_on_between_ops_never_deadlocks_nor_hurries(schedule: Schedule) -> None:
     between = simulate(posted_between_ops(schedule))

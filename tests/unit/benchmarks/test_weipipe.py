@@ -14,6 +14,7 @@ from benchmarks.weipipe.sent import counts
 from pipeloom.ir.model.links import Link
 
 
+@pytest.mark.slow
 def test_winners_and_what_runs_out_of_memory() -> None:
     compared = compare()
     found = Agreement.of(compared)

@@ -91,7 +91,7 @@ def assert_below_optimum(problem: Problem) -> None:
 @pytest.mark.parametrize(
     ("ranks", "microbatches"), [(1, 3), (1, 4), (2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (3, 3)]
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_bounds_hold(ranks: int, microbatches: int, data: st.DataObject) -> None:
     assert_below_optimum(data.draw(problems(ranks, microbatches)))
@@ -99,13 +99,11 @@ def test_bounds_hold(ranks: int, microbatches: int, data: st.DataObject) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "microbatches"), [(2, 3), (2, 4), (3, 3), (4, 2)])
-@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_bounds_hold_for_many_problems(ranks: int, microbatches: int, data: st.DataObject) -> None:
     assert_below_optimum(data.draw(problems(ranks, microbatches)))
 
 
-@settings(deadline=None)
 @given(problem=problems(3, 2))
 def test_the_bound_is_the_best_of_all(problem: Problem) -> None:
     bound = lower_bound(problem)
@@ -165,7 +163,6 @@ def tight_problems(draw: st.DrawFn) -> Problem:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
 @given(problem=tight_problems())
 def test_crossings_hold_where_several_microbatches_meet(problem: Problem) -> None:
     linear = LinearInstance.of(problem)
@@ -194,7 +191,7 @@ def slotted_problems(draw: st.DrawFn) -> Problem:
 
 @pytest.mark.parametrize("examples", [8, pytest.param(150, marks=pytest.mark.slow)])
 def test_every_pass_of_every_number_under_way_holds(examples: int) -> None:
-    @settings(max_examples=examples, deadline=None)
+    @settings(max_examples=examples)
     @given(problem=slotted_problems())
     def check(problem: Problem) -> None:
         solved = optimize(problem, solver="cp-sat", time_limit=60)

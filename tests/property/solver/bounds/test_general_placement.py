@@ -64,7 +64,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("owners", "microbatches"), CASES)
-@settings(max_examples=24, deadline=None)
+@settings(max_examples=24)
 @given(data=st.data())
 def test_bounds_hold(owners: tuple[int, ...], microbatches: int, data: st.DataObject) -> None:
     assert_below_optimum(data.draw(problems(owners, microbatches)))
@@ -82,7 +82,6 @@ def test_bounds_hold(owners: tuple[int, ...], microbatches: int, data: st.DataOb
         ((0, 1, 2, 1), 2),
     ],
 )
-@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_bounds_hold_for_many(
     owners: tuple[int, ...], microbatches: int, data: st.DataObject

@@ -128,7 +128,7 @@ def optimum(problem: Problem) -> float:
 
 
 @pytest.mark.parametrize(("owners", "microbatches"), [((0, 1), 2), ((0, 1), 3)])
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_bounds_hold(owners: tuple[int, ...], microbatches: int, data: st.DataObject) -> None:
     check(data.draw(problems(owners, microbatches)))
@@ -138,7 +138,6 @@ def test_bounds_hold(owners: tuple[int, ...], microbatches: int, data: st.DataOb
 @pytest.mark.parametrize(
     ("owners", "microbatches"), [((0, 1), 2), ((0, 1), 3), ((0, 1, 1), 2), ((0, 1, 0), 2)]
 )
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_bounds_hold_for_many(
     owners: tuple[int, ...], microbatches: int, data: st.DataObject

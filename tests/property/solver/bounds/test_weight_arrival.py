@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeloom.ir.cost.simulator import timed
@@ -59,7 +59,6 @@ def tiny(draw: st.DrawFn) -> Problem:
     return make(stages, ranks, ranks + draw(st.integers(0, 2)), links, draw(TIMES), limit)
 
 
-@settings(max_examples=60, deadline=None)
 @given(tiny())
 def test_bounds_hold_and_nothing_found_beats_the_optimum(problem: Problem) -> None:
     least = least_makespan(problem)

@@ -494,10 +494,12 @@ def test_a_certificate_proves_a_bound(pipeloom: Command, profile: Path, tmp_path
     done = pipeloom("verify", plan, "--certificate", proof)
     assert (done.code, done.err) == (1, "")
     assert done.out.startswith(f"{plan}: {proof}: argument: ")
-    proof.write_text(json.dumps(document | {"objective": "speed"}))
+    flow = {"kind": "rank-flow", "rank": 0, "until": "B", "steps": 0}
+    proof.write_text(json.dumps(document | {"objective": "speed", "argument": flow}))
     done = pipeloom("verify", plan, "--certificate", proof)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"pipeloom: {proof}: objective: expected ")
+    assert f"pipeloom: {proof}: argument: steps: expected a whole number >= 1" in done.err
 
 
 def test_what_has_no_certificate_is_refused_before_the_search(

@@ -87,7 +87,9 @@ def test_what_users_raise_is_one_line_without_control_characters(
 
 
 @pytest.mark.usefixtures("ctrl_c")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_what_was_saved_is_said_where_a_run_is_interrupted(
     pipeloom: Command, program: Path, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -63,12 +63,12 @@ def refuted(first: int, number: int) -> int:
 
 
 def test_no_optimum_is_refuted() -> None:
-    assert refuted(0, 40) > 15
+    assert refuted(0, 24) > 9
 
 
 @pytest.mark.slow
 def test_no_optimum_of_thousands_is_refuted() -> None:
-    assert refuted(40, 3000) > 1500
+    assert refuted(24, 3016) > 1500
 
 
 @cache

@@ -83,11 +83,11 @@ def test_stages_of_a_rank_are_those_that_make_stages_smaller() -> None:
         ({"passing": "auto", "offload": "auto"}, "passing: expected activations with offload auto"),
         (
             {"passing": "weights", "vp": 2},
-            "spread with vp 2, passing weights (at most 4096 pairs of stage and microbatch), got 8",
+            "with vp 2, passing weights (at most 16384 pairs of stage and microbatch), got 8",
         ),
         (
             {"passing": "weights", "sharding": "fsdp"},
-            "with sharding fsdp, passing weights (at most 4096 pairs of stage and microbatch)",
+            "with sharding fsdp, passing weights (at most 16384 pairs of stage and microbatch)",
         ),
     ],
 )

@@ -53,12 +53,11 @@ def test_without_a_limit_there_is_nothing_to_buy() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_change_raises_the_bound(kind: str) -> None:
-    for seed in range(3):
-        schedule = optimize(unequal(kind, seed), time_limit=0.05)
-        now = lower_bound(schedule.problem).value
-        found = changes(schedule, 0.0)
-        assert all(change.bound <= now * (1 + 1e-9) for change in found)
-        assert all(change.cost is None for change in found)
+    schedule = optimize(unequal(kind, 0), time_limit=0.05)
+    now = lower_bound(schedule.problem).value
+    found = changes(schedule, 0.0)
+    assert all(change.bound <= now * (1 + 1e-9) for change in found)
+    assert all(change.cost is None for change in found)
 
 
 def test_a_change_costs_no_more_than_the_same_order_under_it() -> None:

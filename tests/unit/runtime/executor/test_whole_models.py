@@ -189,8 +189,18 @@ def check(model: nn.Module) -> None:
     assert ledger.live == 0
 
 
-@pytest.mark.parametrize("checkpointed", [False, True])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "checkpointed"),
+    [
+        *((name, False) for name in MODELS),
+        ("gpt2", True),
+        ("hugging-llama", True),
+        *(
+            pytest.param(name, True, marks=pytest.mark.slow)
+            for name in ("llama", "hugging-gpt2", "hugging-mixtral")
+        ),
+    ],
+)
 def test_split_gradients_are_autograds(name: str, checkpointed: bool) -> None:
     torch.manual_seed(0)
     model = MODELS[name](checkpointed).double().train()

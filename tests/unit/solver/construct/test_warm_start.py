@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.model.ops import format_order, unpack
@@ -64,7 +64,6 @@ def test_no_warm_up_is_longer_than_one_before_it() -> None:
         simulate(Schedule(problem, order))  # raises where ranks wait for each other
 
 
-@settings(deadline=None)
 @given(problem=problems(3, 4))
 def test_every_warm_start_runs_within_its_memory(problem: Problem) -> None:
     found = LinearInstance.of(problem)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeloom.ir.cost.simulator import simulate
@@ -112,7 +112,6 @@ def problems(draw: st.DrawFn, most_ranks: int, most_stages: int, most: int) -> P
     return Problem(Profile(tuple(stages), ranks, t_comm), count, placement, limit, objective)
 
 
-@settings(max_examples=100, deadline=None)
 @given(problems(6, 6, 7), st.sampled_from(["gpipe", "1f1b", "zb-h1", "dapple"]))
 def test_a_whole_takes_as_long_as_its_merged_parts_and_holds_no_more(
     problem: Problem, family: str
@@ -148,7 +147,6 @@ def test_parts_that_are_alike_are_planned_once() -> None:
     assert format_order(rows[1]) == "0F1 1F1 1BW1 0BW1 0F4 1F4 1BW4 0BW4"
 
 
-@settings(max_examples=60, deadline=None)
 @given(problems(4, 3, 3))
 def test_no_bound_is_above_the_best_of_all_orders(problem: Problem) -> None:
     """Weights are there at once: the parts are independent, the dearest one's optimum is the

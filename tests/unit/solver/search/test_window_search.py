@@ -19,7 +19,7 @@ def test_windows_make_schedules_better_and_prove_nothing(kind: str) -> None:
     best = Incumbent(problem, lower_bound(problem), SolveOptions(work_limit=100_000))
     best.offer(one_at_a_time(problem), "one-at-a-time")
     worst, bound = best.cost, best.bound
-    search = WindowSearch(problem, np.random.default_rng(0))
+    search = WindowSearch(best, np.random.default_rng(0))
     for _ in range(3):
         search.round(best)
     assert best.cost < worst

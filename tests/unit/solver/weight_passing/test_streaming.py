@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeloom.ir.model.ops import Op, OpKind, pack, parse_order
@@ -62,7 +62,6 @@ def test_no_buffers_are_refused() -> None:
         prefetches([], 0, 0)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, 4), max_size=10), st.integers(1, 3))
 def test_no_choice_of_what_to_give_up_fetches_less(stages: list[int], buffers: int) -> None:
     runs = tuple(s for i, s in enumerate(stages) if i == 0 or s != stages[i - 1])

@@ -103,7 +103,7 @@ def _of(found: Cut, kept: tuple[fx.Node, ...]) -> tuple[int, int] | None:
     return nbytes(kept), sum(cost or 0 for cost in costs)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.lists(st.integers(0, len(STEPS) - 1), min_size=1, max_size=3))
 def test_no_set_of_values_is_below_the_front(kinds: list[int]) -> None:
     torch.manual_seed(0)

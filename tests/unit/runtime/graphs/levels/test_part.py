@@ -35,8 +35,17 @@ def levels(module: nn.Module, given: torch.Tensor) -> StageLevels:
     return found
 
 
+LONG = ("first", "last", "attention", "autocast", "checkpointed, reentrant")
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [*MODELS, "counting"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(name for name in (*MODELS, "counting") if name not in LONG),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in LONG),
+    ],
+)
 def test_what_is_recomputed_in_part_trains_bit_by_bit_alike(name: str) -> None:
     make, given = (MODELS | {"counting": (Counting, X)})[name]
     torch.manual_seed(0)
