@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
+from typing import TYPE_CHECKING
 
 from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
 from .bounds import lower_bounds
@@ -21,9 +24,13 @@ from .core.incumbent import Incumbent
 from .core.linear_instance import LinearInstance
 from .core.options import SolveOptions
 from .core.overlap_relaxation import least_times, without_overlap
+from .core.relaxations import has_remat
 from .core.tolerances import ROUNDING
 from .core.worker_threads import Pieces
 from .exact import BACKENDS
+
+if TYPE_CHECKING:
+    from .exact.general_interleaving import Apart
 
 CROSSINGS_SECONDS = 10.0
 FLOW_WORK = 2e7  # simulated ops that the smallest linear programs of a rank count as
@@ -103,12 +110,22 @@ class RankBounds:
 
 def interleave(best: Incumbent, seed: int) -> Pieces:
     """Proofs and schedules where memory holds few microbatches, or few are unlike."""
+    from .exact.rank_windows import bound_by_windows
     from .exact.target_bisection import bisect, climb
 
     if best.problem.profile.unlike:
         yield from climb(best, seed)
     elif not overlap_saves(best.problem):
-        yield from bisect(best, seed)
+        apart: Sequence[Apart] = ()
+        if several_stages(best.problem):
+            apart = yield from bound_by_windows(best)
+        yield from bisect(best, seed, apart)
+
+
+def several_stages(problem: Problem) -> bool:
+    """Whether stages stay on ranks that have several, and are neither recomputed nor offloaded."""
+    passing = problem.placement.passing is Passing.ACTIVATIONS
+    return passing and not has_remat(problem) and LinearInstance.of(problem) is None
 
 
 def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:

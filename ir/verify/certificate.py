@@ -52,6 +52,7 @@ CLAIM = Fraction(1, 10**6)
 SEARCHED = {
     "crossings-search",
     "interleaving",
+    "rank-orders",
     "enumeration",
     "cp-sat",
     "milp",

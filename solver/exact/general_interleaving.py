@@ -31,10 +31,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
-from typing import TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -109,14 +109,49 @@ def literals(problem: Problem) -> int:
     return sum(rank.literals() for rank in rank_orders(problem))
 
 
-class GeneralInterleaving:
-    """The model of a problem, for schedules of cost ``low`` to ``high``; with ``blocks`` of those
-    alone that keep the blocks' order."""
+class Apart(NamedTuple):
+    """Op j + ``m`` of class ``b`` starts ``way`` or more after op j of ``a``, for all j."""
 
-    parameters = PARAMETERS
+    a: OpClass
+    b: OpClass
+    m: int
+    way: float
+
+
+class Starts(Protocol):
+    """Starts of ops in ticks, and when all ops of the ``until`` kind and before it have ended."""
+
+    cp: cp_model.CpModel
+    blocks: Blocks
+    sizes: Counter[int]
+
+    @property
+    def until(self) -> OpKind: ...
+
+    def takes(self, each: OpClass) -> int: ...
+
+    def start(self, each: OpClass, k: int) -> cp_model.IntVar: ...
+
+    def begins(self, rank: OpenOrders) -> cp_model.IntVar: ...
+
+    def end(self, begins: cp_model.IntVar) -> cp_model.LinearExpr: ...
+
+    def starts_at_once(self, each: OpClass, k: int) -> None: ...
+
+
+class GeneralInterleaving:
+    """The model of a problem, for schedules of cost ``low`` to ``high``, of which ``apart`` is
+    known; with ``blocks`` of those alone that keep the blocks' order."""
+
+    parameters, until = PARAMETERS, WEIGHT
 
     def __init__(
-        self, problem: Problem, low: float, high: float, blocks: Blocks | None = None
+        self,
+        problem: Problem,
+        low: float,
+        high: float,
+        blocks: Blocks | None = None,
+        apart: Sequence[Apart] = (),
     ) -> None:
         self.problem, self._costs = problem, Costs.of(unfused(problem))
         self.blocks = blocks or {}
@@ -146,7 +181,10 @@ class GeneralInterleaving:
         self.unit = UNIT + decided / LITERALS_A_SECOND
         for rank in ranks:
             if rank.hosted:
-                _RankConstraints(self, rank).constrain()
+                RankConstraints(self, rank).constrain()
+        for a, b, m, way in apart:
+            for j in range(problem.microbatches - m):
+                self.cp.add(self.start(b, j + m) >= self.start(a, j) + self.ticks.down(way) - 1)
 
     def proves(self, bound: float) -> float:
         """The bound, in the profile's unit, that one on the model's cost proves."""
@@ -221,10 +259,10 @@ class GeneralInterleaving:
         return tuple(pack(row[-1] for row in sorted(rank, key=lambda r: r[:-1])) for rank in rows)
 
 
-class _RankConstraints:
+class RankConstraints:
     """The constraints of one rank."""
 
-    def __init__(self, model: GeneralInterleaving, rank: OpenOrders) -> None:
+    def __init__(self, model: Starts, rank: OpenOrders) -> None:
         self._model, self._cp, self._rank = model, model.cp, rank
         self._literals: dict[Pair, cp_model.IntVar] = {}
         self._blocks = model.blocks
@@ -237,7 +275,7 @@ class _RankConstraints:
             self._no_overlap(rank.ops(*KINDS))
         self._known()
         begins = model.begins(rank)
-        for each in rank.classes(WEIGHT):
+        for each in rank.classes(model.until):
             last = model.start(each, rank.counts[each.stream] - 1)
             cp.add(model.end(begins) >= last + model.takes(each))
         for each, k in rank.ops(FORWARD, BACKWARD):
@@ -337,7 +375,7 @@ class _RankConstraints:
         for other, j in self._rank.ops(FORWARD, BACKWARD):
             takes = model.takes(other)
             after = takes
-            if other.kind is BACKWARD:
+            if other.kind is BACKWARD and model.until is WEIGHT:
                 after += model.takes(OpClass(WEIGHT, other.stage, other.stream))
             left.constant += after
             if (other, j) != (each, k):

@@ -6,7 +6,7 @@ climb from what is proven to what is found, or has not been answered in its time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -26,7 +26,7 @@ from ..core.schedule_cost import within_memory
 from ..core.stopping import OPS_A_SECOND, Budget
 from ..core.worker_threads import Pieces
 from .cp_sat_thread import CpSatThread
-from .general_interleaving import GeneralInterleaving
+from .general_interleaving import Apart, GeneralInterleaving
 from .general_interleaving import literals as general_literals
 from .interleaving import Interleaving
 from .unlike_interleaving import UnlikeInterleaving
@@ -69,13 +69,13 @@ MakeModel = Callable[[float, float], OrderModel]
 """The model for schedules of a cost from the first to the second number."""
 
 
-def bisect(best: Incumbent, seed: int) -> Pieces:
-    """Asks until bound and cost meet or nothing is answered any more.
+def bisect(best: Incumbent, seed: int, apart: Sequence[Apart] = ()) -> Pieces:
+    """Asks until bound and cost meet or nothing is answered any more; ``apart`` is known.
 
     At once over where the model would be too large or, with one stage a rank, memory does not limit
     the rate.
     """
-    make = order_model(best.problem)
+    make = order_model(best.problem, apart)
     if make is None:
         return
     above = best.cost  # nothing answered lies between this and the bound
@@ -127,7 +127,7 @@ def unlike_numbers(problem: Problem) -> list[int]:
     return sorted(n for n in numbers if literals_of_unlike(problem, n) <= UNLIKE_LITERALS)
 
 
-def order_model(problem: Problem) -> MakeModel | None:
+def order_model(problem: Problem, apart: Sequence[Apart] = ()) -> MakeModel | None:
     """The model of a problem; None where it is too large, another search does better, or
     microbatches are unlike, which both models name by their turn."""
     linear = LinearInstance.of(problem)
@@ -135,7 +135,7 @@ def order_model(problem: Problem) -> MakeModel | None:
         return None
     if linear is None:
         few = general_literals(problem) <= GENERAL_LITERALS
-        return partial(GeneralInterleaving, problem) if few else None
+        return partial(GeneralInterleaving, problem, apart=apart) if few else None
     if not slots_limit_rate(linear) or literals(linear) > LITERALS:
         return None
     return partial(Interleaving, problem, linear)
