@@ -45,7 +45,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 EMPTY = {"name", "title"}
 """Options that may be empty words."""
-CBC = "pipeloom.solver.exact.cbc_process"
+CBC = "pipeloom.solver.exact.milp.cbc_process"
 LEFT = ("solve_", "rank ")
 """Prefixes of the names of threads that may be left: those of
 :func:`pipeloom.solver.core.worker_threads.begun`, thread ranks

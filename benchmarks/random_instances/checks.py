@@ -27,8 +27,8 @@ from pipeloom.solver.core.linear_instance import LinearInstance
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.exact import BACKENDS
-from pipeloom.solver.exact.interleaving import Interleaving
-from pipeloom.solver.exact.target_bisection import JUST_BELOW, ask
+from pipeloom.solver.exact.orders.interleaving import Interleaving
+from pipeloom.solver.exact.orders.target_bisection import JUST_BELOW, ask
 from pipeloom.solver.families import FAMILIES, build_family
 from pipeloom.solver.optimize import optimize
 from tests.support.oracle import exhaustive_optimum

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pulp
 
-from ..core.stopping import StoppingCriterion, TimeLimit
+from ...core.stopping import StoppingCriterion, TimeLimit
 from .cbc_process import own_folder, started
 
 _POLL = 0.05  # seconds between two looks at should_stop

@@ -1,4 +1,4 @@
-"""The MILP of :mod:`.milp` solved by HiGHS, in a process that ends when it is told to.
+"""The MILP of :mod:`.model` solved by HiGHS, in a process that ends when it is told to.
 
 HiGHS tells no bound where it ends without a solution; the known one stands then.
 """
@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pulp
 
-from ..core.stopping import StoppingCriterion, TimeLimit
+from ...core.stopping import StoppingCriterion, TimeLimit
 from . import highs_process
 from .cbc import Outcome
 from .cbc_process import own_folder, started
-from .milp import MilpLimits, solved_by
+from .model import MilpLimits, solved_by
 
 _POLL = 0.05  # seconds between two looks at should_stop
 _GRACE = 3.0  # seconds that HiGHS gets to end by itself

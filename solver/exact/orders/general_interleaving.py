@@ -18,7 +18,7 @@ has not run before it, a W with its B, takes no longer than the cost leaves (per
 rank's first op; makespan: after 0).
 
 Where a BW takes less than its B and W, times are those of
-:func:`..core.relaxations.unfused`, a relaxation.
+:func:`...core.relaxations.unfused`, a relaxation.
 
 There is no objective: a model is refuted, or any of its solutions is a schedule to begin from.
 
@@ -43,10 +43,10 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack
 from pipeloom.ir.model.problem import Objective, Problem
 
-from ..core.decomposition import streams_of
-from ..core.relaxations import unfused
-from ..core.tolerances import ROUNDING
-from .integer_time import Ticks
+from ...core.decomposition import streams_of
+from ...core.relaxations import unfused
+from ...core.tolerances import ROUNDING
+from ..integer_time import Ticks
 from .interleaving import BITS
 from .rank_orders import BACKWARD, FORWARD, WEIGHT, OpClass, OpenOrders, Pair
 

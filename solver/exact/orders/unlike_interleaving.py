@@ -37,9 +37,9 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack
 from pipeloom.ir.model.problem import Objective, Problem
 
-from ..core.tolerances import ROUNDING
+from ...core.tolerances import ROUNDING
+from ..integer_time import Ticks
 from .general_interleaving import PARAMETERS, LiteralSum
-from .integer_time import Ticks
 
 BITS = 20  # of a time in ticks that is no decimal, and of a rank's limit
 FORWARD, BACKWARD, WEIGHT = KINDS = OpKind.F, OpKind.B, OpKind.W

@@ -4,8 +4,8 @@ Memory that holds K microbatches leaves few orders open: F(k) waits for B(k - K)
 B(k), so that only the K - 1 B's between are to be decided. Proofs and better schedules come out of
 one model, which stays small as it has a literal for these pairs alone and none for W's.
 
-**Names** are those of :mod:`..bounds.low_memory.activation_slots`: F(i, k) is the k-th F of stage i
-to run, and so for B and W.
+**Names** are those of :mod:`...bounds.low_memory.activation_slots`: F(i, k) is the k-th F of
+stage i to run, and so for B and W.
 
 **Literals.** x(i, k, j), for k - K_i < j < k, says that F(i, k) runs before B(i, j). For other j it
 is known: F(i, k) needs the room of B(i, k - K_i), and B(i, k) its own F. So
@@ -47,9 +47,9 @@ from ortools.sat.python import cp_model
 from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack
 from pipeloom.ir.model.problem import Objective, Problem
 
-from ..bounds.low_memory.activation_slots import most_waiting, slot_wait
-from ..core.linear_instance import LinearInstance
-from .integer_time import Ticks
+from ...bounds.low_memory.activation_slots import most_waiting, slot_wait
+from ...core.linear_instance import LinearInstance
+from ..integer_time import Ticks
 
 BITS = 28  # of a time in ticks that is no decimal; with more, propagation tick by tick takes long
 OPS = (OpKind.F, OpKind.B, OpKind.W)

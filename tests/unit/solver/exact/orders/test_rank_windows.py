@@ -16,7 +16,7 @@ from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.options import SolveOptions
-from pipeloom.solver.exact.rank_windows import RankWindows, bound_by_windows
+from pipeloom.solver.exact.orders.rank_windows import RankWindows, bound_by_windows
 from tests.support.oracle import TooManyOrdersError, exhaustive_optimum
 
 KINDS = ("v", "several stages a rank")

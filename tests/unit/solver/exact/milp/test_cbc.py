@@ -12,8 +12,8 @@ import pulp
 import pytest
 
 from pipeloom.ir.litter import own, remove_litter
-from pipeloom.solver.exact import cbc, cbc_process
-from pipeloom.solver.exact.cbc_process import PREFIX
+from pipeloom.solver.exact.milp import cbc, cbc_process
+from pipeloom.solver.exact.milp.cbc_process import PREFIX
 
 SIZE, ROWS = 40, 5
 
@@ -110,7 +110,7 @@ def test_a_start_is_used() -> None:
 
 KILLED = """
 import os, time
-from pipeloom.solver.exact.cbc_process import own_folder, started
+from pipeloom.solver.exact.milp.cbc_process import own_folder, started
 with own_folder() as folder, (folder / "log").open("wb") as log:
     process = started(["sleep", "60"], folder, log.fileno())
     print(process.pid, folder, flush=True)

@@ -17,15 +17,15 @@ from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
-from ..bounds.low_memory.activation_slots import slots_limit_rate
-from ..core.bound import Bound
-from ..core.incumbent import Incumbent
-from ..core.linear_instance import LinearInstance
-from ..core.options import Order
-from ..core.schedule_cost import within_memory
-from ..core.stopping import OPS_A_SECOND, Budget
-from ..core.worker_threads import Pieces
-from .cp_sat_thread import CpSatThread
+from ...bounds.low_memory.activation_slots import slots_limit_rate
+from ...core.bound import Bound
+from ...core.incumbent import Incumbent
+from ...core.linear_instance import LinearInstance
+from ...core.options import Order
+from ...core.schedule_cost import within_memory
+from ...core.stopping import OPS_A_SECOND, Budget
+from ...core.worker_threads import Pieces
+from ..cp_sat_thread import CpSatThread
 from .general_interleaving import Apart, GeneralInterleaving
 from .general_interleaving import literals as general_literals
 from .interleaving import Interleaving

@@ -18,9 +18,9 @@ from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.options import SolveOptions
-from pipeloom.solver.exact.general_interleaving import GeneralInterleaving, rank_orders
-from pipeloom.solver.exact.rank_orders import BACKWARD, FORWARD, WEIGHT, OpClass
-from pipeloom.solver.exact.target_bisection import ask
+from pipeloom.solver.exact.orders.general_interleaving import GeneralInterleaving, rank_orders
+from pipeloom.solver.exact.orders.rank_orders import BACKWARD, FORWARD, WEIGHT, OpClass
+from pipeloom.solver.exact.orders.target_bisection import ask
 from tests.support.oracle import TooManyOrdersError, exhaustive_optimum
 
 NODES = 100_000

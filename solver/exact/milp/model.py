@@ -25,15 +25,15 @@ from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Report, Schedule
 
-from ..core.options import SolveOptions
-from ..core.schedule_cost import objective_cost
-from ..core.stopping import StoppingCriterion, TimeLimit
-from ..core.tolerances import ROUNDING
-from . import ExactResult
+from ...core.options import SolveOptions
+from ...core.schedule_cost import objective_cost
+from ...core.stopping import StoppingCriterion, TimeLimit
+from ...core.tolerances import ROUNDING
+from .. import ExactResult
+from ..formulation import Formulation
+from ..integer_time import Ticks
+from ..solution_mapping import Positions, to_positions, to_schedule
 from .cbc import Outcome, run_cbc
-from .formulation import Formulation
-from .integer_time import Ticks
-from .solution_mapping import Positions, to_positions, to_schedule
 
 NODE = 50  # simulated ops that a node of the search tree counts for each pair of ops
 _COST = 1e4  # the scaled horizon: CBC prints three decimals of a bound

@@ -1,6 +1,6 @@
 """A bound from all orders of one rank: of few microbatches first, of more with what these prove.
 
-The other ranks are ways that a microbatch takes (:mod:`..bounds.general_placement`), so that a
+The other ranks are ways that a microbatch takes (:mod:`...bounds.general_placement`), so that a
 model of :mod:`.general_interleaving` has the ops of one rank alone. Let l be its lowest stage, and
 E(m) the least time from the start of F(l) of a microbatch to the end of B(l) of the m-th after it.
 
@@ -12,7 +12,7 @@ B(l, j+m) there. A refutation would have to be found again for each j without it
 ticks, rounded down, here and there, so that no constraint loses anything.
 
 **Cost.** E(M - 1) is what the rank takes from its first op to its last B; then see
-:meth:`..bounds.general_placement.GeneralPlacement.way_back`.
+:meth:`...bounds.general_placement.GeneralPlacement.way_back`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.units import counted
 
-from ..bounds.general_placement import GeneralPlacement
-from ..bounds.host_model import HostModel
-from ..core.bound import Bound
-from ..core.incumbent import Incumbent
-from ..core.relaxations import unfused
-from ..core.stopping import OPS_A_SECOND
-from ..core.worker_threads import Pieces
-from .cp_sat_thread import CpSatThread
+from ...bounds.general_placement import GeneralPlacement
+from ...bounds.host_model import HostModel
+from ...core.bound import Bound
+from ...core.incumbent import Incumbent
+from ...core.relaxations import unfused
+from ...core.stopping import OPS_A_SECOND
+from ...core.worker_threads import Pieces
+from ..cp_sat_thread import CpSatThread
+from ..integer_time import Ticks
 from .general_interleaving import (
     KINDS,
     LITERALS_A_SECOND,
@@ -47,7 +48,6 @@ from .general_interleaving import (
     RankConstraints,
     rank_orders,
 )
-from .integer_time import Ticks
 from .interleaving import BITS
 from .rank_orders import BACKWARD, FORWARD, WEIGHT, OpClass, OpenOrders
 
