@@ -17,7 +17,7 @@ from pipeloom.ir.cost.simulator import RematArrays
 from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import KIND_MASK, MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind
 
-from ..core.kernel_rng import random
+from ...core.kernel_rng import random
 
 _F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
 _R, _O, _L = int(OpKind.R), int(OpKind.O), int(OpKind.L)

@@ -14,7 +14,7 @@ from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.options import SolveOptions
-from pipeloom.solver.search.filling_kernel import fill_weights
+from pipeloom.solver.search.kernels.filling import fill_weights
 from pipeloom.solver.search.local_search import FillingAnnealer
 
 STAGE = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)

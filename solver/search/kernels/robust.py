@@ -1,6 +1,6 @@
 """The kernel of robust local search: orders are annealed by their cost over samples of op times.
 
-The moves are those of :mod:`.annealing_kernel`, those on a longest path on that of one sample at a
+The moves are those of :mod:`.annealing`, those on a longest path on that of one sample at a
 time. All samples of an order are timed at once: which op runs next depends on the order alone, so
 that it is decided once, and each op's ends are a row of numbers. After a move the rows alone are
 computed again that it may have changed: those of the places that ops moved to, and of ops behind
@@ -23,8 +23,8 @@ from pipeloom.ir.model.ops import (
     OpKind,
 )
 
-from ..core.kernel_rng import random
-from .annealing_kernel import (
+from ...core.kernel_rng import random
+from .annealing import (
     EDGES,
     LONGEST,
     at_an_edge,

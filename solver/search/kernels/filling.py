@@ -5,7 +5,7 @@ memory of a W that comes later. So a rank's list has its F's and B's here, and W
 them as time runs forward over all ranks: a rank runs the one that has waited longest where the next
 F lacks memory, or the next input is far enough away.
 
-Moves are those of :mod:`.annealing_kernel` on these lists, and some that follow a microbatch from
+Moves are those of :mod:`.annealing` on these lists, and some that follow a microbatch from
 rank to rank and move its ops by as many places each.
 """
 
@@ -26,8 +26,8 @@ from pipeloom.ir.model.ops import (
     OpKind,
 )
 
-from ..core.kernel_rng import random
-from .annealing_kernel import (
+from ...core.kernel_rng import random
+from .annealing import (
     EDGES,
     LONGEST,
     at_an_edge,

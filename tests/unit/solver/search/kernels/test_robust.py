@@ -11,9 +11,9 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.families.registry import build_family
-from pipeloom.solver.search.annealing_kernel import shift
+from pipeloom.solver.search.kernels.annealing import shift
+from pipeloom.solver.search.kernels.robust import measure_of, time_samples
 from pipeloom.solver.search.robust_annealing import RobustAnnealer
-from pipeloom.solver.search.robust_kernel import measure_of, time_samples
 
 
 def test_only_what_a_move_changes_is_timed_again() -> None:

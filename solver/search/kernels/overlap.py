@@ -4,7 +4,7 @@
 along), take one apart, or let an op or a whole pair run earlier or later; ops of a class keep their
 microbatches' sequence.
 
-Apart from :mod:`.annealing_kernel`: timing an order with pairs takes 8 to 33 % longer than timing
+Apart from :mod:`.annealing`: timing an order with pairs takes 8 to 33 % longer than timing
 one without.
 """
 
@@ -24,9 +24,9 @@ from pipeloom.ir.model.ops import (
     OpKind,
 )
 
-from ..core.kernel_rng import State, random
-from ..core.relaxations import Mask
-from .annealing_kernel import keeps_rules
+from ...core.kernel_rng import State, random
+from ...core.relaxations import Mask
+from .annealing import keeps_rules
 
 JOIN, PART = 0.35, 0.05  # shares of the moves that make a pair, or take one apart
 FAR = 120  # places that a move changes at most

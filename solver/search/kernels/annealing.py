@@ -34,7 +34,7 @@ from pipeloom.ir.model.ops import (
     OpKind,
 )
 
-from ..core.kernel_rng import random
+from ...core.kernel_rng import random
 from .remat_moves import CHANGES, RUN, RematState, change_choice, way_of
 
 EDGES = 0.5  # share of the moves that are made on the longest path
