@@ -17,8 +17,8 @@ from .bounds import lower_bounds
 from .bounds.low_memory.activation_slots import slots_limit_rate
 from .bounds.low_memory.crossings_search import NEARLY, crossings_bound
 from .bounds.milp_relaxation import SECONDS, relaxation
-from .bounds.rank_flow import flow_bound
-from .bounds.rank_moments import rank_relaxation
+from .bounds.several_stages.rank_flow import flow_bound
+from .bounds.several_stages.rank_moments import rank_relaxation
 from .core.bound import Bound
 from .core.incumbent import Incumbent
 from .core.linear_instance import LinearInstance

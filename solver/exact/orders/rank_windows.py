@@ -1,8 +1,9 @@
 """A bound from all orders of one rank: of few microbatches first, of more with what these prove.
 
-The other ranks are ways that a microbatch takes (:mod:`...bounds.general_placement`), so that a
-model of :mod:`.general_interleaving` has the ops of one rank alone. Let l be its lowest stage, and
-E(m) the least time from the start of F(l) of a microbatch to the end of B(l) of the m-th after it.
+The other ranks are ways that a microbatch takes
+(:mod:`...bounds.several_stages.general_placement`), so that a model of :mod:`.general_interleaving`
+has the ops of one rank alone. Let l be its lowest stage, and E(m) the least time from the start of
+F(l) of a microbatch to the end of B(l) of the m-th after it.
 
 **Windows.** Microbatches are named by their turn (:mod:`.rank_orders`). In any schedule j, ..., j+m
 alone keep all dependencies, the order of each class, one op at a time and memory; W's that they
@@ -12,7 +13,7 @@ B(l, j+m) there. A refutation would have to be found again for each j without it
 ticks, rounded down, here and there, so that no constraint loses anything.
 
 **Cost.** E(M - 1) is what the rank takes from its first op to its last B; then see
-:meth:`...bounds.general_placement.GeneralPlacement.way_back`.
+:meth:`...bounds.several_stages.general_placement.GeneralPlacement.way_back`.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.units import counted
 
-from ...bounds.general_placement import GeneralPlacement
-from ...bounds.host_model import HostModel
+from ...bounds.several_stages.general_placement import GeneralPlacement
+from ...bounds.several_stages.host_model import HostModel
 from ...core.bound import Bound
 from ...core.incumbent import Incumbent
 from ...core.relaxations import unfused

@@ -11,7 +11,7 @@ from benchmarks.gaps.instances import problem_of as gap_problem
 from benchmarks.small_exact.instances import problem_of
 from pipeloom.ir.model.problem import Problem
 from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.bounds.general_placement import GeneralPlacement
+from pipeloom.solver.bounds.several_stages.general_placement import GeneralPlacement
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.incumbent import Incumbent

@@ -1,6 +1,6 @@
 """A lower bound from a small MILP: the moments of a rank with several stages, or of two copies.
 
-The counterpart of :mod:`.milp_relaxation` for any map of stages to ranks. A *class* is a stage of
+The counterpart of :mod:`..milp_relaxation` for any map of stages to ranks. A *class* is a stage of
 the microbatches that run every stage on the same ranks; these are a stream, of which there are two
 where they go both ways. Class u has M_u microbatches and the moments of a stage with a rank of its
 own: S_u its first F starts, y_u its first B, t_u its last F, V_u its last B ends. Along a stream::
@@ -30,7 +30,7 @@ each class of its stream, and q_u have W alone; of the W's left at T r_u run bef
 
 and as the last B runs its M_B, and M_W of the W's left but its own, fit into the limit. Where all
 M_B of a rank are equal, as many fit as whole ones do. What microbatches hold, for as long as they
-hold it, has room from R to L and to E (:func:`.rank_model.held_until_last_backward`). The cost is
+hold it, has room from R to L and to E (:func:`..rank_model.held_until_last_backward`). The cost is
 at least E - R (period) or E, S >= 0 (makespan): the least is a bound.
 """
 
@@ -49,17 +49,17 @@ from pipeloom.ir.model.placement import PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.units import duration
 
-from ..core.bound import Bound
-from ..core.decomposition import streams_of
-from ..core.overlap_relaxation import least_times
-from ..core.relaxations import unfused
-from ..core.stopping import Budget
-from ..core.tolerances import ROUNDING
+from ...core.bound import Bound
+from ...core.decomposition import streams_of
+from ...core.overlap_relaxation import least_times
+from ...core.relaxations import unfused
+from ...core.stopping import Budget
+from ...core.tolerances import ROUNDING
+from ..general import busy
+from ..milp_relaxation import SECONDS, least_of, new_solver
+from ..rank_model import RankModel, held_until_last_backward
 from .bidirectional import rank_visits
-from .general import busy
 from .general_placement import GeneralPlacement
-from .milp_relaxation import SECONDS, least_of, new_solver
-from .rank_model import RankModel, held_until_last_backward
 
 WORDS = "what must happen between five moments on each rank, as a small MILP"
 

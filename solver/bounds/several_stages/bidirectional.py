@@ -16,10 +16,10 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.units import duration
 
-from ..core.bound import Bound
-from ..core.tolerances import ROUNDING
+from ...core.bound import Bound
+from ...core.tolerances import ROUNDING
+from ..rank_model import RankModel, most
 from .general_placement import HEAD_TAIL_WORDS, THROUGHPUT_WORDS
-from .rank_model import RankModel, most
 
 
 def rank_visits(problem: Problem) -> Iterator[tuple[int, RankModel]]:

@@ -12,7 +12,7 @@ from benchmarks.small_exact.instances import problem_of
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.problem import Problem
 from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.bounds.rank_moments import rank_relaxation
+from pipeloom.solver.bounds.several_stages.rank_moments import rank_relaxation
 from pipeloom.solver.core.stopping import Budget
 from tests.support.oracle import TooManyOrdersError, exhaustive_optimum
 

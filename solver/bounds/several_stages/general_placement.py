@@ -27,11 +27,11 @@ from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.units import amount, counted, duration
 
-from ..core.bound import Bound, starts_later
-from ..core.linear_instance import LinearInstance
-from ..core.tolerances import ROUNDING
+from ...core.bound import Bound, starts_later
+from ...core.linear_instance import LinearInstance
+from ...core.tolerances import ROUNDING
+from ..rank_model import held_until_last_backward
 from .host_model import HostModel
-from .rank_model import held_until_last_backward
 
 
 class Idle(NamedTuple):
@@ -251,7 +251,7 @@ def turnover(placed: GeneralPlacement) -> Bound:
     """The memory that microbatches hold up to their B's, times their time, fits before the last B.
 
     On stage s a microbatch holds M_B for turn(s, s) + b_s at least
-    (:func:`.rank_model.held_until_last_backward`). Then see :meth:`GeneralPlacement.way_back`.
+    (:func:`..rank_model.held_until_last_backward`). Then see :meth:`GeneralPlacement.way_back`.
     """
     words = (
         "memory holds few microbatches until each comes back, and the last one has to come all the "

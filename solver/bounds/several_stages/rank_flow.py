@@ -36,14 +36,14 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.units import duration
 
-from ..core.bound import Bound, starts_later
-from ..core.overlap_relaxation import least_times
-from ..core.relaxations import unfused
-from ..core.stopping import Budget
-from ..core.tolerances import ROUNDING
+from ...core.bound import Bound, starts_later
+from ...core.overlap_relaxation import least_times
+from ...core.relaxations import unfused
+from ...core.stopping import Budget
+from ...core.tolerances import ROUNDING
+from ..rank_model import filled, held_until_last_backward
 from .general_placement import GeneralPlacement
 from .host_model import HostModel
-from .rank_model import filled, held_until_last_backward
 
 WORDS = "what a rank can have run by when, within its memory, as a small linear program"
 STEPS = 400  # of the ceiling, divided by the number of stages of the rank

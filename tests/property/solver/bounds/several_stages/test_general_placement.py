@@ -14,8 +14,8 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.bounds import GENERAL, PLACED, lower_bound, lower_bounds
-from pipeloom.solver.bounds.general_placement import GeneralPlacement
 from pipeloom.solver.bounds.rank_model import most
+from pipeloom.solver.bounds.several_stages.general_placement import GeneralPlacement
 from pipeloom.solver.families import build_family
 from tests.support.oracle import exhaustive_optimum
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from pipeloom.ir.model.ops import FloatArray
 
-from .rank_model import RankModel, beside_one_stage, filled, how_many_fit, most
+from ..rank_model import RankModel, beside_one_stage, filled, how_many_fit, most
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -14,8 +14,8 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.verify.certificates.flow import FlowFacts
 from pipeloom.solver.bounds import PLACED, lower_bound
-from pipeloom.solver.bounds.general_placement import GeneralPlacement
-from pipeloom.solver.bounds.rank_flow import flow_bound
+from pipeloom.solver.bounds.several_stages.general_placement import GeneralPlacement
+from pipeloom.solver.bounds.several_stages.rank_flow import flow_bound
 from pipeloom.solver.certificate import Refutation
 from pipeloom.solver.core.stopping import Budget
 from tests.support.certified import facts_of
