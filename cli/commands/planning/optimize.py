@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InputError
 
-from ..arguments import (
+from ...arguments import (
     add_instance,
     add_memory_limit,
     add_output,
@@ -25,10 +25,10 @@ from ..arguments import (
     example,
     number,
 )
-from ..failures import say
-from ..inputs import CACHE, searched, typed
-from ..output import check_output, finish
-from ..progress import interruptible
+from ...failures import say
+from ...inputs import CACHE, searched, typed
+from ...output import check_output, finish
+from ...progress import interruptible
 
 if TYPE_CHECKING:
     from pipeloom.planner.explain.answer import Answer

@@ -6,10 +6,10 @@ import argparse
 
 from pipeloom.ir.units import counted
 
-from ..arguments import add_output, example, stages
-from ..inputs import options, typed
-from ..output import check_output, finish
-from ..progress import ProgressDisplay
+from ...arguments import add_output, example, stages
+from ...inputs import options, typed
+from ...output import check_output, finish
+from ...progress import ProgressDisplay
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

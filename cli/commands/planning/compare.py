@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from ..arguments import add_memory_limit, add_table, example
-from ..failures import say
-from ..inputs import searched
-from ..output import answer
+from ...arguments import add_memory_limit, add_table, example
+from ...failures import say
+from ...inputs import searched
+from ...output import answer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

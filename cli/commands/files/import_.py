@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from ..arguments import READ_BACK, add_cut, add_output, count, example
-from ..inputs import MICROBATCHES, typed
-from ..output import check_output, finish_schedule
-from ..progress import ProgressDisplay
+from ...arguments import READ_BACK, add_cut, add_output, count, example
+from ...inputs import MICROBATCHES, typed
+from ...output import check_output, finish_schedule
+from ...progress import ProgressDisplay
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

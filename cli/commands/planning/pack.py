@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pipeloom.ir.errors import InputError
 
-from ..arguments import (
+from ...arguments import (
     add_instance,
     add_memory_limit,
     add_quiet,
@@ -23,8 +23,8 @@ from ..arguments import (
     placement,
     seconds,
 )
-from ..inputs import CACHE, searched
-from ..output import answer, check_folder
+from ...inputs import CACHE, searched
+from ...output import answer, check_folder
 
 NAMES = (
     "max_tokens", "data_parallel", "memory_limit", "objective", "placement", "start", "time_limit",

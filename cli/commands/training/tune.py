@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from pipeloom.report.text_table import table
 
-from ..arguments import add_output, at_least_one, count, example, seconds
-from ..inputs import options, typed
-from ..model_arguments import TRAINING, TYPED, add_training, interrupted, need_torch
-from ..output import check_output, finish
+from ...arguments import add_output, at_least_one, count, example, seconds
+from ...inputs import options, typed
+from ...model_arguments import TRAINING, TYPED, add_training, interrupted, need_torch
+from ...output import check_output, finish
 
 if TYPE_CHECKING:
     from pipeloom.runtime.train.tuned_steps import TuneResult

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import argparse
 
-from ..arguments import amount, example, limit
-from ..inputs import typed
-from ..output import answer
-from ..run_arguments import RUN_KEYS, add_run, run_options
+from ...arguments import amount, example, limit
+from ...inputs import typed
+from ...output import answer
+from ...run_arguments import RUN_KEYS, add_run, run_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from ..arguments import FORMATS, add_output, at_least_one, example
-from ..inputs import typed
-from ..model_arguments import need_torch
-from ..output import check_output, print_json, say_words
+from ...arguments import FORMATS, add_output, at_least_one, example
+from ...inputs import typed
+from ...model_arguments import need_torch
+from ...output import check_output, print_json, say_words
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 from pipeloom.ir.errors import InputError
 from pipeloom.report.text_table import table
 
-from ..arguments import add_output, add_quiet, count, example, limit, number, seconds, whole
-from ..inputs import options, typed
-from ..model_arguments import add_model, add_stages_as, need_torch
-from ..output import check_output, finish
-from ..progress import ProgressDisplay
+from ...arguments import add_output, add_quiet, count, example, limit, number, seconds, whole
+from ...inputs import options, typed
+from ...model_arguments import add_model, add_stages_as, need_torch
+from ...output import check_output, finish
+from ...progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from pipeloom.ir.formats.measured_profile import Measurement

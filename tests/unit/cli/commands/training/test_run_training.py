@@ -11,7 +11,7 @@ import pytest
 from pipeloom import StepRecord
 from tests.support.command_line import Command
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[5]
 MODEL = "examples.gpt:small"
 told: list[StepRecord] = []
 
@@ -41,7 +41,7 @@ def test_a_run_goes_on_where_it_was_saved(pipeloom: Command, program: Path, tmp_
     words = ["run", program, "--model", MODEL, "--local", "--dtype", "float64"]
     whole = pipeloom(*words, "--steps", 4, "--json", "-q").json
     save = ["--save", tmp_path / "saved", "--every", 1]
-    name = "tests.unit.cli.commands.test_run_training:told.append"
+    name = "tests.unit.cli.commands.training.test_run_training:told.append"
     first = pipeloom(*words, "--steps", 2, *save, "--callback", name, "--json")
     assert (first.code, first.err.count("\n")) == (0, 2)
     assert [record.loss for record in told] == first.json["losses"] == whole["losses"][:2]
@@ -78,7 +78,7 @@ def angry(*_: object) -> None:
 def test_what_users_raise_is_one_line_without_control_characters(
     pipeloom: Command, program: Path, option: str
 ) -> None:
-    name = "tests.unit.cli.commands.test_run_training:angry"
+    name = "tests.unit.cli.commands.training.test_run_training:angry"
     done = pipeloom("run", program, "--local", "--model", MODEL, option, name)
     assert done.code in (1, 2)
     assert done.err.splitlines()[-1].startswith("pipeloom: ")
@@ -95,7 +95,7 @@ def test_what_was_saved_is_said_where_a_run_is_interrupted(
 ) -> None:
     SIGNALS[:] = [number]
     before = signal.getsignal(signal.SIGTERM)
-    name = "tests.unit.cli.commands.test_run_training:stop"
+    name = "tests.unit.cli.commands.training.test_run_training:stop"
     words = ["--steps", 9, "--save", tmp_path / "own", "--every", 1, "--callback", name, "-q"]
     done = pipeloom("run", program, "--model", MODEL, *words)
     assert (done.code, done.out, done.err.count("\n")) == (130, "", 1)
@@ -108,7 +108,7 @@ def test_what_was_saved_is_said_where_a_run_is_interrupted(
 @pytest.mark.usefixtures("ctrl_c")
 def test_a_tuned_run_that_is_ended_says_how_far_it_came(pipeloom: Command, program: Path) -> None:
     SIGNALS[:] = [signal.SIGTERM]
-    name = "tests.unit.cli.commands.test_run_training:stop"
+    name = "tests.unit.cli.commands.training.test_run_training:stop"
     words = ["--steps", 9, "--every", 4, "--callback", name, "-q", "-o", "-"]
     done = pipeloom("tune", program, "--model", MODEL, *words)
     assert (done.code, done.out, done.err) == (130, "", "pipeloom: interrupted after step 2\n")

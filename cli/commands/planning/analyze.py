@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..arguments import (
+from ...arguments import (
     CLUSTER,
     TRANSFORMER,
     TRANSFORMER_TOO,
@@ -21,9 +21,9 @@ from ..arguments import (
     spread,
     transformer,
 )
-from ..inputs import MICROBATCHES, options, read_profile, typed
-from ..output import answer
-from ..progress import ProgressDisplay
+from ...inputs import MICROBATCHES, options, read_profile, typed
+from ...output import answer
+from ...progress import ProgressDisplay
 
 KEYS = ("tokens", "transformer", "cluster", "partition", "spread", "slow", "seed")
 

@@ -6,7 +6,7 @@ import argparse
 
 from pipeloom.report.text_table import table
 
-from ..arguments import (
+from ...arguments import (
     FAMILY_EXAMPLES,
     Together,
     add_cut,
@@ -17,9 +17,9 @@ from ..arguments import (
     example,
     stages,
 )
-from ..inputs import MICROBATCHES, options, read_profile, typed
-from ..output import answer, check_output, finish_schedule
-from ..progress import ProgressDisplay
+from ...inputs import MICROBATCHES, options, read_profile, typed
+from ...output import answer, check_output, finish_schedule
+from ...progress import ProgressDisplay
 
 
 class _List(argparse.Action):

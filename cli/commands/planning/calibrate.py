@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import argparse
 
-from ..arguments import add_output, example
-from ..inputs import typed
-from ..output import answer, check_output, finish
+from ...arguments import add_output, example
+from ...inputs import typed
+from ...output import answer, check_output, finish
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

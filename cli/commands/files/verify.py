@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ..arguments import example
-from ..output import answer
+from ...arguments import example
+from ...output import answer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..arguments import Together, add_table, add_workers, example, limits
-from ..inputs import searched
-from ..output import answer
+from ...arguments import Together, add_table, add_workers, example, limits
+from ...inputs import searched
+from ...output import answer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.units import counted
 
-from ..arguments import amount, count, example
-from ..inputs import options, typed
-from ..model_arguments import (
+from ...arguments import amount, count, example
+from ...inputs import options, typed
+from ...model_arguments import (
     DTYPES,
     TRAINING,
     TYPED,
@@ -30,7 +30,7 @@ from ..model_arguments import (
     interrupted,
     need_torch,
 )
-from ..output import print_json, say_words
+from ...output import print_json, say_words
 
 if TYPE_CHECKING:
     from pipeloom.runtime.train.train import RunResult

@@ -10,10 +10,10 @@ import argparse
 import json
 from typing import Any
 
-from ..arguments import example
-from ..inputs import typed
-from ..output import answer, check_output, finish
-from ..run_arguments import RUN_KEYS, add_model_and_devices, add_run, run_options
+from ...arguments import example
+from ...inputs import typed
+from ...output import answer, check_output, finish
+from ...run_arguments import RUN_KEYS, add_model_and_devices, add_run, run_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

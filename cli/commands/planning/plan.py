@@ -11,12 +11,12 @@ from typing import Any
 
 from pipeloom.ir.errors import InputError
 
-from ..arguments import Together, add_quiet, add_workers, amount, example, scale, seconds
-from ..failures import say
-from ..inputs import options, typed
-from ..output import answer, check_folder
-from ..progress import interruptible, watched
-from ..run_arguments import RUN_KEYS, add_model_and_devices, add_run, run_options
+from ...arguments import Together, add_quiet, add_workers, amount, example, scale, seconds
+from ...failures import say
+from ...inputs import options, typed
+from ...output import answer, check_folder
+from ...progress import interruptible, watched
+from ...run_arguments import RUN_KEYS, add_model_and_devices, add_run, run_options
 
 LIMITS = ("time_limit", "work_limit", "workers", "scheduler")
 NAMES = (*RUN_KEYS, *LIMITS, "offload", "passing", "gpu", "cluster", "scale", "output")

@@ -12,7 +12,7 @@ import pytest
 from pipeloom import InputError, measure, run, tune
 from tests.support.command_line import Command
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[5]
 NEEDS_TORCH = "pipeloom: this command needs PyTorch: pip install 'pipeloom[runtime]' (in a checkout: pip install '.[runtime]')\n"  # noqa: E501
 MODEL = "tests.support.models:TinyTransformer"
 

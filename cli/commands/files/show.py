@@ -13,10 +13,10 @@ import sys
 
 from pipeloom.planner.inputs.documents import PICTURES
 
-from ..arguments import example
-from ..inputs import options, typed
-from ..output import print_json, say_words
-from ..progress import ProgressDisplay
+from ...arguments import example
+from ...inputs import options, typed
+from ...output import print_json, say_words
+from ...progress import ProgressDisplay
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
