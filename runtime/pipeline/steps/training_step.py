@@ -7,13 +7,13 @@ from functools import partial
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.schedule import Updates
 
-from ..errors import ExecutionError
-from ..executor.cuda_graph import GraphedSteps, make_recording
-from ..measure.op_timer import Call
-from ..optim.step_end import StepEnd
-from ..rank.checks import check_graph
-from ..rank.context import RankContext
-from ..stages.fsdp import ShardedStages
+from ...errors import ExecutionError
+from ...executor.cuda_graph import GraphedSteps, make_recording
+from ...measure.op_timer import Call
+from ...optim.step_end import StepEnd
+from ...rank.checks import check_graph
+from ...rank.context import RankContext
+from ...stages.fsdp import ShardedStages
 from .step_builder import StepBuilder
 from .step_inputs import Cells
 from .step_io import StepData, StepIO, make_cells

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from ..errors import ShapeError
-from ..executor.stage_runner import Cell
-from ..tensors.microbatches import Batch, Form, form, mapped, split, split_options
+from ...errors import ShapeError
+from ...executor.stage_runner import Cell
+from ...tensors.microbatches import Batch, Form, form, mapped, split, split_options
 
 Cells: TypeAlias = Mapping[tuple[int, int], Cell]
 

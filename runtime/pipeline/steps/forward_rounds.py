@@ -25,20 +25,20 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import Op
 from pipeloom.ir.units import counted
 
-from ..executor.executor import Executor
-from ..executor.forward_only import forward_only
-from ..executor.losses import parted
-from ..executor.stage_runner import Cell, StageRunner
-from ..measure.activation_ledger import NoLedger
-from ..optim.step_end import StepEnd
-from ..rank.context import RankContext
-from ..rank.options import IN_MODEL
-from ..stages.fsdp import ShardedStages
-from ..tensors.forward_state import undisturbed
-from ..tensors.microbatches import is_cut, option_counts
-from ..transport import agreed
-from ..transport.thread_rank import here
-from .agreement import ReplicaAgreement, gathered
+from ...executor.executor import Executor
+from ...executor.forward_only import forward_only
+from ...executor.losses import parted
+from ...executor.stage_runner import Cell, StageRunner
+from ...measure.activation_ledger import NoLedger
+from ...optim.step_end import StepEnd
+from ...rank.context import RankContext
+from ...rank.options import IN_MODEL
+from ...stages.fsdp import ShardedStages
+from ...tensors.forward_state import undisturbed
+from ...tensors.microbatches import is_cut, option_counts
+from ...transport import agreed
+from ...transport.thread_rank import here
+from ..agreement import ReplicaAgreement, gathered
 from .shape_inference import Interfaces, ShapeInference
 from .step_builder import StepBuilder, make_executor
 from .step_inputs import StepInputs

@@ -12,24 +12,24 @@ from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.profile import WHOLE, StageProfile
 from pipeloom.ir.model.weight_coverage import WeightCoverage
 
-from ..executor.delayed_modules import check_order
-from ..executor.executor import Executor
-from ..executor.losses import Judge, judge_of
-from ..executor.stage_runner import Cell, StageRunner, no_part
-from ..executor.tensor_routing import ActivationRouting, TensorRouting
-from ..executor.weight_stashing import StashingRunner
-from ..graphs.graph_runner import GraphRunner, runner_kind
-from ..measure.activation_ledger import Memory
-from ..measure.gradient_watch import GradientWatch
-from ..measure.plan_deviation import LEAST_BYTES
-from ..optim.step_end import StepEnd
-from ..rank.context import RankContext
-from ..rank.model_names import model_name
-from ..rank.options import IN_MODEL
-from ..stages.fsdp import ShardedStages
-from ..stages.streamed_weights import StreamedStages
-from ..tensors.receive_buffers import ReceiveBuffers
-from ..tensors.skip_connections import Skips
+from ...executor.delayed_modules import check_order
+from ...executor.executor import Executor
+from ...executor.losses import Judge, judge_of
+from ...executor.stage_runner import Cell, StageRunner, no_part
+from ...executor.tensor_routing import ActivationRouting, TensorRouting
+from ...executor.weight_stashing import StashingRunner
+from ...graphs.graph_runner import GraphRunner, runner_kind
+from ...measure.activation_ledger import Memory
+from ...measure.gradient_watch import GradientWatch
+from ...measure.plan_deviation import LEAST_BYTES
+from ...optim.step_end import StepEnd
+from ...rank.context import RankContext
+from ...rank.model_names import model_name
+from ...rank.options import IN_MODEL
+from ...stages.fsdp import ShardedStages
+from ...stages.streamed_weights import StreamedStages
+from ...tensors.receive_buffers import ReceiveBuffers
+from ...tensors.skip_connections import Skips
 from .shape_inference import Interfaces, ShapeInference, made_up
 from .step_inputs import Cells
 

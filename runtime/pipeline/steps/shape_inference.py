@@ -14,15 +14,15 @@ from torch import Tensor, nn
 
 from pipeloom.ir.model.ops import IntArray
 
-from ..errors import ShapeError
-from ..executor.stage_runner import Cell, as_tuple
-from ..stages.store import StageStore
-from ..tensors.forward_state import undisturbed
-from ..tensors.microbatches import mapped, shown
-from ..tensors.rng_state import devices_of
-from ..tensors.skip_connections import Skips
-from ..tensors.stage_interface import Spec, StageInterface
-from ..transport import Transport, agreed
+from ...errors import ShapeError
+from ...executor.stage_runner import Cell, as_tuple
+from ...stages.store import StageStore
+from ...tensors.forward_state import undisturbed
+from ...tensors.microbatches import mapped, shown
+from ...tensors.rng_state import devices_of
+from ...tensors.skip_connections import Skips
+from ...tensors.stage_interface import Spec, StageInterface
+from ...transport import Transport, agreed
 from .step_inputs import Cells, given
 
 Kind: TypeAlias = tuple[object, ...]  # the shapes of a microbatch's arguments, on all stages

@@ -13,13 +13,13 @@ from pipeloom.ir.formats.json_reader import is_count
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import OpKind
 
-from ..executor.losses import arguments
-from ..executor.offload import Host, OffloadedActivations
-from ..executor.stage_runner import Cell
-from ..executor.weight_grad_deferral import WeightQueue
-from ..rank.context import RankContext
-from ..rank.options import IN_MODEL, Loss
-from ..tensors.microbatches import Batch, merge, split, split_options
+from ...executor.losses import arguments
+from ...executor.offload import Host, OffloadedActivations
+from ...executor.stage_runner import Cell
+from ...executor.weight_grad_deferral import WeightQueue
+from ...rank.context import RankContext
+from ...rank.options import IN_MODEL, Loss
+from ...tensors.microbatches import Batch, merge, split, split_options
 from .step_inputs import Cells, StepInputs
 
 
