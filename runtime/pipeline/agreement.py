@@ -148,6 +148,10 @@ class StepAgreement:
         self._compare(rows)
         return rows[self._transport.rank], {row.place for row in rows}
 
+    def over(self) -> None:
+        """The step that was agreed on is over on this rank."""
+        self._watch.over()
+
     def close(self) -> None:
         """No more steps are to come."""
         self._watch.close()

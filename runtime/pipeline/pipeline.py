@@ -319,6 +319,7 @@ class Pipeline:
             ran._training.put(data, updates=update)
             ran._take_turn()
             ran._training.run(data, keep=return_outputs, updates=update)
+        self._agreement.over()
         return ran._training.io.results().hand_out(losses, metrics)
 
     def eval(

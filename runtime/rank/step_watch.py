@@ -40,7 +40,7 @@ class StepWatch:
         if isinstance(transport, GroupTransport) and transport.backend == "gloo":
             self._transport = transport if transport.size > 1 else None
         self._said = f"the pipeline's own program ({named(program)})"
-        self._step = self._met = 0
+        self._step = self._over = self._met = 0
         self._closed = Event()
         self._thread: Thread | None = None
 
@@ -51,6 +51,10 @@ class StepWatch:
             self._thread = Thread(target=self._watch, daemon=True, name="rank watches its steps")
             self._thread.start()
             atexit.register(self.close)
+
+    def over(self) -> None:
+        """The step is over: until the next the store is not looked into, as its process may end."""
+        self._over = self._step
 
     def meet(self, step: int, said: str) -> None:
         """Says what this rank asks for in a step, for those that begin it without."""
@@ -75,7 +79,7 @@ class StepWatch:
         seen, pause = 0, GLANCE
         store: Store | None = None
         while not self._closed.wait(pause):
-            if seen != self._step:
+            if seen != self._step or seen == self._over:
                 seen, pause = self._step, GLANCE
                 continue
             pause = min(2 * pause, LONGEST)

@@ -25,6 +25,7 @@ from .microbatches import visits_of
 from .rows import MEMORY, NotProvenError, ways_of
 
 MOST = 100_000  # beginnings
+CELLS = 40  # (stage, microbatch) pairs: of more a beginning alone takes long
 
 
 class Flight(NamedTuple):
@@ -199,6 +200,11 @@ class OrderFacts:
 
 def check_every_order(facts: Facts, bound: Fraction, most: int = MOST) -> None:
     """Raises NotProvenError where a schedule costs less than ``bound``, or there are too many."""
+    if (cells := facts.plan.stages * facts.plan.microbatches) > CELLS:
+        raise NotProvenError(
+            f"argument: every-order: expected at most {CELLS} pairs of stage and microbatch, got "
+            f"{cells}"
+        )
     orders = OrderFacts.of(facts)
     below, met = ceil(bound / orders.unit), 0
     layer: list[Beginning] = [orders.first()]

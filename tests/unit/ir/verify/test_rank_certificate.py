@@ -132,3 +132,15 @@ def test_where_no_tree_is_found_all_orders_are_tried() -> None:
     problem = Problem(profile, 2, Placement.bidirectional(2), limits, Objective.MAKESPAN)
     found = certificate(optimize(problem, work_limit=0.3))
     assert found["argument"]["kind"] == "every-order"
+
+
+def test_all_orders_of_many_ops_are_not_tried() -> None:
+    """Even one beginning of theirs would take long."""
+    profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 2)
+    document = dump_schedule(optimize(Problem.linear(profile, 500, math.inf), work_limit=0.01))
+    forged = {
+        "format": "pipeloom.certificate", "version": 1, "objective": "period",
+        "lower_bound": document["report"]["lower_bound"], "argument": {"kind": "every-order"},
+    }  # fmt: skip
+    (said,) = verify_certificate(document, forged, "certificate")
+    assert said.endswith("every-order: expected at most 40 pairs of stage and microbatch, got 1000")
