@@ -19,33 +19,48 @@ from pipeloom.ir.errors import InputError, PipeloomError, standard_output
 
 from .failures import FAILED, TRACEBACK, closed_streams, delivered, tell, with_file
 
-# command: its module in this folder, and what it does in one line
+# command: its module in `commands/`, and what it does in one line
 COMMANDS: dict[str, tuple[str, str]] = {
-    "profile": ("profile", "measure a model's stages and links into a profile"),
-    "optimize": ("optimize", "profile and memory limits to the best schedule, with a bound"),
-    "build": ("build", "a named schedule: gpipe, 1f1b, zb-h1, ..."),
-    "pack": ("pack", "lengths of sequences to microbatches and their schedules, with a bound"),
-    "compare": ("compare", "all families and the optimizer side by side"),
+    "profile": ("training.profile", "measure a model's stages and links into a profile"),
+    "optimize": (
+        "planning.optimize",
+        "profile and memory limits to the best schedule, with a bound",
+    ),
+    "build": ("planning.build", "a named schedule: gpipe, 1f1b, zb-h1, ..."),
+    "pack": (
+        "planning.pack",
+        "lengths of sequences to microbatches and their schedules, with a bound",
+    ),
+    "compare": ("planning.compare", "all families and the optimizer side by side"),
     "analyze": (
-        "analyze",
+        "planning.analyze",
         "what each scheme costs: bubble, bytes, memory, and when to pass weights",
     ),
-    "arithmetic": ("arithmetic", "a model's parameters, FLOPs and bytes by layer, and its links"),
-    "plan": ("plan", "the best configurations of a model on so many GPUs, with a bound on all"),
-    "predict": ("predict", "a configuration's step time and memory, before anything runs"),
-    "calibrate": ("calibrate", "measured runs to a cluster whose rates fit them"),
-    "sweep": ("sweep", "the memory limit against the bubble rate"),
-    "verify": ("verify", "check a schedule or program, whoever made it"),
-    "show": ("show", "a picture: in the terminal, SVG, HTML, PNG or a Chrome trace"),
-    "compile": ("compile", "schedule to per-rank instruction lists"),
-    "run": ("run", "train with a compiled program on local processes or under torchrun"),
-    "tune": ("tune", "train, measure the steps, and plan anew from them while the job runs"),
-    "export": ("export", "schedule to another system's format"),
-    "import": ("import_", "another system's format to a schedule"),
+    "arithmetic": (
+        "planning.arithmetic",
+        "a model's parameters, FLOPs and bytes by layer, and its links",
+    ),
+    "plan": (
+        "planning.plan",
+        "the best configurations of a model on so many GPUs, with a bound on all",
+    ),
+    "predict": ("planning.predict", "a configuration's step time and memory, before anything runs"),
+    "calibrate": ("planning.calibrate", "measured runs to a cluster whose rates fit them"),
+    "sweep": ("planning.sweep", "the memory limit against the bubble rate"),
+    "verify": ("files.verify", "check a schedule or program, whoever made it"),
+    "show": ("files.show", "a picture: in the terminal, SVG, HTML, PNG or a Chrome trace"),
+    "compile": ("files.compile", "schedule to per-rank instruction lists"),
+    "run": ("training.run", "train with a compiled program on local processes or under torchrun"),
+    "tune": (
+        "training.tune",
+        "train, measure the steps, and plan anew from them while the job runs",
+    ),
+    "export": ("files.export", "schedule to another system's format"),
+    "import": ("files.import_", "another system's format to a schedule"),
 }
 EMPTY = {"name", "title"}
 """Options that may be empty words."""
-CBC = "pipeloom.solver.exact.cbc_process"
+CBC = "pipeloom.solver.exact.milp.cbc_process"
 LEFT = ("solve_", "rank ")
 """Prefixes of the names of threads that may be left: those of
 :func:`pipeloom.solver.core.worker_threads.begun`, thread ranks

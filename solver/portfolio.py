@@ -160,13 +160,13 @@ class ConstructAndImprove:
         elif listable(best.problem):
             yield from search_periodic(best)
             scheduler = ListTuner(best.problem, self._rng)
-            if best.source in {FALLBACK, "search"}:  # no family has come nearer
+            filling = FillingAnnealer(best.problem, self._rng)
+            ends = TailBuilder(best.problem, self._rng)
+            if best.source in {FALLBACK, "search"}:  # no family has come nearer: memory is little
                 yield from scheduler.pieces(best)
-            rounds[-1:-1] = [
-                FillingAnnealer(best.problem, self._rng),
-                TailBuilder(best.problem, self._rng),
-            ]
-            rounds.append(scheduler)
+                rounds = [*rounds[:-1], filling, ends, rounds[-1], scheduler]
+            else:
+                rounds = [*rounds, ends, scheduler, filling]
         yield from improve(best, [*rounds, *unrollers(best, self._rng)])
 
 

@@ -17,8 +17,8 @@ from .bounds import lower_bounds
 from .bounds.low_memory.activation_slots import slots_limit_rate
 from .bounds.low_memory.crossings_search import NEARLY, crossings_bound
 from .bounds.milp_relaxation import SECONDS, relaxation
-from .bounds.rank_flow import flow_bound
-from .bounds.rank_moments import rank_relaxation
+from .bounds.several_stages.rank_flow import flow_bound
+from .bounds.several_stages.rank_moments import rank_relaxation
 from .core.bound import Bound
 from .core.incumbent import Incumbent
 from .core.linear_instance import LinearInstance
@@ -30,7 +30,7 @@ from .core.worker_threads import Pieces
 from .exact import BACKENDS
 
 if TYPE_CHECKING:
-    from .exact.general_interleaving import Apart
+    from .exact.orders.general_interleaving import Apart
 
 CROSSINGS_SECONDS = 10.0
 FLOW_WORK = 2e7  # simulated ops that the smallest linear programs of a rank count as
@@ -110,8 +110,8 @@ class RankBounds:
 
 def interleave(best: Incumbent, seed: int) -> Pieces:
     """Proofs and schedules where memory holds few microbatches, or few are unlike."""
-    from .exact.rank_windows import bound_by_windows
-    from .exact.target_bisection import bisect, climb
+    from .exact.orders.rank_windows import bound_by_windows
+    from .exact.orders.target_bisection import bisect, climb
 
     if best.problem.profile.unlike:
         yield from climb(best, seed)

@@ -17,9 +17,9 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound
-from pipeloom.solver.bounds.general_placement import GeneralPlacement
 from pipeloom.solver.bounds.low_memory.crossings_search import crossings_bound
 from pipeloom.solver.bounds.milp_relaxation import relaxation
+from pipeloom.solver.bounds.several_stages.general_placement import GeneralPlacement
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.incumbent import Incumbent
@@ -27,8 +27,8 @@ from pipeloom.solver.core.linear_instance import LinearInstance
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.exact import BACKENDS
-from pipeloom.solver.exact.interleaving import Interleaving
-from pipeloom.solver.exact.target_bisection import JUST_BELOW, ask
+from pipeloom.solver.exact.orders.interleaving import Interleaving
+from pipeloom.solver.exact.orders.target_bisection import JUST_BELOW, ask
 from pipeloom.solver.families import FAMILIES, build_family
 from pipeloom.solver.optimize import optimize
 from tests.support.oracle import exhaustive_optimum

@@ -19,7 +19,7 @@ from pipeloom.ir.units import duration
 from pipeloom.solver.bounds import lower_bounds
 from pipeloom.solver.bounds.feasibility import check_feasible
 from pipeloom.solver.bounds.milp_relaxation import remat_relaxation
-from pipeloom.solver.bounds.rank_moments import rank_relaxation
+from pipeloom.solver.bounds.several_stages.rank_moments import rank_relaxation
 from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.schedule_cost import objective_cost
 from pipeloom.solver.core.stopping import Budget

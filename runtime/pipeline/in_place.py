@@ -43,8 +43,8 @@ from ..stages.tie_detection import tied_stages
 from ..tensors.forward_state import undisturbed
 from ..tensors.microbatches import mapped
 from ..transport import connect
-from .step_builder import StepBuilder
-from .step_inputs import Cells
+from .steps.step_builder import StepBuilder
+from .steps.step_inputs import Cells
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,14 +36,14 @@ from ..tensors.microbatches import Batch
 from ..tensors.receive_buffers import ReceiveBuffers
 from ..transport import GroupTransport, ReplicaFaults, ending_together, made_together
 from .agreement import StepAgreement, StepRequest
-from .forward_rounds import ForwardRounds
 from .in_place import AskedInPlace, StagesInPlace
 from .layered_source import as_planned
 from .model_source import ModelSource, checked_stages, names_of, skips_of
 from .preparation import check_given, connected, device_for, store_for, with_ties
 from .state import PipelineState
-from .step_io import StepData, checked_count
-from .training_step import TrainingStep
+from .steps.forward_rounds import ForwardRounds
+from .steps.step_io import StepData, checked_count
+from .steps.training_step import TrainingStep
 
 
 class Pipeline:

@@ -23,7 +23,7 @@ from ..pipeline.model_source import (
     names_of,
     skips_of,
 )
-from ..pipeline.shape_inference import ShapeInference
+from ..pipeline.steps.shape_inference import ShapeInference
 from ..probes.held_bytes import HeldBytes, held_bytes
 from ..probes.measuring import sequences
 from ..probes.stage_probe import Asked, StageProbe

@@ -21,10 +21,14 @@ from ..core.linear_instance import LinearInstance
 from ..core.overlap_relaxation import least_times, overlap_work
 from ..core.relaxations import has_remat, plain, relaxed, relaxed_at_backwards, unfused
 from ..core.unlike import check_unpaired, least
-from .bidirectional import visits_head_tail, visits_throughput
 from .feasibility import check_feasible
 from .general import critical_path, work
-from .general_placement import (
+from .linear import head_tail
+from .low_memory.activation_slots import slots
+from .low_memory.crossings import crossings
+from .remat import recomputed_or_held, recomputed_or_idle
+from .several_stages.bidirectional import visits_head_tail, visits_throughput
+from .several_stages.general_placement import (
     GeneralPlacement,
     last_forward,
     placed_head_tail,
@@ -32,10 +36,6 @@ from .general_placement import (
     throughput,
     turnover,
 )
-from .linear import head_tail
-from .low_memory.activation_slots import slots
-from .low_memory.crossings import crossings
-from .remat import recomputed_or_held, recomputed_or_idle
 from .unlike import unlike_bounds
 from .weight_arrival import weight_arrivals
 

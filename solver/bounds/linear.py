@@ -19,8 +19,8 @@ from pipeloom.ir.units import counted, duration
 from ..core.bound import Bound, starts_later
 from ..core.linear_instance import LinearInstance
 from ..core.tolerances import ROUNDING
-from .general_placement import HEAD_TAIL_WORDS
 from .rank_model import beside_one_stage
+from .several_stages.general_placement import HEAD_TAIL_WORDS
 
 
 def head_tail(linear: LinearInstance, lags: FloatArray) -> Bound:

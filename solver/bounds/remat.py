@@ -1,8 +1,9 @@
 """Lower bounds where activations may be recomputed or offloaded: its cost in time or copies.
 
-The terms are those of :mod:`.general_placement`: rank r begins at S_r, its span is at most the
-cost, turn(s, s) is the least time from the start of F(s) to that of B(s) of one microbatch. R's are
-work: a rank works as much longer as its R's take. t_o is how long a copy takes, each way.
+The terms are those of :mod:`.several_stages.general_placement`: rank r begins at S_r, its span is
+at most the cost, turn(s, s) is the least time from the start of F(s) to that of B(s) of one
+microbatch. R's are work: a rank works as much longer as its R's take. t_o is how long a copy takes,
+each way.
 
 A stage has levels of recomputation, with times t_k and memory m_k; each microbatch takes one of
 them, or another way, and a bound is about the best that all could take together.
@@ -26,9 +27,9 @@ from pipeloom.ir.model.problem import Problem
 
 from ..core.bound import Bound
 from ..core.tolerances import ROUNDING
-from .general_placement import GeneralPlacement
-from .host_model import HostModel
 from .rank_model import span_that_holds
+from .several_stages.general_placement import GeneralPlacement
+from .several_stages.host_model import HostModel
 
 MOST_COUNTED = 1000  # F's before a rank's first B; of more, its bound is that of several stages
 

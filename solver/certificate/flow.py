@@ -13,7 +13,7 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.certificates.flow import FlowFacts
 from pipeloom.ir.verify.schedule_facts import Facts
 
-from ..bounds.rank_flow import FINER, STEPS, latest_and_longest, placed_model
+from ..bounds.several_stages.rank_flow import FINER, STEPS, latest_and_longest, placed_model
 from ..core.relaxations import relaxed
 from ..core.stopping import StoppingCriterion
 from ..core.unlike import least

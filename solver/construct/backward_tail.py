@@ -1,9 +1,9 @@
 """The end of a schedule built again, from its last ops backwards in time.
 
 Where memory is small a rank's last F is late, and the cost is at least the way of its microbatch
-from there to the end (:func:`..bounds.general_placement.last_forward`). A schedule meets that bound
-where nothing is in that microbatch's way. Forwards any op may turn out to be; backwards that way is
-known before all else, and the other ops go around it.
+from there to the end (:func:`..bounds.several_stages.general_placement.last_forward`). A schedule
+meets that bound where nothing is in that microbatch's way. Forwards any op may turn out to be;
+backwards that way is known before all else, and the other ops go around it.
 
 Backwards a microbatch runs W and B from the first stage to the last, then F's: W takes M_W, B the
 rest of M_B, and F gives M_B back. A free rank takes the last op, in the order that there was, whose

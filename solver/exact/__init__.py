@@ -1,5 +1,7 @@
 """Exact backends of one formulation: CP-SAT, and a MILP by CBC or HiGHS.
 
+Beside them: all orders of ops as CP-SAT models (:mod:`.orders`), and small problems by enumeration.
+
 Importing this imports neither ortools nor pulp; a backend's first use does.
 """
 
@@ -62,6 +64,6 @@ def _load(module: str) -> Backend:
 
 BACKENDS: Mapping[str, Backend] = {
     "cp-sat": _load("cp_sat"),
-    "milp": _load("milp"),
-    "highs": _load("highs"),
+    "milp": _load("milp.model"),
+    "highs": _load("milp.highs"),
 }

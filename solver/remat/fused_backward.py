@@ -1,6 +1,6 @@
 """Fused backward, where it takes less than B and W apart: of whole stages, or of neighbours.
 
-Annealing then decides it for each microbatch (:mod:`..search.remat_moves`).
+Annealing then decides it for each microbatch (:mod:`..search.kernels.remat_moves`).
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ from ..core.options import Order
 from ..core.tolerances import ROUNDING
 from ..core.unlike import typical
 from ..core.worker_threads import Pieces
-from .annealing_kernel import anneal_kernel
-from .filling_kernel import anneal_filled
-from .remat_moves import RematState
+from .kernels.annealing import anneal_kernel
+from .kernels.filling import anneal_filled
+from .kernels.remat_moves import RematState
 
 POOL = 8  # parameters that are tuned side by side
 SLICE = 10_000_000  # ops that are simulated between two looks at the clock, about 0.2 s
@@ -271,7 +271,7 @@ class OrderAnnealer:
         moves: int,
         reach: int,
     ) -> float:
-        """The kernel on this problem; see :func:`.annealing_kernel.anneal_kernel`."""
+        """The kernel on this problem; see :func:`.kernels.annealing.anneal_kernel`."""
         c = self._costs
         return anneal_kernel(
             order, found, cost, offsets, c.durations, c.owner, c.into_f, c.into_b, c.m_b, c.m_w,

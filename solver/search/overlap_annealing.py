@@ -11,8 +11,8 @@ from ..core.incumbent import Incumbent, Pairs
 from ..core.options import Order
 from ..core.relaxations import Mask
 from ..core.tolerances import ROUNDING
+from .kernels.overlap import anneal_overlap
 from .local_search import COLD, SLICE, SLICES, OrderAnnealer
-from .overlap_kernel import anneal_overlap
 
 
 class OverlapAnnealer(OrderAnnealer):

@@ -32,8 +32,8 @@ from ..core.options import Order, SolveOptions
 from ..core.stopping import NEVER, OPS_A_SECOND, Budget, FirstOf, StoppingCriterion
 from ..core.tolerances import ROUNDING
 from ..core.worker_threads import POLL, in_thread
+from .kernels.robust import TIMES, WALK, anneal_samples, measure_of, sampled_costs, time_samples
 from .local_search import by_rank
-from .robust_kernel import TIMES, WALK, anneal_samples, measure_of, sampled_costs, time_samples
 
 FIRST, ROUND = 0.03, 0.25
 """Shares of the budget of the first round from each start, and of the others."""

@@ -2,8 +2,9 @@
 anew.
 
 Before and after such a window the order stays as it is, so that the model of all orders
-(:mod:`..exact.general_interleaving`) has few pairs to decide. It is asked for a schedule that costs
-a little less. Where a window has none the next is wider, where there was no answer it is narrower.
+(:mod:`..exact.orders.general_interleaving`) has few pairs to decide. It is asked for a schedule
+that costs a little less. Where a window has none the next is wider, where there was no answer it is
+narrower.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from ..core.decomposition import streams_of
 from ..core.incumbent import Incumbent
 from ..core.options import Order
 from ..core.stopping import OPS_A_SECOND
-from ..exact.rank_orders import OpClass
+from ..exact.orders.rank_orders import OpClass
 
 if TYPE_CHECKING:
-    from ..exact.general_interleaving import Blocks
+    from ..exact.orders.general_interleaving import Blocks
 
 STEP = 0.002  # of the cost, by which a window's schedules are better at least
 PAIRS = 1500.0  # of ops in the first window
@@ -55,8 +56,8 @@ class WindowSearch:
         return min(budget.time.left, budget.work.left / OPS_A_SECOND) / (2 * PAIR)
 
     def round(self, best: Incumbent) -> None:
-        from ..exact.general_interleaving import GeneralInterleaving
-        from ..exact.target_bisection import find
+        from ..exact.orders.general_interleaving import GeneralInterleaving
+        from ..exact.orders.target_bisection import find
 
         self._pairs = min(self._pairs, self._room())
         best.work.spend(self._pairs * PAIR * OPS_A_SECOND)

@@ -18,8 +18,8 @@ from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.linear_instance import LinearInstance
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.stopping import Budget
-from pipeloom.solver.exact.interleaving import Interleaving
-from pipeloom.solver.exact.target_bisection import ask, bisect
+from pipeloom.solver.exact.orders.interleaving import Interleaving
+from pipeloom.solver.exact.orders.target_bisection import ask, bisect
 from tests.property.solver.bounds.test_bounds import problems
 from tests.support.oracle import exhaustive_optimum
 

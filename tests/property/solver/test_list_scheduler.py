@@ -25,7 +25,7 @@ from pipeloom.solver.construct.list_scheduler import (
 )
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
-from tests.property.solver.bounds.test_general_placement import problems
+from tests.property.solver.bounds.several_stages.test_general_placement import problems
 
 
 @pytest.mark.parametrize("owners", [(0, 1, 1, 0), (0, 1, 0, 1), (1, 0, 0), (0, 2, 1, 0, 2)])

@@ -27,8 +27,8 @@ from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.stopping import Budget
-from pipeloom.solver.exact.target_bisection import ask
-from pipeloom.solver.exact.unlike_interleaving import UnlikeInterleaving
+from pipeloom.solver.exact.orders.target_bisection import ask
+from pipeloom.solver.exact.orders.unlike_interleaving import UnlikeInterleaving
 from pipeloom.solver.families import FAMILIES, build_family
 from pipeloom.solver.optimize import optimize
 from pipeloom.solver.unlike import plan_unlike

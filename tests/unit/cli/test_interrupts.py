@@ -12,7 +12,7 @@ import pytest
 
 from pipeloom.ir.litter import remove_litter
 from pipeloom.planner.optimize import Answer
-from pipeloom.solver.exact import cbc_process
+from pipeloom.solver.exact.milp import cbc_process
 from tests.support.command_line import Command, profile_document
 from tests.support.interrupted import Started
 

@@ -20,7 +20,6 @@ from pipeloom.ir.verify.certificates.rows import NotProvenError
 from pipeloom.ir.verify.certificates.slots import crossings as certified_crossings
 from pipeloom.ir.verify.certificates.slots import slots as certified_slots
 from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound, lower_bounds
-from pipeloom.solver.bounds.general_placement import GeneralPlacement
 from pipeloom.solver.bounds.low_memory.activation_slots import slots
 from pipeloom.solver.bounds.low_memory.crossings import crossings, slowest_stage
 from pipeloom.solver.bounds.low_memory.crossings_search import (
@@ -29,6 +28,7 @@ from pipeloom.solver.bounds.low_memory.crossings_search import (
     crossings_bound,
 )
 from pipeloom.solver.bounds.milp_relaxation import relaxation
+from pipeloom.solver.bounds.several_stages.general_placement import GeneralPlacement
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.linear_instance import LinearInstance
 from pipeloom.solver.core.stopping import Budget, Interrupt

@@ -19,7 +19,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.bounds import lower_bounds
 from pipeloom.solver.optimize import optimize
-from pipeloom.solver.search.overlap_kernel import time_overlap
+from pipeloom.solver.search.kernels.overlap import time_overlap
 
 TIME = st.sampled_from([0.5, 1.0, 2.0, 3.0])
 Variant = tuple[tuple[Op, ...], tuple[bool, ...]]

@@ -17,7 +17,7 @@ from pipeloom.ir.verify.certificates.flow import FlowFacts
 from pipeloom.ir.verify.certificates.rows import NotProvenError
 from pipeloom.ir.verify.schedule_facts import read_facts
 from pipeloom.planner.explain.certificate import certificate
-from pipeloom.solver.bounds.rank_flow import flow_bound
+from pipeloom.solver.bounds.several_stages.rank_flow import flow_bound
 from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.optimize import optimize
 

@@ -22,7 +22,7 @@ from pipeloom.planner.scaling import scaling
 from pipeloom.planner.solving.workers import LostWorkersError, Workers, stop_asked
 from pipeloom.planner.sweep import sweep
 from tests.support.command_line import ENVIRONMENT
-from tests.unit.cli.commands.test_sweep_workers import untimed
+from tests.unit.cli.commands.planning.test_sweep_workers import untimed
 
 pytest.importorskip("distributed")
 pytestmark = pytest.mark.slow

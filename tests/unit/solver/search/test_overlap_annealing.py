@@ -21,8 +21,8 @@ from pipeloom.solver.bounds import lower_bounds
 from pipeloom.solver.core.overlap_relaxation import least_times, overlap_work
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
+from pipeloom.solver.search.kernels.overlap import time_overlap
 from pipeloom.solver.search.overlap_annealing import join_pairs, split_pairs
-from pipeloom.solver.search.overlap_kernel import time_overlap
 
 CHUNK = StageProfile(1.0, 1.2, 0.8, 1.0, 0.5, t_fb=2.25)
 

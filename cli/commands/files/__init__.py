@@ -1,0 +1,1 @@
+"""Commands that check, draw and translate schedules and programs."""

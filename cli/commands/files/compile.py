@@ -1,0 +1,74 @@
+"""Compiles a schedule to a program: what each rank does, instruction by instruction."""
+
+from __future__ import annotations
+
+import argparse
+
+from pipeloom.ir.units import counted
+
+from ...arguments import add_output, example, stages
+from ...inputs import options, typed
+from ...output import check_output, finish
+from ...progress import ProgressDisplay
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("schedule", metavar="SCHEDULE", help="schedule file, - for standard input")
+    parser.add_argument(
+        "--tied",
+        metavar="S,S",
+        type=_tied,
+        action="append",
+        default=[],
+        help="stages that share parameters, whose gradients are summed; may be given again",
+    )
+    parser.add_argument(
+        "--post-validation",
+        action="store_true",
+        help="ranks step before the norm of all gradients is known (clipping, loss scaling), and "
+        "again where it then says otherwise, instead of waiting for each other",
+    )
+    parser.add_argument(
+        "--data-parallel",
+        action="store_true",
+        help="for several replicas of the pipeline: each stage's gradient is averaged over them, "
+        "from its last weight gradient on",
+    )
+    add_output(parser, "program")
+    example(
+        parser,
+        "pipeloom compile schedule.json -o program.json",
+        "pipeloom compile schedule.json --tied 0,3 -o program.json",
+        "pipeloom compile schedule.json --post-validation -o program.json",
+        "pipeloom compile schedule.json --data-parallel -o program.json",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from pipeloom.ir.formats import dump_program
+    from pipeloom.planner.compile import compile, program_facts  # noqa: A004
+
+    check_output(args)
+    with typed("tied", "post_validation"):
+        program = compile(
+            args.schedule,
+            **options(args, "tied", "post_validation", "data_parallel"),
+            progress=ProgressDisplay(),
+        )
+    facts = program_facts(program)
+    finish(
+        args,
+        dump_program(program),
+        facts,
+        f"{counted(sum(facts['instructions']), 'instruction')} on "
+        f"{counted(facts['ranks'], 'rank')}, "
+        f"at most {counted(max(facts['buffers']), 'receive buffer')} on one",
+    )
+    return 0
+
+
+def _tied(text: str) -> list[int]:
+    found = stages(text)
+    if len(found) < 2:
+        raise argparse.ArgumentTypeError(f"expected two stages or more, such as 0,3, got {text!r}")
+    return found

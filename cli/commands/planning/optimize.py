@@ -1,0 +1,177 @@
+"""Finds the best schedule for a profile under its memory limit, with a certified lower bound.
+
+Ctrl-C or SIGTERM keeps the best schedule so far and writes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pipeloom.ir.errors import InputError
+
+from ...arguments import (
+    add_instance,
+    add_memory_limit,
+    add_output,
+    add_partition,
+    add_passing,
+    add_profile,
+    add_remat,
+    add_slow,
+    add_solver,
+    add_start,
+    example,
+    number,
+)
+from ...failures import say
+from ...inputs import CACHE, searched, typed
+from ...output import check_output, finish
+from ...progress import interruptible
+
+if TYPE_CHECKING:
+    from pipeloom.planner.explain.answer import Answer
+    from pipeloom.planner.inputs.problem_setup import ProfileSource
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_profile(parser)
+    add_instance(parser)
+    add_memory_limit(parser)
+    add_passing(parser, "auto")
+    add_remat(parser)
+    add_solver(
+        parser,
+        time_limit=60.0,
+        auto="; --placement auto: in all if given, else as long for each placement and for the "
+        "best again",
+    )
+    add_partition(parser)
+    parser.add_argument(
+        "--for",
+        dest="for_",
+        choices=["megatron", "torchtitan"],
+        help="the best of the schedules that this system runs: 1F1B and interleaved 1F1B on any "
+        "layout, or torch's own and any order in a CSV, round and round or as a V; on all of its "
+        "placements unless --placement names one",
+    )
+    parser.add_argument(
+        "--copies",
+        type=int,
+        choices=[1, 2],
+        help="most copies of a stage's weights, with --placement auto: by default 2 where the "
+        "profile has device_memory and the sizes that it has to hold, else 1",
+    )
+    add_start(parser)
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="say why no schedule is cheaper, where this one idles, and what more memory or faster "
+        "links would buy (takes some seconds more)",
+    )
+    parser.add_argument(
+        "--cache",
+        metavar="DIR",
+        help="folder in which answers are kept and looked up, each verified again; "
+        f"{CACHE} by default, if that is set",
+    )
+    parser.add_argument(
+        "--certificate",
+        metavar="FILE",
+        help="also write the argument for the schedule's lower bound, which verify --certificate "
+        "checks with code that shares nothing with the solver",
+    )
+    parser.add_argument(
+        "--robust",
+        nargs="?",
+        choices=["mean", "p95"],
+        const="mean",
+        help="the least mean (the default), or 95th percentile, of the step where op times spread, "
+        "in half of the time; of a profile by stages with one placement",
+    )
+    parser.add_argument(
+        "--spread",
+        metavar="X",
+        type=number,
+        help="relative standard deviation of op times for --robust; the profile's own by default",
+    )
+    add_slow(parser)
+    add_output(parser, "schedule")
+    example(
+        parser,
+        "pipeloom optimize profile.json -m 24 --memory-limit 16 -o schedule.json",
+        "pipeloom optimize profile.json -m 24 --placement interleaved:2 -o schedule.json",
+        "pipeloom optimize profile.json -m 24 --passing weights -o schedule.json",
+        "pipeloom optimize profile.json -m 24 --passing auto -o schedule.json",
+        "pipeloom optimize layers.json -m 24 --placement auto --max-layers 8 -o schedule.json",
+        "pipeloom optimize profile.json -m 24 --memory-limit 4 --recompute auto -o schedule.json",
+        "pipeloom optimize profile.json -m 8 --certificate certificate.json -o schedule.json",
+        "pipeloom optimize profile.json -m 8 --time-limit 10 --json",
+        "pipeloom optimize batch.json --start last.json --time-limit 0.5 -o schedule.json",
+        "pipeloom optimize layers.json -m 24 --for megatron -o schedule.json",
+        "pipeloom optimize profile.json -m 24 --memory-limit 12 --explain -o schedule.json",
+        "pipeloom optimize profile.json -m 24 --robust --spread 0.05 -o schedule.json",
+        "pipeloom optimize profile.json -m 24 --slow 3:1.2 -o schedule.json",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from pipeloom.ir.formats import check_writable
+    from pipeloom.planner.compile import told_parts
+
+    check_output(args)
+    if args.certificate:
+        check_writable(args.certificate)
+    names = (
+        *("memory_limit", "recompute", "offload", "copies", "for_", "start"),
+        *("robust", "spread", "slow"),
+    )
+    answer = searched(args, partial(_plan, args), names=names)
+    if answer.stopped:
+        say(f"interrupted: {_so_far(answer)}")
+    if (words := told_parts(answer.schedule)) is not None:
+        say(f"note: {words}")
+    facts, words = answer.to_dict(), str(answer)
+    if args.explain:
+        with interruptible() as interrupt:
+            explained = answer.explain(should_stop=interrupt)
+        facts, words = facts | {"explanation": explained.to_dict()}, f"{words}\n\n{explained}"
+    certified = bool(args.certificate) and _certify(args.certificate, answer)
+    if args.certificate:
+        facts |= {"certificate": args.certificate if certified else None}
+    finish(args, answer.document, facts, words)
+    return 0 if certified or not args.certificate else 1
+
+
+def _plan(args: argparse.Namespace, profile: ProfileSource, *given: Any, **options: Any) -> Answer:
+    from pipeloom.planner.explain.certificate import check_certifiable
+    from pipeloom.planner.optimize import optimize
+
+    if args.certificate:
+        with typed("certificate"):
+            check_certifiable(profile)
+    return optimize(profile, *given, **options)
+
+
+def _certify(path: str, answer: Answer) -> bool:
+    """Writes the certificate; False where there is none, which is said."""
+    from pipeloom.ir.formats import write_json
+    from pipeloom.planner.explain.certificate import shortfall
+
+    try:
+        with interruptible() as interrupt:
+            certificate = answer.certificate(should_stop=interrupt)
+    except InputError as error:
+        say(f"--{error}; {path} is not written")
+        return False
+    write_json(certificate, path)
+    if words := shortfall(certificate, answer.schedule):
+        say(f"note: {path} {words}")
+    return True
+
+
+def _so_far(answer: Answer) -> str:
+    if answer.step is not None:
+        return "not every scheme was optimized"
+    return "this is the best schedule so far"

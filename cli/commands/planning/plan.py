@@ -1,0 +1,149 @@
+"""Finds the best configurations of a model on so many GPUs, with a bound on what any can reach.
+
+Degrees, microbatch, recomputation, sharding, cut and schedule are chosen; options fix them. By the
+model of `predict`. Ctrl-C or SIGTERM keeps the best so far and writes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pipeloom.ir.errors import InputError
+
+from ...arguments import Together, add_quiet, add_workers, amount, example, scale, seconds
+from ...failures import say
+from ...inputs import options, typed
+from ...output import answer, check_folder
+from ...progress import interruptible, watched
+from ...run_arguments import RUN_KEYS, add_model_and_devices, add_run, run_options
+
+LIMITS = ("time_limit", "work_limit", "workers", "scheduler")
+NAMES = (*RUN_KEYS, *LIMITS, "offload", "passing", "gpu", "cluster", "scale", "output")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_and_devices(parser)
+    add_run(parser, planned=True).add_argument(
+        "--offload",
+        choices=["auto", "none"],
+        default="none",
+        help="activations of stages moved to the host and back, over the cluster's host link, for "
+        "the microbatches that it pays for (auto), or none (the default)",
+    )
+    parser.add_argument(
+        "--passing",
+        choices=["activations", "weights", "auto"],
+        default="activations",
+        help="what the ranks of a pipeline send each other: activations (the default), or their "
+        "stages' weights, each rank running all stages of its microbatches; auto: either",
+    )
+    several = parser.add_argument_group("scaling")
+    several.add_argument(
+        "--scale",
+        metavar="N,N,...",
+        action=Together,
+        type=scale,
+        help="numbers of GPUs, in place of --gpus: the best plan of each, and what it loses",
+    )
+    several.add_argument(
+        "--scaling",
+        choices=["weak", "strong"],
+        help="weak (the default): --global-batch is that of the fewest GPUs and grows with them; "
+        "strong: it stays",
+    )
+    search = parser.add_argument_group("the search")
+    add_workers(
+        search,
+        "configurations, or numbers of GPUs,",
+        "1, with --scale one for every two cores,",
+    )
+    limits = search.add_mutually_exclusive_group()
+    limits.add_argument(
+        "--time-limit",
+        metavar="S",
+        type=seconds,
+        help="seconds in all, or for each number of --scale, 45 by default; it ends sooner once "
+        "nothing can be better",
+    )
+    limits.add_argument(
+        "--work-limit",
+        metavar="N",
+        type=amount,
+        help="instead of seconds: work in all, or for each number, in millions of simulated ops "
+        "(about a hundred take a second); the answer is then the same on every machine",
+    )
+    add_quiet(parser)
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="DIR",
+        help="folder for the best plan's profile, schedule, program and other systems' flags",
+    )
+    example(
+        parser,
+        "pipeloom plan llama-3-70b --gpu H100 --gpus 64 --global-batch 128 --seq 8192 -o plan",
+        "pipeloom plan config.json --cluster cluster.json --gpus 16 --global-batch 64 --tp 2",
+        "pipeloom plan llama-3-70b --gpu H100 --scale 64,256,1024 --global-batch 128 -o scaling",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.scale:
+        return _run_scaling(args)
+    if args.scaling:
+        raise InputError("--scaling: expected numbers of GPUs with it, --scale 8,16")
+    from pipeloom.planner.plan import plan
+
+    given = _given(args)
+    with typed(*NAMES), watched(args.quiet) as display, interruptible() as interrupt:
+        check_folder(args.output, "plan.json")
+        found = plan(
+            args.model,
+            args.cluster,
+            **options(args, *LIMITS) | {"workers": args.workers or 1},
+            progress=display,
+            should_stop=interrupt,
+            **given,
+        )
+        if interrupt.pressed:
+            say("interrupted: this is the best plan so far")
+        notes = () if args.output is None else found.write(args.output)
+    facts = found.to_dict() | {"output": args.output, "notes": list(notes)}
+    lines = [f"note: {note}" for note in notes]
+    lines += [f"written to {args.output}"] if args.output else []
+    answer(args, facts, "\n".join([str(found), *lines]))
+    return 0
+
+
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    gpu = {} if args.gpu is None else {"gpu": args.gpu}
+    return run_options(args) | gpu | {"offload": args.offload, "passing": args.passing}
+
+
+def _run_scaling(args: argparse.Namespace) -> int:
+    from pipeloom.planner.scaling import scaling
+    from pipeloom.planner.solving.workers import processes_here
+
+    given = _given(args)
+    if "gpus" in given:
+        raise InputError("--gpus: expected none with --scale, which has several")
+    if "global_batch" not in given:
+        raise InputError("--global-batch: missing; expected a whole number >= 1")
+    with typed(*NAMES), watched(args.quiet) as display, interruptible() as interrupt:
+        check_folder(args.output, "scaling.json")
+        found = scaling(
+            args.model,
+            args.cluster,
+            gpus=args.scale,
+            scaling=args.scaling or "weak",
+            **options(args, *LIMITS) | {"workers": args.workers or processes_here()},
+            progress=display,
+            should_stop=interrupt,
+            **given,
+        )
+        if args.output is not None:
+            found.write(args.output)
+    words = f"{found}\nwritten to {args.output}" if args.output else str(found)
+    answer(args, found.to_dict() | {"output": args.output}, words)
+    return 0 if found.planned else 1

@@ -1,0 +1,74 @@
+"""Predicts a step of a known configuration: its time, memory and messages, before anything runs.
+
+The model's arithmetic and the cluster's calibrated rates give each stage's times, of which the real
+schedule is simulated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from ...arguments import example
+from ...inputs import typed
+from ...output import answer, check_output, finish
+from ...run_arguments import RUN_KEYS, add_model_and_devices, add_run, run_options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_and_devices(parser)
+    parser.add_argument(
+        "--measured",
+        metavar="PROFILE",
+        help="a profile by layers, whose times take the place of calculated ones",
+    )
+    add_run(parser)
+    parser.add_argument(
+        "--run",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        type=_pair,
+        help="any other key of a run, such as compile=true",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="where to write the pipeline profile, - for standard output; not written by default",
+    )
+    example(
+        parser,
+        "pipeloom predict llama-3-70b --gpu H100 --gpus 64 --tp 8 --pp 4 --global-batch 128",
+        "pipeloom predict config.json --cluster cluster.json --gpus 16 --pp 8 -o profile.json",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from pipeloom.planner.predict import predict
+
+    check_output(args)
+    given = run_options(args) | ({} if args.gpu is None else {"gpu": args.gpu})
+    others = {key: f"--run: {key}" for key in dict(args.run)}
+    with typed(*RUN_KEYS, "gpu", "cluster", "measured", **others):
+        found = predict(
+            args.model, cluster=args.cluster, measured=args.measured, **given | dict(args.run)
+        )
+    facts = found.to_dict()
+    if args.output is None:
+        answer(args, facts, found)
+    else:
+        finish(args, facts["profile"], facts, str(found))
+    return 0
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    """``sequence_parallel=false``: a value of JSON, else a word."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value

@@ -1,0 +1,53 @@
+"""Sweeps the memory limit: the best schedule for each, and a picture of limit against bubble rate.
+
+Writes schedule-LIMIT.json for each feasible limit, results.json, results.csv and frontier.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ...arguments import Together, add_table, add_workers, example, limits
+from ...inputs import searched
+from ...output import answer
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_table(parser, time_limit=30.0, what="each limit")
+    parser.add_argument(
+        "--memory-limits",
+        metavar="A,B,...",
+        action=Together,
+        type=limits,
+        required=True,
+        help="activation memory of each rank, in the profile's unit (20G or 16GiB where that is "
+        "bytes); none is one too",
+    )
+    add_workers(parser, "limits")
+    parser.add_argument(
+        "--cache",
+        metavar="DIR",
+        help="folder of answers, with which a sweep that was stopped goes on; cache in the "
+        "output's folder by default",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="DIR",
+        required=True,
+        help="folder for the results; made if absent",
+    )
+    example(parser, "pipeloom sweep profile.json -m 24 --memory-limits 8,10,12,14,16 -o sweep/")
+
+
+def run(args: argparse.Namespace) -> int:
+    from pipeloom.planner.solving.workers import processes_here
+    from pipeloom.planner.sweep import sweep
+
+    args.workers = args.workers or processes_here()
+    typed = {limit.words: limit for limit in args.memory_limits}
+    found = searched(args, sweep, typed, names=("output", "workers", "scheduler"))
+    words = f"{found}\nwritten to {Path(args.output) / 'frontier.svg'} and beside it"
+    answer(args, found.to_dict(), words)
+    return 0 if found.built else 1

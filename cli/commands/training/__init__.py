@@ -1,0 +1,1 @@
+"""Commands that run a model: measure it, train it."""

@@ -1,0 +1,220 @@
+"""Trains with a compiled program: one process a rank on this machine, or one rank under torchrun.
+
+A program compiled with --data-parallel runs in several replicas at once, each trained on data of
+its own. A program of packed sequences trains on these, from a source with lengths(step) and
+packed(step, rows).
+
+--model names a model source, as in examples.gpt:small, which is in the checkout; its module is
+looked for in the current folder too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.units import counted
+
+from ...arguments import amount, count, example
+from ...inputs import options, typed
+from ...model_arguments import (
+    DTYPES,
+    TRAINING,
+    TYPED,
+    add_stages_as,
+    add_training,
+    interrupted,
+    need_torch,
+)
+from ...output import print_json, say_words
+
+if TYPE_CHECKING:
+    from pipeloom.runtime.train.train import RunResult
+
+KEYS = (
+    "trace", "param_dtype", "reduce_dtype", "clip_grad_norm", "loss_scale", "no_post_validation",
+    "varying_shapes", "cuda_graph", "stages_as", "local", "replicas", "save", "every", "resume",
+    "eval_every",
+)  # fmt: skip
+SHOWN = 100  # losses that the text holds
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_training(parser, steps=1)
+    parser.add_argument(
+        "--trace", metavar="FILE", help="writes the median step, a schedule with measured times"
+    )
+    parser.add_argument(
+        "--param-dtype",
+        choices=DTYPES,
+        help="mixed precision: parameters are computed with, and sent, in this; their owners "
+        "keep "
+        "and step them in --dtype",
+    )
+    parser.add_argument(
+        "--reduce-dtype",
+        choices=DTYPES,
+        help="type of gradients sent or summed over ranks; that of --param-dtype by default",
+    )
+    parser.add_argument(
+        "--clip-grad-norm",
+        metavar="X",
+        type=amount,
+        help="scales gradients whose norm over the whole model is above X",
+    )
+    parser.add_argument(
+        "--loss-scale",
+        metavar="X",
+        type=amount,
+        help="multiplies losses by X and divides gradients by it; halved, and the step skipped, "
+        "where "
+        "they have NaN or Inf, doubled after 2000 steps without",
+    )
+    parser.add_argument(
+        "--no-post-validation",
+        action="store_true",
+        help="all ranks wait for the norm before they step, although the program was compiled with "
+        "--post-validation",
+    )
+    parser.add_argument(
+        "--varying-shapes",
+        action="store_true",
+        help="microbatches may have other shapes in each step",
+    )
+    parser.add_argument(
+        "--cuda-graph",
+        action="store_true",
+        help="the fourth step is recorded as a CUDA graph, which later ones launch: with --device "
+        "cuda, without "
+        "clipping and loss scaling",
+    )
+    add_stages_as(parser)
+    parser.add_argument(
+        "--replicas",
+        metavar="R",
+        type=count,
+        help="of a program compiled with --data-parallel: R times its ranks are started, each "
+        "replica is "
+        "trained on its share of R times its microbatches; by default as the profile's "
+        "data_parallel has "
+        "it, under torchrun as many as its processes make up",
+    )
+    parser.add_argument(
+        "--local",
+        action="store_true",
+        help="ranks are threads of this process, not processes: on one GPU, too",
+    )
+    parser.add_argument(
+        "--save",
+        metavar="DIR",
+        help="a folder for checkpoints, which is made: one at the end and each --every steps",
+    )
+    parser.add_argument("--every", metavar="N", type=count, help="steps between checkpoints")
+    parser.add_argument(
+        "--resume",
+        metavar="DIR",
+        help="goes on from a checkpoint, or the last complete one of a folder, by any program, up "
+        "to --steps in all",
+    )
+    parser.add_argument(
+        "--eval-every",
+        metavar="N",
+        type=count,
+        help="steps between evaluations, of what the model source's eval_batch gives",
+    )
+    example(
+        parser,
+        "pipeloom run program.json --model examples.gpt:small --steps 10 --trace measured.json",
+        "pipeloom run program.json --model examples.gpt:small --steps 4 --pace",
+        "pipeloom run program.json --model examples.gpt:small --param-dtype bfloat16 "
+        "--reduce-dtype float32 --clip-grad-norm 1",
+        "pipeloom run program.json --model examples.gpt:small --param-dtype float16 --loss-scale "
+        "65536",
+        "pipeloom run program.json --model examples.gpt:small --replicas 2",
+        "pipeloom run program.json --model examples.gpt:small --steps 40 --save out/gpt --every 10",
+        "pipeloom run other.json --model examples.gpt:small --steps 80 --save out/gpt --resume "
+        "out/gpt",
+        "torchrun --nproc-per-node 4 -m pipeloom run program.json --model examples.gpt:small",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.every is not None and args.save is None:
+        raise InputError(f"--every: expected a folder to save in, too, got {args.every} alone")
+    need_torch()
+    from pipeloom.ir.formats import check_writable
+    from pipeloom.training import run as train
+
+    if args.trace is not None:
+        check_writable(args.trace)
+    with typed("local", *TYPED):
+        asked = options(args, *TRAINING, *KEYS)
+        with interrupted(args.save) as told:
+            result = train(
+                args.program, args.model, **asked | {"callbacks": [told, *args.callbacks]}
+            )
+    if result is None:  # under torchrun rank 0 alone speaks
+        return 0
+    if args.json:
+        print_json(result.to_dict() | {"trace": args.trace})
+        return 0
+    for name, words in _lines(result):
+        say_words(f"{name:<14}{words}")
+    if args.trace is not None:
+        say_words(f"written to {args.trace}")
+    return 0
+
+
+def _lines(result: RunResult) -> list[tuple[str, str]]:
+    from pipeloom.ir.model.weight_coverage import worth_telling
+    from pipeloom.ir.units import amount, duration
+    from pipeloom.report.summaries import summary
+
+    steps = len(result.losses)
+    settled = result.seconds[1:] or result.seconds
+    taken = f"median {duration(statistics.median_high(settled) * 1e3)}"
+    taken += " after the first" * (steps > 1)
+    before = f" after the {result.first_step} of the checkpoint" if result.first_step else ""
+    taken_in = counted(steps, "step") + before
+    return [
+        ("loss", f"{result.losses[0]:.4f} to {result.losses[-1]:.4f} in {taken_in}"),
+        ("losses", _losses(result.losses)),
+        *([("evaluations", _evaluations(result))] if result.evaluations else []),
+        ("step", f"{taken}, fastest {duration(min(result.seconds) * 1e3)}"),
+        ("planned", summary(result.planned)),
+        ("measured", f"{summary(result.measured)} (step {result.measured_step})"),
+        *([("expected", str(expected))] if (expected := result.expected) is not None else []),
+        *([("replicas", _replicas(result))] if result.replicas > 1 else []),
+        ("peak memory", f"{', '.join(map(amount, result.peak_memory))} (bytes, rank by rank)"),
+        *(("weights", words) for words in worth_telling(result.coverage)),
+        *(("note", note) for note in result.notes),
+    ]
+
+
+def _evaluations(result: RunResult) -> str:
+    (_, first), (step, last) = result.evaluations[0], result.evaluations[-1]
+    if len(result.evaluations) == 1:
+        return f"1, {last:.4f} after step {step}"
+    return f"{len(result.evaluations)}, {first:.4f} to {last:.4f} after step {step}"
+
+
+def _replicas(result: RunResult) -> str:
+    count, ranks = result.replicas, result.planned.problem.ranks
+    return (
+        f"{count} of {ranks} ranks; losses, steps and peaks are over all of them, measured is the "
+        "first"
+    )
+
+
+def _losses(losses: Sequence[float]) -> str:
+    """Each step's, up to a hundred; of a longer run the last ones."""
+    if len(losses) <= SHOWN:
+        words = " ".join(f"{loss:.4f}" for loss in losses)
+    else:
+        last = " ".join(f"{loss:.4f}" for loss in losses[-SHOWN:])
+        words = f"... {last} (--json has all)"
+    return textwrap.fill(words, 86).replace("\n", "\n" + " " * 14)

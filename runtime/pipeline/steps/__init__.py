@@ -1,0 +1,1 @@
+"""Steps of a pipeline on one rank, trained or evaluated: made ready, given inputs, read out."""

@@ -1,0 +1,249 @@
+"""Evaluation: a program's forwards alone, on any number of microbatches, in rounds of M.
+
+::
+
+    M = 4, ten microbatches    F0 F1 F2 F3 │ F4 F5 F6 F7 │ F8 F9
+                                  round        round       round of the first two
+
+What runs is :mod:`~pipeloom.runtime.executor.forward_only`. Ranks tell each other first how many
+microbatches there are and what shapes they have, so an error in what one was given is raised on all
+of them, and in all replicas, before anything runs, and the pipeline can go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.ops import Op
+from pipeloom.ir.units import counted
+
+from ...executor.executor import Executor
+from ...executor.forward_only import forward_only
+from ...executor.losses import parted
+from ...executor.stage_runner import Cell, StageRunner
+from ...measure.activation_ledger import NoLedger
+from ...optim.step_end import StepEnd
+from ...rank.context import RankContext
+from ...rank.options import IN_MODEL
+from ...stages.fsdp import ShardedStages
+from ...tensors.forward_state import undisturbed
+from ...tensors.microbatches import is_cut, option_counts
+from ...transport import agreed
+from ...transport.thread_rank import here
+from ..agreement import ReplicaAgreement, gathered
+from .shape_inference import Interfaces, ShapeInference
+from .step_builder import StepBuilder, make_executor
+from .step_inputs import StepInputs
+from .step_io import Results, StepData, checked_count, put_targets
+
+T = TypeVar("T")
+LABEL = "eval "
+"""The texts of evaluations in the profiler's trace begin with it: none is an op of a step."""
+
+
+class ForwardRunner(StageRunner):
+    """Runs forwards of which nothing is kept for a backward, and losses where there are targets."""
+
+    def _forward(self, cell: Cell) -> None:
+        super()._forward(cell)
+        cell.inputs, cell.options, cell.roots = (), {}, ()
+
+    def _finish(self, cell: Cell, output: Any) -> None:
+        if cell.target is not None:
+            assert self._loss is not None
+            cell.loss, cell.metrics = parted(self._loss(output, cell.target))
+            cell.target = None
+        self._keep(cell, output)
+
+
+class ForwardRounds:
+    """One rank's forwards of what it trains; all ranks make theirs and call it alike."""
+
+    def __init__(self, context: RankContext, builder: StepBuilder, step_end: StepEnd) -> None:
+        problem = context.program.schedule.problem
+        options = replace(context.options, pace=False)
+        self._context = replace(context, memory=NoLedger(), options=options)
+        self._step_end = step_end
+        self._rank, self._loss = context.role.rank, context.options.loss
+        self._replicas = ReplicaAgreement(context)
+        self._last, self._microbatches = problem.stages - 1, problem.microbatches
+        self._shapes = ShapeInference(
+            context.store,
+            problem.owner,
+            builder.skips,
+            context.transport,
+            context.device,
+            grad=False,
+        )
+        self._modules = [context.store.module(s) for s in context.role.run]
+        self._runners = {
+            s: builder.runner(s, self._context.memory, stashing=False, kind=ForwardRunner)
+            for s in context.role.run
+        }
+        self._program = cache(partial(forward_only, context.program))
+
+    def run(
+        self, data: StepData, asked: int | None, *, wants_losses: bool, keep_outputs: bool
+    ) -> Results:
+        """Forwards of all microbatches, as many as ``asked`` where not None. Raises on all ranks
+        what one raises for its inputs."""
+        transport, store = self._context.transport, self._context.store
+        count, cells = self._replicas.result(partial(self._prepared, data, asked, wants_losses))
+        for runner in self._runners.values():
+            runner.keep_outputs = keep_outputs
+        results = Results()
+        store.gather()
+        with _evaluating(self._modules, self._context.device):
+            shapes = partial(self._shapes.interfaces, cells, count)
+            interfaces = self._replicas.result(shapes)
+            transport.renew()
+            store.begin()
+            try:
+                self._rounds(cells, count, interfaces, results)
+            finally:
+                for stage in store.stages:
+                    store.settle(stage)
+                if isinstance(store, ShardedStages):
+                    store.release()
+                transport.renew()
+        return results
+
+    def _prepared(
+        self, data: StepData, asked: int | None, wants_losses: bool
+    ) -> tuple[int, dict[tuple[int, int], Cell]]:
+        """The number of microbatches, and the cells. Raises, on all ranks, what one raises."""
+        count = self._count(data, asked)
+        return count, self._agreed(partial(self._cells, data, count, wants_losses))
+
+    def _rounds(
+        self,
+        cells: Mapping[tuple[int, int], Cell],
+        count: int,
+        interfaces: Interfaces,
+        results: Results,
+    ) -> None:
+        ready: _Round | None = None
+        for first in range(0, count, self._microbatches):
+            size = min(self._microbatches, count - first)
+            handed_on = [row[first : first + size] for row in interfaces]
+            if ready is None or not ready.serves(size, handed_on):
+                ready = None  # its buffers go first
+                ready = self._round(size, handed_on)
+            ready.run(cells, first)
+            results.take(cell for (s, _), cell in ready.cells.items() if s == self._last)
+
+    def _round(self, size: int, interfaces: Interfaces) -> _Round:
+        context = replace(self._context, program=self._program(size))
+        cells = {
+            (op.stage, op.microbatch): Cell(
+                None, interfaces[op.stage][op.microbatch] if op.stage < self._last else None
+            )
+            for op in self._forwards(size)
+        }
+        executor = make_executor(
+            context, self._step_end, cells, self._runners, interfaces, label=LABEL
+        )
+        return _Round(executor, cells, size, interfaces)
+
+    def _forwards(self, size: int) -> list[Op]:
+        """The forwards of this rank in a round of so many microbatches."""
+        row = self._program(size).instructions[self._rank]
+        ops = [item.op for item in row if hasattr(item, "op")]
+        return sorted(ops, key=lambda op: (op.stage, op.microbatch))
+
+    def _count(self, data: StepData, asked: int | None) -> int:
+        """The number of microbatches: as the lists of any rank say, or some were ``asked``, else
+        M."""
+
+        def mine() -> set[int]:
+            named = {f"input {i}": x for i, x in enumerate(data.inputs)} | {"target": data.target}
+            counts = {name: len(x) for name, x in named.items() if is_cut(x)}
+            counts |= option_counts(data.options)
+            if self._loss == IN_MODEL and isinstance(data.target, Mapping):
+                counts |= option_counts(data.target)
+            if asked is not None:
+                counts["microbatches"] = checked_count(asked)
+            for name, size in counts.items():
+                if size == 0:
+                    raise InputError(f"eval: {name}: expected at least one microbatch, got none")
+            return set(counts.values())
+
+        rows = gathered(self._context.transport, mine)
+        found = sorted(set[int]().union(*rows))
+        if len(found) > 1:
+            texts = " and ".join(counted(size, "microbatch") for size in found)
+            error = InputError(f"eval: expected lists of one length on all ranks, got {texts}")
+            raise agreed(error)
+        return found[0] if found else self._microbatches
+
+    def _cells(self, data: StepData, count: int, wants_losses: bool) -> dict[tuple[int, int], Cell]:
+        """The cells of all rounds on this rank, filled with their microbatches' inputs."""
+        cells = {
+            (op.stage, first + op.microbatch): Cell(None)
+            for first in range(0, count, self._microbatches)
+            for op in self._forwards(min(self._microbatches, count - first))
+        }
+        starts = any(stage == 0 for stage, _ in cells)
+        if starts:
+            data.check_inputs(self._rank)
+        dtype = self._context.options.param_dtype
+        inputs = StepInputs(cells, count, dtype, varying=True)
+        inputs.put(data.inputs if starts else (), data.options)
+        last = {j: cell for (stage, j), cell in cells.items() if stage == self._last}
+        if last and (wants_losses or data.target is not None):
+            put_targets(last, data, count, self._loss, self._rank)
+        return cells
+
+    def _agreed(self, call: Callable[[], T]) -> T:
+        """The result of this rank's call. Raises, on all ranks, what one raises."""
+        result: list[T] = []
+        gathered(self._context.transport, lambda: result.append(call()))
+        return result[0]
+
+
+class _Round:
+    """Buffers and calls for rounds of one size and shape."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        cells: Mapping[tuple[int, int], Cell],
+        size: int,
+        interfaces: Interfaces,
+    ) -> None:
+        self._executor, self.cells = executor, cells
+        self._serves = size, interfaces
+
+    def serves(self, size: int, interfaces: Interfaces) -> bool:
+        return self._serves == (size, interfaces)
+
+    def run(self, given: Mapping[tuple[int, int], Cell], first: int) -> None:
+        """Runs the forwards of a round, whose microbatches begin at ``first``."""
+        for (stage, j), cell in self.cells.items():
+            one = given[stage, first + j]
+            cell.inputs, cell.options, cell.target = one.inputs, one.options, one.target
+            one.clear()
+        self._executor.run()
+
+
+@contextmanager
+def _evaluating(modules: Sequence[nn.Module], device: torch.device) -> Iterator[None]:
+    """A context without gradients and in evaluation mode; after it modes, buffers and random
+    numbers are as before (but those of thread ranks, which draw from one generator)."""
+    modes = [(part, part.training) for module in modules for part in module.modules()]
+    try:
+        for module in modules:
+            module.eval()
+        with torch.no_grad(), undisturbed(modules, [device], random=here() is None):
+            yield
+    finally:
+        for part, mode in modes:
+            part.training = mode

@@ -1,0 +1,138 @@
+"""Shape inference: each stage is run once before a step that needs to know its outputs.
+
+Microbatches whose arguments have the same shapes on all ranks are of one kind: a stage is run once
+for each kind, wherever the first microbatch of that kind runs, and all ranks learn what came out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from pipeloom.ir.model.ops import IntArray
+
+from ...errors import ShapeError
+from ...executor.stage_runner import Cell, as_tuple
+from ...stages.store import StageStore
+from ...tensors.forward_state import undisturbed
+from ...tensors.microbatches import mapped, shown
+from ...tensors.rng_state import devices_of
+from ...tensors.skip_connections import Skips
+from ...tensors.stage_interface import Spec, StageInterface
+from ...transport import Transport, agreed
+from .step_inputs import Cells, given
+
+Kind: TypeAlias = tuple[object, ...]  # the shapes of a microbatch's arguments, on all stages
+Interfaces: TypeAlias = list[list[StageInterface]]  # of each stage but the last, of each microbatch
+
+
+class ShapeInference:
+    """The interface of each stage for every kind of microbatch seen so far; the same on all ranks.
+
+    ``placed``: the rank that runs each stage on each microbatch, shape (S, M); of more microbatches
+    it is said again. ``grad``: stages run with gradients, so that it is seen what wants one.
+    """
+
+    def __init__(
+        self,
+        store: StageStore,
+        placed: IntArray,
+        skips: Skips,
+        transport: Transport,
+        device: torch.device,
+        *,
+        grad: bool = True,
+    ) -> None:
+        self._store, self._placed, self._skips, self._grad = store, placed, skips, grad
+        self._transport, self._device = transport, device
+        self.known: dict[Kind, list[StageInterface]] = {}
+
+    def interfaces(self, cells: Cells, count: int | None = None) -> Interfaces:
+        """The interfaces for the arguments in the cells of ``count`` microbatches, by default M;
+        every rank calls it. Raises ShapeError, alike on all.
+
+        Random numbers, the modules' buffers and the arguments are as before afterwards.
+        """
+        if len(self._placed) == 1:
+            return []
+        kinds = self._kinds(cells, count or self._placed.shape[1])
+        new = {kind: j for j, kind in reversed([*enumerate(kinds)]) if kind not in self.known}
+        self.known |= {kind: [] for kind in new}
+        try:
+            for stage in range(len(self._placed) - 1):
+                found = self._found(stage, new, cells)
+                for kind in new:
+                    self.known[kind].append(found[kind])
+        except ShapeError:
+            self.known = {k: known for k, known in self.known.items() if k not in new}
+            raise
+        return [
+            [self.known[kind][stage] for kind in kinds] for stage in range(len(self._placed) - 1)
+        ]
+
+    def _kinds(self, cells: Cells, count: int) -> list[Kind]:
+        """The kind of each microbatch, from what every rank has of it."""
+        mine = {(s, j): given(s, cell) for (s, j), cell in cells.items()}
+        rows = self._transport.gather({key: value for key, value in mine.items() if value})
+        kinds: list[list[object]] = [[] for _ in range(count)]
+        for (s, j), value in sorted(
+            (item for row in rows for item in row.items()), key=lambda item: item[0]
+        ):
+            kinds[j].append((s, value))
+        return list(map(tuple, kinds))
+
+    def _found(
+        self, stage: int, new: Mapping[Kind, int], cells: Cells
+    ) -> dict[Kind, StageInterface]:
+        mine: dict[Kind, StageInterface | ShapeError] = {}
+        for kind, j in new.items():
+            if self._placed[stage, j % self._placed.shape[1]] == self._transport.rank:
+                with self._store.trying(stage):
+                    mine[kind] = self._try(stage, cells[stage, j], kind)
+        found = {
+            kind: interface
+            for row in self._transport.gather(mine)
+            for kind, interface in row.items()
+        }
+        for interface in found.values():
+            if isinstance(interface, ShapeError):
+                raise agreed(interface)
+        return found
+
+    def _try(self, stage: int, cell: Cell, kind: Kind) -> StageInterface | ShapeError:
+        """The interface of the stage, or the error that every rank is to raise."""
+        inputs = cell.inputs
+        if stage > 0:
+            inputs = made_up(self.known[kind][stage - 1], self._device)
+        module = self._store.module(stage)
+        try:
+            with undisturbed([module], devices_of(inputs)):
+                # clones, as a forward may change what it is given
+                args, options = mapped(torch.clone, (tuple(inputs), dict(cell.options)))
+                return self._run(stage, module, args, options)
+        except Exception as error:
+            given = ", ".join(map(shown, inputs))
+            kind_of = "" if isinstance(error, ShapeError) else f"{type(error).__name__}: "
+            return ShapeError(f"stage {stage} does not run on {given}: {kind_of}{error}")
+
+    def _run(
+        self, stage: int, module: nn.Module, inputs: Sequence[Any], options: Mapping[str, Any]
+    ) -> StageInterface:
+        with torch.set_grad_enabled(self._grad):
+            outputs = as_tuple(module(*self._skips.arguments(stage, inputs), **options))
+            handed_on = self._skips.outputs(stage, outputs, inputs)
+        if not any(x.is_floating_point() for x in handed_on):
+            texts = ", ".join(str(Spec.of(x)) for x in handed_on)
+            raise ShapeError(f"expected a tensor of a floating dtype, got {texts or 'none'}")
+        return StageInterface.of(handed_on)
+
+
+def made_up(interface: StageInterface, device: torch.device) -> tuple[Tensor, ...]:
+    """Inputs, of zeros, as the stage behind ``interface`` gets them."""
+    return tuple(
+        torch.zeros(spec.shape, dtype=spec.dtype, device=device, requires_grad=needs_grad)
+        for spec, needs_grad in zip(interface.specs, interface.needs_grad, strict=True)
+    )

@@ -1,0 +1,1 @@
+"""Bounds where a rank runs several stages, or microbatches go both ways."""

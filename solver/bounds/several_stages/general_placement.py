@@ -1,0 +1,292 @@
+"""Bounds for any map of stages to ranks: several stages a rank, in any order, uneven counts.
+
+As everywhere, B and W are apart and microbatches may overtake. On rank r, whose stages are l_r (the
+lowest) to h_r (the highest) with any others between:
+
+- *The first op* is an F of l_r: any other's microbatch has passed l_r before. For its start S_r:
+  S_k >= S_r + down(l_r, l_k) where l_r <= l_k, down(a, b) being the way of a microbatch from the
+  start of F(a) to that of F(b).
+- *The first B* is one of h_r, since B(h_r) comes first of a microbatch's B's; *the last F* is one
+  of h_r and *the last B* one of l_r, likewise.
+- turn(a, b) is the way from the start of F(a) over the last stage to the start of B(b).
+
+A cost C leaves rank r a span of C (period) or of C - down(0, l_r) (makespan: the first op of all is
+an F of stage 0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.model.ops import FloatArray
+from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.units import amount, counted, duration
+
+from ...core.bound import Bound, starts_later
+from ...core.linear_instance import LinearInstance
+from ...core.tolerances import ROUNDING
+from ..rank_model import held_until_last_backward
+from .host_model import HostModel
+
+
+class Idle(NamedTuple):
+    """The least idle time of a rank: at its ``head``, before its first B of stage ``first``, and at
+    its ``tail``, after its last F of stage ``last``; their sum where these are apart."""
+
+    total: float
+    head: float
+    tail: float
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GeneralPlacement:
+    """The ranks with stages, and the way of one microbatch through all stages.
+
+    ``down``, ``back``, (S,): from the start of F(0) to that of F(s), from the start of B(S-1) to
+    that of B(s). ``linear``: where every stage has a rank of its own.
+    """
+
+    hosts: Sequence[HostModel]
+    f: FloatArray
+    b: FloatArray
+    w: FloatArray
+    down: FloatArray
+    back: FloatArray
+    objective: Objective
+    linear: LinearInstance | None
+
+    @classmethod
+    def of(cls, problem: Problem) -> GeneralPlacement:
+        costs = Costs.of(problem)
+        f, b, w = costs.durations[:3]
+        down = np.append(0.0, np.cumsum(f[:-1] + costs.into_f[1:, 0]))
+        ways = b[1:] + costs.into_b[:-1, 0]
+        back = np.append(np.cumsum(ways[::-1])[::-1], 0.0)
+        turns = down[-1] - down + f[-1] + back
+        hosts = []
+        for rank in range(problem.ranks):
+            own = list(problem.placement.stages_of(rank))
+            if own:
+                arrays = {"f": f, "b": b, "w": w, "m_b": costs.m_b, "m_w": costs.m_w, "turn": turns}
+                host = HostModel(
+                    rank=rank,
+                    stages=tuple(own),
+                    limit=float(costs.limit[rank]) * (1 + ROUNDING),
+                    count=problem.microbatches,
+                    **{name: array[own] for name, array in arrays.items()},
+                )
+                hosts.append(host)
+        return cls(hosts, f, b, w, down, back, problem.objective, LinearInstance.of(problem))
+
+    def turn(self, a: int, b: int) -> float:
+        """From the start of F(a) to the start of B(b) of one microbatch, at least."""
+        return float(self.down[-1] - self.down[a] + self.f[-1] + self.back[b])
+
+    def lag(self, host: HostModel) -> float:
+        """The cost less the span that it leaves the rank."""
+        return float(self.down[host.lowest]) if self.objective is Objective.MAKESPAN else 0.0
+
+    def head(self, host: HostModel, i: int) -> float:
+        """The least idle time of the rank before its first B of its i-th stage.
+
+        That B's microbatch began on this rank at S_r or later, turn(l_r, s_i) before.
+        """
+        turn = self.turn(host.lowest, host.stages[i])
+        return max(0.0, turn - host.before_first_backward(i))
+
+    def tail(self, host: HostModel, i: int) -> float:
+        """The least idle time between its last F of its i-th stage and one of the B's to come.
+
+        B(s) of that F's microbatch is turn(s_i, s) away. Until then the rank has this F, the
+        microbatch's ops of higher stages than s, and what others have left to run.
+        """
+        beside = host.own(i) + host.beside_last_forward(i)
+        left = np.cumsum((host.b + host.w)[: i + 1])  # from B(s) on
+        ways = [self.turn(host.stages[i], stage) for stage in host.stages[: i + 1]]
+        return max(0.0, float((np.array(ways) + left).max()) - beside)
+
+    def idle(self, host: HostModel) -> Idle:
+        """Head and tail: apart where not all F's come before the first B, else the larger."""
+        heads, tails = (
+            [of(host, i) for i in range(len(host.stages))] for of in (self.head, self.tail)
+        )
+
+        def total(at: tuple[int, int]) -> float:
+            both = heads[at[0]], tails[at[1]]
+            return max(both) if host.all_fit(min(at)) else sum(both)
+
+        first, last = max(np.ndindex(len(heads), len(tails)), key=total)
+        ends = host.stages[first], host.stages[last]
+        return Idle(total((first, last)), heads[first], tails[last], *ends)
+
+    def until_last_forward(self, host: HostModel, i: int) -> float:
+        """From S_r to the start of the rank's last F of its i-th stage, at least.
+
+        Then the rank has run all but what that F's microbatch has left (no B of the stages up to
+        this one has run) and the others beside it. Its heads are over, unless all F's may come
+        before the first B.
+        """
+        done = host.work - host.own(i) - host.beside_last_forward(i)
+        heads = (self.head(host, h) for h in range(len(host.stages)) if not host.all_fit(min(h, i)))
+        return max(0.0, done) + max(heads, default=0.0)
+
+    def way_back(self, name: str, words: str, far: HostModel, until: float, why: str) -> Bound:
+        """The least cost where a rank's last B ends no earlier than ``until`` after its start.
+
+        That B is one of l_k, k the rank; its microbatch goes on to l_r of any rank r with l_r <
+        l_k, where B and W follow. On k itself its W does. ``why`` it takes so long.
+        """
+        k = far.lowest
+
+        def span(near: HostModel) -> float:
+            r = near.lowest
+            back = self.back[r] + self.b[r] - self.back[k] - self.b[k] + self.w[r]
+            return float(self.down[k] - self.down[r]) + until + float(back)
+
+        near = max(
+            (host for host in self.hosts if host.lowest <= k),
+            key=lambda host: span(host) + self.lag(host),
+        )
+
+        def numbers() -> list[str]:
+            lines = [
+                f"rank {far.rank} takes at least {duration(until)} from its first F to the end of "
+                f"its last B: {why}"
+            ]
+            if near is not far:
+                lines.append(
+                    f"rank {near.rank} begins before that and ends after it, "
+                    f"{duration(span(near) - until)} in all: the way to rank {far.rank}, the way "
+                    "back, and its last W"
+                )
+            return [*lines, *starts_later(self.lag(near))]
+
+        return Bound(span(near) + self.lag(near), name, words, near.rank, numbers)
+
+
+HEAD_TAIL_WORDS = (
+    "few F's fit in memory before the first B comes back, few B's and W's are left after the last F"
+)
+THROUGHPUT_WORDS = "what microbatches hold, for as long as they hold it, fits in memory times span"
+
+
+def placed_head_tail(placed: GeneralPlacement) -> Bound:
+    """Each rank's work, and the time that it idles at least (:meth:`GeneralPlacement.idle`)."""
+    idles = [placed.idle(host) for host in placed.hosts]
+    spans = [host.work + placed.lag(host) for host in placed.hosts]
+    at = int(np.argmax([span + idle.total for span, idle in zip(spans, idles, strict=True)]))
+    host, idle = placed.hosts[at], idles[at]
+
+    def numbers() -> list[str]:
+        return [
+            f"rank {host.rank} computes for {duration(host.work)} and idles at least "
+            f"{duration(idle.total)}: {duration(idle.head)} before its first B of stage "
+            f"{idle.first}, {duration(idle.tail)} after its last F of stage {idle.last}",
+            *starts_later(placed.lag(host)),
+        ]
+
+    return Bound(spans[at] + idle.total, "head-tail", HEAD_TAIL_WORDS, host.rank, numbers)
+
+
+def last_forward(placed: GeneralPlacement) -> Bound:
+    """A rank's last F comes late where memory is small, and its microbatch has to come back.
+
+    Rank k starts its last F of s_i, its i-th stage, no earlier than
+    :meth:`GeneralPlacement.until_last_forward` after S_k. Its microbatch then runs up to the last
+    stage and back to l_r of any rank r with l_r <= l_k, which started at least down(l_r, l_k)
+    before rank k; there B and W of l_r follow. So rank r spans at least
+
+        down(l_r, l_k) + until the last F of s_i on k + turn(s_i, l_r) + b + w of l_r.
+    """
+    best, rank, late, at = 0.0, None, placed.hosts[0], 0
+    for k, i in ((host, i) for host in placed.hosts for i in range(len(host.stages))):
+        until = placed.until_last_forward(k, i) + float(placed.down[k.lowest])
+        for r in placed.hosts:
+            if r.lowest <= k.lowest:
+                since = until - float(placed.down[r.lowest]) + placed.turn(k.stages[i], r.lowest)
+                ends = since + float(placed.b[r.lowest] + placed.w[r.lowest]) + placed.lag(r)
+                if ends > best:
+                    best, rank, late, at = ends, r.rank, k, i
+    words = (
+        "memory holds few microbatches, so that a rank's last F is late, and its microbatch has to "
+        "come back"
+    )
+
+    def numbers() -> list[str]:
+        return [
+            f"rank {late.rank} starts its last F of stage {late.stages[at]} no earlier than "
+            f"{duration(placed.until_last_forward(late, at))} after its first: only what its "
+            "memory holds then may be left to run",
+            f"that F's microbatch passes the later stages and comes back to rank {rank}",
+        ]
+
+    return Bound(best, "last-forward", words, rank, None if rank is None else numbers)
+
+
+def through(placed: GeneralPlacement) -> Bound:
+    """Every microbatch passes each rank and comes back to those with lower stages.
+
+    From S_k to the end of its last B rank k runs all F's and B's, and every W whose M_W does not
+    fit into its memory then, and idles as :meth:`GeneralPlacement.idle` says; then see
+    :meth:`GeneralPlacement.way_back`.
+    """
+    words = "every microbatch passes the later stages one after the other and comes back"
+
+    def of(host: HostModel) -> Bound:
+        until = host.count * float((host.f + host.b).sum()) + host.early_weights()
+        why = f"all {counted(host.count, 'microbatch')} pass it one after the other"
+        return placed.way_back("through", words, host, until + placed.idle(host).total, why)
+
+    return max(map(of, placed.hosts), key=lambda bound: bound.value)
+
+
+def turnover(placed: GeneralPlacement) -> Bound:
+    """The memory that microbatches hold up to their B's, times their time, fits before the last B.
+
+    On stage s a microbatch holds M_B for turn(s, s) + b_s at least
+    (:func:`..rank_model.held_until_last_backward`). Then see :meth:`GeneralPlacement.way_back`.
+    """
+    words = (
+        "memory holds few microbatches until each comes back, and the last one has to come all the "
+        "way"
+    )
+    why = "its memory holds few of them, each until it has come back"
+
+    def of(host: HostModel) -> Bound:
+        return placed.way_back("turnover", words, host, held_until_last_backward(host), why)
+
+    return max(map(of, placed.hosts), key=lambda bound: bound.value)
+
+
+def throughput(placed: GeneralPlacement) -> Bound:
+    """The memory that microbatches hold, times their time, fits in a rank's memory times its span.
+
+    On stage s a microbatch holds M_B for turn(s, s) + b_s at least, and M_W for w_s.
+    """
+    spans = [host.holding_span() for host in placed.hosts]
+    values = [span + placed.lag(host) for span, host in zip(spans, placed.hosts, strict=True)]
+    at = int(np.argmax(values))
+    host = placed.hosts[at]
+
+    def numbers() -> list[str]:
+        held = (
+            f"a microbatch holds {amount(host.m_b[0])} of rank {host.rank}'s memory for at least "
+            f"{duration(host.turn[0] + host.b[0])}, there and back: {host.count} of them"
+            if len(host.stages) == 1
+            else f"what {counted(host.count, 'microbatch')} hold on rank {host.rank}, each there "
+            "and back,"
+        )
+        return [
+            f"{held} within a limit of {amount(host.limit)} need {duration(spans[at])}, though the "
+            f"rank computes for {duration(host.work)} only",
+            *starts_later(placed.lag(host)),
+        ]
+
+    return Bound(values[at], "throughput", THROUGHPUT_WORDS, host.rank, numbers)

@@ -1,0 +1,1 @@
+"""All orders of ops as CP-SAT models: bounds and schedules where memory is little."""

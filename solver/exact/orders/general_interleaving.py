@@ -1,0 +1,394 @@
+"""All orders where ranks have several stages, or microbatches go both ways, as a CP-SAT model.
+
+The counterpart of :mod:`.interleaving` for any map of stages to ranks; :mod:`.rank_orders` says
+what classes and streams are, and which pairs of ops are open.
+
+**Literals.** x(a, i, b, j) says that a(i) runs before b(j), for classes of F and B. It implies
+x(a, i-1, b, j) and x(a, i, b, j+1). For F's and W's a literal that is true says that the W has run
+before, one that is false says nothing: only W's that memory needs are ordered.
+
+**Times.** Starts of all ops. Dependencies and the order of each class hold, and no two ops of a
+rank overlap. Something starts at 0.
+
+**Memory.** At each F, which alone takes memory, the M_B and M_W of what has come before and has not
+been given back, by literals, are within the limit.
+
+**Span.** An op starts no earlier than the ops before it take after the rank's first one, and what
+has not run before it, a W with its B, takes no longer than the cost leaves (period: after the
+rank's first op; makespan: after 0).
+
+Where a BW takes less than its B and W, times are those of
+:func:`...core.relaxations.unfused`, a relaxation.
+
+There is no objective: a model is refuted, or any of its solutions is a schedule to begin from.
+
+Times are whole ticks, rounded down, sizes too, as in :mod:`.interleaving`: where the model has no
+solution of cost T and a tick, no schedule costs T or less. A rank's first op starts no later than
+the whole of rank 0's span, so that all ends within twice the cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, product
+from typing import NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack
+from pipeloom.ir.model.problem import Objective, Problem
+
+from ...core.decomposition import streams_of
+from ...core.relaxations import unfused
+from ...core.tolerances import ROUNDING
+from ..integer_time import Ticks
+from .interleaving import BITS
+from .rank_orders import BACKWARD, FORWARD, WEIGHT, OpClass, OpenOrders, Pair
+
+MEMORY_BITS = 40
+KINDS = (FORWARD, BACKWARD, WEIGHT)
+UNIT, LITERALS_A_SECOND = 5.0, 400  # a unit of CP-SAT's deterministic time takes longer with more
+PARAMETERS: Mapping[str, object] = {
+    "cp_model_presolve": False,
+    "cp_model_probing_level": 0,  # it took longer than the search
+    "use_precedences_in_disjunctive_constraint": False,  # literals say as much: ten times faster
+    "use_sat_inprocessing": False,
+}
+
+
+Blocks: TypeAlias = Mapping[tuple[OpClass, int], int]
+"""The number of each op's block, each of one rank, which runs one after another by their numbers: a
+block of one op leaves no choice."""
+
+
+@dataclass
+class LiteralSum:
+    """A constant and literals with their weights."""
+
+    constant: int = 0
+    literals: list[cp_model.LiteralT] = field(default_factory=list)
+    weights: list[int] = field(default_factory=list)
+
+    def add(self, literal: cp_model.LiteralT | bool, weight: int) -> None:
+        if isinstance(literal, bool):
+            self.constant += weight * literal
+        elif weight:
+            self.literals.append(literal)
+            self.weights.append(weight)
+
+    @property
+    def total(self) -> cp_model.LinearExpr:
+        return cp_model.LinearExpr.weighted_sum(self.literals, self.weights) + self.constant
+
+
+def rank_orders(problem: Problem) -> list[OpenOrders]:
+    """The classes of each rank."""
+    costs, streams = Costs.of(problem), streams_of(problem)
+    amounts = [*costs.m_b.tolist(), *costs.m_w.tolist()]
+    every = float(costs.m_b.sum()) * problem.microbatches
+    sizes = Ticks.of(amounts, every, bits=MEMORY_BITS)
+    m_b, m_w = ([sizes.down(size) for size in m.tolist()] for m in (costs.m_b, costs.m_w))
+    found = []
+    for rank, limit in enumerate(costs.limit.tolist()):
+        hosted = tuple(
+            (stage, n)
+            for n, stream in enumerate(streams)
+            for stage in np.flatnonzero(problem.owner[:, stream[0]] == rank).tolist()
+        )
+        most = math.floor(limit * (1 + ROUNDING) * sizes.per_unit) if limit < every else None
+        found.append(OpenOrders(hosted, tuple(map(len, streams)), m_b, m_w, most))
+    return found
+
+
+def literals(problem: Problem) -> int:
+    """The number of literals of the problem's model."""
+    return sum(rank.literals() for rank in rank_orders(problem))
+
+
+class Apart(NamedTuple):
+    """Op j + ``m`` of class ``b`` starts ``way`` or more after op j of ``a``, for all j."""
+
+    a: OpClass
+    b: OpClass
+    m: int
+    way: float
+
+
+class Starts(Protocol):
+    """Starts of ops in ticks, and when all ops of the ``until`` kind and before it have ended."""
+
+    cp: cp_model.CpModel
+    blocks: Blocks
+    sizes: Counter[int]
+
+    @property
+    def until(self) -> OpKind: ...
+
+    def takes(self, each: OpClass) -> int: ...
+
+    def start(self, each: OpClass, k: int) -> cp_model.IntVar: ...
+
+    def begins(self, rank: OpenOrders) -> cp_model.IntVar: ...
+
+    def end(self, begins: cp_model.IntVar) -> cp_model.LinearExpr: ...
+
+    def starts_at_once(self, each: OpClass, k: int) -> None: ...
+
+
+class GeneralInterleaving:
+    """The model of a problem, for schedules of cost ``low`` to ``high``, of which ``apart`` is
+    known; with ``blocks`` of those alone that keep the blocks' order."""
+
+    parameters, until = PARAMETERS, WEIGHT
+
+    def __init__(
+        self,
+        problem: Problem,
+        low: float,
+        high: float,
+        blocks: Blocks | None = None,
+        apart: Sequence[Apart] = (),
+    ) -> None:
+        self.problem, self._costs = problem, Costs.of(unfused(problem))
+        self.blocks = blocks or {}
+        self.sizes = Counter(self.blocks.values())
+        self._streams = streams_of(problem)
+        c = self._costs
+        times = (c.durations[:3].ravel(), c.into_f.ravel(), c.into_b.ravel())
+        self.ticks = Ticks.of(np.unique(np.concatenate(times)).tolist(), 2 * high, bits=BITS)
+        self._times = [[self.ticks.down(t) for t in row] for row in c.durations[:3].tolist()]
+        self.cp = cp_model.CpModel()
+        most = self.ticks.most(high)
+        self.cost = self.cp.new_int_var(min(self.ticks.least(low), most), most, "cost")
+        self._makespan = problem.objective is Objective.MAKESPAN
+        self._horizon = most if self._makespan else 2 * most
+        self._start = {
+            (OpClass(kind, stage, n), k): self.cp.new_int_var(0, self._horizon, "")
+            for kind in KINDS
+            for stage in range(problem.stages)
+            for n, stream in enumerate(self._streams)
+            for k in range(len(stream))
+        }
+        self._dependencies()
+        self._first()
+        ranks = rank_orders(problem)
+        in_blocks = (n * (n - 1) // 4 for n in self.sizes.values())  # about half of the pairs
+        decided = sum(in_blocks if blocks else (rank.literals() for rank in ranks))
+        self.unit = UNIT + decided / LITERALS_A_SECOND
+        for rank in ranks:
+            if rank.hosted:
+                RankConstraints(self, rank).constrain()
+        for a, b, m, way in apart:
+            for j in range(problem.microbatches - m):
+                self.cp.add(self.start(b, j + m) >= self.start(a, j) + self.ticks.down(way) - 1)
+
+    def proves(self, bound: float) -> float:
+        """The bound, in the profile's unit, that one on the model's cost proves."""
+        return (bound - (not self.ticks.exact)) / self.ticks.per_unit
+
+    def takes(self, each: OpClass) -> int:
+        return self._times[each.kind][each.stage]
+
+    def start(self, each: OpClass, k: int) -> cp_model.IntVar:
+        return self._start[each, k]
+
+    def _dependencies(self) -> None:
+        last = self.problem.stages - 1
+        for (each, k), start in self._start.items():
+            kind, stage, n = each
+            needs = []
+            if kind is FORWARD and stage > 0:
+                needs.append(
+                    (OpClass(FORWARD, stage - 1, n), self._delay(self._costs.into_f, each))
+                )
+            elif kind is BACKWARD and stage < last:
+                needs.append(
+                    (OpClass(BACKWARD, stage + 1, n), self._delay(self._costs.into_b, each))
+                )
+            elif kind is not FORWARD:
+                needs.append((OpClass(OpKind(kind - 1), stage, n), 0))
+            for other, delay in needs:
+                self.cp.add(start >= self.start(other, k) + self.takes(other) + delay)
+            if k > 0:
+                self.cp.add(start >= self.start(each, k - 1) + self.takes(each))
+
+    def _first(self) -> None:
+        """Something runs at 0, and only the first F of a stream waits for nothing."""
+        at_once = [self.cp.new_bool_var("") for _ in self._streams]
+        for n, literal in enumerate(at_once):
+            self.cp.add(self.start(OpClass(FORWARD, 0, n), 0) == 0).only_enforce_if(literal)
+        self.cp.add_bool_or(at_once)
+
+    def _delay(self, into: np.ndarray[tuple[int, ...], np.dtype[np.float64]], each: OpClass) -> int:
+        return self.ticks.down(float(into[each.stage, self._streams[each.stream][0]]))
+
+    def starts_at_once(self, each: OpClass, k: int) -> None:
+        """Lets a rank's first op, an F, wait for its input alone."""
+        if each.stage > 0:
+            before = OpClass(FORWARD, each.stage - 1, each.stream)
+            came = self.start(before, k) + self.takes(before)
+            self.cp.add(self.start(each, k) == came + self._delay(self._costs.into_f, each))
+
+    def begins(self, rank: OpenOrders) -> cp_model.IntVar:
+        """No later than the rank's first op: an F of the lowest stage of a stream."""
+        lowest = {n: stage for stage, n in reversed(rank.hosted)}
+        firsts = [self.start(OpClass(FORWARD, stage, n), 0) for n, stage in lowest.items()]
+        if len(firsts) == 1:
+            return firsts[0]
+        begins = self.cp.new_int_var(0, self._horizon, "")
+        for first in firsts:
+            self.cp.add(begins <= first)
+        return begins
+
+    def end(self, begins: cp_model.IntVar) -> cp_model.LinearExpr:
+        return self.cost + 0 if self._makespan else self.cost + begins
+
+    def orders(self, solution: cp_model.CpSolverSolutionCallback) -> tuple[IntArray, ...]:
+        """The order of a solution, packed ops by rank; may break a rule where ops take no time."""
+        rows: list[list[tuple[int, bool, int, int, Op]]] = [[] for _ in range(self.problem.ranks)]
+        owner = self.problem.owner
+        for (each, k), start in self._start.items():
+            j = self._streams[each.stream][k]
+            op = Op(each.kind, each.stage, j)
+            key = solution.value(start), self.takes(each) > 0, k, int(each.kind)
+            rows[int(owner[each.stage, j])].append((*key, op))
+        return tuple(pack(row[-1] for row in sorted(rank, key=lambda r: r[:-1])) for rank in rows)
+
+
+class RankConstraints:
+    """The constraints of one rank."""
+
+    def __init__(self, model: Starts, rank: OpenOrders) -> None:
+        self._model, self._cp, self._rank = model, model.cp, rank
+        self._literals: dict[Pair, cp_model.IntVar] = {}
+        self._blocks = model.blocks
+
+    def constrain(self) -> None:
+        model, cp, rank = self._model, self._cp, self._rank
+        if self._blocks:
+            self._windows()
+        else:
+            self._no_overlap(rank.ops(*KINDS))
+        self._known()
+        begins = model.begins(rank)
+        for each in rank.classes(model.until):
+            last = model.start(each, rank.counts[each.stream] - 1)
+            cp.add(model.end(begins) >= last + model.takes(each))
+        for each, k in rank.ops(FORWARD, BACKWARD):
+            if self._blocks and model.sizes[self._blocks[each, k]] == 1:
+                continue  # what runs before and after it is known
+            self._span(each, k, begins)
+            if each.kind is FORWARD and rank.limit is not None:
+                self._memory(each, k, rank.limit)
+        self._implications()
+
+    def _no_overlap(self, ops: Iterable[tuple[OpClass, int]]) -> None:
+        model, cp = self._model, self._cp
+        cp.add_no_overlap(
+            cp.new_fixed_size_interval_var(model.start(each, k), model.takes(each), "")
+            for each, k in ops
+        )
+
+    def _windows(self) -> None:
+        """Orders the rank's blocks, and adds what holds within each."""
+        found: dict[int, list[tuple[OpClass, int]]] = {}
+        for op in self._rank.ops(*KINDS):
+            found.setdefault(self._blocks[op], []).append(op)
+        blocks = [found[block] for block in sorted(found)]
+        if len(blocks[0]) == 1:
+            self._model.starts_at_once(*blocks[0][0])
+        for block in blocks:
+            self._no_overlap(block)
+        for some, later in pairwise(blocks):
+            for (a, i), (b, j) in product(some, later):
+                ends = self._model.start(a, i) + self._model.takes(a)
+                self._cp.add(self._model.start(b, j) >= ends)
+
+    def _known(self) -> None:
+        """Adds the orders that memory decides, which literals and sums take for granted."""
+        for a, b in self._rank.pairs():
+            apart = self._rank.ahead(a, b) + 1
+            for i in range(apart, self._rank.counts[a.stream]):
+                ends = self._model.start(b, i - apart) + self._model.takes(b)
+                self._cp.add(self._model.start(a, i) >= ends)
+
+    def _decided(self, a: OpClass, i: int, b: OpClass, j: int) -> bool | None:
+        """Whether a(i) runs before b(j), as far as blocks or memory say."""
+        if self._blocks:
+            one, other = self._blocks[a, i], self._blocks[b, j]
+            if one != other:
+                return one < other
+        return self._rank.known(a, i, b, j)
+
+    def _before(self, a: OpClass, i: int, b: OpClass, j: int) -> cp_model.LiteralT | bool:
+        """Whether a(i) runs before b(j)."""
+        known = self._decided(a, i, b, j)
+        if known is not None:
+            return known
+        places = [(each.stream, self._rank.place(each)) for each in (a, b)]
+        if places[0] > places[1]:
+            return ~self._literal(Pair(b, j, a, i))
+        return self._literal(Pair(a, i, b, j))
+
+    def _literal(self, pair: Pair) -> cp_model.IntVar:
+        if pair not in self._literals:
+            literal = self._literals[pair] = self._cp.new_bool_var("")
+            a, i, b, j = pair
+            first, second = self._model.start(a, i), self._model.start(b, j)
+            self._cp.add(second >= first + self._model.takes(a)).only_enforce_if(literal)
+            self._cp.add(first >= second + self._model.takes(b)).only_enforce_if(~literal)
+        return self._literals[pair]
+
+    def _weight_before(self, w: OpClass, j: int, f: OpClass, k: int) -> cp_model.LiteralT | bool:
+        """A literal that only a W which has run before an F can fulfil."""
+        known = self._decided(w, j, f, k)
+        if known is not None:
+            return known
+        pair = Pair(w, j, f, k)
+        if pair not in self._literals:
+            literal = self._literals[pair] = self._cp.new_bool_var("")
+            ends = self._model.start(w, j) + self._model.takes(w)
+            self._cp.add(self._model.start(f, k) >= ends).only_enforce_if(literal)
+        return self._literals[pair]
+
+    def _memory(self, f: OpClass, k: int, limit: int) -> None:
+        """The same twice: M_B's alone are often whole numbers of one size, which proves more."""
+        rank = self._rank
+        chunks, held = LiteralSum(rank.m_b[f.stage]), LiteralSum(rank.m_b[f.stage])
+        for each, j in rank.ops(FORWARD, BACKWARD):
+            m_b, m_w = rank.m_b[each.stage], rank.m_w[each.stage]
+            before, is_f = self._before(each, j, f, k), each.kind is FORWARD
+            chunks.add(before, m_b if is_f else -m_b)
+            held.add(before, m_b if is_f else m_w - m_b)
+        for each, j in rank.ops(WEIGHT):
+            held.add(self._weight_before(each, j, f, k), -rank.m_w[each.stage])
+        self._cp.add(chunks.total <= limit)
+        self._cp.add(held.total <= limit)
+
+    def _span(self, each: OpClass, k: int, begins: cp_model.IntVar) -> None:
+        """The ops before this one come after the rank's first, the others before the end."""
+        model, done, left = self._model, LiteralSum(), LiteralSum()
+        for other, j in self._rank.ops(FORWARD, BACKWARD):
+            takes = model.takes(other)
+            after = takes
+            if other.kind is BACKWARD and model.until is WEIGHT:
+                after += model.takes(OpClass(WEIGHT, other.stage, other.stream))
+            left.constant += after
+            if (other, j) != (each, k):
+                before = self._before(other, j, each, k)
+                done.add(before, takes)
+                left.add(before, -after)
+        start = model.start(each, k)
+        self._cp.add(start >= begins + done.total)
+        self._cp.add(model.end(begins) >= start + left.total)
+
+    def _implications(self) -> None:
+        for (a, i, b, j), literal in self._literals.items():
+            for follows in (Pair(a, i - 1, b, j), Pair(a, i, b, j + 1)):
+                if follows in self._literals:
+                    self._cp.add_implication(literal, self._literals[follows])

@@ -1,0 +1,145 @@
+"""Moves of the local search that recompute, offload or fuse microbatches, or cease to, or recompute
+them at another level.
+
+A rank's part of the order has the ops that run and, behind ``stop``, the R's, O's, L's and W's of
+microbatches that are neither recomputed nor offloaded nor split. A move takes ops from there and
+puts them where they serve: R right before its B, O soon after its F, L a little before its B, W
+right behind B. No op has a level here: the choice says it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeloom.ir.cost.remat import OFFLOADED, STAYS, Choice
+from pipeloom.ir.cost.simulator import RematArrays
+from pipeloom.ir.kernels import kernel
+from pipeloom.ir.model.ops import KIND_MASK, MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind
+
+from ...core.kernel_rng import random
+
+_F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
+_R, _O, _L = int(OpKind.R), int(OpKind.O), int(OpKind.L)
+CHANGES = 0.3  # share of these moves
+RUN = 4  # microbatches in a row that a move changes at most
+NEAR = 6  # places less than which an O stands behind its F at first, an L before its B
+FUSED = -2  # beside the choices of :mod:`pipeloom.ir.cost.remat`: B and W are one op, or two again
+
+RematState = tuple[RematArrays, Choice, npt.NDArray[np.bool_], IntArray, IntArray]
+"""The simulator's arrays, whose choice is changed; out: the best order's choice; the choices that
+each stage may have, (3 + L, S): STAYS, the levels, OFFLOADED, FUSED; the ends of each rank's ops,
+(P,); out: those of the best order."""
+
+
+@kernel
+def way_of(row: int, rows: int) -> int:
+    """The choice that a row of the choices that stages may have is about."""
+    return row if row < rows - 2 else rows - 3 - row
+
+
+@kernel
+def change_choice(  # noqa: PLR0917
+    order: IntArray,  # changed, as stop and choice are
+    first: int,  # the rank's ops begin here
+    stop: IntArray,
+    rank: int,
+    choice: Choice,
+    stage: int,
+    since: int,
+    until: int,
+    wanted: int,
+    state: npt.NDArray[np.uint64],
+) -> bool:
+    """Makes ``wanted`` the choice of a stage's microbatches since..until; False where it was so."""
+    changed = False
+    if wanted == FUSED:
+        split = order[_backward(order, first, _packed(stage, since))] & KIND_MASK == _BW
+        for microbatch in range(since, until):
+            changed |= _fuse_or_split(order, first, stop, rank, _packed(stage, microbatch), split)
+        return changed
+    for microbatch in range(since, until):
+        was, of = choice[stage, microbatch], _packed(stage, microbatch)
+        if was == wanted:
+            continue
+        changed = True
+        choice[stage, microbatch] = wanted
+        if was > STAYS and wanted > STAYS:
+            continue
+        if was > STAYS:
+            _take_out(order, first, stop, rank, of | _R)
+        elif was == OFFLOADED:
+            _take_out(order, first, stop, rank, of | _O)
+            _take_out(order, first, stop, rank, of | _L)
+        before = _backward(order, first, of)
+        if wanted > STAYS:
+            _put_in(order, stop, rank, of | _R, before)
+        elif wanted == OFFLOADED:
+            out = _find(order, first, of | _F) + 1 + int(NEAR * random(state) ** 2)
+            out = min(out, before)
+            back = max(out, before - int(NEAR * random(state) ** 2))
+            _put_in(order, stop, rank, of | _O, out)
+            _put_in(order, stop, rank, of | _L, back + 1)
+    return changed
+
+
+@kernel
+def _packed(stage: int, microbatch: int) -> int:
+    return microbatch << MICROBATCH_SHIFT | stage << STAGE_SHIFT
+
+
+@kernel
+def _fuse_or_split(  # noqa: PLR0917
+    order: IntArray, first: int, stop: IntArray, rank: int, of: int, split: bool
+) -> bool:
+    """Makes one op of B and W, or two again; False where it is so."""
+    at = _backward(order, first, of)
+    if (order[at] & KIND_MASK == _BW) != split:
+        return False
+    if split:
+        order[at] = of | _B
+        _put_in(order, stop, rank, of | _W, at + 1)
+    else:
+        order[at] = of | _BW
+        _take_out(order, at, stop, rank, of | _W)
+    return True
+
+
+@kernel
+def _take_out(order: IntArray, first: int, stop: IntArray, rank: int, op: int) -> None:
+    stop[rank] -= 1
+    _carry(order, _find(order, first, op), stop[rank])
+
+
+@kernel
+def _put_in(order: IntArray, stop: IntArray, rank: int, op: int, target: int) -> None:
+    _carry(order, _find(order, stop[rank], op), target)
+    stop[rank] += 1
+
+
+@kernel
+def _find(order: IntArray, first: int, op: int) -> int:
+    at = first
+    while order[at] != op:
+        at += 1
+    return at
+
+
+@kernel
+def _backward(order: IntArray, first: int, of: int) -> int:
+    at = first
+    while order[at] != of | _B and order[at] != of | _BW:
+        at += 1
+    return at
+
+
+@kernel
+def _carry(order: IntArray, source: int, target: int) -> None:
+    """Puts an op elsewhere; those between move by one."""
+    op = order[source]
+    step = 1 if target > source else -1
+    at = source
+    while at != target:
+        order[at] = order[at + step]
+        at += step
+    order[target] = op
