@@ -90,7 +90,8 @@ def rank_orders(problem: Problem) -> list[OpenOrders]:
     """The classes of each rank."""
     costs, streams = Costs.of(problem), streams_of(problem)
     amounts = [*costs.m_b.tolist(), *costs.m_w.tolist()]
-    sizes = Ticks.of(amounts, float(costs.m_b.sum()) * problem.microbatches, bits=MEMORY_BITS)
+    every = float(costs.m_b.sum()) * problem.microbatches
+    sizes = Ticks.of(amounts, every, bits=MEMORY_BITS)
     m_b, m_w = ([sizes.down(size) for size in m.tolist()] for m in (costs.m_b, costs.m_w))
     found = []
     for rank, limit in enumerate(costs.limit.tolist()):
@@ -99,7 +100,7 @@ def rank_orders(problem: Problem) -> list[OpenOrders]:
             for n, stream in enumerate(streams)
             for stage in np.flatnonzero(problem.owner[:, stream[0]] == rank).tolist()
         )
-        most = math.floor(limit * (1 + ROUNDING) * sizes.per_unit) if limit < math.inf else None
+        most = math.floor(limit * (1 + ROUNDING) * sizes.per_unit) if limit < every else None
         found.append(OpenOrders(hosted, tuple(map(len, streams)), m_b, m_w, most))
     return found
 

@@ -55,6 +55,7 @@ from .rank_orders import BACKWARD, FORWARD, WEIGHT, OpClass, OpenOrders
 WORDS = "all orders of one rank's ops are searched, the other ranks count as ways"
 MOST_HELD = 3.5  # microbatches that fit into a rank's memory with all their chunks, at most
 TURNS = 3.0  # times as many microbatches as that are in the longest window that is not all
+OPS = 600  # F's and B's of a model at most: it is built in the square of their number
 QUESTIONS, ALL_QUESTIONS = 6, 8  # about one window, about all microbatches
 CLOSE = 0.006  # relative distance of what is refuted and what is not, from which on none is asked
 SECONDS, ALL_SECONDS = 0.2, 2.0  # of a core for a question about one window, about all microbatches
@@ -170,8 +171,8 @@ class RankWindows:
         return self._placed.way_back("rank-orders", WORDS, self.host, until, why)
 
     def ask(self, m: int, most: int, seconds: float) -> int | None:
-        """Whether a window of ``m`` can take ``most`` ticks: what one takes; 0 where none can; None
-        where there is no answer within so many seconds of a core."""
+        """Whether a window of ``m`` can take ``most`` ticks: what one takes; a tick more where none
+        can; None where there is no answer within so many seconds of a core."""
         problem = replace(self._best.problem, microbatches=m + 1)
         orders = rank_orders(problem)[self.host.rank]
         model, unit = RankWindow(self, orders, most), UNIT + orders.literals() / LITERALS_A_SECOND
@@ -183,12 +184,12 @@ class RankWindows:
             "linearization_level": 0,
             **PARAMETERS,
         }
-        found = None
+        found: int | None = None
         with CpSatThread(model.cp, model.until_last, **parameters) as search:
             while (news := search.next(self._best.interrupted)) is not None:
-                found = news
+                found = news if isinstance(news, int) else found
         self._best.work.spend(search.work * unit * OPS_A_SECOND)
-        return 0 if search.status == cp_model.INFEASIBLE else None if found is None else int(found)
+        return most + 1 if search.refuted else found
 
     def grow(self, m: int) -> Pieces:
         """Asks about windows of ``m``, as far above what is known as the rank runs one more."""
@@ -208,18 +209,20 @@ class RankWindows:
     def _climb(self, m: int, low: int, step: int, questions: int, seconds: float) -> Pieces:
         """A target that is refuted is followed by one twice as far up, or halfway to the least that
         is not; the bound is taken."""
+        if 2 * len(self.host.stages) * (m + 1) > OPS:
+            return
         high, met, unanswered = self._ticks_of(self._best.cost), False, 0
         for _ in range(questions):
             if high - low <= CLOSE * high or unanswered >= UNANSWERED or self._best.over():
                 break
             target = (low + high) // 2 if met else min(low + step, high)
             found = self.ask(m, target, seconds)
-            if found == 0:
+            if found is not None and found > target:
                 low, step = target, 2 * step
                 self.least[m] = target + 1
                 self._best.raise_bound(self.bound)
             else:
-                high, met = min(target, found or target), True
+                high, met = target if found is None else found, True
                 unanswered += found is None
             yield
 

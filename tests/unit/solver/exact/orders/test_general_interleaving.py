@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -102,3 +103,9 @@ def test_a_v_in_the_memory_of_one_microbatch_is_solved(objective: Objective) -> 
     least = exhaustive_optimum(problem)
     assert asked(problem, least * 1.01).cost == pytest.approx(least, rel=0.01)
     assert asked(problem, least * 0.99).bound.value == pytest.approx(least * 0.99)
+
+
+def test_a_limit_above_all_that_can_be_held_is_none() -> None:
+    problem = replace(a_v(), memory_limit=(1e12,) * a_v().ranks)
+    assert all(rank.limit is None for rank in rank_orders(problem))
+    GeneralInterleaving(problem, 1.0, 100.0)

@@ -9,7 +9,9 @@ import pytest
 
 from benchmarks.gaps.instances import problem_of as gap_problem
 from benchmarks.small_exact.instances import problem_of
+from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.bounds.several_stages.general_placement import GeneralPlacement
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
@@ -69,9 +71,31 @@ def test_windows_teach_each_other_what_longer_questions_alone_refute_too() -> No
     assert taught.least[6] > 1.5 * taught.least[3] > 1.8 * taught.least[1]
     for m, least in taught.least.items():
         alone = RankWindows(best, placed, placed.hosts[3])
-        assert m == 0 or alone.ask(m, least - 1, 20.0) == 0
+        assert m == 0 or alone.ask(m, least - 1, 20.0) == least
     alone.least = taught.least
     list(alone.finish())
     assert lower_bound(problem).value < 900.0 < 1100.0 < best.bound.value < 1250.6
     assert best.bound.name == "rank-orders"
     assert "rank 3 takes at least" in best.bound.explained()[0]
+
+
+def v_of(times: tuple[float, float, float], microbatches: int) -> Problem:
+    """A V on two ranks, with room for some 3.5 microbatches."""
+    stages = (StageProfile(*times, 1.0, 0.2),) * 4
+    profile = Profile(stages, 2, t_comm=0.0)
+    return Problem(profile, microbatches, Placement.v(2), (6.9,) * 2)
+
+
+def test_a_window_that_takes_no_time_is_not_refuted() -> None:
+    problem = v_of((0.0, 0.0, 1.0), 6)
+    best, placed = beside(problem, 40.0), GeneralPlacement.of(problem)
+    windows = RankWindows(best, placed, placed.hosts[0])
+    assert windows.ask(1, 0, 20.0) == 0
+    list(bound_by_windows(best))
+    assert best.bound.value <= 1.0
+
+
+def test_windows_whose_models_would_take_long_to_build_are_not_asked_about() -> None:
+    problem = v_of((1.0, 1.0, 1.0), 1000)
+    best, placed = beside(problem, 9000.0), GeneralPlacement.of(problem)
+    assert not list(RankWindows(best, placed, placed.hosts[0]).finish())
