@@ -86,10 +86,10 @@ def once(transfers: Sequence[Transfer], make: Callable[[Sequence[Transfer]], Mad
     """The result of ``make`` on a schedule's transfers, made for the first that asks."""
     if not isinstance(transfers, Transfers):
         return make(transfers)
-    known: dict[str, Any] = vars(transfers)
-    if make.__qualname__ not in known:
-        known[make.__qualname__] = make(transfers)
-    found: Made = known[make.__qualname__]
+    known: dict[Any, Any] = vars(transfers)  # by function: names alone may be those of others
+    if make not in known:
+        known[make] = make(transfers)
+    found: Made = known[make]
     return found
 
 
