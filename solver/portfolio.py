@@ -17,6 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
+from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Problem
@@ -30,6 +31,7 @@ from .core.incumbent import Incumbent
 from .core.linear_instance import LinearInstance
 from .core.options import LEAST_WORKERS
 from .core.progress import FALLBACK
+from .core.tolerances import ROUNDING
 from .core.worker_threads import Pieces, Worker, side_by_side, workers_abreast
 from .exact.enumeration import enumerate_orders
 from .families.applicable import build_families
@@ -160,10 +162,11 @@ class ConstructAndImprove:
         elif listable(best.problem):
             yield from search_periodic(best)
             scheduler = ListTuner(best.problem, self._rng)
+            if best.source in {FALLBACK, "search"}:  # no family has come nearer
+                yield from scheduler.pieces(best)
             filling = FillingAnnealer(best.problem, self._rng)
             ends = TailBuilder(best.problem, self._rng)
-            if best.source in {FALLBACK, "search"}:  # no family has come nearer: memory is little
-                yield from scheduler.pieces(best)
+            if little_memory(best.problem):
                 rounds = [*rounds[:-1], filling, ends, rounds[-1], scheduler]
             else:
                 rounds = [*rounds, ends, scheduler, filling]
@@ -195,6 +198,14 @@ def listable(problem: Problem) -> bool:
 
 def overlap_annealers(best: Incumbent, rng: np.random.Generator) -> list[Round]:
     return [OverlapAnnealer(best.problem, rng)] if overlap_saves(best.problem) else []
+
+
+def little_memory(problem: Problem) -> bool:
+    """Whether P microbatches of its stages do not fit on some rank, as 1F1B and ZB-V hold them."""
+    costs = Costs.of(problem)
+    m_b = np.broadcast_to(costs.m_b.reshape(problem.stages, -1), costs.owner.shape)
+    held = np.bincount(costs.owner.ravel(), m_b.ravel(), problem.ranks) / problem.microbatches
+    return bool((costs.limit < problem.ranks * held * (1 - ROUNDING)).any())
 
 
 def unrollers(best: Incumbent, rng: np.random.Generator) -> list[Round]:
