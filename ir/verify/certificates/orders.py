@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import product
 from math import ceil, isfinite, lcm
 from typing import NamedTuple
 
@@ -87,11 +88,19 @@ class OrderFacts:
     @classmethod
     def of(cls, facts: Facts) -> OrderFacts:
         """Raises NotProvenError where the argument does not speak of the instance."""
-        stages = range(facts.plan.stages)
+        stages, microbatches = range(facts.plan.stages), range(facts.plan.microbatches)
+
+        def saves(at: tuple[int, int]) -> bool:
+            b, w, fused = (facts.at(*at).durations[kind] for kind in ("B", "W", "BW"))
+            return fused < b + w
+
         if facts.moves or any(ways_of(facts, s, facts.at(s, 0)) for s in stages):
             raise NotProvenError(
                 "argument: every-order: expected weights that stay, and no recomputation or offload"
             )
+        if facts.report.objective == "period" and any(map(saves, product(stages, microbatches))):
+            # a rank that is relaxed begins no later, which may cost more
+            raise NotProvenError("argument: every-order: expected no BW shorter than B and W")
         every = visits_of(facts)
         places = {(run.stage, run.microbatch): run.rank for run in facts.runs}
         kinds = Counter(

@@ -134,13 +134,23 @@ def test_where_no_tree_is_found_all_orders_are_tried() -> None:
     assert found["argument"]["kind"] == "every-order"
 
 
-def test_all_orders_of_many_ops_are_not_tried() -> None:
-    """Even one beginning of theirs would take long."""
-    profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 2)
-    document = dump_schedule(optimize(Problem.linear(profile, 500, math.inf), work_limit=0.01))
+@pytest.mark.parametrize(
+    ("t_bw", "microbatches", "why"),
+    [
+        (2.0, 500, "expected at most 40 pairs of stage and microbatch, got 1000"),
+        (1.5, 3, "expected no BW shorter than B and W"),
+    ],
+)
+def test_all_orders_are_not_tried_of_many_ops_nor_where_a_relaxed_rank_may_begin_too_soon(
+    t_bw: float, microbatches: int, why: str
+) -> None:
+    """Even one beginning of many ops would take long."""
+    profile = Profile((StageProfile(1.0, 1.0, 1.0, t_bw=t_bw),) * 2, 2)
+    problem = Problem.linear(profile, microbatches, math.inf)
+    document = dump_schedule(optimize(problem, work_limit=0.01))
     forged = {
         "format": "pipeloom.certificate", "version": 1, "objective": "period",
         "lower_bound": document["report"]["lower_bound"], "argument": {"kind": "every-order"},
     }  # fmt: skip
     (said,) = verify_certificate(document, forged, "certificate")
-    assert said.endswith("every-order: expected at most 40 pairs of stage and microbatch, got 1000")
+    assert said.endswith(f"every-order: {why}")
