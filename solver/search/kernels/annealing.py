@@ -244,6 +244,41 @@ def rank_of(offsets: IntArray, place: int) -> int:
 
 
 @kernel
+def anywhere(first: int, length: int, reach: int, state: npt.NDArray[np.uint64]) -> tuple[int, int]:
+    """A place among ``length``, and where its op goes, near places likelier than far ones."""
+    source = first + int(random(state) * length)
+    distance = 1 + int(reach * random(state) ** 3)
+    return source, source + distance if random(state) < 0.5 else source - distance
+
+
+@kernel
+def cost_of(
+    offsets: IntArray,  # (P + 1,) where each rank's ops begin
+    stop: IntArray,  # (P,) and end
+    start: FloatArray,
+    end: FloatArray,
+    makespan: bool,
+) -> tuple[float, float, int]:
+    """The cost, what orders are compared by, and the rank that decides.
+
+    What ranks span beyond the longest tells apart the many orders of equal cost.
+    """
+    span, total, last, opens = 0.0, 0.0, 0.0, np.inf
+    longest = latest = 0
+    for r in range(len(stop)):
+        if stop[r] > offsets[r]:
+            begins, ends = start[offsets[r]], end[stop[r] - 1]
+            total += ends - begins
+            opens = min(opens, begins)
+            if ends > last:
+                last, latest = ends, r
+            if ends - begins > span:
+                span, longest = ends - begins, r
+    cost = last - opens if makespan else span
+    return cost, cost + 0.1 * total / len(stop), latest if makespan else longest
+
+
+@kernel
 def anneal_kernel(  # noqa: PLR0917
     order: IntArray,  # (N,) packed ops, rank after rank; changed
     best: IntArray,  # (N,) out: the best order met, where it beats best_cost
@@ -326,9 +361,7 @@ def anneal_kernel(  # noqa: PLR0917
                 first, length = offsets[rank], stop[rank] - offsets[rank]
                 if length < 2:
                     continue
-                source = first + int(random(state) * length)
-                distance = 1 + int(reach * random(state) ** 3)
-                target = source + distance if random(state) < 0.5 else source - distance
+                source, target = anywhere(first, length, reach, state)
             if not changed:
                 low, high = move_run(order, source, target, first, first + length, saved, state)
                 if high < low:
@@ -344,22 +377,9 @@ def anneal_kernel(  # noqa: PLR0917
             order, offsets[:-1], stop, durations, owner, into_f, into_b, m_b, m_w, inner,
             start, end, peak, f_end, b_end, position,
         )  # fmt: skip
-        cost, value, longest, latest = np.inf, np.inf, 0, 0
+        cost, value, longest = np.inf, np.inf, 0
         if runs:
-            span, total, last, opens = 0.0, 0.0, 0.0, np.inf
-            for r in range(ranks):
-                if stop[r] > offsets[r]:
-                    begins, ends = start[offsets[r]], end[stop[r] - 1]
-                    total += ends - begins
-                    opens = min(opens, begins)
-                    if ends > last:
-                        last, latest = ends, r
-                    if ends - begins > span:
-                        span, longest = ends - begins, r
-            longest = latest if makespan else longest
-            cost = last - opens if makespan else span
-            # what ranks span beyond the longest tells apart the many orders of equal cost
-            value = cost + 0.1 * total / ranks
+            cost, value, longest = cost_of(offsets, stop, start, end, makespan)
         if move < 0 or value <= current - temperature * np.log(1.0 - random(state)):
             current = value
             critical = longest

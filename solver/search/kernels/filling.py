@@ -30,8 +30,10 @@ from ...core.kernel_rng import random
 from .annealing import (
     EDGES,
     LONGEST,
+    anywhere,
     at_an_edge,
     copy_places,
+    cost_of,
     critical_blocks,
     keeps_rules,
     move_run,
@@ -298,30 +300,16 @@ def anneal_filled(  # noqa: PLR0917
                     length = offsets[rank + 1] - offsets[rank]
                     if length < 2:
                         continue
-                    at = offsets[rank] + int(random(state) * length)
-                    distance = 1 + int(reach * random(state) ** 3)
-                    target = at + distance if random(state) < 0.5 else at - distance
+                    at, target = anywhere(offsets[rank], length, reach, state)
                 if not _move(runs, at, target, rank, offsets, m_b, none, limit, done, saved, state):
                     continue
         fits = fill_weights(
             runs, offsets, durations, owner, into_f, into_b, m_b, m_w, limit, fill, order, start,
             end, source, f_end, b_end, queue, by_rank, places,
         )  # fmt: skip
-        cost, value, longest, latest = np.inf, np.inf, 0, 0
+        cost, value, longest = np.inf, np.inf, 0
         if fits:
-            span, total, last, opens = 0.0, 0.0, 0.0, np.inf
-            for r in range(ranks):
-                if whole[r + 1] > whole[r]:
-                    begins, ends = start[whole[r]], end[whole[r + 1] - 1]
-                    total += ends - begins
-                    opens = min(opens, begins)
-                    if ends > last:
-                        last, latest = ends, r
-                    if ends - begins > span:
-                        span, longest = ends - begins, r
-            longest = latest if makespan else longest
-            cost = last - opens if makespan else span
-            value = cost + 0.1 * total / ranks
+            cost, value, longest = cost_of(whole, stop, start, end, makespan)
         if move < 0 or value <= current - temperature * np.log(1.0 - random(state)):
             current = value
             critical = longest
