@@ -11,6 +11,7 @@ from collections.abc import Callable
 from . import (
     answers,
     chaos,
+    combinations,
     formulas,
     frontier,
     fuzz,
@@ -44,6 +45,7 @@ from . import (
 OPTIONS = {"frontier": ["--every", "8", "--budget", "1800"], "answers": ["--check"]}
 BENCHMARKS: dict[str, Callable[[list[str]], int]] = {
     "simulator": simulator.main,
+    "combinations": combinations.main,
     "table5": table5.main,
     "table8": table8.main,
     "formulas": formulas.main,

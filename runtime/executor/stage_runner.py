@@ -140,7 +140,7 @@ class StageRunner:
         self.stage = stage
         self.module = module
         self.memory = memory
-        self.buffers = ChangingBuffers(module)
+        self.buffers = ChangingBuffers(stage, module)
         self.generators = generators_of(module)
         self._deferral = Deferral(module.parameters() if parameters is None else parameters)
         self._last = last

@@ -86,6 +86,7 @@ class GraphRunner(StageRunner):
     """Runs one stage as graphs; the arguments are those of a :class:`StageRunner`.
 
     ``loss_in_model``: of a last stage whose module computes the loss, the function that finds it.
+    ``weights_in_w``: whether W may compute with weights, which else are elsewhere by then.
     ``make``: what makes a function of a piece. ``refusal`` is why a stage is no graph, None where
     it is one. ``made`` counts the functions, of which each is told to ``on_made``; ``remade`` says
     for what some were made after the runner was ``settled``, as it is by a first step.
@@ -104,6 +105,7 @@ class GraphRunner(StageRunner):
         seed: Tensor,
         skips: Skips | None = None,
         loss_in_model: bool = False,
+        weights_in_w: bool = True,
         make: Make = python_function,
     ) -> None:
         super().__init__(
@@ -120,6 +122,7 @@ class GraphRunner(StageRunner):
         self._eager = self.forward, self.bare, self.backward, self.weight
         self._watching = memory.watching()
         self._in_model, self._maker = loss_in_model, make
+        self._weights_in_w = weights_in_w
         self.made = 0
         self.settled = False
         self.remade: str | None = None
@@ -176,8 +179,11 @@ class GraphRunner(StageRunner):
         found = self._graphs[kind]
         try:
             if found is not None:
-                found.make(split=cell.queue is not None, again=cell.recomputed, level=cell.level)
-        except TraceError as error:  # what Inductor does not compile
+                split = cell.queue is not None
+                found.make(split=split, again=cell.recomputed, level=cell.level)
+                if split and not self._weights_in_w and found.weights_in_w:
+                    raise TraceError(f"W computes with {found.weights_in_w[0]}, which is sent on")
+        except TraceError as error:  # what Inductor does not compile, say
             self.refusal, self._graphs[kind] = str(error), None
         cell.graphs = self._graphs[kind] or False
         if self.settled and self.made > made:

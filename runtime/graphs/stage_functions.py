@@ -186,6 +186,12 @@ class StageFunctions:
         return [str(value.key) for node, value in found if node in early]
 
     @property
+    def weights_in_w(self) -> list[str]:
+        """The names of the parameters that W computes with."""
+        roles = map(self.joint.inputs.get, self.cut.weight.inputs)
+        return [str(v.key) for v in roles if v is not None and v.role is Role.PARAMETER]
+
+    @property
     def trained(self) -> list[str]:
         """The names of the parameters that get a gradient."""
         return [str(value.key) for _, value in self.joint.of(Role.PARAMETER_GRADIENT)]

@@ -62,9 +62,8 @@ class Averaging:
         self._device = device_of(modules.values()).type
         home = {id(p): s for s, module in modules.items() for p in module.parameters()}
         self._sharded = sharded or {}
-        self._trained = {
-            s: [p for p in module.parameters() if p.requires_grad and home[id(p)] == s]
-            for s, module in modules.items()
+        self._own = {
+            s: [p for p in module.parameters() if home[id(p)] == s] for s, module in modules.items()
         }
         self._under_way: list[_UnderWay] = []
         self.spans: dict[int, tuple[float, float]] = {}
@@ -79,7 +78,7 @@ class Averaging:
     def start(self) -> None:
         """Multiplies gradients from before a step where averaging only divides, which then leaves
         them."""
-        for parameter in (p for trained in self._trained.values() for p in trained):
+        for parameter in (p for stage in self._own for p in self._trained(stage)):
             if id(parameter) in self._apart and parameter.grad is not None:
                 parameter.grad.mul_(self._group.size())
 
@@ -107,11 +106,16 @@ class Averaging:
         else:
             self._faults.wait(work, self._timeout)
 
+    def _trained(self, stage: int) -> list[nn.Parameter]:
+        """The parameters that are averaged with the stage, now: some may be frozen in between."""
+        return [parameter for parameter in self._own[stage] if parameter.requires_grad]
+
     @torch.no_grad()
     def _sum(self, stage: int) -> list[Sum]:
-        lay_out(self._trained[stage])
-        trained = [p for p in self._trained[stage] if id(p) not in self._apart]
-        for parameter in self._trained[stage]:
+        every = self._trained(stage)
+        lay_out(every)
+        trained = [p for p in every if id(p) not in self._apart]
+        for parameter in every:
             if id(parameter) in self._apart and parameter.grad is not None:
                 parameter.grad.div_(self._group.size())
         unsure = [parameter for parameter in trained if parameter.grad is None]

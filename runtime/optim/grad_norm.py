@@ -144,8 +144,9 @@ class NormRelay:
 
 
 def make_norm_sum(context: RankContext) -> NormSum | None:
-    """The sum over all ranks that have a stage for good; those that are relayed over connections of
-    their own. None where nothing needs the norm.
+    """The sum over all ranks that have a stage for good, of which those that have none are told,
+    too: their losses are scaled by it. Relayed ones have connections of their own, and come to
+    the former alone. None where nothing needs the norm.
 
     Raises InputError where nothing can be judged by it, or too late.
     """
@@ -155,7 +156,8 @@ def make_norm_sum(context: RankContext) -> NormSum | None:
     check_norm_options(context.program, options.clip_grad_norm, options.optimizer)
     order = stepping(context.role.holders)
     if not context.relays:
-        return GatheredNorm(context.transport, order, device)
+        others = (rank for rank in range(context.transport.size) if rank not in order)
+        return GatheredNorm(context.transport, (*order, *others), device)
     pairs = list(pairwise(order))
     channels = {*pairs, *((after, before) for before, after in pairs)}
     own = connect(Routes.of(channels, (), options.timeout), device, options.group)

@@ -56,6 +56,7 @@ class StepEnd:
         self._checks_norm_first = (
             None if has_relays(program) else _first_stepped(program, role.rank)
         )
+        self._watches = not (context.relays or role.held)
         self._snapshot: ForwardState | None = None
         self._refill: Call | None = None
         self.updates = True
@@ -137,6 +138,11 @@ class StepEnd:
             self._averaging.finish()
         if self.updates:
             self.update.check_norm()
+
+    def over(self) -> None:
+        """The step's ops are done: a rank that steps no stage learns what the others judge."""
+        if self._watches:
+            self.check_norm()
 
     def validate(self) -> bool:
         """Whether the last step was wrong, if that was still open; its gradients are cleared."""

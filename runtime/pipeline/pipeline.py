@@ -225,14 +225,15 @@ class Pipeline:
 
     def _beside(self, program: Program, before: RankContext | None = None) -> Pipeline:
         """The pipeline of another program; with the connections of ``before`` where they serve."""
-        optimizer = taken_over(self.optimizers.values()) if self.optimizers else None
-        scale = self.loss_scale
+        self.finish()  # until then ranks may know the loss scale unlike each other
+        own = self._options.optimizer
+        optimizer = None if own is None else taken_over(self.optimizers.values())
+        scale = self._state.loss_scale()
         options = replace(self._options, optimizer=optimizer, loss_scale=scale, programs=None)
         with made_together(options.group, options.timeout):
             check_given(program, options)
             check_exchange(self.program, program, self._options)
             check_tied(program, options.tied)
-        self.finish()
         self._turn[:] = [self]
         other = object.__new__(Pipeline)
         other.program, other.num_stages, other.rank = program, self.num_stages, self.rank

@@ -50,9 +50,17 @@ class PipelineState:
         share_buffers(self._context, [min(users or homes) for users, homes in pairs])
         return self._own()
 
+    def loss_scale(self) -> LossScale | None:
+        """The loss scale of the next step, which ranks that step nothing are told."""
+        own, homes = self._update.loss_scale, self._role.holders
+        if own is not None and len(set().union(*homes)) < self._context.transport.size:
+            self._update.rescaled(self._context.transport.share(own, homes[0][0]))
+        return self._update.loss_scale
+
     def _own(self) -> dict[str, Any]:
         """The state by section as it is on this rank."""
         self._all_names()
+        self.loss_scale()
         state, fault = dict[str, Any](), None
         try:
             state = self._sections()

@@ -98,7 +98,7 @@ def routes_of(
 ) -> Routes:
     """The pairs of ranks that send, and the groups that sum what is ``tied`` or replicated.
 
-    ``held``: the ranks that have each stage for good; ``gathers``: all of them sum norms.
+    ``held``: the ranks that have each stage for good; ``gathers``: all ranks sum norms.
     """
     channels = {
         (rank, i.target)
@@ -108,5 +108,5 @@ def routes_of(
     }
     groups = {ranks_of(stages_of(group), held) for group in tied} | set(map(tuple, held))
     if gathers:
-        groups.add(ranks_of(range(len(held)), held))
+        groups.add(tuple(range(program.schedule.problem.ranks)))
     return Routes.of(channels, {group for group in groups if len(group) > 1}, timeout)

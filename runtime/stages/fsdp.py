@@ -34,7 +34,7 @@ from pipeloom.ir.errors import InputError
 from ..dtensors import lay_out
 from ..transport import ReplicaFaults, wait_for
 from .gradient_shards import ShardedParameter, parameter_groups, sharded_parameters
-from .store import ResidentStages, device_of
+from .store import ResidentStages, check_frozen, device_of
 from .unused_parameters import NOTHING
 
 if TYPE_CHECKING:  # takes a second to import, and whoever has wrapped a module has done so
@@ -100,6 +100,7 @@ class ShardedModule:
         each = (p for part in self._parts for p in sharded_parameters(part))
         found = [*{id(p.shard): p for p in each}.values()]  # parts wrapped together share theirs
         self._trained = [p for p in found if p.shard.requires_grad]
+        self._frozen = {p.name: p.shard for p in found if not p.shard.requires_grad}
         self._grad_dtypes = [p.whole.grad_dtype for p in self._trained]
         try:
             for parameter in found:
@@ -113,8 +114,9 @@ class ShardedModule:
     def gather(self) -> None:
         """Gathers the parameters before a step, as they were stepped last.
 
-        Raises ConnectionError where that takes too long.
+        Raises ConnectionError where that takes too long, InputError where one is no longer frozen.
         """
+        check_frozen(self._frozen, "where they are in fully_shard")
         self._forget_forward()
         self.release()
         self._unshard()

@@ -106,12 +106,10 @@ class GradientAccumulator:
     def settle(self) -> None:
         """All is added: what nothing was added to has no gradient (:mod:`.unused_parameters`).
 
-        The host waits to learn that, where the owner itself had added nothing when a D came. As a
-        CUDA graph is recorded it cannot: there the gradient is 0.
+        The host waits to learn that, where the owner itself had added nothing when a D came.
         """
         unsure, self._unsure = self._unsure, []
-        if not (self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
-            clear_unused(unsure)
+        clear_unused(unsure)
 
     def _started(self, found: Tensor | None) -> Tensor:
         """A D that sets out here, with what was kept."""

@@ -13,7 +13,8 @@ from pipeloom.ir.errors import InputError
 from ..dtensors import is_dtensor, lay_out, local
 from ..transport import Transport
 from .store import StageStore
-from .tie_detection import Group, stages_of
+from .tie_detection import Group, Member, stages_of
+from .unused_parameters import NOTHING, clear_unused
 
 
 class SharedParameters:
@@ -46,7 +47,7 @@ class SharedParameters:
         self._transport = transport
         self._reductions = reduced
         groups = self._groups = [g for g in map(sorted, map(set, tied)) if self._over_stages(g)]
-        elsewhere = {member for group in groups for member in group}
+        elsewhere = [member for group in groups for member in group]
         self._unlike: list[str] = []  # what is to be said of copies that are here
         for group in groups:
             self._start_equal(group)
@@ -101,11 +102,13 @@ class SharedParameters:
         ranks = ranks_of(stages, self._holders)
         if self._transport.rank not in ranks:
             return lambda: None
-        trained = [copies for copies in self._shared[stages] if copies[0].requires_grad]
-        self._reduced |= {id(copy): copy for copies in trained for copy in copies}
+        shared = self._shared[stages]
+        self._reduced |= {id(copy): copy for copies in shared for copy in copies}
 
         @torch.no_grad()
         def reduce() -> None:
+            trained = [copies for copies in shared if copies[0].requires_grad]
+            unsure = [c for row in trained if all(p.grad is None for p in row) for c in row]
             totals = [_total(copies) for copies in trained]
             if len(ranks) > 1 and totals:
                 self._sum(list(map(local, totals)), ranks)
@@ -113,8 +116,9 @@ class SharedParameters:
                 copies[0].grad = total
                 for copy in copies[1:]:
                     copy.grad = total.clone()
-                for copy in copies:
-                    self._add_earlier(copy)
+            clear_unused(unsure)
+            for copy in (copy for copies in trained for copy in copies):
+                self._add_earlier(copy)
 
         return reduce
 
@@ -122,9 +126,9 @@ class SharedParameters:
         """The parameters of a stage on this rank whose first copy is here."""
         if self._transport.rank != self._holders[stage][0]:
             return []
-        later = {member for group in self._groups for member in group[1:]}
-        named = self._store.module(stage).named_parameters()
-        return [parameter for name, parameter in named if (stage, name) not in later]
+        pairs = [(self._ids(stage, g[1:]), self._ids(stage, g[:1])) for g in self._groups]
+        later = frozenset[int]().union(*(others - first for others, first in pairs))
+        return [p for p in self._store.module(stage).parameters() if id(p) not in later]
 
     @torch.no_grad()
     def _add_earlier(self, parameter: nn.Parameter) -> None:
@@ -150,7 +154,7 @@ class SharedParameters:
             raise InputError(f"tied: expected {names} of stage {stages[0]} to be one object")
         return len(stages) > 1
 
-    def _replicas(self, stage: int, elsewhere: set[tuple[int, str]]) -> list[list[nn.Parameter]]:
+    def _replicas(self, stage: int, elsewhere: Sequence[Member]) -> list[list[nn.Parameter]]:
         """This rank's copies of a replicated stage's parameters, but for those in ``elsewhere``."""
         ranks = self._holders[stage]
         here = self._transport.rank in ranks
@@ -159,7 +163,12 @@ class SharedParameters:
         values = self._transport.share([_Start.of(p) for _, p in own] if first else None, ranks[0])
         for (name, parameter), value in zip(own, values if here else [], strict=True):
             self._unlike += value.give(parameter, f"stage {stage}: {name}")
-        return [[p] for name, p in own if (stage, name) not in elsewhere]
+        summed = self._ids(stage, elsewhere) if here else frozenset()
+        return [[p] for _, p in own if id(p) not in summed]
+
+    def _ids(self, stage: int, members: Sequence[Member]) -> frozenset[int]:
+        """Of the members of a stage on this rank, which may go by any of their names there, ids."""
+        return frozenset(id(self._find(s, name)) for s, name in members if s == stage)
 
     def _copies(self, group: Group) -> list[nn.Parameter]:
         """This rank's copies, each once."""
@@ -186,7 +195,9 @@ def _total(copies: Sequence[nn.Parameter]) -> Tensor:
     """The sum of the copies' gradients, in the first one's."""
     lay_out(copies)
     first = copies[0]
-    total = torch.zeros_like(first, dtype=first.grad_dtype) if first.grad is None else first.grad
+    total = first.grad
+    if total is None:
+        total = torch.full_like(first, NOTHING, dtype=first.grad_dtype, requires_grad=False)
     for copy in copies[1:]:
         if copy.grad is not None:
             total += copy.grad
@@ -195,24 +206,30 @@ def _total(copies: Sequence[nn.Parameter]) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """The value that copies begin with: what its process has of it, and ``layout`` of a DTensor."""
+    """The value that copies begin with: what its process has of it, ``layout`` of a DTensor, and
+    whether it is ``trained``."""
 
     value: Tensor
     shape: tuple[int, ...]
     layout: str
+    trained: bool
 
     @classmethod
     def of(cls, parameter: nn.Parameter) -> _Start:
-        return cls(local(parameter.detach()).cpu(), tuple(parameter.shape), _layout(parameter))
+        value = local(parameter.detach()).cpu()
+        return cls(value, tuple(parameter.shape), _layout(parameter), parameter.requires_grad)
 
     def give(self, copy: nn.Parameter, name: str) -> list[str]:
-        """To a copy; what is to be said where that has another shape or layout."""
+        """To a copy; what is to be said where that has another shape or layout, or alone is
+        frozen or trained."""
         if copy.shape != self.shape:
             return [f"{name}: shapes {list(self.shape)} and {list(copy.shape)} differ"]
         if _layout(copy) != self.layout:
             return [
                 f"{name}: expected copies laid out alike, got {self.layout} and {_layout(copy)}"
             ]
+        if copy.requires_grad is not self.trained:
+            return [f"{name}: expected requires_grad alike on all copies, got True and False"]
         local(copy.detach()).copy_(self.value)
         return []
 

@@ -184,6 +184,17 @@ def _check_reducing(module: nn.Module, index: int) -> None:
                 )
 
 
+def check_frozen(parameters: Mapping[str, nn.Parameter], where: str) -> None:
+    """Raises InputError, naming it, for one of ``parameters``, which were frozen when the pipeline
+    was made, that is trained by now: nobody would send its gradient."""
+    for name, parameter in parameters.items():
+        if parameter.requires_grad:
+            raise InputError(
+                f"stages: {where} what is frozen when the Pipeline is made stays so, got "
+                f"requires_grad of {name}: make it with {name} trained, and freeze that until then"
+            )
+
+
 def device_of(modules: Iterable[nn.Module]) -> torch.device:
     """The device of the first parameter or buffer; the CPU without any."""
     tensors: list[Tensor] = [t for m in modules for t in (*m.parameters(), *m.buffers())]

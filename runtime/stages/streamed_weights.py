@@ -34,6 +34,7 @@ from ..tensors.stage_interface import Spec
 from .flat_parameters import WHERE, FlatWeights, Layout, common_dtype
 from .gradient_accumulator import GradientAccumulator
 from .mixed_precision import MixedPrecision
+from .store import check_frozen
 
 
 class StreamedStages:
@@ -92,6 +93,10 @@ class StreamedStages:
 
     def module(self, stage: int) -> nn.Module:
         return self._modules[stage]
+
+    def owns(self, stage: int) -> bool:
+        """Whether the stage's weights are here in every op; else in F, B and BW alone."""
+        return self._stages[stage].owned
 
     def parameters(self, stage: int) -> Sequence[nn.Parameter]:
         return list(self._modules[stage].parameters())
@@ -157,6 +162,7 @@ class _Stage:
     ) -> None:
         parameters, spacing = list(module.parameters()), precision.spacing
         trained = [p for p in parameters if p.requires_grad]
+        self._frozen = {n: p for n, p in module.named_parameters() if not p.requires_grad}
         self.layout = Layout(parameters, precision.param, spacing)
         self.gradient_layout = Layout(trained, precision.master, spacing)
         self._accumulator = partial(
@@ -185,6 +191,7 @@ class _Stage:
     @torch.no_grad()
     def begin(self) -> None:
         """Before a step: the weights that it computes with."""
+        check_frozen(self._frozen, WHERE)
         self.gradients.begin()
         if self._masters is not None:
             self.weights.flat.copy_(self._masters.flat)

@@ -19,8 +19,11 @@ NOTHING = -0.0
 
 @torch.no_grad()
 def clear_unused(parameters: Sequence[nn.Parameter]) -> None:
-    """Removes gradients that are :data:`NOTHING` throughout; the host waits for the device."""
-    if not parameters:
+    """Removes gradients that are :data:`NOTHING` throughout; the host waits for the device.
+
+    As a CUDA graph is recorded it cannot: there the gradient is 0.
+    """
+    if not parameters or (parameters[0].is_cuda and torch.cuda.is_current_stream_capturing()):
         return
     found = torch.stack([_is_unused(parameter.grad) for parameter in parameters]).tolist()
     for parameter, unused in zip(parameters, found, strict=True):

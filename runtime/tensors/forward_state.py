@@ -10,18 +10,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from pipeloom.ir.errors import InputError
+
 from ..fake_tensors import is_fake
-from .rng_state import RandomState
+from .rng_state import RandomState, generators_of
 
 
 class ForwardState:
-    """The states, now, of the generators on ``devices`` and of the modules' buffers, such as
-    running statistics. ``random``: whether the generators are among it."""
+    """The states, now, of the generators on ``devices``, and of the modules' own generators and
+    buffers, such as running statistics. ``random``: whether the devices' are among it."""
 
     def __init__(
         self, modules: Iterable[nn.Module], devices: Iterable[torch.device], *, random: bool = True
     ) -> None:
         self._random = RandomState(devices) if random else None
+        modules = list(modules)
+        own = (generator for module in modules for generator in generators_of(module))
+        self._own = [(generator, generator.get_state()) for generator in own]
         owners = [part for module in modules for part in module.modules()]
         self._buffers = _copies((part, name) for part in owners for name in part._buffers)
 
@@ -30,6 +35,8 @@ class ForwardState:
         """Puts all of it back, so that forwards run again as if for the first time."""
         if self._random is not None:
             self._random.restore()
+        for generator, state in self._own:
+            generator.set_state(state)
         for one in self._buffers:
             one.module._buffers[one.name] = one.buffer
             one.buffer.copy_(one.value)
@@ -59,38 +66,48 @@ class KeptBuffer:
 
     @property
     def changed(self) -> bool:
-        """Whether the buffer has another value by now; of one that has no values, whether
-        something wrote to it, which running statistics do not tell."""
+        """Whether something has written to the buffer by now, which running statistics do not
+        tell: whether they have another value."""
         if self.module._buffers[self.name] is not self.buffer:
+            return True
+        if self.buffer._version != self.version:
             return True
         if not is_fake(self.buffer):
             return not torch.equal(self.buffer, self.value)
-        norm = isinstance(self.module, _NormBase) and self.module.training
-        return norm or self.buffer._version != self.version
+        return isinstance(self.module, _NormBase) and self.module.training
 
 
 class ChangingBuffers:
-    """The buffers of ``module`` that its forwards change, such as running statistics: found by
-    value at the first forward in each choice of training and evaluation mode of its parts."""
+    """The buffers of a stage's ``module`` that its forwards change, such as running statistics:
+    found at the first forward in each choice of training and evaluation mode of its parts."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, stage: int, module: nn.Module) -> None:
+        self._stage = stage
         self._owners = [part for part in module.modules() if part._buffers]
         self._changing: dict[tuple[bool, ...], list[tuple[nn.Module, str]]] = {}
 
     @contextmanager
     def kept(self) -> Iterator[list[KeptBuffer]]:
-        """A context for a forward; afterwards the list has, of what it changed, what was before."""
+        """A context for a forward; afterwards the list has, of what it changed, what was before.
+
+        Raises InputError for one that changes what the first one in this mode did not."""
         mode = tuple([part.training for part in self._owners])
         known = self._changing.get(mode)
-        kept = _copies(
-            [(part, name) for part in self._owners for name in part._buffers]
-            if known is None
-            else known
-        )
+        every = [(part, name) for part in self._owners for name in part._buffers]
+        kept = _copies(every if known is None else known)
+        before = [] if known is None else list(map(_written, every))
         yield kept
         if known is None:
             kept[:] = [one for one in kept if one.changed]
             self._changing[mode] = [(one.module, one.name) for one in kept]
+            return
+        for place, was in zip(every, before, strict=True):
+            if _written(place) != was and place not in known:
+                raise InputError(
+                    f"stage {self._stage}: expected a forward that changes the same buffers each "
+                    f"time where it is recomputed: this one changes {place[1]}, which the first "
+                    "one did not, and would change it twice"
+                )
 
 
 @contextmanager
@@ -104,6 +121,12 @@ def in_place_of_buffers(kept: Sequence[KeptBuffer]) -> Iterator[None]:
     finally:
         for one, buffer in zip(kept, own, strict=True):
             one.module._buffers[one.name] = buffer
+
+
+def _written(place: tuple[nn.Module, str]) -> tuple[int, int]:
+    """A number that is another where something wrote to the buffer, or put one in its place."""
+    buffer = place[0]._buffers[place[1]]
+    return id(buffer), 0 if buffer is None or buffer.is_inference() else buffer._version
 
 
 def _copies(places: Iterable[tuple[nn.Module, str]]) -> list[KeptBuffer]:

@@ -241,7 +241,10 @@ class InProcessTransport:
         """Every rank sums in the order of ranks: the same result on each."""
         values = self._exchange("sum", ranks, (tensor, recorded(tensor)))
         follow(tensor.device, [ready for _, ready in values])
-        total = torch.stack([value.detach() for value, _ in values]).sum(0)
+        first, *others = [value.detach() for value, _ in values]
+        total = first.clone()  # a sum from 0 on would lose the sign of what is -0 on all of them
+        for other in others:
+            total += other
         # nobody changes its tensor before all have read it
         follow(tensor.device, self._exchange("summed", ranks, recorded(tensor)))
         with torch.no_grad():

@@ -21,7 +21,7 @@ from tests.distributed.cases.unused import (
 )
 from tests.support.launched import in_one_launch
 
-FAMILIES = ("fsdp", "weipipe-naive", "weipipe-interleave", "wzb2")
+FAMILIES = ("fsdp", "weipipe-naive", "weipipe-interleave", "wzb2", "chimera")
 DTYPES = (None, torch.bfloat16)
 
 

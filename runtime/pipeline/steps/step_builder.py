@@ -219,8 +219,11 @@ class StepBuilder:
         stash = self._step_end.stashes.get(stage) if stashing else None
         make: Callable[..., StageRunner] = kind if stash is None else StashingRunner
         if make is StageRunner and stage not in self._never:
-            in_model = context.options.loss == IN_MODEL
-            make = partial(runner_kind(context.options.stages_as), loss_in_model=in_model)
+            in_model, store = context.options.loss == IN_MODEL, context.store
+            stays = not isinstance(store, StreamedStages) or store.owns(stage)
+            make = runner_kind(context.options.stages_as)
+            if context.options.stages_as != "eager":
+                make = partial(make, loss_in_model=in_model, weights_in_w=stays)
         return make(
             stage,
             context.store.module(stage) if stash is None else stash,

@@ -91,6 +91,7 @@ class TrainingStep:
         store.begin()
         self._context.memory.start(map(store.module, store.stages))
         run()
+        self._step_end.over()
 
     def _refill(self, data: StepData) -> None:
         """Fills the cells again, before the ops since the step's begin are run again."""

@@ -4,6 +4,7 @@ when."""
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.runtime.errors import ExecutionError
 from pipeloom.runtime.executor.offload import Host, OffloadedActivations
 from pipeloom.runtime.measure.activation_ledger import Ledger, NoLedger
 from pipeloom.runtime.pipeline.pipeline import Pipeline
@@ -39,7 +41,9 @@ class Stage(nn.Module):
         return torch.tanh(self.second(mixed))
 
 
-def trained(order: str, *, memory: bool = True) -> tuple[list[Tensor], list[Tensor], Pipeline]:
+def trained(
+    order: str, *, memory: bool = True, made: Callable[[], nn.Module] = Stage
+) -> tuple[list[Tensor], list[Tensor], Pipeline]:
     """Gradients after two steps, which add up, the last losses, and the pipeline."""
     stage = StageProfile(1.0, 1.0, 1.0, t_r=1.0, m_r=0.5, m_o=0.5)
     profile = Profile((stage,) * 2, 1, host_link=Link(0.0, 1.0))
@@ -47,7 +51,7 @@ def trained(order: str, *, memory: bool = True) -> tuple[list[Tensor], list[Tens
     problem = Problem(profile, 2, placement, (float("inf"),))
     program = compile_schedule(Schedule.of(problem, [parse_order(order)], "custom"))
     torch.manual_seed(0)
-    modules = [Stage(), Stage()]
+    modules = [made(), made()]
     pipeline = Pipeline(program, modules, loss=nn.functional.mse_loss, memory=memory)
     x, y = torch.randn(2, 2, 6, 4)
     losses: list[Tensor] = []
@@ -74,6 +78,32 @@ def test_gradients_are_bit_for_bit_those_without_levers(order: str, memory: bool
 def test_nothing_is_held_after_a_step(order: str) -> None:
     _, _, pipeline = trained(order)
     assert pipeline._memory.live == 0
+
+
+class Late(nn.Module):
+    """Adds a mean to its output that forwards change from the second one on."""
+
+    seen: Tensor
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.product = nn.Linear(4, 4)
+        for name in ("seen", "mean"):
+            self.register_buffer(name, torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        if self.seen > 1:
+            self.mean.lerp_(x.detach().mean(), 0.5)
+        return self.product(x) + self.mean.clone()
+
+
+def test_a_buffer_that_a_later_forward_begins_to_change_is_told() -> None:
+    """R would change it once more, as nobody kept what it was."""
+    with pytest.raises(ExecutionError, match=r"stage 0: .* this one changes mean, which the first"):
+        trained(RECOMPUTED, made=Late)
+    trained(PLAIN, made=Late)
 
 
 def test_storages_go_out_once_each_and_come_back_as_they_were() -> None:

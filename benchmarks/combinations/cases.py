@@ -1,0 +1,312 @@
+"""One case: a choice on each axis, mostly the plain one, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.model.links import Link
+from pipeloom.ir.model.ops import Op, OpKind, pack
+from pipeloom.ir.model.placement import Passing, Placement
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.solver.families import FAMILIES, build_family
+from pipeloom.solver.weight_passing.replicate import replicate
+from pipeloom.solver.weight_passing.streaming import Streaming, streamed
+from tests.support.random_schedules import random_order
+
+PIECES = (
+    *(
+        "sometimes",
+        "running mean",
+        "late mean",
+        "batch norm",
+        "dropout",
+        "generator",
+        "experts",
+        "twice",
+    ),
+    *("weight norm", "slices", "attention", "frozen", "in place", "idle", "hook", "all frozen"),
+    "empty",
+)
+RANDOM, ANYWHERE, ENDS = "any order", "any rank for any op", "replicated ends"
+MANY = ("interleaved-1f1b:2", "wave:2", "weights-inside:2", "activations-inside:2")
+AXES: dict[str, tuple[Any, ...]] = {
+    "ranks": (2, 3, 4),
+    "plan": ("1f1b", *FAMILIES, *MANY, *(RANDOM, ANYWHERE, ENDS) * 4),
+    "microbatches": (4, 2, 3, 5, 6, 8),
+    "processes": (False, False, False, True),
+    "replicas": (1, 1, 1, 2, 2, "sharded"),
+    "input": ("floats", "tokens"),
+    "tied": ("none", "ends", "second name", "middle", "idle"),
+    "skips": ("none", "one", "two"),
+    "edges": (
+        *("plain", "mask", "pair", "unused", "same", "as it came", "detached", "transposed"),
+    ),
+    "given": ("in microbatches", "whole"),
+    "lengths": ("alike", "rows", "lengths", "each step"),
+    "dtype": ("float64", "float64", "float32"),
+    "param_dtype": (None, "float32", "bfloat16"),
+    "reduce_dtype": (None, "float32"),
+    "stages_as": ("eager", "aten"),
+    "remat": ("none", "R", "O", "some"),
+    "loss": ("function", "metrics", "model"),
+    "scale_grads": (True, False),
+    "factor": (False, True),
+    "optimizer": ("plain", "momentum", "adamw", "adam", "none"),
+    "rates": ("same", "falling"),
+    "clip": (None, 0.05, 1e6),
+    "loss_scale": (None, 1024.0),
+    "overflow": (False, True),  # of gradients, in one step
+    "ahead": (False, True),
+    "adds_up": (False, True),
+    "evaluates": (False, True),
+    "restores": ("no", RANDOM, ANYWHERE),
+    "exchange": ("no", "count", "program", "beside"),
+    "memory": (True, False),
+    "thaws": (False, True),  # what was frozen is trained from the second step on
+    **dict.fromkeys(PIECES, ("none", "some", "all")),
+    "all frozen": ("none", "some"),
+}
+PROFILED = StageProfile(
+    *(2.0, 2.0, 1.5, 1.0, 0.5),
+    **{
+        "t_fb": 4.0,
+        "t_r": 2.0,
+        "m_r": 0.1,
+        "m_o": 0.1,
+        "activation_bytes": 1e3,
+        "weight_bytes": 1e6,
+    },
+)
+BACKWARDS = (OpKind.B, OpKind.BW)
+
+
+@dataclass(frozen=True)
+class Step:
+    """``count`` microbatches by the program of so many, which ``update``; ``resumes``: before it
+    all was saved, and goes on by another schedule."""
+
+    number: int
+    count: int
+    update: bool
+    resumes: bool
+
+
+@dataclass(frozen=True)
+class Case:
+    """``choices`` are those that are not the axis's first one."""
+
+    seed: int
+    number: int
+    choices: tuple[tuple[str, Any], ...]
+
+    @classmethod
+    def drawn(cls, seed: int, number: int) -> Case:
+        """A choice on every axis: on few or on many axes another than the first."""
+        draw = Random(f"{seed} {number}")
+        share = draw.choice([0.1, 0.2, 0.3])
+        picked = {
+            axis: draw.choice(values)
+            for axis, values in AXES.items()
+            if draw.random() < (1.0 if axis in ("plan", "ranks") else share)
+        }
+        if picked.get("tied") in ("ends", "second name"):
+            picked["input"] = "tokens"
+        if "thaws" in picked:
+            picked |= {"frozen": "all", "empty": "none", "restores": "no"}
+        return cls.of(seed, number, picked)
+
+    @classmethod
+    def of(cls, seed: int, number: int, choices: dict[str, Any]) -> Case:
+        kept = {k: v for k, v in choices.items() if v != AXES[k][0]}
+        return cls(seed, number, tuple(kept.items()))
+
+    def without(self, axis: str) -> Case:
+        """The same with the plain choice on an axis."""
+        return Case.of(self.seed, self.number, {k: v for k, v in self.choices if k != axis})
+
+    def __getitem__(self, axis: str) -> Any:
+        return dict(self.choices).get(axis, AXES[axis][0])
+
+    def __str__(self) -> str:
+        where = f"--seed {self.seed} --first {self.number} --count 1"
+        return f"[{where}] {', '.join(f'{k}={v}' for k, v in self.choices)}"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        found: torch.dtype = getattr(torch, self["dtype"])
+        return found
+
+    @property
+    def replicas(self) -> int:
+        return 2 if self.sharded else int(self["replicas"])
+
+    @property
+    def sharded(self) -> bool:
+        return bool(self["replicas"] == "sharded")
+
+    @property
+    def overflows(self) -> bool:
+        """Where a norm is asked for, as all would be NaN else."""
+        return bool(self["overflow"] and (self["clip"] or self["loss_scale"]))
+
+    @property
+    def in_processes(self) -> bool:
+        """Thread ranks have one generator, and no replicas."""
+        return bool(self["processes"] or self.replicas > 1 or self["dropout"] != "none")
+
+    @cached_property
+    def stages(self) -> int:
+        return self.schedule(self["microbatches"]).problem.stages
+
+    def pieces(self, stage: int) -> set[str]:
+        """The pieces of a stage."""
+        ways = {piece: self[piece] for piece in PIECES}
+        found = {piece for piece, way in ways.items() if way == "all"}
+        found |= {p for p, way in ways.items() if way == "some" and self._some(p, stage)}
+        if self["tied"] == "idle":
+            found.add("idle")
+        unlike = {"none": set[str](), "middle": {"all frozen", "hook", "empty"}}
+        return found - unlike.get(self["tied"], {"all frozen"})
+
+    def _some(self, what: str, stage: int) -> bool:
+        return Random(f"{self.seed} {self.number} {what} {stage}").random() < 0.5
+
+    @property
+    def tied(self) -> list[list[tuple[int, str]]]:
+        last = self.stages - 1
+        match self["tied"]:
+            case "ends" | "second name":
+                return [[(0, "embedding.weight"), (last, "head.weight")]]
+            case "middle":
+                ends = [0, last] if last else []
+                some = [s for s in range(last) if self._some("middle", s)]
+                return [[(s, "product.weight") for s in sorted({*ends, *some})]] if ends else []
+            case "idle":
+                return [[(s, "idle") for s in range(self.stages)]] if last else []
+        return []
+
+    @property
+    def skips(self) -> list[tuple[int, int]]:
+        last = self.stages - 1
+        pairs = [(0, last), (0, 1), (last // 2, last)]
+        found = [pair for pair in pairs if pair[0] < pair[1]]
+        return found[: ("none", "one", "two").index(self["skips"])]
+
+    def shape(self, step: int, microbatch: int) -> tuple[int, int]:
+        """Rows and length of a microbatch."""
+        match self["lengths"]:
+            case "rows":
+                return 2 + microbatch % 2, 3
+            case "lengths":
+                return 2, 2 + microbatch % 3
+            case "each step":
+                return 2 + (step + microbatch) % 2, 2 + (step * microbatch) % 3
+        return 2, 3
+
+    @property
+    def steps(self) -> list[Step]:
+        """Three, or four; one before a resumption, and the last one, update."""
+        others = self["exchange"] in ("count", "program", "beside")
+        counts = [self["microbatches"] + (2 if others and i % 2 else 0) for i in range(4)]
+        adds, resumes = self["adds_up"], self["restores"] != "no"
+        return [
+            Step(i, count, not adds or i % 2 == 1, resumes and i == 2)
+            for i, count in enumerate(counts[: 4 if adds or resumes else 3])
+        ]
+
+    def program(self, count: int, *, resumed: bool = False) -> Program:
+        """The program of so many microbatches, before or after all was saved."""
+        return compile_schedule(
+            self.resumed(count) if resumed else self.schedule(count),
+            tied=[sorted({s for s, _ in group}) for group in self.tied],
+            data_parallel=self.replicas > 1,
+            post_validation=self["ahead"] and not (resumed and self["restores"] == ANYWHERE),
+        )
+
+    def resumed(self, count: int) -> Schedule:
+        """The schedule after a resumption: as many stages, on other ranks."""
+        made = _anywhere if self["restores"] == ANYWHERE else _any_order
+        return made(self._profile(self.stages), count, Random(f"{self.number} resumed"), count)
+
+    def schedule(self, count: int) -> Schedule:
+        return _planned(self, count)
+
+    def _profile(self, stages: int) -> Profile:
+        link = Link(0.0, 0.05)
+        return Profile((PROFILED,) * stages, self["ranks"], t_comm=0.1, host_link=link)
+
+
+@cache
+def _planned(case: Case, count: int) -> Schedule:
+    plan, ranks = case["plan"], case["ranks"]
+    draw = Random(f"{case.number} plan")
+    if plan in (RANDOM, ANYWHERE):
+        make = _any_order if plan == RANDOM else _anywhere
+        found = make(case._profile(draw.randint(2, 2 * ranks)), count, draw, count)
+    elif plan == ENDS:
+        found = build_family("weipipe-interleave", case._profile(ranks), count)
+        found = replicate(found, [0, ranks - 1])
+    else:
+        found = build_family(plan, case._profile(ranks), count)
+    activations = found.problem.placement.passing is Passing.ACTIVATIONS
+    return given_up(found, case["remat"], draw) if activations else found
+
+
+def _any_order(profile: Profile, count: int, draw: Random, seed: int) -> Schedule:
+    """Stages on random ranks, ops in a random order."""
+    owners = [draw.randrange(profile.ranks) for _ in profile.stages]
+    placement = Placement.of_stages(owners, ranks=profile.ranks)
+    problem = Problem(profile, count, placement, profile.limit_from(None))
+    order = random_order(problem, 0.5, Random(seed))
+    return timed(Schedule.of(problem, order, "any order"))
+
+
+def _anywhere(profile: Profile, count: int, draw: Random, seed: int) -> Schedule:
+    """Each stage of each microbatch on a random rank: weights are sent, too."""
+    size = profile.num_stages * count
+    owners = [Random(f"{seed} {i}").randrange(profile.ranks) for i in range(size)]
+    owner = np.reshape(owners, (profile.num_stages, count))
+    placement = Placement.of_ops(Passing.MIXED, profile.ranks, owner)
+    problem = Problem(profile, count, placement, profile.limit_from(None))
+    homes = [draw.randrange(profile.ranks) for _ in profile.stages]
+    order = [pack(ops) for ops in random_order(problem, 0.5, Random(seed))]
+    return streamed(problem, order, "anywhere", Streaming(), homes)
+
+
+def given_up(schedule: Schedule, how: str, draw: Random) -> Schedule:
+    """With activations recomputed (R) or offloaded (O) between F and B: of all microbatches, or of
+    some each way."""
+    ways: Sequence[str] = {"none": [""], "R": "R", "O": "O", "some": ["", "R", "O"]}[how]
+    pairs = [
+        (s, j) for s in range(schedule.problem.stages) for j in range(schedule.problem.microbatches)
+    ]
+    chosen = {pair: draw.choice(ways) for pair in pairs}
+    if not any(chosen.values()):
+        return schedule
+    rows = [
+        [
+            Op(kind, op.stage, op.microbatch)
+            for op in schedule.ops(rank)
+            for way in [chosen[op.stage, op.microbatch]]
+            for kind in (
+                *([OpKind.R if way == "R" else OpKind.L] if way and op.kind in BACKWARDS else ()),
+                op.kind,
+                *([OpKind.O] if way == "O" and op.kind is OpKind.F else ()),
+            )
+        ]
+        for rank in range(schedule.problem.ranks)
+    ]
+    made = Schedule.of(schedule.problem, rows, "custom")
+    return timed(replace(made, updates=schedule.updates))

@@ -1,0 +1,273 @@
+"""Stages of small models with what may go wrong in them, their batches and losses: what the runtime
+and the plain loop have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.parametrizations import weight_norm
+from torch.utils.checkpoint import checkpoint
+
+from .cases import Case
+
+WIDTH, WORDS, EXPERTS = 4, 7, 2
+OVERFLOWS = 1  # the step in which a gradient may be infinite
+
+
+class Sometimes(nn.Module):
+    """Uses one of its parameters or the other, as its input says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = (nn.Parameter(torch.empty(WIDTH)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (1 + (self.up if x.detach().flatten()[0] >= 0 else self.down))
+
+
+class RunningMean(nn.Module):
+    """Adds a buffer that each forward in training changes."""
+
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean.lerp_(x.detach().mean().to(self.mean.dtype), 0.1)
+        return x + self.mean.clone().to(x.dtype)
+
+
+class LateMean(RunningMean):
+    """Begins to change it at its third forward."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += self.training
+        return super().forward(x) if self.seen > 2 else x
+
+
+class Normed(nn.BatchNorm1d):
+    """Over rows and length."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.flatten(0, 1)).view(x.shape)
+
+
+class Noise(nn.Module):
+    """Draws from a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.rand(x.shape, generator=self.generator).to(x.dtype)
+
+
+class Experts(nn.Module):
+    """A stack of experts, of which each has a share in each token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(WIDTH, EXPERTS, bias=False)
+        self.stack = nn.Parameter(torch.empty(EXPERTS, WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        share = self.gate(x).softmax(-1)
+        return x + torch.einsum("rte,rtw,ewv->rtv", share, x, self.stack)
+
+
+class Twice(nn.Module):
+    """One product twice, the second time in an activation checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.product = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.product(x).sin()
+        found: Tensor = checkpoint(self.product, x, use_reentrant=False)
+        return found.tanh()
+
+
+class Slices(nn.Module):
+    """Products with parts of a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = nn.Parameter(torch.empty(2 * WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.stack[:WIDTH].T + x @ self.stack[WIDTH:]
+
+
+class Attention(nn.MultiheadAttention):
+    """Attention of a sequence to itself."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return x + super().forward(x, x, x, need_weights=False)[0]
+
+
+class Frozen(nn.Linear):
+    """Weights that are not trained."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+        self.requires_grad_(requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).cos()
+
+
+class InPlace(nn.Module):
+    """Changes what it has made itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * 2).add_(0.5).mul_(0.5)
+
+
+MADE: dict[str, Callable[[], nn.Module]] = {
+    "sometimes": Sometimes,
+    "running mean": RunningMean,
+    "late mean": LateMean,
+    "batch norm": partial(Normed, WIDTH),
+    "dropout": partial(nn.Dropout, 0.3),
+    "generator": Noise,
+    "experts": Experts,
+    "twice": Twice,
+    "weight norm": lambda: weight_norm(nn.Linear(WIDTH, WIDTH)),
+    "slices": Slices,
+    "attention": partial(Attention, WIDTH, 2, batch_first=True),
+    "frozen": Frozen,
+    "in place": InPlace,
+}
+EDGES: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, ...]]] = {
+    "plain": lambda x, came: (x,),
+    "transposed": lambda x, came: (x.transpose(-1, -2),),
+    "mask": lambda x, came: (x, (x.detach() > 0).long() + 1),
+    "pair": lambda x, came: (x, x.sin()),
+    "unused": lambda x, came: (x, x.sin()),
+    "same": lambda x, came: (x, x),
+    "as it came": lambda x, came: (x, came),
+    "detached": lambda x, came: (x, x.detach().sin()),
+}
+"""What a stage hands on, of its result and what it was given."""
+
+
+class Part(nn.Module):
+    """One stage, as its case says."""
+
+    def __init__(self, case: Case, stage: int) -> None:
+        super().__init__()
+        self.edges, self.in_model = case["edges"], case["loss"] == "model"
+        self.first, self.last = stage == 0, stage == case.stages - 1
+        self.starts = sum(start == stage for start, _ in case.skips)
+        has = case.pieces(stage)
+        if self.first and case["input"] == "tokens":
+            self.embedding = nn.Embedding(WORDS, WIDTH)
+        if self.last and case["tied"] == "second name":
+            self.also = nn.Linear(WIDTH, WORDS, bias=False)
+        if self.last:
+            self.head = nn.Linear(WIDTH, WORDS, bias=False)
+            self.head.weight = self.also.weight if hasattr(self, "also") else self.head.weight
+        if "idle" in has:
+            self.idle = nn.Parameter(torch.empty(WIDTH))
+        self.pieces = nn.Sequential(*(make() for name, make in MADE.items() if name in has))
+        if "empty" not in has:
+            self.norm, self.product = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
+        generator = torch.Generator().manual_seed(100 + stage)
+        for parameter in self.parameters():
+            parameter.data = 0.4 * torch.randn(parameter.shape, generator=generator)
+            parameter.requires_grad &= "all frozen" not in has
+        if "hook" in has and hasattr(self, "product") and self.product.weight.requires_grad:
+            self.product.weight.register_hook(partial(torch.mul, 0.5))
+
+    def forward(
+        self,
+        x: Tensor,
+        *more: Tensor,
+        factor: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> Any:
+        if not self.first:
+            x = x.transpose(-1, -2).contiguous() if self.edges == "transposed" else x
+            for each in more[self.edges == "unused" :]:
+                x = x + (each.to(x.dtype) * 0.1).sin()
+        elif hasattr(self, "embedding"):
+            x = self.embedding(x)
+        came = x
+        x = self.pieces(x if factor is None else x * factor)
+        if hasattr(self, "product"):
+            x = x + self.product(self.norm(x)).tanh()
+        if self.last:
+            x = self.head(x)
+            return {"loss": mean_square(x, labels), "out": x} if self.in_model else x
+        out = (*EDGES[self.edges](x, came), *(x.cos() for _ in range(self.starts)))
+        return out if len(out) > 1 else out[0]
+
+
+def thaw(stage: nn.Module) -> list[nn.Parameter]:
+    """Makes trained what was frozen: all of that, to be given to an optimizer."""
+    frozen = [p for part in stage.modules() if isinstance(part, Frozen) for p in part.parameters()]
+    for parameter in frozen:
+        parameter.requires_grad = True
+    return frozen
+
+
+def make_stage(case: Case, stage: int) -> nn.Module:
+    """A stage whose weights depend on nothing else; the same numbers are drawn after it."""
+    with torch.random.fork_rng():
+        return Part(case, stage).to(case.dtype)
+
+
+def mean_square(output: Any, target: Any) -> Tensor:
+    """The loss of one microbatch."""
+    return functional.mse_loss(output, target.to(output.dtype))
+
+
+def with_metrics(output: Tensor, target: Tensor, *, weight: float = 1.0) -> tuple[Tensor, Any]:
+    """The same, weighed, and a tensor that still has its graph."""
+    return weight * mean_square(output, target), {"largest": output.max()}
+
+
+def optimizer(case: Case, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """An optimizer; epsilon is large, as noise of rounding would be a whole step else."""
+    match case["optimizer"]:
+        case "momentum":
+            return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+        case "adamw":
+            return torch.optim.AdamW(parameters, lr=0.03, weight_decay=0.5, eps=1e-3)
+        case "adam":
+            return torch.optim.Adam(parameters, lr=0.03, amsgrad=True, eps=1e-3)
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def batch(case: Case, step: int, count: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Inputs, targets and factors of the step's microbatches, of all replicas'."""
+    found: tuple[list[Tensor], list[Tensor], list[Tensor]] = [], [], []
+    for j in range(count):
+        rows, length = case.shape(step, j)
+        generator = torch.Generator().manual_seed(1000 * step + j)
+        draw = partial(torch.randn, generator=generator, dtype=case.dtype)
+        x = draw(rows, length, WIDTH)
+        if case["input"] == "tokens":
+            x = torch.randint(WORDS, (rows, length), generator=generator)
+        y = draw(rows, length, WORDS)
+        if case.overflows and (step, j) == (OVERFLOWS, 1):
+            y = y * 1e200
+        for row, value in zip(found, (x, y, draw(rows, 1, 1)), strict=True):
+            row.append(value)
+    return found

@@ -1,0 +1,216 @@
+"""A case on every rank: threads, or processes with replicas of the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from pipeloom import LossScale, Pipeline
+from pipeloom.ir.errors import PipeloomError
+
+from .cases import Case, Step
+from .models import WORDS, batch, make_stage, mean_square, optimizer, thaw, with_metrics
+from .plain import Found, summed
+
+SECONDS, AFTER = 30.0, "after the first step: "
+
+
+def run_cases(cases: Sequence[Case], folder: str) -> list[Found | str]:
+    """On every rank of one launch: of each case what was found, or why no pipeline was made."""
+    torch.set_num_threads(1)
+    found = list[Found | str]()
+    for case in cases:
+        ranked = Ranked(case, folder)
+        try:
+            pipeline = ranked.made(resumed=False)
+        except PipeloomError as error:
+            found.append(str(error))
+            continue
+        found.append(ranked.run(pipeline))
+    return found
+
+
+class Ranked:
+    """One rank of a case."""
+
+    def __init__(self, case: Case, folder: str) -> None:
+        self.case, self.folder, self.found = case, folder, Found()
+        self.mesh: DeviceMesh | None = None
+        self.replica = 0
+        if case.replicas > 1:
+            size = (case.replicas, case["ranks"])
+            self.mesh = init_device_mesh("cpu", size, mesh_dim_names=("dp", "pp"))
+            self.replica = self.mesh.get_local_rank("dp")
+
+    def run(self, pipeline: Pipeline) -> Found:
+        """Raises what the first step does; what comes after it is no refusal."""
+        if self.case.in_processes:
+            torch.manual_seed(pipeline.rank + self.replica * self.case["ranks"])
+        for step in self.case.steps:
+            try:
+                if step.resumes:
+                    pipeline = self._resumed(pipeline)
+                if step.number == 1 and self.case["thaws"]:
+                    self._thaw(pipeline)
+                self._train(pipeline, step)
+                if self.case["evaluates"]:
+                    self._evaluate(pipeline, step)
+            except PipeloomError as error:
+                exchanged = str(error).startswith("program: ")
+                if exchanged or step.number == 0 or (step.number == 1 and self.case["thaws"]):
+                    raise
+                raise RuntimeError(f"{AFTER}{type(error).__name__}: {error}") from error
+        pipeline.finish()
+        for s, module in pipeline.modules.items():
+            for name, p in module.named_parameters(remove_duplicate=False):
+                self.found.gradients[f"{s}.{name}"] = None if p.grad is None else _whole(p.grad)
+                self.found.parameters[f"{s}.{name}"] = _whole(p.detach()).clone()
+        self.found.norm = pipeline.grad_norm
+        scale = pipeline.loss_scale
+        self.found.scale = None if scale is None else scale.scale
+        pipeline.close()
+        return self.found
+
+    def made(self, *, resumed: bool) -> Pipeline:
+        case, groups = self.case, dict[str, Any]()
+        if self.mesh is not None:
+            groups = {
+                "group": self.mesh["pp"].get_group(),
+                "data_group": self.mesh["dp"].get_group(),
+            }
+        dtypes = {
+            name: None if case[name] is None else getattr(torch, case[name])
+            for name in ("param_dtype", "reduce_dtype")
+        }
+        scale, counts = case["loss_scale"], case["exchange"] == "count"
+        loss: Any = {"metrics": with_metrics, "model": "model"}.get(case["loss"], mean_square)
+        return Pipeline(
+            case.program(case["microbatches"], resumed=resumed),
+            [partial(self._stage, s) for s in range(case.stages)],
+            loss=loss,
+            scale_grads=case["scale_grads"],
+            optimizer=None if case["optimizer"] == "none" else partial(optimizer, case),
+            tied=case.tied,
+            skips=case.skips,
+            names=lambda stage, name: f"{stage}.{name}",
+            programs=partial(case.program, resumed=resumed) if counts else None,
+            varying_shapes=case["lengths"] == "each step",
+            clip_grad_norm=case["clip"],
+            loss_scale=None if scale is None else LossScale(scale, interval=2),
+            stages_as=case["stages_as"],
+            memory=case["memory"],
+            timeout=SECONDS,
+            **dtypes,
+            **groups,
+        )
+
+    def _stage(self, stage: int) -> nn.Module:
+        module = make_stage(self.case, stage)
+        if self.case.sharded:
+            assert self.mesh is not None
+            fully_shard(module, mesh=self.mesh["dp"])
+        return module
+
+    def _given(self, step: Step, count: int) -> tuple[list[Tensor], dict[str, Any]]:
+        """This replica's arguments of a step or an evaluation."""
+        first = self.replica * count
+        mine = slice(first, first + count)
+        xs, ys, factors = (
+            row[mine] for row in batch(self.case, step.number, count * self.case.replicas)
+        )
+        if self.case["given"] == "whole" and self.case["lengths"] == "alike":
+            xs, ys, factors = map(torch.cat, (xs, ys, factors))
+        more: dict[str, Any] = {"target": ys}
+        if self.case["loss"] == "model":
+            more = {"target": {"labels": ys}}
+        if self.case["loss"] == "metrics":
+            more["loss_kwargs"] = {"weight": 1.0 + step.number}
+        return xs, more | ({"factor": factors} if self.case["factor"] else {})
+
+    def _train(self, pipeline: Pipeline, step: Step) -> None:
+        case, count, losses = self.case, step.count, list[Tensor]()
+        xs, given = self._given(step, count)
+        resumed, ran = self._after(step), pipeline
+        if count != case["microbatches"]:
+            if case["exchange"] == "count":
+                given["microbatches"] = count
+            elif case["exchange"] == "program":
+                given["program"] = case.program(count, resumed=resumed)
+            else:
+                ran = pipeline.with_program(case.program(count, resumed=resumed))
+        output = ran.step(xs, losses=losses, update=step.update, **given)
+        mine = self._ended(pipeline, count, resumed=resumed)
+        self.found.losses |= {(step.number, j): x.item() for j, x in zip(mine, losses, strict=True)}
+        output = output["out"] if isinstance(output, dict) else output
+        if mine:
+            sizes = [WORDS * prod(case.shape(step.number, j)) for j in mine]
+            flat = torch.cat(
+                [x.flatten() for x in (output if isinstance(output, list) else [output])]
+            )
+            parts = zip(mine, flat.split(sizes), strict=True)
+            self.found.outputs |= {(step.number, j): summed(x) for j, x in parts}
+        if step.update and case["rates"] == "falling":
+            for each in pipeline.optimizers.values():
+                for group in each.param_groups:
+                    group["lr"] *= 0.7
+
+    def _thaw(self, pipeline: Pipeline) -> None:
+        for stage, module in pipeline.modules.items():
+            thawed = thaw(module)
+            if stage in pipeline.optimizers:
+                pipeline.optimizers[stage].add_param_group({"params": thawed})
+
+    def _evaluate(self, pipeline: Pipeline, step: Step) -> None:
+        count, losses = self.case["microbatches"], list[Tensor]()
+        xs, given = self._given(step, count)
+        pipeline.eval(xs, losses=losses, **given)
+        mine = self._ended(pipeline, count, resumed=self._after(step))
+        found = {(step.number, j): x.item() for j, x in zip(mine, losses, strict=True)}
+        self.found.evaluated |= found
+
+    def _after(self, step: Step) -> bool:
+        """Whether the step comes after a resumption."""
+        return self.case["restores"] != "no" and step.number >= 2
+
+    def _ended(self, pipeline: Pipeline, count: int, *, resumed: bool) -> list[int]:
+        """The microbatches that end on this rank, ascending, as their losses come."""
+        made = self.case.resumed if resumed else self.case.schedule
+        ends = made(count).problem.owner[-1].tolist()
+        return [j + self.replica * count for j, rank in enumerate(ends) if rank == pipeline.rank]
+
+    def _resumed(self, before: Pipeline) -> Pipeline:
+        """Another pipeline that goes on from what this one saves."""
+        if self.case.in_processes:
+            path = Path(self.folder) / str(self.case.number)
+            dcp.save({"pipeline": before}, checkpoint_id=path)
+            before.close()
+            after = self.made(resumed=True)
+            dcp.load({"pipeline": after}, checkpoint_id=path)
+            return after
+        rows = before.gather(_copied(before.state_dict()))
+        before.close()
+        after = self.made(resumed=True)
+        merged = {s: {k: v for row in rows for k, v in row[s].items()} for s in rows[0]}
+        after.load_state_dict(merged)
+        return after
+
+
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    return {
+        section: {k: v.clone() if isinstance(v, Tensor) else v for k, v in values.items()}
+        for section, values in state.items()
+    }
+
+
+def _whole(value: Tensor) -> Tensor:
+    return value.full_tensor() if isinstance(value, DTensor) else value

@@ -1,0 +1,61 @@
+"""A slice of ``python -m benchmarks.combinations``, what it has found, and that it can fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.combinations import check
+from benchmarks.combinations.cases import ANYWHERE, Case
+from benchmarks.combinations.plain import Plain
+
+SEED, FAST, MORE = 1, 16, 300
+FOUND: list[tuple[int, dict[str, Any]]] = [
+    (0, {"ranks": 2, "plan": "chimera", "idle": "all", "optimizer": "adamw"}),
+    (0, {"ranks": 2, "tied": "idle", "optimizer": "adamw"}),
+    (0, {"ranks": 2, "generator": "all", "evaluates": True, "exchange": "count"}),
+    (0, {"ranks": 2, "generator": "all", "ahead": True, "clip": 0.05}),
+    (0, {"ranks": 2, "input": "tokens", "tied": "second name", "clip": 0.05}),
+    (0, {"ranks": 2, "plan": "chimera", "input": "tokens", "tied": "second name"}),
+    (478, {"ranks": 4, "plan": ANYWHERE, "loss_scale": 1024.0}),
+    (0, {"ranks": 3, "empty": "all", "clip": 0.05, "exchange": "program"}),
+    (358, {"ranks": 4, "plan": ANYWHERE, "stages_as": "aten", "experts": "all"}),
+    (0, {"ranks": 2, "plan": "chimera", "frozen": "all", "thaws": True}),
+]
+"""Numbers of plans, and features that met: they trained otherwise than one process, without a word,
+or failed."""
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize(("number", "choices"), FOUND, ids=str)
+def test_what_was_found_trains_as_one_process(number: int, choices: dict[str, Any]) -> None:
+    outcome = check(Case.of(SEED, number, choices))
+    assert not outcome.faults
+    assert not outcome.refused
+    assert not outcome.unmade
+
+
+@pytest.mark.parametrize("number", range(FAST))
+def test_drawn_features_train_as_one_process_or_are_refused(number: int) -> None:
+    assert not check(Case.drawn(SEED, number)).faults
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(FAST, FAST + MORE))
+def test_more_of_them(number: int) -> None:
+    assert not check(Case.drawn(SEED, number)).faults
+
+
+def test_what_is_not_one_processs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Plain._steps
+    monkeypatch.setattr(
+        Plain, "_steps", lambda plain: steps(plain) and plain.trained[0].grad is None
+    )
+    (line,) = check(Case.of(0, 0, {"ranks": 2})).faults
+    assert line.startswith("parameters: ")
