@@ -36,15 +36,9 @@ from .core.worker_threads import Pieces, Worker, side_by_side, workers_abreast
 from .exact.enumeration import enumerate_orders
 from .families.applicable import build_families
 from .proofs import RankBounds, closed_form_bounds, interleave, solve_exactly, tighten
-from .search.local_search import (
-    Annealer,
-    FillingAnnealer,
-    LinearListTuner,
-    ListTuner,
-    RoundTuner,
-    TriedParameters,
-    building,
-)
+from .search.constructor_search import LinearListTuner, RoundTuner, Tried, building
+from .search.list_search import ListTuner
+from .search.local_search import Annealer, FillingAnnealer
 from .search.overlap_annealing import OverlapAnnealer
 from .search.periodic_search import PERIODIC, search_periodic
 from .search.unrolling import Unroller, fewer_microbatches
@@ -131,7 +125,7 @@ class ConstructAndImprove:
         self.ops = 3 * best.problem.stages * best.problem.microbatches
         self._annealer = Annealer(best.problem, rng)
         self._rng = rng
-        self._tried: list[TriedParameters] = []
+        self._tried: list[Tried] = []
         self._constructor = Constructor(best.problem, linear) if linear else None
         self._left: Iterator[HeuristicParameters] = iter(())
         if linear is not None:
@@ -149,8 +143,9 @@ class ConstructAndImprove:
             assert self._constructor is not None
             rows = self._constructor.build(parameters)
             if rows is not None:
-                self._tried.append(TriedParameters(self._constructor.cost(rows), parameters))
-                best.offer(rows, "search", self._tried[-1].cost)
+                cost = self._constructor.cost(rows)
+                self._tried.append((cost, parameters))
+                best.offer(rows, "search", cost)
             yield
 
     def improve(self, best: Incumbent) -> Pieces:

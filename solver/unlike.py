@@ -30,8 +30,8 @@ from .families.applicable import build_families
 from .portfolio import improve, start
 from .proofs import closed_form_bounds, interleave
 from .search.entry_order_search import EntryOrderAnnealer, PatternSearch, offer_filled
-from .search.local_search import Annealer, ListTuner
-from .search.priority_search import PriorityTuner
+from .search.list_search import ListTuner, PriorityTuner
+from .search.local_search import Annealer
 
 SOLVERS = ("auto", "heuristic")
 

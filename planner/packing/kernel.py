@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pipeloom.ir.cost.simulator import run_kernel
 from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import FloatArray, IntArray
-from pipeloom.solver.core.kernel_rng import random
+from pipeloom.solver.core.kernels import random
 
 EXCHANGED, MOVED = 0.25, 0.5
 """Shares of the moves that exchange two microbatches, and up to here move a sequence; the others

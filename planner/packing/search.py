@@ -18,7 +18,7 @@ import numpy as np
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import FloatArray, offsets_of
 from pipeloom.ir.model.problem import Objective
-from pipeloom.solver.core.kernel_rng import seeded
+from pipeloom.solver.core.kernels import seeded
 from pipeloom.solver.core.options import Order
 from pipeloom.solver.core.stopping import NEVER, Budget, StoppingCriterion
 from pipeloom.solver.core.tolerances import ROUNDING

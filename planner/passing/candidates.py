@@ -168,9 +168,9 @@ class Weights:
         for rounds, buffers in product({1, most}, {3, self.problem.stages}):
             order = rows(self.problem, rounds, deep=1)
             for route in Route:
-                choice = WeightPassingParameters(rounds, buffers=buffers, route=route)
+                choice = WeightPassingParameters(rounds=rounds, buffers=buffers, route=route)
                 with suppress(InvalidScheduleError):  # a path that would wait for itself
-                    yield streamed(self.problem, order, str(choice), choice.streaming)
+                    yield streamed(self.problem, order, str(choice), choice)
 
     def optimized(self, solve: Solve, limit: tuple[float, ...]) -> Iterator[Schedule]:
         """Weights and activations share the devices here: the optimizer weighs them by itself."""

@@ -47,7 +47,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import replace
 from math import isfinite
 from typing import Any
 
@@ -107,7 +106,7 @@ def remat_relaxation(problem: Problem, ceiling: float, budget: Budget) -> Bound 
     def numbers() -> list[str]:
         limit = linear.limit + linear.m_b
         fit = counts_within(limit, linear.m_b, linear.microbatches).astype(np.int64)
-        roomier = replace(linear, limit=limit, capacity=fit)
+        roomier = linear._replace(limit=limit, capacity=fit)
         then = _solved(roomier, problem.objective, ceiling, Budget(SECONDS), ways)[0]
         return [
             *_binding(linear, i, chosen, ways[i]),

@@ -24,9 +24,6 @@ from pipeloom.ir.cost.simulator import Simulator
 from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import (
     KIND_MASK,
-    MICROBATCH_SHIFT,
-    STAGE_MASK,
-    STAGE_SHIFT,
     FloatArray,
     IntArray,
     OpKind,
@@ -37,7 +34,7 @@ from pipeloom.ir.model.ops import (
 from pipeloom.ir.model.problem import Objective, Problem
 
 from ..core.incumbent import Incumbent
-from ..core.tolerances import ROUNDING
+from ..core.kernels import CostArrays, fields
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 PATIENCE = 0.75
@@ -59,15 +56,12 @@ def _choose(  # noqa: PLR0917
     held: float,
     limit: float,
     way: FloatArray,
-    durations: FloatArray,
-    into_f: FloatArray,
-    into_b: FloatArray,
-    m_b: FloatArray,
-    m_w: FloatArray,
+    costs: CostArrays,
     patience: float,
     same: float,
 ) -> tuple[int, float]:
     """The place of the op to run now, or -1; and when the rank has to choose again."""
+    durations, _, into_f, into_b, m_b, m_w, _ = costs
     later, sooner, seen = clear if clear > now + same else np.inf, np.inf, 0
     for i in range(last, first - 1, -1):
         if used[i]:
@@ -75,8 +69,7 @@ def _choose(  # noqa: PLR0917
         seen += 1
         if seen > AHEAD:
             break
-        kind, s = order[i] & KIND_MASK, order[i] >> STAGE_SHIFT & STAGE_MASK
-        j = order[i] >> MICROBATCH_SHIFT
+        kind, s, j = fields(order[i])
         ready, needed = begins, of_pair(m_b, s, j)  # a W leaves room for its B
         if kind == _B:
             ready, needed = done[_W, s, j], needed - of_pair(m_w, s, j)
@@ -110,13 +103,7 @@ def build_backwards(  # noqa: PLR0917
     stop: IntArray,  # (P,) and where it ends
     begins: FloatArray,  # (P,) the time of each rank's end
     way: FloatArray,  # (N,) the least time of ops on the way; infinite: of the others
-    durations: FloatArray,
-    owner: IntArray,
-    into_f: FloatArray,
-    into_b: FloatArray,
-    m_b: FloatArray,
-    m_w: FloatArray,
-    limit: FloatArray,
+    costs: CostArrays,
     patience: float,
     same: float,
     out: IntArray,  # (N,) the order; changed from `first` to `stop`
@@ -125,6 +112,7 @@ def build_backwards(  # noqa: PLR0917
 
     Time runs backwards: it is minus that of the schedule.
     """
+    durations, owner, into_f, into_b, m_b, m_w, limit = costs
     ranks = len(first)
     clock, free, held = begins.copy(), begins.copy(), np.zeros(ranks)
     done, used = np.full((3, *owner.shape), np.inf), np.zeros(len(order), dtype=np.bool_)
@@ -142,12 +130,11 @@ def build_backwards(  # noqa: PLR0917
         clear = way[near[r]] if near[r] >= first[r] else np.inf
         i, clock[r] = _choose(
             order, first[r], last[r], used, done, now, begins[r], clear, held[r], limit[r], way,
-            durations, into_f, into_b, m_b, m_w, patience, same,
+            costs, patience, same,
         )  # fmt: skip
         if i < 0:
             continue
-        kind, s = order[i] & KIND_MASK, order[i] >> STAGE_SHIFT & STAGE_MASK
-        j = order[i] >> MICROBATCH_SHIFT
+        kind, s, j = fields(order[i])
         used[i], left, at[r] = True, left - 1, at[r] - 1
         out[at[r]] = order[i]
         now += of_kind(durations, kind, s, j)
@@ -213,15 +200,15 @@ class TailBuilder:
 
     def _built(self, place: int, patience: float, best: Incumbent) -> IntArray | None:
         """The order, built again from all that starts with this F on."""
-        c, starts, built = self._costs, self._starts, self._order.copy()
+        starts, built = self._starts, self._order.copy()
         rows = [(a, starts[a:b]) for a, b in pairwise(self._offsets)]
         first = np.array([a + np.searchsorted(row, starts[place]) for a, row in rows])
         begins = np.array([-row[0] if self._period and len(row) else 0.0 for _, row in rows])
         way, same = self._way(place, begins), SAME * float(starts.max())
         best.work.spend(int(len(built) + BACKWARDS_OP * (self._offsets[1:] - first).sum()))
         done = build_backwards(
-            self._order, first, self._offsets[1:], begins, way, c.durations, c.owner, c.into_f,
-            c.into_b, c.m_b, c.m_w, c.limit * (1 + ROUNDING), patience, same, built,
+            self._order, first, self._offsets[1:], begins, way, CostArrays.of(self._costs),
+            patience, same, built,
         )  # fmt: skip
         return built if done else None
 

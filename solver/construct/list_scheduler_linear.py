@@ -12,16 +12,16 @@ way up.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeloom.ir.kernels import kernel
-from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, FloatArray, IntArray, OpKind
+from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind
 
-from ..core.kernel_rng import random
+from ..core.kernels import State, earliest, normal, packed, random
 from ..core.linear_instance import LinearInstance
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
@@ -33,8 +33,7 @@ SHARES, EXTRA, PERIODS = (0.0, 0.95, 1.0, 1.05), (0.5, 1.0), (1, 2, 3, 4, 5, 6, 
 ANY = 1 << 40  # no cap
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LinearListParameters:
+class LinearListParameters(NamedTuple):
     """The heuristic parameters of the list scheduler: by stage, but ``gap`` by microbatch.
 
     ``warm``: how many microbatches may be between F and B. ``defer``: how many W's may wait while
@@ -57,16 +56,12 @@ class LinearListParameters:
         return cls(warm, defer, fill * every, patience * every, np.zeros(linear.microbatches))
 
     def copy(self) -> LinearListParameters:
-        floats = (array.copy() for array in (self.fill, self.patience, self.gap))
-        return LinearListParameters(self.warm.copy(), self.defer.copy(), *floats)
+        return LinearListParameters._make(array.copy() for array in self)
 
     def build(
         self, linear: LinearInstance, order: IntArray, f_end: FloatArray, b_end: FloatArray
     ) -> bool:
-        cost, _ = linear_list_schedule(
-            *linear.arrays, self.warm, self.defer, self.fill, self.patience, self.gap, False,
-            order, f_end, b_end,
-        )  # fmt: skip
+        cost, _ = linear_list_schedule(linear, self, False, order, f_end, b_end)
         return bool(np.isfinite(cost))
 
 
@@ -105,19 +100,8 @@ def meeting(linear: LinearInstance) -> float:
 
 @kernel
 def linear_list_schedule(  # noqa: PLR0917
-    f: FloatArray,
-    b: FloatArray,
-    w: FloatArray,
-    m_b: FloatArray,
-    m_w: FloatArray,
-    limit: FloatArray,
-    down: FloatArray,
-    up: FloatArray,
-    warm: IntArray,
-    defer: IntArray,
-    fill: FloatArray,
-    patience: FloatArray,
-    gap: FloatArray,
+    linear: LinearInstance,
+    parameters: LinearListParameters,
     makespan: bool,
     order: IntArray,  # (S, 3M) out: packed ops
     f_end: FloatArray,  # (S, M) scratch
@@ -127,6 +111,8 @@ def linear_list_schedule(  # noqa: PLR0917
 
     Infinite where no op can start any more (``warm`` or memory too small).
     """
+    f, b, w, m_b, m_w, limit, down, up = linear[:8]
+    warm, defer, fill, patience, gap = parameters
     stages, microbatches = f_end.shape
     f_end[:] = np.inf
     b_end[:] = np.inf
@@ -140,10 +126,7 @@ def linear_list_schedule(  # noqa: PLR0917
     entered = -np.inf  # when stage 0 started its last F
     left = 3 * stages * microbatches
     while left > 0:
-        i = 0
-        for k in range(1, stages):
-            if clock[k] < clock[i]:
-                i = k
+        i = earliest(clock)
         now = clock[i]
         if now == np.inf:
             return np.inf, np.inf
@@ -172,7 +155,7 @@ def linear_list_schedule(  # noqa: PLR0917
         at = nf + nb + nw
         wakes = -1
         if kind == _F:
-            order[i, at] = nf << MICROBATCH_SHIFT | i << STAGE_SHIFT | _F
+            order[i, at] = packed(_F, i, nf)
             if nf == 0:
                 first[i] = now
             if i == 0:
@@ -185,7 +168,7 @@ def linear_list_schedule(  # noqa: PLR0917
                 wakes = i + 1
                 arrival = end + down[i]
         elif kind == _B:
-            order[i, at] = nb << MICROBATCH_SHIFT | i << STAGE_SHIFT | _B
+            order[i, at] = packed(_B, i, nb)
             end = now + b[i]
             b_end[i, nb] = end
             backwards[i] += 1
@@ -194,7 +177,7 @@ def linear_list_schedule(  # noqa: PLR0917
                 wakes = i - 1
                 arrival = end + up[i - 1]
         else:
-            order[i, at] = nw << MICROBATCH_SHIFT | i << STAGE_SHIFT | _W
+            order[i, at] = packed(_W, i, nw)
             end = now + w[i]
             weights[i] += 1
             held[i] -= m_w[i]
@@ -209,20 +192,8 @@ def linear_list_schedule(  # noqa: PLR0917
 
 @kernel
 def tune_linear_list(  # noqa: PLR0917
-    f: FloatArray,
-    b: FloatArray,
-    w: FloatArray,
-    m_b: FloatArray,
-    m_w: FloatArray,
-    limit: FloatArray,
-    down: FloatArray,
-    up: FloatArray,
-    capacity: IntArray,
-    warm: IntArray,  # this and the next four are changed
-    defer: IntArray,
-    fill: FloatArray,
-    patience: FloatArray,
-    gap: FloatArray,
+    linear: LinearInstance,
+    parameters: LinearListParameters,  # changed
     makespan: bool,
     best: IntArray,  # (S, 3M) out: the best order met, where it beats best_cost
     best_cost: float,
@@ -230,11 +201,12 @@ def tune_linear_list(  # noqa: PLR0917
     hot: float,  # temperature of the first and of the last move, in units of cost
     cold: float,
     moves: int,
-    state: npt.NDArray[np.uint64],  # (1,) of the random numbers; changed
+    state: State,  # changed
     stopped: npt.NDArray[np.bool_],  # (1,) ends the search once it is set
 ) -> float:
     """Tries ``moves`` moves; returns the cost of ``best``."""
-    stages, microbatches = len(f), len(gap)
+    warm, defer, fill, patience, gap = parameters
+    capacity, stages, microbatches = linear.capacity, len(warm), len(gap)
     order = np.empty_like(best)
     f_end, b_end = np.empty((stages, microbatches)), np.empty((stages, microbatches))
     old_warm, old_defer, old_fill = warm.copy(), defer.copy(), fill.copy()
@@ -266,10 +238,7 @@ def tune_linear_list(  # noqa: PLR0917
                         fill[k] = max(0.0, fill[k] + by)
                     else:
                         patience[k] = max(0.0, patience[k] + by)
-        cost, mean = linear_list_schedule(
-            f, b, w, m_b, m_w, limit, down, up, warm, defer, fill, patience, gap,
-            makespan, order, f_end, b_end,
-        )  # fmt: skip
+        cost, mean = linear_list_schedule(linear, parameters, makespan, order, f_end, b_end)
         # what stages span on average tells apart the many settings of equal cost
         value = cost + 0.05 * mean
         if move < 0 or value <= current - temperature * np.log(1.0 - random(state)):
@@ -284,7 +253,7 @@ def tune_linear_list(  # noqa: PLR0917
 
 
 @kernel
-def change_gaps(gap: FloatArray, turn: int, unit: float, state: npt.NDArray[np.uint64]) -> None:
+def change_gaps(gap: FloatArray, turn: int, unit: float, state: State) -> None:
     """Changes one gap; or from there on each, every ``turn``-th, or as often as chance has it."""
     microbatches = len(gap)
     at = int(random(state) * microbatches)
@@ -309,12 +278,3 @@ def change_gaps(gap: FloatArray, turn: int, unit: float, state: npt.NDArray[np.u
         gap[k] = max(0.0, gap[k] + by)
     if random(state) < 0.3 and at + 1 < microbatches:
         gap[at + 1] = max(0.0, gap[at + 1] - by) if by > -np.inf else gap[at + 1]
-
-
-@kernel
-def normal(state: npt.NDArray[np.uint64]) -> float:
-    """About standard normal: the sum of twelve uniform numbers."""
-    total = -6.0
-    for _ in range(12):
-        total += random(state)
-    return total

@@ -13,37 +13,35 @@ on their way down, and recompute these afterwards.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from typing import Self, TypeAlias
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeloom.ir.kernels import kernel
-from pipeloom.ir.model.ops import (
-    LEVEL_SHIFT,
-    MICROBATCH_SHIFT,
-    STAGE_SHIFT,
-    FloatArray,
-    IntArray,
-    OpKind,
-)
+from pipeloom.ir.model.ops import LEVEL_SHIFT, FloatArray, IntArray, OpKind
 
-from ..core.kernel_rng import random
+from ..core.kernels import State, earliest, normal, packed, random
 from ..core.linear_instance import LinearInstance
-from .list_scheduler_linear import change_gaps, normal
+from .list_scheduler_linear import change_gaps
 
 _F, _B, _W, _R = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.R))
-_I: TypeAlias = IntArray
-_F8: TypeAlias = FloatArray
 _STAYS, _GONE, _BACK, _DONE, _FILLS = range(5)  # what became of a microbatch's activations
 IDLE = 50  # decisions of each stage without an op, after which none comes any more
 _NEVER, _BESIDE, _EVER = range(3)  # whether a microbatch may stay
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RematListParameters:
+class LevelArrays(NamedTuple):
+    """The level that each stage is recomputed at, (S,), T_R, infinite where it is not recomputed,
+    and what is kept."""
+
+    t_r: FloatArray
+    kept: FloatArray
+    level: IntArray
+
+
+class RematListParameters(NamedTuple):
     """The heuristic parameters: by stage, but ``gap`` by microbatch and ``stay`` by both.
 
     ``keep``: how many microbatches may stay between F and B at once, ``again``: how many may wait
@@ -90,40 +88,15 @@ class RematListParameters:
             stay,
         )
 
-    @property
-    def arrays(self) -> tuple[_I, _I, _I, _I, _F8, _F8, _F8, _F8, _I]:
-        """The arrays that the kernels take."""
-        whole = self.keep, self.again, self.ahead, self.defer
-        return *whole, self.fill, self.patience, self.lead, self.gap, self.stay
-
-    def copy(self) -> Self:
-        whole = self.keep.copy(), self.again.copy(), self.ahead.copy(), self.defer.copy()
-        real = self.fill.copy(), self.patience.copy(), self.lead.copy(), self.gap.copy()
-        return type(self)(*whole, *real, self.stay.copy())
+    def copy(self) -> RematListParameters:
+        return RematListParameters._make(array.copy() for array in self)
 
 
 @kernel
 def remat_list_schedule(  # noqa: PLR0917
-    f: FloatArray,
-    b: FloatArray,
-    w: FloatArray,
-    m_b: FloatArray,
-    m_w: FloatArray,
-    limit: FloatArray,
-    down: FloatArray,
-    up: FloatArray,
-    t_r: FloatArray,  # (S,): infinite where a stage is not recomputed
-    kept: FloatArray,
-    level: IntArray,
-    keep: IntArray,
-    again: IntArray,
-    ahead: IntArray,
-    defer: IntArray,
-    fill: FloatArray,
-    patience: FloatArray,
-    lead: FloatArray,
-    gap: FloatArray,
-    stay: IntArray,  # (S, M)
+    linear: LinearInstance,
+    levels: LevelArrays,
+    parameters: RematListParameters,
     makespan: bool,
     order: IntArray,  # (S, 4M) out: packed ops
     number: IntArray,  # (S,) out: how many of them
@@ -135,6 +108,9 @@ def remat_list_schedule(  # noqa: PLR0917
 
     Infinite where no op can start any more.
     """
+    f, b, w, m_b, m_w, limit, down, up = linear[:8]
+    t_r, kept, level = levels
+    keep, again, ahead, defer, fill, patience, lead, gap, stay = parameters
     stages, microbatches = f_end.shape
     f_end[:] = np.inf
     comes[:] = np.inf
@@ -151,10 +127,7 @@ def remat_list_schedule(  # noqa: PLR0917
     entered = -np.inf
     left, idle = 3 * stages * microbatches, 0
     while left > 0:
-        i = 0
-        for k in range(1, stages):
-            if clock[k] < clock[i]:
-                i = k
+        i = earliest(clock)
         now = clock[i]
         if now == np.inf:
             return np.inf, np.inf
@@ -191,7 +164,7 @@ def remat_list_schedule(  # noqa: PLR0917
         arrival = 0.0
         at = number[i]
         if kind == _F:
-            order[i, at] = nf << MICROBATCH_SHIFT | i << STAGE_SHIFT | _F
+            order[i, at] = packed(_F, i, nf)
             if nf == 0:
                 first[i] = now
             if i == 0:
@@ -212,14 +185,13 @@ def remat_list_schedule(  # noqa: PLR0917
                 comes[i, nf] = end
             left -= 1
         elif kind == _R:
-            at_level = gone << MICROBATCH_SHIFT | level[i] << LEVEL_SHIFT
-            order[i, at] = at_level | i << STAGE_SHIFT | _R
+            order[i, at] = packed(_R, i, gone) | level[i] << LEVEL_SHIFT
             end = now + t_r[i]
             fate[i, gone] = _BACK
             back[i] = gone
             held[i] += rest
         elif kind == _B:
-            order[i, at] = ready << MICROBATCH_SHIFT | i << STAGE_SHIFT | _B
+            order[i, at] = packed(_B, i, ready)
             end = now + b[i]
             behind[i, nb] = ready
             backwards[i] += 1
@@ -236,7 +208,7 @@ def remat_list_schedule(  # noqa: PLR0917
                 comes[i - 1, ready] = arrival
             left -= 1
         else:
-            order[i, at] = behind[i, nw] << MICROBATCH_SHIFT | i << STAGE_SHIFT | _W
+            order[i, at] = packed(_W, i, behind[i, nw])
             end = now + w[i]
             weights[i] += 1
             held[i] -= m_w[i]
@@ -318,27 +290,9 @@ def _next_event(
 
 @kernel
 def tune_remat_list(  # noqa: PLR0917
-    f: FloatArray,
-    b: FloatArray,
-    w: FloatArray,
-    m_b: FloatArray,
-    m_w: FloatArray,
-    limit: FloatArray,
-    down: FloatArray,
-    up: FloatArray,
-    t_r: FloatArray,
-    kept: FloatArray,
-    level: IntArray,
-    capacity: IntArray,
-    keep: IntArray,  # this and the next seven are changed
-    again: IntArray,
-    ahead: IntArray,
-    defer: IntArray,
-    fill: FloatArray,
-    patience: FloatArray,
-    lead: FloatArray,
-    gap: FloatArray,
-    stay: IntArray,  # (S, M)
+    linear: LinearInstance,
+    levels: LevelArrays,
+    parameters: RematListParameters,  # changed
     makespan: bool,
     best: IntArray,  # (S, 4M) out: the best order met, where it beats best_cost
     best_number: IntArray,  # (S,) out
@@ -347,11 +301,12 @@ def tune_remat_list(  # noqa: PLR0917
     hot: float,  # temperature of the first and of the last move, in units of cost
     cold: float,
     moves: int,
-    state: npt.NDArray[np.uint64],  # (1,) of the random numbers; changed
+    state: State,  # changed
     stopped: npt.NDArray[np.bool_],  # (1,) ends the search once it is set
 ) -> tuple[float, float]:
     """Tries ``moves`` moves; returns the cost of ``best``, and that of the parameters left."""
-    stages, microbatches = len(f), len(gap)
+    keep, again, ahead, defer, fill, patience, lead, gap, stay = parameters
+    capacity, (stages, microbatches) = linear.capacity, stay.shape
     order, number = np.empty_like(best), np.empty_like(best_number)
     f_end, comes = np.empty((stages, microbatches)), np.empty((stages, microbatches))
     fate = np.empty((stages, microbatches), dtype=np.int8)
@@ -395,9 +350,8 @@ def tune_remat_list(  # noqa: PLR0917
                     else:
                         lead[k] = max(0.0, lead[k] + by)
         cost, mean = remat_list_schedule(
-            f, b, w, m_b, m_w, limit, down, up, t_r, kept, level, keep, again, ahead, defer,
-            fill, patience, lead, gap, stay, makespan, order, number, f_end, comes, fate,
-        )  # fmt: skip
+            linear, levels, parameters, makespan, order, number, f_end, comes, fate
+        )
         value = cost + 0.05 * mean
         if move < 0 or value <= current - temperature * np.log(1.0 - random(state)):
             current, reached = value, cost

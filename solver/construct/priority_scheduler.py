@@ -23,19 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeloom.ir.kernels import kernel
-from pipeloom.ir.model.ops import (
-    KIND_MASK,
-    MICROBATCH_SHIFT,
-    STAGE_MASK,
-    STAGE_SHIFT,
-    FloatArray,
-    IntArray,
-    OpKind,
-)
+from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind
 
-from ..core.kernel_rng import random
-from .list_scheduler import UNEVEN, Stages
-from .list_scheduler_linear import normal
+from ..core.kernels import State, earliest, fields, kind_of, normal, packed, random
+from .list_parameters import Stages
+from .list_scheduler import UNEVEN
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 
@@ -119,10 +111,7 @@ def priority_schedule(  # noqa: PLR0917
     for _ in range(3 * number * microbatches):
         r, chosen = 0, -1
         while chosen < 0:
-            r = 0
-            for k in range(1, ranks):
-                if clock[k] < clock[r]:
-                    r = k
+            r = earliest(clock)
             if clock[r] == np.inf:
                 return np.inf
             chosen, clock[r] = _choose(
@@ -133,7 +122,7 @@ def priority_schedule(  # noqa: PLR0917
         count[r] -= 1
         for k in range(chosen, count[r]):
             waiting[r, k], known[r, k] = waiting[r, k + 1], known[r, k + 1]
-        kind, s, j = op & KIND_MASK, op >> STAGE_SHIFT & STAGE_MASK, op >> MICROBATCH_SHIFT
+        kind, s, j = fields(op)
         order[at[r]] = op
         at[r] += 1
         if opened[r] < 0.0:
@@ -189,7 +178,7 @@ def _add(  # noqa: PLR0917
     while at > 0 and known[r, at - 1] <= least:
         waiting[r, at], known[r, at] = waiting[r, at - 1], known[r, at - 1]
         at -= 1
-    waiting[r, at], known[r, at] = j << MICROBATCH_SHIFT | s << STAGE_SHIFT | kind, least
+    waiting[r, at], known[r, at] = packed(kind, s, j), least
     comes[kind, s, j] = when
     count[r] += 1
 
@@ -211,8 +200,7 @@ def _choose(  # noqa: PLR0917
     """Which of its waiting ops a rank runs, and when; -1 where none before that time."""
     soonest, following, lacking = np.inf, np.inf, False  # soonest: of those with a lesser key
     for at in range(count - 1, -1, -1):
-        op = waiting[at]
-        kind, s, j = op & KIND_MASK, op >> STAGE_SHIFT & STAGE_MASK, op >> MICROBATCH_SHIFT
+        kind, s, j = fields(waiting[at])
         when = comes[kind, s, j]
         full = kind == _F and m_b[s, j] > room
         if when > now:
@@ -222,8 +210,8 @@ def _choose(  # noqa: PLR0917
         elif full:
             if not lacking:  # W's take its turn
                 for k in range(at - 1, -1, -1):
-                    if waiting[k] & KIND_MASK == _W:
-                        j = waiting[k] >> MICROBATCH_SHIFT
+                    if kind_of(waiting[k]) == _W:
+                        _, _, j = fields(waiting[k])
                         if soonest >= now + w[s, j] * (1.0 - yields[_W, s]):
                             return k, now
             lacking = True
@@ -246,7 +234,7 @@ def tune_priorities(  # noqa: PLR0917
     moves: int,
     order: IntArray,
     scratch: Scratch,
-    state: npt.NDArray[np.uint64],  # (1,) of the random numbers; changed
+    state: State,  # changed
     stopped: npt.NDArray[np.bool_],  # (1,) ends the search once it is set
 ) -> tuple[float, float]:
     """Tries ``moves`` moves; returns the costs of ``best`` and of ``priorities`` in the end."""
@@ -276,7 +264,7 @@ def tune_priorities(  # noqa: PLR0917
 
 
 @kernel
-def _change_one(priorities: Priorities, state: npt.NDArray[np.uint64]) -> None:
+def _change_one(priorities: Priorities, state: State) -> None:
     """Gives a microbatch another place, for some kinds of op, or changes the offset of a kind, or
     what its ops make others wait, on some stages."""
     key, offset, yields, _ = priorities

@@ -18,15 +18,16 @@ The budget, and yielding, follow the heuristic of Qi et al., "Zero Bubble Pipeli
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeloom.ir.kernels import kernel
-from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, FloatArray, IntArray, OpKind
+from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind
 
+from ..core.kernels import packed
 from ..core.linear_instance import LinearInstance
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
@@ -34,8 +35,7 @@ TIE = 1e-9  # a W fits into a gap where rounding alone tells their lengths apart
 SCALE = 0.3  # mean T_W's that a mutation moves a budget by
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RoundParameters:
+class RoundParameters(NamedTuple):
     """The heuristic parameters of the rounds; arrays by stage.
 
     ``budget``: how long a stage may idle after its first F. ``shared``: it may in any case idle as
@@ -51,10 +51,7 @@ class RoundParameters:
     def build(
         self, linear: LinearInstance, order: IntArray, f_end: FloatArray, b_end: FloatArray
     ) -> bool:
-        return bool(round_schedule(
-            *linear.arrays, self.warm, self.budget, self.yields, self.shared, self.lockstep,
-            order, f_end, b_end,
-        ))  # fmt: skip
+        return bool(round_schedule(linear, self, order, f_end, b_end))
 
     def mutated(self, linear: LinearInstance, rng: np.random.Generator) -> RoundParameters:
         """Parameters that differ in one number or a few."""
@@ -66,22 +63,22 @@ class RoundParameters:
     def _one_changed(self, linear: LinearInstance, rng: np.random.Generator) -> RoundParameters:
         what = _MUTATIONS[int(rng.integers(len(_MUTATIONS)))]
         if what == "shared":
-            return replace(self, shared=not self.shared)
+            return self._replace(shared=not self.shared)
         if what == "lockstep":
-            return replace(self, lockstep=not self.lockstep)
+            return self._replace(lockstep=not self.lockstep)
         if what == "yields":
             yields = self.yields.copy()
             yields[rng.integers(linear.stages)] ^= True
-            return replace(self, yields=yields)
+            return self._replace(yields=yields)
         stage = int(rng.integers(linear.stages))
         if what == "budget":
             budget = self.budget.copy()
             moved = budget[stage] + SCALE * float(linear.w.mean()) * rng.standard_normal()
             budget[stage] = 0.0 if rng.random() < 0.1 else max(0.0, moved)
-            return replace(self, budget=budget)
+            return self._replace(budget=budget)
         warm = self.warm.copy()
         warm[stage if what == "warm" else 0 : stage + 1] += rng.choice((-1, 1))
-        return replace(self, warm=np.clip(warm, 1, linear.capacity))
+        return self._replace(warm=np.clip(warm, 1, linear.capacity))
 
 
 # what one mutation changes, the likelier ones more often; "warm up to": of all stages up to one
@@ -113,25 +110,16 @@ def _shapes(warm: IntArray) -> tuple[IntArray, ...]:
 
 
 @kernel
-def round_schedule(  # noqa: PLR0917
-    f: FloatArray,
-    b: FloatArray,
-    w: FloatArray,
-    m_b: FloatArray,
-    m_w: FloatArray,
-    limit: FloatArray,
-    down: FloatArray,
-    up: FloatArray,
-    warm: IntArray,
-    budget: FloatArray,
-    yields: npt.NDArray[np.bool_],
-    shared: bool,
-    lockstep: bool,
+def round_schedule(
+    linear: LinearInstance,
+    parameters: RoundParameters,
     order: IntArray,  # (S, 3M) out: packed ops
     f_end: FloatArray,  # (S, M) scratch
     b_end: FloatArray,  # (S, M) scratch
 ) -> bool:
     """Fills ``order``; False where an F that a B waits for is not there or does not fit."""
+    f, b, w, m_b, m_w, limit, down, up = linear[:8]
+    warm, budget, yields, shared, lockstep = parameters
     stages, microbatches = f_end.shape
     free, idle, held = np.zeros(stages), np.zeros(stages), np.zeros(stages)
     forwards = np.zeros(stages, dtype=np.int64)
@@ -186,7 +174,7 @@ def round_schedule(  # noqa: PLR0917
                     ):
                         break
                     at = forwards[i] + k + weights[i]
-                    order[i, at] = weights[i] << MICROBATCH_SHIFT | i << STAGE_SHIFT | _W
+                    order[i, at] = packed(_W, i, weights[i])
                     weights[i] += 1
                     held[i] -= m_w[i]
                     free[i] += w[i]
@@ -199,17 +187,17 @@ def round_schedule(  # noqa: PLR0917
                     free[i] = comes
                 at = forwards[i] + k + weights[i]
                 if backward:
-                    order[i, at] = k << MICROBATCH_SHIFT | i << STAGE_SHIFT | _B
+                    order[i, at] = packed(_B, i, k)
                     held[i] += m_w[i] - m_b[i]
                     free[i] += b[i]
                     b_end[i, k] = free[i]
                 else:
-                    order[i, at] = j << MICROBATCH_SHIFT | i << STAGE_SHIFT | _F
+                    order[i, at] = packed(_F, i, j)
                     held[i] += m_b[i]
                     free[i] += f[i]
                     f_end[i, j] = free[i]
                     forwards[i] += 1
     for i in range(stages):
         for gone in range(weights[i], microbatches):
-            order[i, 2 * microbatches + gone] = gone << MICROBATCH_SHIFT | i << STAGE_SHIFT | _W
+            order[i, 2 * microbatches + gone] = packed(_W, i, gone)
     return True

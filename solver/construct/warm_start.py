@@ -18,9 +18,10 @@ from itertools import product
 import numpy as np
 
 from pipeloom.ir.kernels import kernel
-from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind
+from pipeloom.ir.model.ops import IntArray, OpKind
 from pipeloom.ir.model.problem import Problem
 
+from ..core.kernels import packed
 from ..core.linear_instance import LinearInstance
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
@@ -58,30 +59,29 @@ def alternating_row(linear: LinearInstance, stage: int, ahead: int, wait: int) -
     Packed ops. ``ahead`` M_B fit in the stage's memory.
     """
     ops = np.empty(3 * linear.microbatches, dtype=np.int64)
-    _fill(ops, ahead, wait, linear.m_b[stage], linear.m_w[stage], linear.limit[stage])
-    ops += stage << STAGE_SHIFT
+    _fill(ops, stage, ahead, wait, linear.m_b[stage], linear.m_w[stage], linear.limit[stage])
     return ops
 
 
 @kernel
 def _fill(  # noqa: PLR0917
-    ops: IntArray, ahead: int, wait: int, m_b: float, m_w: float, limit: float
+    ops: IntArray, stage: int, ahead: int, wait: int, m_b: float, m_w: float, limit: float
 ) -> None:
-    """The packed ops of :func:`alternating_row`, as on stage 0."""
+    """The packed ops of :func:`alternating_row`."""
     microbatches = len(ops) // 3
     at = forwards = weights = 0
     for k in range(microbatches):
         while forwards < min(k + ahead, microbatches):
             while weights < k and (1 + forwards - k) * m_b + (k - weights) * m_w > limit:
-                ops[at] = weights << MICROBATCH_SHIFT | _W
+                ops[at] = packed(_W, stage, weights)
                 weights, at = weights + 1, at + 1
-            ops[at] = forwards << MICROBATCH_SHIFT | _F
+            ops[at] = packed(_F, stage, forwards)
             forwards, at = forwards + 1, at + 1
-        ops[at] = k << MICROBATCH_SHIFT | _B
+        ops[at] = packed(_B, stage, k)
         at += 1
         while weights < k + 1 - wait:
-            ops[at] = weights << MICROBATCH_SHIFT | _W
+            ops[at] = packed(_W, stage, weights)
             weights, at = weights + 1, at + 1
     for k in range(weights, microbatches):
-        ops[at] = k << MICROBATCH_SHIFT | _W
+        ops[at] = packed(_W, stage, k)
         at += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,12 +13,9 @@ from pipeloom.ir.model.problem import Objective, Problem
 
 from .tolerances import ROUNDING
 
-_A = FloatArray
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LinearInstance:
-    """S stages, each on a rank of its own; every array is by stage, shape (S,).
+class LinearInstance(NamedTuple):
+    """S stages, each on a rank of its own; every array is by stage, shape (S,). Kernels take it.
 
     ``f``, ``b``, ``w``: T_F, T_B, T_W. ``limit``: of the stage's rank, rounding included.
     ``capacity``: how many microbatches' M_B fit in it, at most M.
@@ -29,19 +26,19 @@ class LinearInstance:
     ``offset``: the earliest start of a stage's first op after stage 0's.
     """
 
-    microbatches: int
     f: FloatArray
     b: FloatArray
     w: FloatArray
     m_b: FloatArray
     m_w: FloatArray
     limit: FloatArray
-    capacity: IntArray
     down: FloatArray
     up: FloatArray
+    capacity: IntArray
     round_trip: FloatArray
     offset: FloatArray
     ranks: IntArray
+    microbatches: int
 
     @classmethod
     def of(cls, problem: Problem) -> LinearInstance | None:
@@ -78,11 +75,6 @@ class LinearInstance:
     def lags(self, objective: Objective) -> FloatArray:
         """The cost less the span that it leaves each stage: 0, or ``offset`` for a makespan."""
         return self.offset if objective is Objective.MAKESPAN else np.zeros(self.stages)
-
-    @property
-    def arrays(self) -> tuple[_A, _A, _A, _A, _A, _A, _A, _A]:
-        """The arrays that the constructors' kernels take first."""
-        return self.f, self.b, self.w, self.m_b, self.m_w, self.limit, self.down, self.up
 
     @property
     def work(self) -> FloatArray:

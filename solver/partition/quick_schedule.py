@@ -11,12 +11,14 @@ import numpy as np
 from pipeloom.ir.model.problem import Objective, Problem
 
 from ..construct.linear import Constructor, settings
-from ..construct.list_scheduler import Stages, list_parameters, list_schedule
+from ..construct.list_parameters import Stages, list_parameters
+from ..construct.list_scheduler import list_schedule
 from ..core.linear_instance import LinearInstance
 from ..core.options import Order
 from ..core.stopping import NEVER, StoppingCriterion
 from ..core.tolerances import CLOSED
-from ..search.local_search import LIST_OP, building
+from ..search.constructor_search import building
+from ..search.list_search import LIST_OP
 
 DRAWN = 40  # parameters of the list scheduler that are tried
 BUILT = 400  # orders that the constructors of one stage a rank build

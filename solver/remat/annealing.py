@@ -23,7 +23,7 @@ from pipeloom.ir.model.schedule import Schedule
 from ..core.incumbent import Incumbent
 from ..core.options import Order
 from ..core.relaxations import fusible, offloadable, recomputable
-from ..search.local_search import COLD, SLICE, SLICES, OrderAnnealer
+from ..search.local_search import SLICE, OrderAnnealer, cooled
 
 OUT, FUSED = -2, -1  # rows of the choices that stages may have
 
@@ -53,10 +53,9 @@ class RematAnnealer(OrderAnnealer):
         hot, reach = self._draw(-0.5)
         moves = max(100, SLICE // (2 * len(order)))
         reached, least = start, simulate(Schedule(problem, start)).cost(problem.objective)
-        for piece in range(SLICES):
+        for heat in cooled(hot):
             found, chosen, ends = order.copy(), choice.copy(), stop.copy()
             remat = remat_arrays(c, choice), chosen, self._ways, stop, ends
-            heat = hot * COLD ** (piece / SLICES), hot * COLD ** ((piece + 1) / SLICES)
             cost = self._run(best, order, found, least, offsets, remat, heat, moves, reach)
             best.work.spend(2 * moves * len(order))
             if cost < least:

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TypeAlias
 
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.model.ops import FloatArray, IntArray
+from pipeloom.ir.model.ops import IntArray
 from pipeloom.ir.model.problem import Objective, Problem
 
 from ..construct.list_scheduler_remat import (
+    LevelArrays,
     RematListParameters,
     remat_list_schedule,
     tune_remat_list,
 )
 from ..core.incumbent import Incumbent
-from ..core.kernel_rng import seeded
+from ..core.kernels import seeded
 from ..core.linear_instance import LinearInstance
 from ..core.options import Order
 from ..core.relaxations import plain, recomputable
 from ..search.local_search import COLD, SLICE
 from .whole_stages import levels_of_stages
-
-_F: TypeAlias = FloatArray
-_Tables: TypeAlias = tuple[_F, _F, _F, _F, _F, _F, _F, _F, _F, _F, IntArray]
 
 LIST_OP = 3  # simulated ops that an op of an order takes as long as
 DRAWN, POOL = 30, 6  # random parameters of which the best are annealed; those kept, at each level
@@ -39,18 +36,17 @@ class RematListTuner:
     def __init__(self, problem: Problem, linear: LinearInstance, rng: np.random.Generator) -> None:
         self._problem, self._linear, self._rng = problem, linear, rng
         costs, stages = Costs.of(problem), np.arange(linear.stages)
-        self._tables = [
-            (costs.again[choice, stages], costs.kept[choice, stages], np.maximum(choice - 1, 0))
+        self._levels = [
+            LevelArrays(
+                np.where(recomputable(problem), costs.again[choice, stages], np.inf),
+                costs.kept[choice, stages],
+                np.maximum(choice - 1, 0),
+            )
             for choice in levels_of_stages(problem)
         ]
-        for again, _, _ in self._tables:
-            again[~recomputable(problem)] = np.inf
-        self._pools: list[list[tuple[float, RematListParameters]]] = [[] for _ in self._tables]
-        size = linear.stages, 4 * linear.microbatches
-        self._order, self._number = (
-            np.empty(size, dtype=np.int64),
-            np.empty(size[0], dtype=np.int64),
-        )
+        self._pools: list[list[tuple[float, RematListParameters]]] = [[] for _ in self._levels]
+        self._order = np.empty((linear.stages, 4 * linear.microbatches), dtype=np.int64)
+        self._number = np.empty(linear.stages, dtype=np.int64)
         self._unit = float((linear.f + linear.b + linear.down + linear.up).mean())
         self._makespan = problem.objective is Objective.MAKESPAN
         self._state, self._turn = seeded(rng), 0
@@ -65,26 +61,23 @@ class RematListTuner:
 
     def first(self) -> Iterator[Order]:
         """The order of the best of some random parameters at each level, where they give one."""
-        for own in self._tables:
-            tables: _Tables = (*self._linear.arrays, *own)
-            if np.isfinite(self._cost(tables, self._drawn(tables))):
+        for levels in self._levels:
+            if np.isfinite(self._cost(levels, self._drawn(levels))):
                 yield tuple(self._rows())
 
     def round(self, best: Incumbent) -> Iterator[Order]:
         """The best order of a round, if any was found."""
-        at = self._turn % len(self._tables)
+        at = self._turn % len(self._levels)
         self._turn += 1
-        pool = self._pools[at]
-        tables: _Tables = (*self._linear.arrays, *self._tables[at])
+        pool, levels = self._pools[at], self._levels[at]
         new = len(pool) < POOL // 2 or self._rng.random() < 0.3
-        parameters = self._drawn(tables) if new else pool[self._rng.integers(len(pool))][1].copy()
+        parameters = self._drawn(levels) if new else pool[self._rng.integers(len(pool))][1].copy()
         best.work.spend(self._build * DRAWN * new)
         hot = self._unit * 10 ** self._rng.uniform(-1.5, 0.0)
         moves = max(10, 4 * SLICE // self._build)
         cost, reached = tune_remat_list(
-            *tables, self._linear.capacity, *parameters.arrays, self._makespan, self._order,
-            self._number, np.inf, self._unit, hot, hot * COLD, moves, self._state,
-            best.interrupt.flag,
+            self._linear, levels, parameters, self._makespan, self._order, self._number,
+            np.inf, self._unit, hot, hot * COLD, moves, self._state, best.interrupt.flag,
         )  # fmt: skip
         best.work.spend(self._build * moves)
         if np.isfinite(reached):
@@ -94,16 +87,17 @@ class RematListTuner:
         if np.isfinite(cost):
             yield tuple(self._rows())
 
-    def _drawn(self, tables: _Tables) -> RematListParameters:
+    def _drawn(self, levels: LevelArrays) -> RematListParameters:
         """The best of some random ones."""
         drawn = [RematListParameters.drawn(self._linear, self._rng) for _ in range(DRAWN)]
-        return min(drawn, key=partial(self._cost, tables))
+        return min(drawn, key=partial(self._cost, levels))
 
-    def _cost(self, tables: _Tables, parameters: RematListParameters) -> float:
+    def _cost(self, levels: LevelArrays, parameters: RematListParameters) -> float:
         shape = self._linear.stages, self._linear.microbatches
         scratch = np.empty(shape), np.empty(shape), np.empty(shape, dtype=np.int8)
         found, _ = remat_list_schedule(
-            *tables, *parameters.arrays, self._makespan, self._order, self._number, *scratch
+            self._linear, levels, parameters, self._makespan, self._order, self._number,
+            *scratch,
         )  # fmt: skip
         return float(found)
 

@@ -10,9 +10,8 @@ from pipeloom.ir.model.problem import Problem
 from ..core.incumbent import Incumbent, Pairs
 from ..core.options import Order
 from ..core.relaxations import Mask
-from ..core.tolerances import ROUNDING
 from .kernels.overlap import anneal_overlap
-from .local_search import COLD, SLICE, SLICES, OrderAnnealer
+from .local_search import SLICE, OrderAnnealer, cooled
 
 
 class OverlapAnnealer(OrderAnnealer):
@@ -28,14 +27,11 @@ class OverlapAnnealer(OrderAnnealer):
         order, at_once, offsets = split_pairs(rows, pairs)
         hot, reach = self._draw(-1.0)
         moves = max(100, SLICE // len(order))
-        for piece in range(SLICES):
-            c, found, found_at_once = self._costs, order.copy(), at_once.copy()
-            warm = hot * COLD ** (piece / SLICES)
+        for heat in cooled(hot):
+            found, found_at_once = order.copy(), at_once.copy()
             cost = anneal_overlap(
-                order, at_once, found, found_at_once, best.cost, offsets, c.durations,
-                self._times, c.owner, c.into_f, c.into_b, c.m_b, c.m_w, c.limit * (1 + ROUNDING),
-                self._makespan, warm, warm * COLD ** (1 / SLICES), moves, reach, self._state,
-                best.interrupt.flag,
+                order, at_once, found, found_at_once, best.cost, offsets, self._arrays,
+                self._times, self._makespan, *heat, moves, reach, self._state, best.interrupt.flag,
             )  # fmt: skip
             best.work.spend(moves * len(order))
             if cost < best.cost:

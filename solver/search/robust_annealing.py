@@ -27,10 +27,9 @@ from pipeloom.ir.model.ops import (
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 
-from ..core.kernel_rng import seeded
+from ..core.kernels import CostArrays, seeded
 from ..core.options import Order, SolveOptions
 from ..core.stopping import NEVER, OPS_A_SECOND, Budget, FirstOf, StoppingCriterion
-from ..core.tolerances import ROUNDING
 from ..core.worker_threads import POLL, in_thread
 from .kernels.robust import TIMES, WALK, anneal_samples, measure_of, sampled_costs, time_samples
 from .local_search import by_rank
@@ -58,29 +57,29 @@ class RobustAnnealer:
     def __init__(
         self, problem: Problem, ratios: FloatArray, share: float, rng: np.random.Generator
     ) -> None:
-        self._costs, self._share = Costs.of(problem), share
+        costs, self._share = CostArrays.of(Costs.of(problem)), share
         self._makespan = problem.objective is Objective.MAKESPAN
-        times = self._costs.durations[:3].reshape(3, problem.stages, -1)
+        times = costs.durations[:3].reshape(3, problem.stages, -1)
         sampled = times[..., None] * ratios[:3]
-        self._durations = np.ascontiguousarray(sampled.reshape(-1, sampled.shape[3]))
+        durations = np.ascontiguousarray(sampled.reshape(-1, sampled.shape[3]))
+        self._costs = costs._replace(durations=durations)
         self._unit, self.deviation = float(times.mean()), float(sampled.std(axis=3).mean())
-        self.ops_of_cost = len(self._durations) * (WALK + TIMES * sampled.shape[3])
+        self.ops_of_cost = len(durations) * (WALK + TIMES * sampled.shape[3])
         self._state = seeded(rng)
 
     def cost(self, order: Order) -> float:
         """The mean cost of an order, or its quantile; infinite where it can never run."""
         flat, offsets = _flat(order)
-        c, d = self._costs, self._durations
-        end, before = np.zeros((2, *d.shape))
-        (made, changed), rows = np.empty((2, len(d)), dtype=bool), np.empty(len(d), dtype=np.int64)
+        c, (size, samples) = self._costs, self._costs.durations.shape
+        end, before = np.zeros((2, size, samples))
+        (made, changed), rows = np.empty((2, size), dtype=bool), np.empty(size, dtype=np.int64)
         if not time_samples(
-            flat, offsets, 0, len(flat), d, c.owner, c.into_f, c.into_b, end, made, changed, rows,
-            before,
+            flat, offsets, 0, len(flat), c, end, made, changed, rows, before
         )[0]:  # fmt: skip
             return inf
-        costs, longest = np.empty(d.shape[1]), np.empty(d.shape[1], dtype=np.int64)
-        sampled_costs(flat, offsets, c.owner, d, end, self._makespan, costs, longest)
-        return float(measure_of(costs, self._share))
+        found, longest = np.empty(samples), np.empty(samples, dtype=np.int64)
+        sampled_costs(flat, offsets, c, end, self._makespan, found, longest)
+        return float(measure_of(found, self._share))
 
     def improve(
         self, starts: Sequence[Order], budget: Budget, should_stop: StoppingCriterion
@@ -117,13 +116,11 @@ class RobustAnnealer:
         ops = min(share * whole, budget.work.left)
         if ops < self.ops_of_cost or self._unit <= 0:
             return cost, start
-        c, best = self._costs, flat.copy()
+        best = flat.copy()
         hot = self._unit * TEMPERATURES[turn % len(TEMPERATURES)]
         anneal = partial(
-            anneal_samples, flat, best, cost, offsets, self._durations, c.owner, c.into_f, c.into_b,
-            c.m_b, c.m_w,
-            c.limit * (1 + ROUNDING), self._makespan, self._share, hot, hot * COLD, ops,
-            REACHES[turn % len(REACHES)], self._state, budget.interrupt.flag,
+            anneal_samples, flat, best, cost, offsets, self._costs, self._makespan, self._share,
+            hot, hot * COLD, ops, REACHES[turn % len(REACHES)], self._state, budget.interrupt.flag,
         )  # fmt: skip
         best_cost = _watched(anneal, budget, over)
         budget.work.spend(ops)

@@ -8,8 +8,6 @@ thousands it takes long to shift them all.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from pipeloom.ir.model.problem import Problem
@@ -19,7 +17,7 @@ from ..core.bound import Bound
 from ..core.incumbent import Incumbent
 from ..core.linear_instance import LinearInstance
 from ..core.options import Order, SolveOptions
-from .local_search import RoundTuner, TriedParameters, building
+from .constructor_search import RoundTuner, Tried, building
 from .robust_annealing import RobustAnnealer
 
 LONGER = (0.0, 6.0)
@@ -49,7 +47,7 @@ def constructed(
 
 def _with_longer_delays(linear: LinearInstance, by: float) -> LinearInstance:
     down, up = (np.append(delays[:-1] + by, 0.0) for delays in (linear.down, linear.up))
-    return replace(linear, down=down, up=up)
+    return linear._replace(down=down, up=up)
 
 
 class _Search(Constructor):
@@ -71,7 +69,7 @@ class _Search(Constructor):
         return self._annealer.cost(rows)
 
     def run(self, bound: float, rng: np.random.Generator) -> Order | None:
-        best, tried = self._best, list[TriedParameters]()
+        best, tried = self._best, list[Tried]()
         build = building(3 * self.linear.stages * self.linear.microbatches)
         for parameters in settings(self.linear, bound, self.linear.lags(self._problem.objective)):
             if best.over() or self._first.time() or best.work.used > self._first.work.ops:
@@ -79,8 +77,9 @@ class _Search(Constructor):
             best.work.spend(build)
             rows = self.build(parameters)
             if rows is not None:
-                tried.append(TriedParameters(self.cost(rows), parameters))
-                best.offer(rows, "search", tried[-1].cost)
+                cost = self.cost(rows)
+                tried.append((cost, parameters))
+                best.offer(rows, "search", cost)
         tuner = RoundTuner(self, tried, rng)
         while tuner.able and not best.over():
             tuner.round(best)

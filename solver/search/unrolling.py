@@ -14,7 +14,7 @@ the same B on all ranks; the simulator says how well they go together: some can 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -38,14 +38,14 @@ from ..core.linear_instance import counts_within
 from ..core.options import Order, SolveOptions
 from ..core.overlap_relaxation import without_overlap
 from ..core.tolerances import ROUNDING
-from ..core.worker_threads import Pieces
+from ..core.worker_threads import Worker
 
 STEP = 48  # about as many microbatches, or a multiple, are left out: their divisors are the periods
 CUTS = 12  # places that are tried for each period
 APART = 6  # B's that the cuts of two ranks are apart at most, on either side of the place
 FEWER = 2 / 3  # of the microbatches, above which a search of its own is not worth it
-UNROLL_WORK = 40_000_000  # simulated ops in a round on fewer microbatches
-ENDLESS = 1e290  # a work limit, so that the search of fewer microbatches looks at no clock
+SMALL_WORK = 40_000_000  # simulated ops in a round on the smaller problem
+ENDLESS = SolveOptions(work_limit=1e290)  # so that its search looks at no clock
 
 
 def fewer_microbatches(problem: Problem) -> list[int]:
@@ -68,16 +68,30 @@ def _slots(problem: Problem) -> int:
     return max(1, int(fit[list(set(owners))].max()))
 
 
+class SmallSearch:
+    """The search of a smaller problem, in rounds of the large one's; ``ended``: nothing is left."""
+
+    def __init__(self, best: Incumbent, small: Incumbent, search: Worker) -> None:
+        small.interrupt = best.interrupt
+        self._small, self._pieces, self.ended = small, search(small), False
+
+    def go_on(self, best: Incumbent) -> None:
+        small, before = self._small, self._small.work.used
+        self.ended = True
+        for _ in self._pieces:
+            if small.over() or small.work.used - before > SMALL_WORK:
+                self.ended = small.closed
+                break
+        best.work.spend(small.work.used - before)
+
+
 class Unroller:
     """Searches a schedule of fewer microbatches and repeats its steady state."""
 
-    def __init__(self, best: Incumbent, fewer: int, search: Callable[[Incumbent], Pieces]) -> None:
+    def __init__(self, best: Incumbent, fewer: int, search: Worker) -> None:
         problem = without_overlap(replace(best.problem, microbatches=fewer))
-        self._small = Incumbent(
-            problem, next(lower_bounds(problem)), SolveOptions(work_limit=ENDLESS)
-        )
-        self._small.interrupt = best.interrupt
-        self._pieces = search(self._small)
+        self._small = Incumbent(problem, next(lower_bounds(problem)), ENDLESS)
+        self._search = SmallSearch(best, self._small, search)
         self._unrolled = float("inf")
         ops = 3 * best.problem.microbatches
         lengths = [ops * len(best.problem.placement.stages_of(r)) for r in range(problem.ranks)]
@@ -88,11 +102,8 @@ class Unroller:
         return not self._small.closed
 
     def round(self, best: Incumbent) -> None:
-        small, before = self._small, self._small.work.used
-        for _ in self._pieces:
-            if small.over() or small.work.used - before > UNROLL_WORK:
-                break
-        best.work.spend(small.work.used - before)
+        small = self._small
+        self._search.go_on(best)
         if small.order is None or not small.cost < self._unrolled:
             return
         self._unrolled = small.cost

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,24 +14,14 @@ from pipeloom.ir.units import counted
 from .streaming import Route, Streaming
 
 
-@dataclass(frozen=True, slots=True)
-class WeightPassingParameters:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightPassingParameters(Streaming):
     """``rounds`` and ``deep``: of the order (:mod:`.round_orders`); the others: of streaming."""
 
-    rounds: int
-    deep: int = 1
     buffers: int = 3
-    route: Route = Route.DIRECT
-    opening: int = 0
     home: Route = Route.DIRECT
-    collections: int = 1
-    lead: int = 1
-
-    @property
-    def streaming(self) -> Streaming:
-        return Streaming(
-            self.buffers, self.route, self.collections, self.lead, self.home, self.opening
-        )
+    rounds: int = 1
+    deep: int = 1
 
     def __str__(self) -> str:
         words = [counted(self.rounds, "round"), counted(self.buffers, "buffer"), self.route.value]
@@ -54,10 +44,10 @@ class WeightPassingSpace:
         self._rounds = sorted({-(-self.most // size) for size in range(1, self.most + 1)})
         self._buffers = sorted({min(n, stages) for n in _steps(stages)})
 
-    def of(self, field: str, now: WeightPassingParameters) -> Sequence[Any]:
-        """The values that ``field`` of the parameters may take."""
+    def values(self, now: WeightPassingParameters) -> Mapping[str, Sequence[Any]]:
+        """The values that each of the parameters may take."""
         stages = self._buffers[-1]
-        values: dict[str, Sequence[Any]] = {
+        return {
             "rounds": self._rounds,
             "deep": sorted({1, min(now.buffers, stages), stages}),
             "buffers": self._buffers,
@@ -67,13 +57,12 @@ class WeightPassingSpace:
             "collections": sorted({1, 2, now.rounds}),
             "lead": (0, 1, 2),
         }
-        return values[field]
 
     def any(self, rng: np.random.Generator) -> WeightPassingParameters:
-        choice = WeightPassingParameters(1)
-        for field in fields(WeightPassingParameters):
-            values = list(self.of(field.name, choice))
-            choice = replace(choice, **{field.name: values[rng.integers(len(values))]})
+        choice = WeightPassingParameters()
+        for name in self.values(choice):
+            values = self.values(choice)[name]
+            choice = replace(choice, **{name: values[int(rng.integers(len(values)))]})
         return choice
 
 

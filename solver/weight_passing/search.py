@@ -107,15 +107,16 @@ class WeightPassingSearch:
     def _starts(self, rng: np.random.Generator) -> Iterator[WeightPassingParameters]:
         """The fewest rounds that memory allows, and the most, with each route; then any."""
         most = [
-            WeightPassingParameters(self._choices.most, route=route, home=route) for route in Route
+            WeightPassingParameters(rounds=self._choices.most, route=route, home=route)
+            for route in Route
         ]
         yield from self._best_first([*map(self._fewest_rounds, Route), *most])
         for _ in range(RESTARTS):
             yield self._choices.any(rng)
 
     def _fewest_rounds(self, route: Route) -> WeightPassingParameters:
-        counts = self._choices.of("rounds", WeightPassingParameters(1))
-        choices = (WeightPassingParameters(count, route=route, home=route) for count in counts)
+        start = WeightPassingParameters(route=route, home=route)
+        choices = (replace(start, rounds=n) for n in self._choices.values(start)["rounds"])
         return next(filter(self._keeps_limit, choices))
 
     def _best_first(
@@ -130,12 +131,12 @@ class WeightPassingSearch:
 
     def _descend(self, now: WeightPassingParameters) -> None:
         """Varies one field of ``now`` after the other until none makes it better."""
-        merit, left = self._merit(now), len(fields(WeightPassingParameters))
-        names = [field.name for field in fields(WeightPassingParameters)]
+        merit, names = self._merit(now), list(self._choices.values(now))
+        left = len(names)
         while left:
             name, left = names.pop(0), left - 1
             names.append(name)
-            for value in self._choices.of(name, now):
+            for value in self._choices.values(now)[name]:
                 other = replace(now, **{name: value})
                 found = self._merit(other)
                 if found < merit:
@@ -171,7 +172,7 @@ class WeightPassingSearch:
             return NONE
         order = rows(self._problem, choice.rounds, choice.deep)
         try:
-            schedule = streamed(self._problem, order, str(choice), choice.streaming, self._owner)
+            schedule = streamed(self._problem, order, str(choice), choice, self._owner)
         except InvalidScheduleError:
             return NONE
         finally:

@@ -39,7 +39,6 @@ later; orders read off a solution are timed by the simulator.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -188,4 +187,4 @@ def _in_ticks(linear: LinearInstance, ticks: Ticks) -> LinearInstance:
         np.array([ticks.down(time) for time in times.tolist()], dtype=np.float64)
         for times in (linear.f, linear.b, linear.w, linear.down, linear.up)
     )
-    return replace(linear, f=f, b=b, w=w, down=down, up=up)
+    return linear._replace(f=f, b=b, w=w, down=down, up=up)

@@ -5,7 +5,7 @@ memory of a W that comes later. So a rank's list has its F's and B's here, and W
 them as time runs forward over all ranks: a rank runs the one that has waited longest where the next
 F lacks memory, or the next input is far enough away.
 
-Moves are those of :mod:`.annealing` on these lists, and some that follow a microbatch from
+Moves are those of :mod:`.moves` on these lists, and some that follow a microbatch from
 rank to rank and move its ops by as many places each.
 """
 
@@ -16,29 +16,17 @@ import numpy.typing as npt
 
 from pipeloom.ir.cost.cost_tables import of_kind, of_pair
 from pipeloom.ir.kernels import kernel
-from pipeloom.ir.model.ops import (
-    KIND_MASK,
-    MICROBATCH_SHIFT,
-    STAGE_MASK,
-    STAGE_SHIFT,
-    FloatArray,
-    IntArray,
-    OpKind,
-)
+from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind
 
-from ...core.kernel_rng import random
-from .annealing import (
-    EDGES,
+from ...core.kernels import CostArrays, State, earliest, fields, kind_of, packed, random
+from .moves import (
     LONGEST,
-    anywhere,
-    at_an_edge,
     copy_places,
     cost_of,
     critical_blocks,
-    keeps_rules,
-    move_run,
+    draw_move,
+    move_within_rules,
     note,
-    rank_of,
 )
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
@@ -52,13 +40,7 @@ FAR = 40  # places that the moves of others have put an op away, at most
 def fill_weights(  # noqa: PLR0917
     runs: IntArray,  # (2 N,) packed F's and B's, rank after rank
     offsets: IntArray,  # (P + 1,) where each rank's begin
-    durations: FloatArray,
-    owner: IntArray,
-    into_f: FloatArray,
-    into_b: FloatArray,
-    m_b: FloatArray,
-    m_w: FloatArray,
-    limit: FloatArray,
+    costs: CostArrays,
     fill: FloatArray,  # (P,) a W runs where the next input is so many T_W away
     order: IntArray,  # (3 N,) out: with W's
     start: FloatArray,  # (3 N,) out
@@ -71,7 +53,8 @@ def fill_weights(  # noqa: PLR0917
     places: IntArray,  # (4, P) scratch
 ) -> bool:
     """Puts W's between the others and times all; False where some can never start."""
-    ranks, stages = len(offsets) - 1, owner.shape[0]
+    durations, owner, into_f, into_b, m_b, m_w, limit = costs
+    ranks, stages = len(limit), len(owner)
     f_end[:], b_end[:] = np.inf, np.inf
     clock, free, held = by_rank[0], by_rank[1], by_rank[2]
     position, at, oldest, newest = places[0], places[1], places[2], places[3]
@@ -81,10 +64,7 @@ def fill_weights(  # noqa: PLR0917
         oldest[r] = newest[r] = offsets[r] // 2
     left = len(order)
     while left > 0:
-        r = 0
-        for k in range(1, ranks):
-            if clock[k] < clock[r]:
-                r = k
+        r = earliest(clock)
         now = clock[r]
         if now == np.inf:
             return False
@@ -92,14 +72,13 @@ def fill_weights(  # noqa: PLR0917
         takes = 0.0
         if oldest[r] < newest[r]:
             weight = queue[oldest[r]]
-            takes = of_kind(
-                durations, _W, weight >> STAGE_SHIFT & STAGE_MASK, weight >> MICROBATCH_SHIFT
-            )
+            _, stage, microbatch = fields(weight)
+            takes = of_kind(durations, _W, stage, microbatch)
         if position[r] < offsets[r + 1]:
             op = runs[position[r]]
-            stage, microbatch = op >> STAGE_SHIFT & STAGE_MASK, op >> MICROBATCH_SHIFT
+            kind, stage, microbatch = fields(op)
             full = False
-            if op & KIND_MASK == _F:
+            if kind == _F:
                 came = 0.0
                 if stage > 0:
                     came = f_end[stage - 1, microbatch] + into_f[stage, microbatch]
@@ -125,8 +104,7 @@ def fill_weights(  # noqa: PLR0917
             oldest[r] += 1
         else:
             position[r] += 1
-        kind = op & KIND_MASK
-        stage, microbatch = op >> STAGE_SHIFT & STAGE_MASK, op >> MICROBATCH_SHIFT
+        kind, stage, microbatch = fields(op)
         order[at[r]], start[at[r]] = op, now
         wakes, arrival = -1, np.inf
         if kind == _F:
@@ -157,31 +135,6 @@ def fill_weights(  # noqa: PLR0917
 
 
 @kernel
-def _move(  # noqa: PLR0917
-    runs: IntArray,
-    at: int,
-    target: int,
-    rank: int,
-    offsets: IntArray,
-    m_b: FloatArray,
-    none: FloatArray,
-    limit: FloatArray,
-    done: npt.NDArray[np.int8],
-    saved: IntArray,
-    state: npt.NDArray[np.uint64],
-) -> bool:
-    """Moves an op of a rank, or some; False, with nothing changed, where a rule forbids it."""
-    first = offsets[rank]
-    low, high = move_run(runs, at, target, first, offsets[rank + 1], saved, state)
-    if high < low:
-        return False
-    if keeps_rules(runs, first, low, high, m_b, none, limit[rank], None, done):
-        return True
-    copy_places(saved, 0, high - low, runs, low)
-    return False
-
-
-@kernel
 def _find(runs: IntArray, op: int, near: int, first: int, stop: int) -> int:
     """The place of an op among first..stop - 1, which was ``near``; -1 where it is far off."""
     for apart in range(FAR):
@@ -205,24 +158,24 @@ def _move_along(  # noqa: PLR0917
     reach: int,
     done: npt.NDArray[np.int8],
     saved: IntArray,
-    state: npt.NDArray[np.uint64],
+    state: State,
 ) -> bool:
     """Moves some ops that follow each other on a microbatch's way, each as far; whether any did."""
     stages, moved = owner.shape[0], False
-    op = runs[int(random(state) * len(runs))]
-    kind = op & KIND_MASK
-    stage, microbatch = op >> STAGE_SHIFT & STAGE_MASK, op >> MICROBATCH_SHIFT
+    kind, stage, microbatch = fields(runs[int(random(state) * len(runs))])
     distance = 1 + int(reach * random(state) ** 3)
     distance = distance if random(state) < 0.5 else -distance
     for _ in range(2 + int((FOLLOWED - 1) * random(state))):
         rank = owner[stage, microbatch]
-        op = microbatch << MICROBATCH_SHIFT | stage << STAGE_SHIFT | kind
-        at = _find(
-            runs, op, source[place[kind, stage, microbatch]], offsets[rank], offsets[rank + 1]
-        )
-        moved |= at >= 0 and _move(
-            runs, at, at + distance, rank, offsets, m_b, none, limit, done, saved, state
-        )
+        first, stop = offsets[rank], offsets[rank + 1]
+        near = source[place[kind, stage, microbatch]]
+        at = _find(runs, packed(kind, stage, microbatch), near, first, stop)
+        if at >= 0:
+            low, high = move_within_rules(
+                runs, at, at + distance, first, stop, m_b, none, limit[rank], None, done, saved,
+                state,
+            )  # fmt: skip
+            moved |= high >= low
         if kind == _F and stage + 1 < stages:
             stage += 1
         elif kind == _F:
@@ -240,31 +193,26 @@ def anneal_filled(  # noqa: PLR0917
     best: IntArray,  # (3 N,) out: the best order met, where it beats best_cost
     best_cost: float,
     offsets: IntArray,
-    durations: FloatArray,
-    owner: IntArray,
-    into_f: FloatArray,
-    into_b: FloatArray,
-    m_b: FloatArray,
-    m_w: FloatArray,
-    limit: FloatArray,
+    costs: CostArrays,
     fill: FloatArray,  # (P,) changed
     makespan: bool,
     hot: float,
     cold: float,
     moves: int,
     reach: int,
-    state: npt.NDArray[np.uint64],
+    state: State,
     stopped: npt.NDArray[np.bool_],
 ) -> float:
     """Tries ``moves`` moves; returns the cost of ``best``."""
-    ranks, size = len(offsets) - 1, 3 * len(runs) // 2
+    owner, m_b, limit = costs.owner, costs.m_b, costs.limit
+    ranks, size = len(limit), 3 * len(runs) // 2
     order, source = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
     start, end = np.empty(size), np.empty(size)
     f_end, b_end = np.empty(owner.shape), np.empty(owner.shape)
     queue = np.empty(size // 3, dtype=np.int64)
     by_rank, places = np.empty((3, ranks)), np.empty((4, ranks), dtype=np.int64)
     done = np.zeros(owner.shape, dtype=np.int8)
-    none = np.zeros_like(m_w)  # W's give back what they hold before the next F
+    none = np.zeros_like(costs.m_w)  # W's give back what they hold before the next F
     saved = np.empty(reach + LONGEST, dtype=np.int64)
     kept, kept_source = runs.copy(), source.copy()
     place = np.empty((2, *owner.shape), dtype=np.int64)
@@ -292,20 +240,20 @@ def anneal_filled(  # noqa: PLR0917
                 ):  # fmt: skip
                     continue
             else:
-                if number > 0 and random(state) < EDGES:
-                    at, target = at_an_edge(edges, number, reach, state)
-                    rank = rank_of(offsets, at)
-                else:
-                    rank = critical if random(state) < 0.3 else int(random(state) * ranks)
-                    length = offsets[rank + 1] - offsets[rank]
-                    if length < 2:
-                        continue
-                    at, target = anywhere(offsets[rank], length, reach, state)
-                if not _move(runs, at, target, rank, offsets, m_b, none, limit, done, saved, state):
+                rank, at, target = draw_move(
+                    offsets, offsets[1:], edges, number, critical, reach, state
+                )
+                if rank < 0:
+                    continue
+                low, high = move_within_rules(
+                    runs, at, target, offsets[rank], offsets[rank + 1], m_b, none, limit[rank],
+                    None, done, saved, state,
+                )  # fmt: skip
+                if high < low:
                     continue
         fits = fill_weights(
-            runs, offsets, durations, owner, into_f, into_b, m_b, m_w, limit, fill, order, start,
-            end, source, f_end, b_end, queue, by_rank, places,
+            runs, offsets, costs, fill, order, start, end, source, f_end, b_end, queue, by_rank,
+            places,
         )  # fmt: skip
         cost, value, longest = np.inf, np.inf, 0
         if fits:
@@ -324,7 +272,7 @@ def anneal_filled(  # noqa: PLR0917
                 for k in range(found):
                     edges[number, 0] = source[blocks[k, 0]]
                     after = source[blocks[k, 1]]
-                    edges[number, 1] = after - int(order[blocks[k, 1]] & KIND_MASK == _W)
+                    edges[number, 1] = after - int(kind_of(order[blocks[k, 1]]) == _W)
                     number += int(edges[number, 0] < edges[number, 1])
             if cost < best_cost:
                 best_cost = cost

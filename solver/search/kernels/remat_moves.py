@@ -15,9 +15,9 @@ import numpy.typing as npt
 from pipeloom.ir.cost.remat import OFFLOADED, STAYS, Choice
 from pipeloom.ir.cost.simulator import RematArrays
 from pipeloom.ir.kernels import kernel
-from pipeloom.ir.model.ops import KIND_MASK, MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind
+from pipeloom.ir.model.ops import IntArray, OpKind
 
-from ...core.kernel_rng import random
+from ...core.kernels import State, kind_of, packed, random
 
 _F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
 _R, _O, _L = int(OpKind.R), int(OpKind.O), int(OpKind.L)
@@ -49,17 +49,19 @@ def change_choice(  # noqa: PLR0917
     since: int,
     until: int,
     wanted: int,
-    state: npt.NDArray[np.uint64],
+    state: State,
 ) -> bool:
     """Makes ``wanted`` the choice of a stage's microbatches since..until; False where it was so."""
     changed = False
     if wanted == FUSED:
-        split = order[_backward(order, first, _packed(stage, since))] & KIND_MASK == _BW
+        split = kind_of(order[_backward(order, first, packed(_F, stage, since))]) == _BW
         for microbatch in range(since, until):
-            changed |= _fuse_or_split(order, first, stop, rank, _packed(stage, microbatch), split)
+            changed |= _fuse_or_split(
+                order, first, stop, rank, packed(_F, stage, microbatch), split
+            )
         return changed
     for microbatch in range(since, until):
-        was, of = choice[stage, microbatch], _packed(stage, microbatch)
+        was, of = choice[stage, microbatch], packed(_F, stage, microbatch)
         if was == wanted:
             continue
         changed = True
@@ -84,17 +86,12 @@ def change_choice(  # noqa: PLR0917
 
 
 @kernel
-def _packed(stage: int, microbatch: int) -> int:
-    return microbatch << MICROBATCH_SHIFT | stage << STAGE_SHIFT
-
-
-@kernel
 def _fuse_or_split(  # noqa: PLR0917
     order: IntArray, first: int, stop: IntArray, rank: int, of: int, split: bool
 ) -> bool:
     """Makes one op of B and W, or two again; False where it is so."""
     at = _backward(order, first, of)
-    if (order[at] & KIND_MASK == _BW) != split:
+    if (kind_of(order[at]) == _BW) != split:
         return False
     if split:
         order[at] = of | _B

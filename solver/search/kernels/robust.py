@@ -1,6 +1,6 @@
 """The kernel of robust local search: orders are annealed by their cost over samples of op times.
 
-The moves are those of :mod:`.annealing`, those on a longest path on that of one sample at a
+The moves are those of :mod:`.moves`, those on a longest path on that of one sample at a
 time. All samples of an order are timed at once: which op runs next depends on the order alone, so
 that it is decided once, and each op's ends are a row of numbers. After a move the rows alone are
 computed again that it may have changed: those of the places that ops moved to, and of ops behind
@@ -13,20 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeloom.ir.kernels import kernel
-from pipeloom.ir.model.ops import (
-    KIND_MASK,
-    MICROBATCH_SHIFT,
-    STAGE_MASK,
-    STAGE_SHIFT,
-    FloatArray,
-    IntArray,
-    OpKind,
-)
+from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind
 
-from ...core.kernel_rng import random
-from .annealing import (
+from ...core.kernels import CostArrays, State, fields, random
+from .moves import (
     EDGES,
     LONGEST,
+    anywhere,
     at_an_edge,
     copy_places,
     critical_blocks,
@@ -46,8 +39,8 @@ REFRESH = 0.25
 @kernel
 def row_of(op: int, stages: int, microbatches: int) -> int:
     """The row that has the times of a packed op."""
-    kind, stage = op & KIND_MASK, op >> STAGE_SHIFT & STAGE_MASK
-    return (kind * stages + stage) * microbatches + (op >> MICROBATCH_SHIFT)
+    kind, stage, microbatch = fields(op)
+    return (kind * stages + stage) * microbatches + microbatch
 
 
 @kernel
@@ -56,10 +49,7 @@ def time_samples(  # noqa: PLR0917
     offsets: IntArray,  # (P + 1,)
     low: int,
     high: int,  # the places low..high have changed
-    durations: FloatArray,  # (3 S M, n)
-    owner: IntArray,
-    into_f: FloatArray,
-    into_b: FloatArray,
+    costs: CostArrays,  # durations: (3 S M, n)
     end: FloatArray,  # (3 S M, n) in and out
     made: npt.NDArray[np.bool_],  # (3 S M,) scratch: which F's and B's have run
     changed: npt.NDArray[np.bool_],  # (3 S M,) scratch
@@ -67,6 +57,7 @@ def time_samples(  # noqa: PLR0917
     before: FloatArray,  # (3 S M, n) out: what they were
 ) -> tuple[bool, int]:
     """Times every op of every sample; False where some can never start, and the number of rows."""
+    durations, owner, into_f, into_b = costs[:4]
     ranks, samples = len(offsets) - 1, end.shape[1]
     stages, microbatches = owner.shape
     for row in range(len(made)):
@@ -83,9 +74,7 @@ def time_samples(  # noqa: PLR0917
         i = position[rank]
         previous = -1 if i == offsets[rank] else row_of(order[i - 1], stages, microbatches)
         while i < offsets[rank + 1]:
-            op = order[i]
-            kind, stage = op & KIND_MASK, op >> STAGE_SHIFT & STAGE_MASK
-            microbatch = op >> MICROBATCH_SHIFT
+            kind, stage, microbatch = fields(order[i])
             row = (kind * stages + stage) * microbatches + microbatch
             cause, lag, wakes = -1, 0.0, -1
             if kind == _F and stage > 0:
@@ -143,32 +132,31 @@ def time_samples(  # noqa: PLR0917
 def sampled_costs(  # noqa: PLR0917
     order: IntArray,
     offsets: IntArray,
-    owner: IntArray,
-    durations: FloatArray,
+    costs: CostArrays,
     end: FloatArray,
     makespan: bool,
-    costs: FloatArray,  # (n,) out
+    found: FloatArray,  # (n,) out
     longest: IntArray,  # (n,) out: the rank that decides each
 ) -> None:
     """The period or makespan of each sample."""
-    stages, microbatches = owner.shape
-    opens = np.empty(len(costs))
-    for k in range(len(costs)):
-        costs[k], opens[k] = -1.0, np.inf
+    durations, (stages, microbatches) = costs.durations, costs.owner.shape
+    opens = np.empty(len(found))
+    for k in range(len(found)):
+        found[k], opens[k] = -1.0, np.inf
     for r in range(len(offsets) - 1):
         if offsets[r + 1] == offsets[r]:
             continue
         first = row_of(order[offsets[r]], stages, microbatches)
         ends = end[row_of(order[offsets[r + 1] - 1], stages, microbatches)]
-        for k in range(len(costs)):
+        for k in range(len(found)):
             begins = end[first, k] - durations[first, k]
             opens[k] = min(opens[k], begins)
             span = ends[k] - (0.0 if makespan else begins)
-            if span > costs[k]:
-                costs[k], longest[k] = span, r
+            if span > found[k]:
+                found[k], longest[k] = span, r
     if makespan:
-        for k in range(len(costs)):
-            costs[k] -= opens[k]
+        for k in range(len(found)):
+            found[k] -= opens[k]
 
 
 @kernel
@@ -200,8 +188,7 @@ def measure_of(costs: FloatArray, share: float) -> float:
 def _blocks_of_sample(  # noqa: PLR0917
     order: IntArray,
     offsets: IntArray,
-    owner: IntArray,
-    durations: FloatArray,
+    costs: CostArrays,
     end: FloatArray,
     k: int,
     rank: int,
@@ -209,7 +196,7 @@ def _blocks_of_sample(  # noqa: PLR0917
     blocks: IntArray,
 ) -> int:
     """The blocks on the longest path to the end of ``rank`` in sample ``k``."""
-    stages, microbatches = owner.shape
+    durations, (stages, microbatches) = costs.durations, costs.owner.shape
     ends, start = np.empty(len(order)), np.empty(len(order))
     for i in range(len(order)):
         row = row_of(order[i], stages, microbatches)
@@ -217,7 +204,9 @@ def _blocks_of_sample(  # noqa: PLR0917
         start[i] = (ends[i] - durations[row, k]) * (
             1.0 - 1e-12
         )  # an op that starts where another ends is rounded to its end
-    return critical_blocks(order, offsets, offsets[1:], owner, start, ends, place, rank, blocks)
+    return critical_blocks(
+        order, offsets, offsets[1:], costs.owner, start, ends, place, rank, blocks
+    )
 
 
 @kernel
@@ -226,28 +215,23 @@ def anneal_samples(  # noqa: PLR0917
     best: IntArray,  # (N,) out: the best order met, where it beats best_cost
     best_cost: float,
     offsets: IntArray,
-    durations: FloatArray,  # (3 S M, n)
-    owner: IntArray,
-    into_f: FloatArray,
-    into_b: FloatArray,
-    m_b: FloatArray,
-    m_w: FloatArray,
-    limit: FloatArray,
+    costs: CostArrays,  # durations: (3 S M, n)
     makespan: bool,
     share: float,  # of the quantile; 0 for the mean
     hot: float,
     cold: float,
     ops: float,  # simulated ones, until which moves are tried
     reach: int,
-    state: npt.NDArray[np.uint64],
+    state: State,
     stopped: npt.NDArray[np.bool_],
 ) -> float:
     """Tries moves; returns the mean or quantile of ``best``."""
-    ranks, size, samples = len(offsets) - 1, len(order), durations.shape[1]
-    end, before = np.zeros(durations.shape), np.empty(durations.shape)
+    owner, m_b, m_w, limit = costs.owner, costs.m_b, costs.m_w, costs.limit
+    ranks, size, samples = len(limit), len(order), costs.durations.shape[1]
+    end, before = np.zeros(costs.durations.shape), np.empty(costs.durations.shape)
     made, changed = np.empty(len(end), dtype=np.bool_), np.empty(len(end), dtype=np.bool_)
     rows = np.empty(len(end), dtype=np.int64)
-    costs, longest = np.empty(samples), np.zeros(samples, dtype=np.int64)
+    found, longest = np.empty(samples), np.zeros(samples, dtype=np.int64)
     done = np.zeros(owner.shape, dtype=np.int8)
     saved = np.empty(reach + LONGEST, dtype=np.int64)
     place, blocks = np.empty((2, *owner.shape), dtype=np.int64), np.empty((size, 2), dtype=np.int64)
@@ -264,9 +248,9 @@ def anneal_samples(  # noqa: PLR0917
                 rank = int(random(state) * ranks)
                 if offsets[rank + 1] - offsets[rank] < 2:
                     continue
-                source = offsets[rank] + int(random(state) * (offsets[rank + 1] - offsets[rank]))
-                distance = 1 + int(reach * random(state) ** 3)
-                target = source + distance if random(state) < 0.5 else source - distance
+                source, target = anywhere(
+                    offsets[rank], offsets[rank + 1] - offsets[rank], reach, state
+                )
             low, high = move_run(
                 order, source, target, offsets[rank], offsets[rank + 1], saved, state
             )
@@ -277,14 +261,13 @@ def anneal_samples(  # noqa: PLR0917
                 copy_places(saved, 0, high - low, order, low)
                 continue
         runs, count = time_samples(
-            order, offsets, low, high, durations, owner, into_f, into_b, end, made, changed, rows,
-            before,
-        )  # fmt: skip
+            order, offsets, low, high, costs, end, made, changed, rows, before
+        )
         used += WALK * size + TIMES * samples * (count + ranks)
         value = np.inf
         if runs:
-            sampled_costs(order, offsets, owner, durations, end, makespan, costs, longest)
-            value = measure_of(costs, share)
+            sampled_costs(order, offsets, costs, end, makespan, found, longest)
+            value = measure_of(found, share)
         temperature = hot * (cold / hot) ** (used / ops)
         if first or value <= current - temperature * np.log(1.0 - random(state)):
             current, first = value, False
@@ -292,9 +275,7 @@ def anneal_samples(  # noqa: PLR0917
             if value < np.inf and (number == 0 or random(state) < REFRESH):
                 used += size
                 k = int(random(state) * samples)
-                number = _blocks_of_sample(
-                    order, offsets, owner, durations, end, k, longest[k], place, blocks
-                )
+                number = _blocks_of_sample(order, offsets, costs, end, k, longest[k], place, blocks)
             if value < best_cost:
                 best_cost = value
                 copy_places(order, 0, size - 1, best, 0)

@@ -21,7 +21,7 @@ from pipeloom.solver.construct.round_based import RoundParameters
 from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.linear_instance import LinearInstance
 from pipeloom.solver.core.options import Order, SolveOptions
-from pipeloom.solver.search.local_search import LinearListTuner, TriedParameters
+from pipeloom.solver.search.constructor_search import LinearListTuner
 from tests.property.solver.bounds.test_bounds import problems
 
 MUTATIONS = 5
@@ -70,7 +70,7 @@ def test_what_the_dispatcher_finds_is_valid(
     best = Incumbent(problem, lower_bound(problem), SolveOptions(time_limit=60))
     best.offer(one_at_a_time(problem), "one-at-a-time")
     lags = linear.lags(problem.objective)
-    built = [TriedParameters(0.0, each) for each in family(linear, best.bound.value, lags)]
+    built = [(0.0, each) for each in family(linear, best.bound.value, lags)]
     constructor, rng = Constructor(problem, linear), np.random.default_rng(seed)
     dispatcher = LinearListTuner(constructor, built, rng, problem.objective, ops=20_000)
     if dispatcher.able:

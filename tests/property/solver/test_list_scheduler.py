@@ -17,12 +17,8 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.solver.construct.list_scheduler import (
-    Stages,
-    list_parameters,
-    list_schedule,
-    tune_list,
-)
+from pipeloom.solver.construct.list_parameters import Stages, list_parameters
+from pipeloom.solver.construct.list_scheduler import list_schedule, tune_list
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
 from tests.property.solver.bounds.several_stages.test_general_placement import problems

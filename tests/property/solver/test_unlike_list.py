@@ -13,7 +13,7 @@ from pipeloom.ir.formats import parse_profile
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.solver.construct.entry_orders import entry_orders
-from pipeloom.solver.construct.list_scheduler import Stages
+from pipeloom.solver.construct.list_parameters import Stages
 from pipeloom.solver.construct.priority_scheduler import (
     Scratch,
     priority_schedule,

@@ -14,9 +14,9 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.incumbent import Incumbent
-from pipeloom.solver.core.kernel_rng import random
+from pipeloom.solver.core.kernels import random
 from pipeloom.solver.core.options import SolveOptions
-from pipeloom.solver.search.kernels.annealing import critical_blocks, keeps_rules, note, shift
+from pipeloom.solver.search.kernels.moves import critical_blocks, keeps_rules, note, shift
 from pipeloom.solver.search.local_search import Annealer
 
 

@@ -70,9 +70,9 @@ def test_deep_stages_hold_less() -> None:
 
 
 def test_a_field_takes_only_values_that_differ_in_effect() -> None:
-    choices = WeightPassingSpace(make(2, 10, stages=5))
-    assert choices.of("rounds", WeightPassingParameters(1)) == [1, 2, 3, 5]
-    assert choices.of("buffers", WeightPassingParameters(1)) == [1, 2, 3, 4, 5]
+    choices = WeightPassingSpace(make(2, 10, stages=5)).values(WeightPassingParameters())
+    assert choices["rounds"] == [1, 2, 3, 5]
+    assert choices["buffers"] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("objective", Objective)

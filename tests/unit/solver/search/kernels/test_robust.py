@@ -9,26 +9,27 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import FloatArray, IntArray, offsets_of
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.solver.core.kernels import CostArrays
 from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.families.registry import build_family
-from pipeloom.solver.search.kernels.annealing import shift
+from pipeloom.solver.search.kernels.moves import shift
 from pipeloom.solver.search.kernels.robust import measure_of, time_samples
 from pipeloom.solver.search.robust_annealing import RobustAnnealer
 
 
 def test_only_what_a_move_changes_is_timed_again() -> None:
     problem = Problem.linear(Profile((StageProfile(2.0, 3.0, 1.5),) * 4, 4, 0.1), 6)
-    rows, costs = build_family("zb-h1", problem.profile, 6).order, Costs.of(problem)
+    rows = build_family("zb-h1", problem.profile, 6).order
     offsets, order = offsets_of(rows), np.concatenate(rows).astype(np.int64)
     times = np.random.default_rng(0).uniform(1, 2, (3 * 4 * 6, 8))
+    costs = CostArrays.of(Costs.of(problem))._replace(durations=times)
 
     def timed(end: FloatArray, low: int, high: int) -> tuple[bool, int]:
         made, changed = np.empty((2, len(end)), dtype=bool)
         found: IntArray = np.empty(len(end), dtype=np.int64)
         return time_samples(
-            order, offsets, low, high, times, costs.owner, costs.into_f, costs.into_b, end, made,
-            changed, found, np.empty_like(end),
-        )  # fmt: skip
+            order, offsets, low, high, costs, end, made, changed, found, np.empty_like(end)
+        )
 
     end = np.zeros_like(times)
     assert timed(end, 0, len(order) - 1) == (True, len(times))

@@ -1,0 +1,95 @@
+"""Parts of kernels: random numbers, packed ops, whose turn it is, and the arrays of costs.
+
+Random numbers are those of xorshift64*, whose state a kernel carries.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.kernels import kernel
+from pipeloom.ir.model.ops import (
+    KIND_MASK,
+    MICROBATCH_SHIFT,
+    STAGE_MASK,
+    STAGE_SHIFT,
+    FloatArray,
+    IntArray,
+)
+
+from .tolerances import ROUNDING
+
+State = npt.NDArray[np.uint64]
+"""(1,), changed with every number."""
+
+
+class CostArrays(NamedTuple):
+    """Those of :class:`~pipeloom.ir.cost.cost_tables.Costs` for kernels; ``limit`` with what
+    rounding may add."""
+
+    durations: FloatArray
+    owner: IntArray
+    into_f: FloatArray
+    into_b: FloatArray
+    m_b: FloatArray
+    m_w: FloatArray
+    limit: FloatArray
+
+    @classmethod
+    def of(cls, c: Costs) -> CostArrays:
+        limit = c.limit * (1 + ROUNDING)
+        return cls(c.durations, c.owner, c.into_f, c.into_b, c.m_b, c.m_w, limit)
+
+
+def seeded(rng: np.random.Generator) -> State:
+    return rng.integers(1, 1 << 62, size=1).astype(np.uint64)
+
+
+@kernel
+def random(state: State) -> float:
+    """The next of xorshift64*: uniform in [0, 1)."""
+    x = state[0]
+    x ^= x >> np.uint64(12)
+    x ^= x << np.uint64(25)
+    x ^= x >> np.uint64(27)
+    state[0] = x
+    return float((x * np.uint64(2685821657736338717)) >> np.uint64(11)) / 9007199254740992.0
+
+
+@kernel
+def normal(state: State) -> float:
+    """About standard normal: the sum of twelve uniform numbers."""
+    total = -6.0
+    for _ in range(12):
+        total += random(state)
+    return total
+
+
+@kernel
+def kind_of(op: int) -> int:
+    return op & KIND_MASK
+
+
+@kernel
+def fields(op: int) -> tuple[int, int, int]:
+    """Kind, stage and microbatch of a packed op."""
+    return op & KIND_MASK, op >> STAGE_SHIFT & STAGE_MASK, op >> MICROBATCH_SHIFT
+
+
+@kernel
+def packed(kind: int, stage: int, microbatch: int) -> int:
+    return microbatch << MICROBATCH_SHIFT | stage << STAGE_SHIFT | kind
+
+
+@kernel
+def earliest(clock: FloatArray) -> int:
+    """The first rank of those that decide next."""
+    rank = 0
+    for other in range(1, len(clock)):
+        if clock[other] < clock[rank]:
+            rank = other
+    return rank

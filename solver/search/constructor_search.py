@@ -1,0 +1,128 @@
+"""The search over the parameters of the constructors of one stage a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from pipeloom.ir.model.problem import Objective
+
+from ..construct.linear import Constructor, HeuristicParameters
+from ..construct.list_scheduler_linear import LinearListParameters, tune_linear_list
+from ..construct.round_based import RoundParameters
+from ..core.incumbent import Incumbent
+from ..core.kernels import seeded
+from ..core.options import Order
+from .local_search import SLICE, cooled
+
+POOL = 8  # parameters that are tuned side by side
+BUILD_OP, BUILD = 10, 20_000  # simulated ops that building an order counts, an op and in all
+LIST_OP = 3  # the same of the list scheduler, an op
+
+Tried: TypeAlias = tuple[float, HeuristicParameters]
+"""The cost of the order that a constructor makes, and its parameters."""
+
+
+def building(ops: int) -> int:
+    """The simulated ops that building and timing one order counts."""
+    return BUILD_OP * ops + BUILD
+
+
+class RoundTuner:
+    """Hill climbing on the parameters of the rounds: a few are changed a little, and kept if no
+    worse. Fast where orders are long: one number moves ops on all ranks at once.
+    """
+
+    def __init__(
+        self, constructor: Constructor, tried: Sequence[Tried], rng: np.random.Generator
+    ) -> None:
+        self._constructor = constructor
+        pool = [(cost, each) for cost, each in tried if isinstance(each, RoundParameters)]
+        self._pool = sorted(pool, key=lambda tried: tried[0])[:POOL]
+        self._rng = rng
+        ops = 3 * constructor.linear.stages * constructor.linear.microbatches
+        self._build = building(ops)
+        self._builds = max(10, SLICE // self._build)
+
+    @property
+    def able(self) -> bool:
+        return bool(self._pool)
+
+    def round(self, best: Incumbent) -> None:
+        for _ in range(self._builds):
+            slot = int(self._rng.integers(len(self._pool)))
+            best.work.spend(self._build)
+            before, parameters = self._pool[slot]
+            parameters = parameters.mutated(self._constructor.linear, self._rng)
+            rows = self._constructor.build(parameters)
+            if rows is None:
+                continue
+            cost = self._constructor.cost(rows)
+            if cost <= before:
+                self._pool[slot] = cost, parameters
+            best.offer(rows, "search", cost)
+            if best.over():
+                return
+
+
+class LinearListTuner:
+    """Anneals the parameters of the list scheduler, the space between microbatches among them.
+
+    Each round starts from one of the best so far. Strong where memory holds fewer
+    microbatches than there are stages.
+    """
+
+    def __init__(
+        self,
+        constructor: Constructor,
+        tried: Sequence[Tried],
+        rng: np.random.Generator,
+        objective: Objective,
+        ops: int = SLICE,
+    ) -> None:
+        self._constructor, self._rng = constructor, rng
+        self._pool: list[tuple[float, LinearListParameters]] = []
+        for cost, parameters in sorted(tried, key=lambda tried: tried[0]):
+            if isinstance(parameters, LinearListParameters):
+                self._keep(cost, parameters)
+        self._makespan = objective is Objective.MAKESPAN
+        self._state = seeded(rng)
+        c = constructor.linear
+        self._unit = float((c.f + c.b + c.down + c.up).mean())
+        self._moves = max(10, ops // (LIST_OP * 3 * c.stages * c.microbatches))
+
+    @property
+    def able(self) -> bool:
+        return bool(self._pool) and self._unit > 0.0
+
+    def round(self, best: Incumbent) -> None:
+        parameters = self._pool[int(self._rng.integers(len(self._pool)))][1].copy()
+        linear = self._constructor.linear
+        order = np.empty((linear.stages, 3 * linear.microbatches), dtype=np.int64)
+        hot = self._unit * 10 ** self._rng.uniform(-2.5, 0.0)
+        for heat in cooled(hot):
+            cost = tune_linear_list(
+                linear, parameters, self._makespan, order, best.cost, self._unit, *heat,
+                self._moves, self._state, best.interrupt.flag,
+            )  # fmt: skip
+            best.work.spend(self._moves * LIST_OP * order.size)
+            if cost < best.cost:
+                self._offer(best, self._constructor.by_rank(order.copy()))
+            if best.over():
+                return
+        rows = self._constructor.build(parameters)
+        if rows is not None:
+            self._keep(self._offer(best, rows), parameters)
+
+    def _offer(self, best: Incumbent, rows: Order) -> float:
+        """Offers an order; returns its cost, below the kernel's where a gap was not needed."""
+        cost = self._constructor.cost(rows)
+        best.offer(rows, "search", cost)
+        return cost
+
+    def _keep(self, cost: float, parameters: LinearListParameters) -> None:
+        """Takes the parameters into the pool if they are among the best, one of each cost."""
+        if all(abs(cost - other) > 1e-9 * cost for other, _ in self._pool):
+            self._pool = sorted([*self._pool, (cost, parameters)], key=lambda kept: kept[0])[:POOL]

@@ -1,0 +1,302 @@
+"""Moves of the local search on the orders of all ranks, and what an order costs.
+
+A move takes one op of one rank, or some that follow each other, and puts it a few places earlier or
+later. Half of the moves are made where the cost is decided: on the longest path to the end of the
+rank that spans most, ops leave a block that a rank runs there without a pause, to before its first
+op or behind its last, as neighbourhoods for job shops do (Nowicki and Smutnicki, 1996). Ops of the
+same kind and stage that it passes hand their microbatches on, so that their sequence stays: moving
+F2 behind F3 leaves F2 before F3 and moves the later place alone. Orders that break the memory limit
+or the order of F, B and W on the rank are dropped before anything is simulated, as both depend on
+the order alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeloom.ir.cost.cost_tables import of_kind, of_pair
+from pipeloom.ir.cost.remat import OFFLOADED, STAYS
+from pipeloom.ir.kernels import kernel
+from pipeloom.ir.model.ops import CLASS_MASK, FloatArray, IntArray, OpKind
+
+from ...core.kernels import State, fields, kind_of, random
+from .remat_moves import RematState
+
+EDGES = 0.5  # share of the moves that are made on the longest path
+LONGEST, MORE = 4, 0.3  # ops that a move takes at most, and the chance that it takes one more
+# how far a microbatch has come: B's input is there, B has run, W has run, B's input is not there
+_HERE, _BACK, _DONE, _AWAY = 1, 2, 3, 4
+_F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
+_O = int(OpKind.O)
+
+
+@kernel
+def shift(order: IntArray, source: int, target: int) -> None:
+    """Moves an op from ``source`` to ``target``; its class keeps the sequence of microbatches."""
+    step = 1 if target > source else -1
+    carried = order[source]
+    at = source
+    while at != target:
+        passed = order[at + step]
+        if passed & CLASS_MASK == carried & CLASS_MASK:
+            passed, carried = carried, passed
+        order[at] = passed
+        at += step
+    order[target] = carried
+
+
+@kernel
+def copy_places(order: IntArray, low: int, high: int, into: IntArray, at: int) -> None:
+    """Copies the places low..high to those from ``at`` on: an assignment of slices takes longer to
+    compile."""
+    for i in range(high - low + 1):
+        into[at + i] = order[low + i]
+
+
+@kernel
+def move_run(  # noqa: PLR0917
+    order: IntArray,
+    source: int,
+    target: int,
+    first: int,
+    stop: int,  # the rank has the places first..stop - 1
+    saved: IntArray,  # out: what was at low..high
+    state: State,
+) -> tuple[int, int]:
+    """Moves an op, or some that follow it, from ``source`` to ``target``; returns the places
+    low..high that have changed, none where the move would leave the rank or be without effect."""
+    together = 1
+    while together < LONGEST and random(state) < MORE:
+        together += 1
+    low, high = min(source, target), max(source + together - 1, target)
+    if low < first or high >= stop or order[source] & CLASS_MASK == order[target] & CLASS_MASK:
+        return 0, -1
+    copy_places(order, low, high, saved, 0)
+    for k in range(together):
+        if target > source:
+            shift(order, source, high)
+        else:
+            shift(order, source + k, target + k)
+    return low, high
+
+
+@kernel
+def keeps_rules(  # noqa: PLR0917
+    order: IntArray,
+    first: int,  # where the rank's ops begin
+    low: int,
+    high: int,  # the places low..high have changed
+    m_b: FloatArray,
+    m_w: FloatArray,
+    limit: float,
+    remat: RematState | None,
+    done: npt.NDArray[np.int8],  # (S, M) scratch, all 0: how far a microbatch has come; left all 0
+) -> bool:
+    """Whether the ops of each microbatch are in order and the memory fits."""
+    held = 0.0
+    keeps = True
+    for at in range(first, high + 1):
+        kind, stage, microbatch = fields(order[at])
+        steps = done[stage, microbatch]
+        if kind == _F:
+            held += of_pair(m_b, stage, microbatch)
+            done[stage, microbatch] = _HERE
+            if remat is not None:
+                level = remat[0][0][stage, microbatch]
+                if level > STAYS:
+                    held += of_kind(remat[0][1], level, stage, microbatch) - of_pair(
+                        m_b, stage, microbatch
+                    )
+                    done[stage, microbatch] = _AWAY
+            keeps = steps == 0 and (at < low or held <= limit)
+        elif kind == _W:
+            held -= of_pair(m_w, stage, microbatch)
+            keeps = steps == _BACK
+            done[stage, microbatch] = _DONE
+        elif kind <= _BW:
+            held -= of_pair(m_b, stage, microbatch)
+            if kind == _B:
+                held += of_pair(m_w, stage, microbatch)
+            keeps = steps == _HERE
+            done[stage, microbatch] = _BACK
+        elif remat is not None:
+            kept = remat[0][1]
+            if kind == _O:
+                held -= of_pair(m_b, stage, microbatch) - of_kind(
+                    kept, OFFLOADED, stage, microbatch
+                )
+                keeps = steps == _HERE
+                done[stage, microbatch] = _AWAY
+            else:
+                held += of_pair(m_b, stage, microbatch) - of_kind(
+                    kept, remat[0][0][stage, microbatch], stage, microbatch
+                )
+                keeps = steps == _AWAY and (at < low or held <= limit)
+                done[stage, microbatch] = _HERE
+        if not keeps:
+            break
+    for at in range(first, high + 1):
+        _, stage, microbatch = fields(order[at])
+        done[stage, microbatch] = 0
+    return keeps
+
+
+@kernel
+def move_within_rules(  # noqa: PLR0917
+    order: IntArray,
+    source: int,
+    target: int,
+    first: int,
+    stop: int,
+    m_b: FloatArray,
+    m_w: FloatArray,
+    limit: float,
+    remat: RematState | None,
+    done: npt.NDArray[np.int8],
+    saved: IntArray,
+    state: State,
+) -> tuple[int, int]:
+    """As :func:`move_run`; nothing has changed where a rule forbids the move."""
+    low, high = move_run(order, source, target, first, stop, saved, state)
+    if high >= low and not keeps_rules(order, first, low, high, m_b, m_w, limit, remat, done):
+        copy_places(saved, 0, high - low, order, low)
+        return 0, -1
+    return low, high
+
+
+@kernel
+def note(order: IntArray, low: int, high: int, place: IntArray) -> None:
+    """Notes in ``place``, (2, S, M), the places of the F's and B's among low..high."""
+    for at in range(low, high + 1):
+        kind, stage, microbatch = fields(order[at])
+        if kind <= _BW and kind != _W:
+            place[0 if kind == _F else 1, stage, microbatch] = at
+
+
+@kernel
+def _follows_at_once(
+    order: IntArray, start: FloatArray, end: FloatArray, at: int, first: int
+) -> bool:
+    """Whether copies alone are between an op and the one that it follows without a pause."""
+    before = at - 1
+    while before >= first and kind_of(order[before]) >= _O:
+        if kind_of(order[before]) == _O and start[at] <= end[before]:
+            return True
+        before -= 1
+    return bool(before >= first and start[at] <= end[before])
+
+
+@kernel
+def critical_blocks(  # noqa: PLR0917
+    order: IntArray,
+    offsets: IntArray,
+    stop: IntArray,
+    owner: IntArray,
+    start: FloatArray,
+    end: FloatArray,
+    place: IntArray,
+    rank: int,
+    blocks: IntArray,  # (N, 2) out: first and last place of each
+) -> int:
+    """The number of blocks on the longest path to the last op of ``rank``, from its end.
+
+    A block is what one rank runs without a pause, from an op that waited for its input to the one
+    whose output is waited for. Blocks of one op are left out.
+    """
+    stages, found = owner.shape[0], 0
+    last = stop[rank] - 1
+    while True:
+        first = last
+        while first > offsets[rank] and (
+            start[first] <= end[first - 1]
+            or _follows_at_once(order, start, end, first, offsets[rank])
+        ):
+            first -= 1
+        if first < last:
+            blocks[found, 0], blocks[found, 1] = first, last
+            found += 1
+        kind, stage, microbatch = fields(order[first])
+        if kind > _BW or kind == _W or (kind == _F and stage == 0):
+            return found
+        if kind == _F:
+            last = place[0, stage - 1, microbatch]
+            rank = owner[stage - 1, microbatch]
+        elif stage == stages - 1:
+            return found
+        else:
+            last = place[1, stage + 1, microbatch]
+            rank = owner[stage + 1, microbatch]
+
+
+@kernel
+def at_an_edge(blocks: IntArray, number: int, reach: int, state: State) -> tuple[int, int]:
+    """A move that may shorten the path: an op goes before its block's first, or behind its last."""
+    block = int(random(state) * number)
+    first, last = blocks[block]
+    distance = 1 + int(min(reach, last - first) * random(state) ** 3)
+    if random(state) < 0.5:
+        return min(last, first + distance), first
+    return max(first, last - distance), last
+
+
+@kernel
+def rank_of(offsets: IntArray, place: int) -> int:
+    return int(np.searchsorted(offsets, place, side="right")) - 1
+
+
+@kernel
+def anywhere(first: int, length: int, reach: int, state: State) -> tuple[int, int]:
+    """A place among ``length``, and where its op goes, near places likelier than far ones."""
+    source = first + int(random(state) * length)
+    distance = 1 + int(reach * random(state) ** 3)
+    return source, source + distance if random(state) < 0.5 else source - distance
+
+
+@kernel
+def draw_move(  # noqa: PLR0917
+    offsets: IntArray,
+    stop: IntArray,
+    blocks: IntArray,
+    number: int,
+    critical: int,
+    reach: int,
+    state: State,
+) -> tuple[int, int, int]:
+    """A rank, -1 where it has no two ops; a place of its, and where the op there goes."""
+    if number > 0 and random(state) < EDGES:
+        source, target = at_an_edge(blocks, number, reach, state)
+        return rank_of(offsets, source), source, target
+    rank = critical if random(state) < 0.3 else int(random(state) * len(stop))
+    length = stop[rank] - offsets[rank]
+    if length < 2:
+        return -1, 0, 0
+    source, target = anywhere(offsets[rank], length, reach, state)
+    return rank, source, target
+
+
+@kernel
+def cost_of(
+    offsets: IntArray,  # (P + 1,) where each rank's ops begin
+    stop: IntArray,  # (P,) and end
+    start: FloatArray,
+    end: FloatArray,
+    makespan: bool,
+) -> tuple[float, float, int]:
+    """The cost, what orders are compared by, and the rank that decides.
+
+    What ranks span beyond the longest tells apart the many orders of equal cost.
+    """
+    span, total, last, opens = 0.0, 0.0, 0.0, np.inf
+    longest = latest = 0
+    for r in range(len(stop)):
+        if stop[r] > offsets[r]:
+            begins, ends = start[offsets[r]], end[stop[r] - 1]
+            total += ends - begins
+            opens = min(opens, begins)
+            if ends > last:
+                last, latest = ends, r
+            if ends - begins > span:
+                span, longest = ends - begins, r
+    cost = last - opens if makespan else span
+    return cost, cost + 0.1 * total / len(stop), latest if makespan else longest

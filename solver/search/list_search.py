@@ -1,0 +1,196 @@
+"""The search over the parameters of the list schedulers: rounds of annealing, from random ones or
+from one of the best so far.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from itertools import islice
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from pipeloom.ir.model.problem import Objective, Problem
+
+from ..construct.entry_orders import entry_orders
+from ..construct.list_parameters import ListParameters, Stages, list_parameters
+from ..construct.list_scheduler import list_schedule, tune_list
+from ..construct.priority_scheduler import (
+    Priorities,
+    Scratch,
+    priority_schedule,
+    random_priorities,
+    tune_priorities,
+)
+from ..core.incumbent import Incumbent
+from ..core.kernels import seeded
+from ..core.unlike import typical
+from ..core.worker_threads import Pieces
+from .local_search import SLICE, SLICES, Heat, by_rank, cooled
+
+LIST_OP = 5  # simulated ops that building an op of an order counts, for each stage of a rank
+NEAR = 1.01  # multiple of the best cost that its own best may be for a search to go on
+
+Parameters = TypeVar("Parameters", ListParameters, Priorities)
+
+
+class ParameterTuner(ABC, Generic[Parameters]):
+    """Anneals the parameters of a list scheduler.
+
+    ``kept``: of the best parameters so far. ``drawn``: random ones, of which the best are annealed;
+    ``first_drawn``: are the first schedule. ``first_rounds``: before any other method.
+    """
+
+    kept: int
+    drawn: int
+    first_drawn: int
+    first_rounds: int
+
+    def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
+        self._stages, self._rng, self._rounds = Stages.of(problem), rng, 0
+        self._makespan = problem.objective is Objective.MAKESPAN
+        self._random: Iterator[Parameters] = self._parameters(problem)
+        self._pool: list[tuple[float, Parameters]] = []
+        self._state = seeded(rng)
+        number, microbatches = len(self._stages.f), self._stages.names.shape[1]
+        self._unit: float = float(self._stages.work.max()) / microbatches
+        size = 3 * number * microbatches
+        self._order, self._found = np.empty((2, size), dtype=np.int64)
+        self._offsets = 3 * microbatches * self._stages.offsets
+        self._move = LIST_OP * size * max(1, number // problem.ranks)
+        self._moves = max(10, SLICE // self._move)
+
+    @abstractmethod
+    def _parameters(self, problem: Problem) -> Iterator[Parameters]:
+        """Random ones, without end."""
+
+    @abstractmethod
+    def _begin(self, best: Incumbent) -> tuple[Parameters, Iterator[Heat]]:
+        """The parameters that a round starts from, and the heat of each of its pieces."""
+
+    @abstractmethod
+    def _tune(self, best: Incumbent, parameters: Parameters, heat: Heat) -> tuple[float, float]:
+        """Anneals the parameters; the costs of the order found and of the last parameters."""
+
+    @abstractmethod
+    def _cost(self, parameters: Parameters) -> float: ...
+
+    @property
+    def able(self) -> bool:
+        return self._unit > 0.0
+
+    def round(self, best: Incumbent) -> None:
+        self._rounds += 1
+        parameters, heats = self._begin(best)
+        cost = float("inf")
+        for heat in heats:
+            found, cost = self._tune(best, parameters, heat)
+            best.work.spend(self._moves * self._move)
+            if found < best.cost:
+                best.offer(by_rank(self._found, self._offsets), "search")
+            if best.over():
+                return
+        self._keep(best, cost, parameters)
+
+    def pieces(self, best: Incumbent) -> Pieces:
+        """The rounds before any other method: where no family fits, or microbatches are unlike,
+        they are worth more than moves of single ops."""
+        while self.able and self._rounds < self.first_rounds:
+            self.round(best)
+            yield
+
+    def first(self, best: Incumbent) -> None:
+        """Offers the best of some random parameters."""
+        if np.isfinite(self._cost(self._draw(best, self.first_drawn))):
+            best.offer(by_rank(self._order, self._offsets), "search")
+
+    def _keep(self, best: Incumbent, cost: float, parameters: Parameters) -> None:
+        if np.isfinite(cost):
+            self._pool.append((cost, parameters))
+            self._pool = sorted(self._pool, key=lambda kept: kept[0])[: self.kept]
+
+    def _pooled(self) -> Parameters:
+        _, parameters = self._pool[int(self._rng.integers(len(self._pool)))]
+        return parameters.copy()
+
+    def _draw(self, best: Incumbent, number: int) -> Parameters:
+        """The best of so many random parameters."""
+        drawn = list(islice(self._random, number))
+        best.work.spend(number * self._move)
+        return min(drawn, key=self._cost)
+
+
+class ListTuner(ParameterTuner[ListParameters]):
+    """That of the list scheduler for any map of stages to ranks.
+
+    It gives up where some rounds have come nowhere near the best schedule there is.
+    """
+
+    kept, drawn, first_drawn, first_rounds = 4, 10, 10, 5
+
+    def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
+        super().__init__(problem, rng)
+        self._near = True
+        self._ends = np.empty((2, len(self._stages.f), self._stages.names.shape[1]))
+        self._spans = np.empty(problem.ranks)
+
+    @property
+    def able(self) -> bool:
+        return super().able and (self._near or self._rounds < self.kept)
+
+    def _parameters(self, problem: Problem) -> Iterator[ListParameters]:
+        entries = tuple(entry_orders(problem)) if problem.profile.unlike else ()
+        return list_parameters(Stages.of(typical(problem)), self._rng, entries)
+
+    def _begin(self, best: Incumbent) -> tuple[ListParameters, Iterator[Heat]]:
+        new = len(self._pool) < self.kept or self._rng.random() < 1 / self.kept
+        parameters = self._draw(best, self.drawn) if new else self._pooled()
+        hot = self._unit * (0.5 if new else 10 ** self._rng.uniform(-2.0, 0.0))
+        return parameters, islice(cooled(hot), 1 if new else SLICES)
+
+    def _tune(self, best: Incumbent, parameters: ListParameters, heat: Heat) -> tuple[float, float]:
+        return tune_list(
+            self._stages, parameters, self._makespan, self._found, best.cost, *heat, self._moves,
+            self._order, self._ends, self._spans, self._state, best.interrupt.flag,
+        )  # fmt: skip
+
+    def _keep(self, best: Incumbent, cost: float, parameters: ListParameters) -> None:
+        super()._keep(best, cost, parameters)
+        self._near = bool(self._pool) and self._pool[0][0] <= best.cost * NEAR
+
+    def _cost(self, parameters: ListParameters) -> float:
+        return list_schedule(
+            self._stages, parameters, self._makespan, self._order, self._ends, self._spans
+        )
+
+
+class PriorityTuner(ParameterTuner[Priorities]):
+    """That of the list scheduler for microbatches that are unlike, each stage on a rank of its
+    own."""
+
+    kept, drawn, first_drawn, first_rounds = 2, 100, 20, 12
+
+    def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
+        super().__init__(problem, rng)
+        self._scratch = Scratch.of(problem.ranks, problem.microbatches)
+
+    def _parameters(self, problem: Problem) -> Iterator[Priorities]:
+        return random_priorities(problem.stages, self._rng, tuple(entry_orders(problem)))
+
+    def _begin(self, best: Incumbent) -> tuple[Priorities, Iterator[Heat]]:
+        new = self._rounds <= self.kept or not self._pool or self._rng.random() < 0.25
+        parameters = self._draw(best, self.drawn) if new else self._pooled()
+        hot = self._unit * 10 ** self._rng.uniform(-2.0, -0.5)
+        return parameters, cooled(hot, 3)
+
+    def _tune(self, best: Incumbent, parameters: Priorities, heat: Heat) -> tuple[float, float]:
+        return tune_priorities(
+            self._stages, parameters, self._makespan, self._found, best.cost, *heat, self._moves,
+            self._order, self._scratch, self._state, best.interrupt.flag,
+        )  # fmt: skip
+
+    def _cost(self, parameters: Priorities) -> float:
+        return priority_schedule(
+            self._stages, parameters, self._makespan, self._order, self._scratch
+        )
