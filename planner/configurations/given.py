@@ -1,4 +1,4 @@
-"""What is given of a plan and may not be chosen: keys of the run, schedule, passing, offload.
+"""The part of a plan that is given and not chosen: keys of the run, schedule, passing, offload.
 
 All faults of what is given are told at once, whatever else is chosen.
 """
@@ -29,7 +29,7 @@ _NEEDED = ("gpus", "global_batch")
 
 @dataclass(frozen=True)
 class Given:
-    """What is given of a plan: the run ``base``, of which degrees, batch and levels are chosen.
+    """The given part of a plan: the run ``base``, of which degrees, batch and levels are chosen.
 
     ``fixed``: the keys that are given, checked; ``family``: the schedule that is, None: any.
     ``remat``: schedules of configurations that recompute nothing else may recompute whole stages;

@@ -1,4 +1,4 @@
-"""What an answer was compared with: placements, or a system's schedules, and a table of them."""
+"""Placements, or a system's schedules, that an answer was compared with, and a table of them."""
 
 from __future__ import annotations
 

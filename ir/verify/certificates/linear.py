@@ -35,7 +35,7 @@ from math import isfinite
 from typing import TypeAlias
 
 from ..schedule_facts import Facts
-from .room_over_time import Weights, lost_at_ends, weights
+from .room_over_time import SizeWeights, lost_at_ends, weights
 from .rows import (
     MEMORY,
     Box,
@@ -282,7 +282,7 @@ class _StageRows:
             last_w = self._sum(e=1, S=-1).plus(-1, more)
             yield f"{name} to the end", last_w, self._m * (stays + early) + until_e
 
-    def _weighs(self, weigh: Weights, k: int) -> Fraction:
+    def _weighs(self, weigh: SizeWeights, k: int) -> Fraction:
         """Weight times time of a microbatch in way k, its W left out."""
         way = self._useful[k]
         full = way.again / self._unit
