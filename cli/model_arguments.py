@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pipeloom.ir.errors import InputError, PipeloomError
 
-from .arguments import count, seconds, whole
+from .argument_types import count, seconds, whole
 
 if TYPE_CHECKING:
     from pipeloom.runtime.train.loop import StepRecord

@@ -53,9 +53,16 @@ def say_words(words: object, *, aside: bool = False) -> None:
         print(shown, file=sys.stderr if aside else sys.stdout)
 
 
-def answer(args: argparse.Namespace, facts: dict[str, Any], words: object) -> None:
-    """Prints ``facts`` with ``--json``, else ``words``."""
-    if args.json:
+def answer(
+    args: argparse.Namespace,
+    facts: dict[str, Any],
+    words: object,
+    document: dict[str, Any] | None = None,
+) -> None:
+    """Prints ``facts`` with ``--json``, else ``words``; with ``-o`` the ``document`` is written."""
+    if document is not None and args.output is not None:
+        finish(args, document, facts, str(words))
+    elif args.json:
         print_json(facts)
     else:
         say_words(words)

@@ -21,7 +21,8 @@ from pipeloom.solver.partition.cuts import Rules
 from pipeloom.solver.placement.search import overfull
 from pipeloom.solver.search.robust_annealing import warm_up
 
-from .explain.answer import Answer, Candidate
+from .explain.answer import Answer
+from .explain.candidates import Candidate
 from .inputs.documents import Document, Planned
 from .inputs.placement_spec import AUTO, PlacementLike, PlacementSpec
 from .inputs.problem_setup import (

@@ -1,7 +1,7 @@
 """Profiles, schedules and programs as files; the formats are in ``docs/formats.md``."""
 
 from .atomic_write import check_writable, write_json, write_text
-from .profile_document import PROFILE
+from .cluster_document import PROFILE
 from .profile_json import doubtful_keys, dump_profile, finite, load_profile, parse_profile
 from .program_json import dump_program, load_program, parse_program
 from .schedule_document import PROGRAM, SCHEDULE

@@ -1,4 +1,4 @@
-"""Profiles as JSON: reading with every error of the file at once, and writing."""
+"""Profiles, by stages or by layers, as JSON: reading with every error of the file, and writing."""
 
 from __future__ import annotations
 
@@ -8,23 +8,16 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
+from ..model.layered_profile import LayeredProfile
 from ..model.layers import Layer, LayerKind
 from ..model.links import Groups, Link, Links, Sharing
 from ..model.packed_batch import PackedBatch
 from ..model.profile import DataParallel, Level, Profile, StageProfile
+from .cluster_document import PROFILE, ClusterDocument, LinkDocument, LinksDocument
 from .json_reader import read_json
 from .packing_document import PackedBatchDocument
-from .profile_document import (
-    EACH,
-    PROFILE,
-    ClusterDocument,
-    CostDocument,
-    LayerDocument,
-    LayeredProfileDocument,
-    LinkDocument,
-    LinksDocument,
-    ProfileDocument,
-)
+from .profile_document import LayeredProfileDocument, ProfileDocument
+from .stage_document import EACH, CostDocument, LayerDocument
 from .validation import keys_in_doubt, validated
 
 
@@ -35,6 +28,21 @@ def load_profile(path: str) -> Profile:
 
 def parse_profile(data: dict[str, Any], where: str) -> Profile:
     return profile_of(validated(ProfileDocument, data, where))
+
+
+def load_layers(path: str) -> LayeredProfile:
+    """Reads a profile by layers. Raises InputError with every error of the file."""
+    return parse_layers(read_json(path), path)
+
+
+def parse_layers(data: dict[str, Any], where: str) -> LayeredProfile:
+    document = validated(LayeredProfileDocument, data, where)
+    entries = [(entry, layer) for entry in document.layers for layer in entry.each()]
+    layers = tuple(stage_of(entry, (layer_of(layer),)) for entry, layer in entries)
+    together = [bool(entry.with_next) for entry, _ in entries]
+    cluster = cluster_of(document, document.layers, (), document.tied)
+    layers = spread_over(layers, document.spread)
+    return LayeredProfile(layers, (*together[:-1], False), cluster)
 
 
 def doubtful_keys(data: dict[str, Any], where: str) -> list[str]:
@@ -169,6 +177,22 @@ def dump_profile(profile: Profile) -> dict[str, Any]:
         if limit is not None:
             document[key] = finite(limit)
     return document | _dump_packed(profile.packing)
+
+
+def dump_layers(profile: LayeredProfile) -> dict[str, Any]:
+    """The profile as a JSON object, one entry a layer; parsing it gives an equal one."""
+    document = dump_profile(replace(profile.cluster, stages=profile.layers))
+    costs = document.pop("stages")
+    document.pop("num_stages", None)
+    entries = []
+    for cost, together in zip(costs, profile.tied, strict=True):
+        (name,) = cost.pop("layers")
+        entries.append(name | cost | ({"with_next": True} if together else {}))
+    if profile.cluster.tied:
+        names = [entry["name"] for entry in entries]
+        document["tied"] = [[names[layer] for layer in group] for group in profile.cluster.tied]
+    head = {key: document.pop(key) for key in ("format", "version", "name")}
+    return head | {"layers": entries} | document
 
 
 def _dump_packed(packing: PackedBatch | None) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
@@ -117,6 +117,11 @@ class Timing:
     transfers: FloatArray
     beside: tuple[Sequence[int], ...] = ()
     averages: tuple[tuple[Averaged, ...], ...] = ()
+
+    @property
+    def took(self) -> tuple[FloatArray, ...]:
+        """How long each op of each rank takes."""
+        return tuple(end - start for start, end in zip(self.start, self.end, strict=True))
 
     @property
     def spans(self) -> tuple[float, ...]:
@@ -243,6 +248,12 @@ class Schedule:
     def ops(self, rank: int) -> list[Op]:
         """The ops of a rank, in its order."""
         return unpack(self.order[rank])
+
+    def op_times(self) -> Iterator[tuple[Op, float]]:
+        """Each op of a timed schedule, and how long it takes."""
+        assert self.timing is not None
+        for row, took in zip(self.order, self.timing.took, strict=True):
+            yield from zip(unpack(row), took.tolist(), strict=True)
 
     @property
     def parts_recomputed(self) -> dict[str, Op]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..formats.profile_document import LinkDocument, ProfileDocument
+from ..formats.cluster_document import LinkDocument
+from ..formats.profile_document import ProfileDocument
 
 _Link = tuple[float, float]  # latency in ms, bytes a ms
 

@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from ..formats.json_reader import show
 from .gradient_averaging import verify_averages
+from .memory import verify_memory
 from .placement import verify_placement
+from .report import RELATIVE, verify_report
 from .schedule_facts import Facts, Run, read_facts
 from .transfers import arrivals, verify_transfers
 from .turns import verify_turns
 
-_RELATIVE = 1e-6  # of times and of what follows from them
-_MEMORY = 1e-9  # relative, of the sum of M_B and M_W
 _MOST = 50  # missing ops that are named one by one
 
 _First = dict[tuple[str, int, int], Run]
@@ -49,8 +48,8 @@ def schedule_violations(facts: Facts) -> list[str]:
         *verify_turns(facts, first),
         *_transfers(facts),
         *verify_averages(facts),
-        *_memory(facts),
-        *_report(facts),
+        *verify_memory(facts),
+        *verify_report(facts),
     ]
 
 
@@ -168,10 +167,10 @@ def _saved(facts: Facts, run: Run) -> float:
 
 def _timing(facts: Facts, first: _First, waits: _Arrivals) -> Iterator[str]:
     """Each op starts when its rank is free and its inputs have come, neither earlier nor later."""
-    slack = _RELATIVE / 1000 * max((run.end for run in facts.runs), default=0.0)  # for times near 0
+    slack = RELATIVE / 1000 * max((run.end for run in facts.runs), default=0.0)  # for times near 0
 
     def same(a: float, b: float) -> bool:
-        return math.isclose(a, b, rel_tol=_RELATIVE, abs_tol=slack)
+        return math.isclose(a, b, rel_tol=RELATIVE, abs_tol=slack)
 
     for row in facts.order:
         free = _Free()
@@ -248,105 +247,3 @@ def _transfers(facts: Facts) -> list[str]:
         return verify_transfers(facts)
     count = len(facts.moves)
     return [f"transfers: expected none where activations are passed, got {count}"] if count else []
-
-
-def _memory(facts: Facts) -> Iterator[str]:
-    """At every moment the activations on a rank are within its limit."""
-    for rank, row in enumerate(facts.order):
-        limit = facts.limit[rank]
-        for run, held in _held(facts, row):
-            if run.kind in ("F", "R", "L") and held > limit + _MEMORY * max(limit, held):
-                yield (
-                    f"rank {rank} holds {held:.9g} from {run.start:.9g}, when {run} (op {run.at}) "
-                    f"starts, more than its memory limit {limit:.9g}"
-                )
-                break  # what follows on this rank says the same again
-
-
-def _held(facts: Facts, row: list[Run]) -> Iterator[tuple[Run, float]]:
-    """Each op with its rank's memory from the start of F, R or L on, from the end of others."""
-    held = 0.0
-    again = {(run.stage, run.microbatch): facts.level(run) for run in row if run.kind == "R"}
-    for run in row:
-        stage = facts.at(run.stage, run.microbatch)
-        level = again.get((run.stage, run.microbatch))
-        m_r, m_o = level.m_r if level else stage.m_b, stage.m_o or 0.0
-        held += {
-            "F": m_r,
-            "R": stage.m_b - m_r,
-            "O": m_o - stage.m_b,
-            "L": stage.m_b - m_o,
-            "B": stage.m_w - stage.m_b,
-            "W": -stage.m_w,
-            "BW": -stage.m_b,
-        }[run.kind]
-        yield run, held
-
-
-def _report(facts: Facts) -> Iterator[str]:
-    """The report's figures follow from the order's times."""
-    spans = [row[-1].end - row[0].start if row else 0.0 for row in facts.order]
-    begin = min((run.start for run in facts.runs), default=0.0)
-    makespan = max((run.end for run in facts.runs), default=0.0) - begin
-    seconds = {(rank, at + 1) for rank, places in enumerate(facts.pairs) for at in places}
-    work = math.fsum(
-        run.end - run.start
-        for run in facts.runs
-        if run.kind not in ("O", "L") and (run.rank, run.at) not in seconds
-    )
-    peaks = [
-        max([held for _, held in _held(facts, row)] + [0.0], default=0.0) for row in facts.order
-    ]
-    objective = facts.report.objective
-    if objective is None:
-        yield "report: objective: expected period or makespan, got null"
-        return
-    cost = max(spans) if objective == "period" else makespan
-    bubble = 1.0 - work / (facts.plan.ranks * cost) if cost > 0 else 0.0
-    yield from _equal(facts, "period", max(spans))
-    yield from _equal(facts, "makespan", makespan)
-    yield from _equal(facts, "bubble_rate", bubble, slack=_RELATIVE)
-    yield from _peaks(facts, peaks)
-    yield from _certificate(facts, cost)
-
-
-def _equal(facts: Facts, key: str, expected: float, slack: float = 0.0) -> Iterator[str]:
-    value = getattr(facts.report, key)
-    if not _is_near(value, expected, slack):
-        yield (
-            f"report: {key}: expected {expected:.9g}, which follows from the order, got "
-            f"{show(value)}"
-        )
-
-
-def _is_near(value: float | None, expected: float, slack: float) -> bool:
-    return value is not None and math.isclose(value, expected, rel_tol=_RELATIVE, abs_tol=slack)
-
-
-def _peaks(facts: Facts, peaks: list[float]) -> Iterator[str]:
-    values = facts.report.peak_memory
-    if values is None or len(values) != len(peaks):
-        yield f"report: peak_memory: expected one number a rank, got {show(values)}"
-        return
-    for rank, (value, peak) in enumerate(zip(values, peaks, strict=True)):
-        if not _is_near(value, peak, _MEMORY * max(peaks)):
-            yield f"report: peak_memory: rank {rank} holds at most {peak:.9g}, got {show(value)}"
-
-
-def _certificate(facts: Facts, cost: float) -> Iterator[str]:
-    """The bound is below the cost, the gap follows, and only what is proven is called optimal."""
-    bound, gap, status = facts.report.lower_bound, facts.report.gap, facts.report.status
-    if status is None:
-        yield "report: status: expected optimal or feasible, got null"
-    if bound is None:
-        if gap is not None:
-            yield f"report: gap: expected none without a lower bound, got {show(gap)}"
-        if status == "optimal":
-            yield "report: status: optimal, but there is no lower bound"
-        return
-    if bound > cost * (1 + _RELATIVE):
-        yield f"report: lower_bound: {bound:.9g} is more than the cost {cost:.9g}"
-    elif status == "optimal" and cost - bound > _RELATIVE * cost:
-        yield f"report: status: optimal, but the cost {cost:.9g} is above the bound {bound:.9g}"
-    expected = max(0.0, (cost - bound) / cost) if cost > 0 else 0.0
-    yield from _equal(facts, "gap", expected, slack=_RELATIVE)

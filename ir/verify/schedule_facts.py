@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..errors import InputError
-from ..formats.profile_document import LevelDocument, LinkDocument, StageDocument
+from ..formats.cluster_document import LinkDocument
 from ..formats.schedule_document import OpEntry, ReportDocument, ScheduleDocument
+from ..formats.stage_document import LevelDocument, StageDocument
 from ..formats.validation import validated
 from .network_facts import Network, read_network
 

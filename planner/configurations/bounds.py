@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import inf
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -41,7 +42,7 @@ from ..prediction.memory import GIB, beside
 from ..prediction.setup import Setup, layers_of, placement_of
 from ..prediction.step import Memo, StepTimes
 from ..prediction.step_end import STEPPED, Exchange
-from .space import Configuration, passes_weights
+from .configuration import Configuration, passes_weights
 
 A = TypeVar("A")
 
@@ -191,17 +192,9 @@ class LayerArrays:
         f, r, b, w = (_each(works, {k: t.of(op) for k, t in times.items()}) for op in OPS)
         held, waiting, more = (
             _each(works, {key: of(work) for key, work in different.items()})
-            for of in (_m_b, _m_w, beside)
+            for of in (attrgetter("m_b"), attrgetter("m_w"), beside)
         )
         return cls(f, r + b, w, held, waiting, more)
-
-
-def _m_b(work: LayerWork) -> float:
-    return work.m_b
-
-
-def _m_w(work: LayerWork) -> float:
-    return work.m_w
 
 
 def _each(works: Sequence[LayerWork], value: dict[int, float]) -> FloatArray:

@@ -27,8 +27,9 @@ from ..models.run import TrainingRun
 from ..solving.progress import Event, Listener, Note, unheard
 from ..solving.workers import Workers, in_order, stop_asked
 from .bounds import Bounds, ConfigurationBound
+from .configuration import Configuration
 from .evaluation import BoundedConfiguration, Evaluated, evaluate, improve, simulated_ops
-from .space import Configuration, Space
+from .space import Space
 
 _Asked: TypeAlias = tuple[BoundedConfiguration, Evaluated, SolveOptions]
 T = TypeVar("T")

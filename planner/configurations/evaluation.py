@@ -32,7 +32,7 @@ from ..prediction.setup import OpOrder, Setup, placement_of
 from ..prediction.step import Memo, StepTimes
 from ..solving.search import memory_held
 from .bounds import ConfigurationBound
-from .space import Configuration
+from .configuration import Configuration
 
 OPTIMIZED = "optimized"
 
@@ -66,11 +66,6 @@ class Evaluated:
     order: tuple[IntArray, ...] | None = None
     tightest_gib: float = inf
     transfers: tuple[Transfer, ...] = ()
-
-    @property
-    def gap(self) -> float:
-        """How far the step may be above the best of its configuration, as a share of it."""
-        return 0.0 if self.step_ms == inf else max(0.0, 1 - self.lower_bound / self.step_ms)
 
 
 def evaluate(asked: BoundedConfiguration) -> Evaluated:

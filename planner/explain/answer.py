@@ -13,24 +13,10 @@ from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED
 
 from ..solving.search import CachedSearch
+from .candidates import Candidate
 
 if TYPE_CHECKING:
     from .explanation import Explanation
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One of those compared: a placement, or a scheme of passing.
-
-    ``cost``: of its best schedule, in milliseconds: the objective's, or the step where schemes are
-    compared. ``lower_bound``: of its schedules. ``reason``: why it is not the answer; None for the
-    answer. Cost and bound are None where they are not known.
-    """
-
-    name: str
-    cost: float | None
-    lower_bound: float | None
-    reason: str | None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.fields import MOST_PAIRS
-from pipeloom.ir.formats.profile_document import EACH
+from pipeloom.ir.formats.stage_document import EACH
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
@@ -85,7 +85,7 @@ class ProfileSource:
     @cached_property
     def layers(self) -> LayeredProfile:
         """The profile by layers. Raises InputError with every fault of its file."""
-        from pipeloom.ir.formats.layered_profile_json import dump_layers, parse_layers
+        from pipeloom.ir.formats.profile_json import dump_layers, parse_layers
 
         return self._read(LayeredProfile, parse_layers, dump_layers)
 

@@ -77,9 +77,9 @@ def _measured_schedule(schedule: Schedule, where: str) -> MeasuredOps:
     if is_plan(schedule):
         raise InputError(f"{where}: expected times that `run --trace` measured, got a plan's")
     samples: list[Sample] = []
-    for rank, (start, end) in enumerate(zip(timing.start, timing.end, strict=True)):
-        ops = zip(schedule.ops(rank), (end - start).tolist(), strict=True)
-        ran = [Sample(op.kind, op.stage, 0, took) for op, took in ops]
+    for rank, (start, took) in enumerate(zip(timing.start, timing.took, strict=True)):
+        ops = zip(schedule.ops(rank), took.tolist(), strict=True)
+        ran = [Sample(op.kind, op.stage, 0, time) for op, time in ops]
         samples += with_pause(ran, start.tolist())
     return MeasuredOps(samples, problem.ranks, profile=problem.profile)
 

@@ -81,7 +81,7 @@ def _samples(steps: Steps, stages: int, tokens: float, length: int) -> Samples:
             _check(trace, stages, len(rows))
             x = [float(sizes[row].sum()) / tokens for row in rows]
             y = [float((sizes[row] ** 2).sum()) / (tokens * length) for row in rows]
-            for op, time in _timed(trace):
+            for op, time in trace.op_times():
                 j = op.microbatch
                 found[op.kind, op.stage].append((x[j], y[j], time))
     return found
@@ -138,9 +138,3 @@ def _not_negative(matrix: FloatArray, right: FloatArray) -> FloatArray:
     ends = np.diag(np.maximum(right, 0) / np.diag(matrix))
     values = [float(x @ matrix @ x / 2 - right @ x) for x in ends]
     return np.asarray(ends[int(np.argmin(values))])
-
-
-def _timed(trace: Schedule) -> Iterable[tuple[Any, float]]:
-    assert trace.timing is not None
-    for rank, (start, end) in enumerate(zip(trace.timing.start, trace.timing.end, strict=True)):
-        yield from zip(trace.ops(rank), (end - start).tolist(), strict=True)

@@ -27,9 +27,10 @@ from pipeloom.solver.partition.search import Partitioned, best_partition
 from pipeloom.solver.placement.search import placements
 
 from ..explain.answer import Answer, NothingFits
+from ..explain.candidates import candidates_of, candidates_table
 from ..inputs.placement_spec import AUTO, PlacementSpec
 from ..inputs.problem_setup import check_microbatches
-from ..placement.choose import placement_candidates, placement_facts, placement_table
+from ..placement.choose import placement_facts
 from ..solving.progress import Note
 from ..solving.search import CachedSearch
 from .cache_key import CutQuestion
@@ -104,7 +105,7 @@ def _beginning(search: CachedSearch) -> Callable[[Problem, str, float, Order | N
 def _answer(
     schedule: Schedule, facts: dict[str, Any], search: CachedSearch, *, stopped: bool
 ) -> Answer:
-    candidates = placement_candidates(facts["placements"], facts["placement"])
+    candidates = candidates_of("placement", facts["placements"], facts["placement"])
     cost, bound, words = iteration_time(schedule), facts["lower_bound"], _words(schedule, facts)
     return Answer(schedule, search, cost, bound, candidates, stopped, {"partition": facts}, words)
 
@@ -191,7 +192,7 @@ def _words(schedule: Schedule, facts: dict[str, Any]) -> str:
     return "\n".join(
         [
             _table(schedule),
-            *(["", placement_table(tried)] if len(tried) > 1 else []),
+            *(["", candidates_table("placement", tried)] if len(tried) > 1 else []),
             f"{which}: at most {percent(facts['gap'])} from the best "
             f"({facts['cuts_seen']} looked at, {searched} searched)",
         ]

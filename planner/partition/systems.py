@@ -20,16 +20,15 @@ from pipeloom.ir.model.layers import LayerKind
 from pipeloom.ir.model.placement import PlacementKind
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import gap_between
-from pipeloom.ir.units import duration
 from pipeloom.report.summaries import percent
-from pipeloom.report.text_table import table
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.stopping import FirstOf
 from pipeloom.solver.families import build_family
 from pipeloom.solver.placement.search import CUTS, overfull
 
-from ..explain.answer import Answer, Candidate, NothingFits
+from ..explain.answer import Answer, NothingFits
+from ..explain.candidates import candidates_of, candidates_table
 from ..inputs.placement_spec import AUTO, PlacementSpec
 from ..inputs.problem_setup import check_choice
 from ..solving.search import CachedSearch
@@ -205,23 +204,28 @@ def answer_for(
 
     Raises NothingFits where there is none.
     """
-    entries = [*([] if free is None else [_any_order(free)]), *map(_entry, [*plans, *unsearched])]
+    entries = [
+        _entry(plan.family, plan.cost if plan.schedule else None, plan.bound, plan.why_not)
+        for plan in [*plans, *unsearched]
+    ]
+    if free is not None:
+        name = f"any order, {free.schedule.problem.placement.name}"
+        entries.insert(0, _entry(name, free.cost, free.lower_bound))
+    shown = candidates_table("schedule", entries)
     best = min(plans, key=lambda plan: plan.cost, default=FamilyPlan(""))
     if free is None and best.schedule is None:
         none = {"for": {"system": system.name, "schedules": entries}}
         proven = all(entry["lower_bound"] is None for entry in entries)
         which = f"that {system.name} runs" if proven else f"found that {system.name} runs and"
-        raise NothingFits(f"nothing {which} fits", _table(entries), none)
+        raise NothingFits(f"nothing {which} fits", shown, none)
     if free is not None and free.cost <= best.cost:
         schedule, cost = free.schedule, free.cost
         chosen = entries[0]["schedule"]
     else:
         assert best.schedule is not None
         schedule, cost, chosen = best.schedule, best.cost, best.family
-    bounded = [
-        *(plans if free is None else ()),
-        *unsearched,
-    ]  # free's is on the placements of plans
+    # free's is on the placements of plans
+    bounded = [*(plans if free is None else ()), *unsearched]
     bounds = [plan.bound for plan in bounded if plan.bound is not None]
     bound = min(bounds if free is None else [free.lower_bound, *bounds])
     gap = gap_between(cost, bound)
@@ -240,46 +244,17 @@ def answer_for(
         search,
         cost,
         bound,
-        tuple(_candidate(entry, chosen) for entry in entries),
+        candidates_of("schedule", entries, chosen),
         search.stopped,
         ({} if free is None else free.facts) | {"for": facts},
-        "\n\n".join([*words, f"{_table(entries)}\n{line}"]),
+        "\n\n".join([*words, f"{shown}\n{line}"]),
     )
 
 
-def _entry(plan: FamilyPlan) -> dict[str, Any]:
-    return {
-        "schedule": plan.family,
-        "cost": None if plan.schedule is None else plan.cost,
-        "lower_bound": plan.bound,
-        "reason": plan.why_not,
-    }
-
-
-def _any_order(free: Answer) -> dict[str, Any]:
-    name = f"any order, {free.schedule.problem.placement.name}"
-    return {
-        "schedule": name,
-        "cost": free.cost,
-        "lower_bound": free.lower_bound,
-        "reason": None,
-    }
-
-
-def _candidate(entry: dict[str, Any], chosen: str) -> Candidate:
-    reason = None if entry["schedule"] == chosen else entry["reason"] or "costs more"
-    return Candidate(entry["schedule"], entry["cost"], entry["lower_bound"], reason)
-
-
-def _table(entries: Sequence[dict[str, Any]]) -> str:
-    def shown(value: float | None) -> str:
-        return "-" if value is None else duration(value)
-
-    rows = [
-        [each["schedule"], shown(each["cost"]), shown(each["lower_bound"]), each["reason"] or ""]
-        for each in entries
-    ]
-    return table(["schedule", "found", "bound", ""], rows)
+def _entry(
+    name: str, cost: float | None, bound: float | None, reason: str | None = None
+) -> dict[str, Any]:
+    return {"schedule": name, "cost": cost, "lower_bound": bound, "reason": reason}
 
 
 ROUND = (PlacementKind.LINEAR, PlacementKind.INTERLEAVED)

@@ -19,7 +19,8 @@ from pipeloom.solver.core.tolerances import CLOSED, ROUNDING
 from pipeloom.solver.optimize import optimize
 
 from ..evaluation.evaluation import Evaluation
-from ..explain.answer import Answer, Candidate, NothingFits
+from ..explain.answer import Answer, NothingFits
+from ..explain.candidates import Candidate
 from ..solving.progress import Note
 from ..solving.search import CachedSearch
 from .candidates import Scheme, schemes

@@ -106,10 +106,7 @@ def _not_chosen(row: Evaluation, best: Evaluation) -> str:
 
 def limits(row: Evaluation) -> str:
     """The shares of a step of the busiest rank and the busiest wire, the larger first."""
-    computing = max(
-        float((end - start).sum())
-        for start, end in zip(row.timing.start, row.timing.end, strict=True)
-    )
+    computing = max(float(took.sum()) for took in row.timing.took)
     share = computing / row.step_time if row.step_time > 0 else 0.0
     parts = [(share, f"its busiest rank computes {percent(share)} of it")]
     wire, use = row.wire, row.wire_use

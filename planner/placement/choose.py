@@ -12,7 +12,6 @@ from pipeloom.ir.model.placement import PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, gap_between
-from pipeloom.report.text_table import table
 from pipeloom.solver.core.progress import Progress
 from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.tolerances import CLOSED
@@ -21,7 +20,8 @@ from pipeloom.solver.optimize import Solving
 from pipeloom.solver.placement.search import Chosen, TriedPlacement, best_placement
 from pipeloom.solver.placement.successive_halving import Known
 
-from ..explain.answer import Answer, Candidate, NothingFits
+from ..explain.answer import Answer, NothingFits
+from ..explain.candidates import candidates_of, candidates_table
 from ..solving.cache import Question
 from ..solving.progress import Note, Searched, Searching
 from ..solving.search import CachedSearch
@@ -72,7 +72,7 @@ def plan_placement(
     if chosen.best is None:
         raise NothingFits("no placement fits", words, facts)
     entries = facts["choice"]["placements"]
-    candidates = placement_candidates(entries, chosen.best.problem.placement.name)
+    candidates = candidates_of("placement", entries, chosen.best.problem.placement.name)
     cost, bound = iteration_time(chosen.best), chosen.bound or 0.0
     return Answer(chosen.best, search, cost, bound, candidates, search.stopped, facts, words)
 
@@ -183,44 +183,12 @@ def _not_searched(tried: TriedPlacement, best: float | None) -> str:
     return f"not searched: {'cannot be shorter' if beaten else 'no time left'}"
 
 
-def placement_candidates(entries: list[dict[str, Any]], chosen: str) -> tuple[Candidate, ...]:
-    """The placements of :func:`placement_facts`, ``chosen`` among them."""
-    return tuple(
-        Candidate(
-            each["placement"],
-            each["cost"],
-            each["lower_bound"],
-            None if each["placement"] == chosen else each["reason"] or "costs more",
-        )
-        for each in entries
-    )
-
-
-def placement_table(entries: list[dict[str, Any]]) -> str:
-    """A table of the placements of :func:`placement_facts`."""
-    from pipeloom.ir.units import duration
-
-    def shown(value: float | None) -> str:
-        return "-" if value is None else duration(value)
-
-    rows = [
-        [
-            each["placement"],
-            shown(each["cost"]),
-            shown(each["lower_bound"]),
-            "; ".join(part for part in (each["reason"], each.get("assumed")) if part),
-        ]
-        for each in entries
-    ]
-    return table(["placement", "found", "bound", ""], rows)
-
-
 def _words(chosen: Chosen) -> str:
     """A table, and how far the best is from the best of all these placements."""
     from pipeloom.report.summaries import percent
 
     facts = choice_facts(chosen)
-    lines = placement_table(facts["placements"])
+    lines = candidates_table("placement", facts["placements"])
     if facts["gap"] is None:
         return lines
     return f"{lines}\nof all these placements: at most {percent(facts['gap'])} from the best"

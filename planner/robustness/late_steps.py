@@ -65,15 +65,14 @@ class LateStep:
         return f"{self.mean / self.planned - 1:+.2%}" if self.planned > 0 else "-"
 
     def __str__(self) -> str:
-        lines = [late_table([self])]
         header = ["rank", "stage", "op", "felt", "step where they take 1 % longer", ""]
         rows = [
-            [str(one.rank), str(one.stage), one.kind, percent(one.felt), f"+{one.one_percent:.3g}"]
+            [f"{one.rank}", f"{one.stage}", one.kind, percent(one.felt), f"+{one.one_percent:.3g}"]
             for one in self.ops[:SHOWN]
         ]
-        lines.append(table(header, [[*row, ""] for row in rows]))
-        lines.append("felt: the share of an op's lateness that the step feels")
-        return "\n\n".join(lines[:2]) + f"\n{lines[2]}"
+        shown = table(header, [[*row, ""] for row in rows])
+        words = "felt: the share of an op's lateness that the step feels"
+        return f"{late_table([self])}\n\n{shown}\n{words}"
 
 
 def late_table(rows: Sequence[LateStep]) -> str:
@@ -127,9 +126,7 @@ def sampled(
 
 def _late_ops(schedule: Schedule, found: StepSamples) -> list[LateOps]:
     timing = schedule.timing or simulate(schedule)
-    times = np.concatenate(
-        [end - start for start, end in zip(timing.start, timing.end, strict=True)]
-    )
+    times = np.concatenate(timing.took)
     rank = np.repeat(np.arange(len(schedule.order)), [len(row) for row in schedule.order])
     kind, stage, _ = fields_of(np.concatenate(schedule.order).astype(np.int64))
     keys = np.stack([rank, stage, kind], axis=1)

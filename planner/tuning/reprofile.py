@@ -37,10 +37,8 @@ def reprofile(traces: Sequence[Schedule]) -> Profile:
 def _medians(traces: Sequence[Schedule]) -> Times:
     samples: defaultdict[tuple[OpKind, int, int], list[float]] = defaultdict(list)
     for trace in traces:
-        assert trace.timing is not None
-        for rank, (start, end) in enumerate(zip(trace.timing.start, trace.timing.end, strict=True)):
-            for op, time in zip(trace.ops(rank), (end - start).tolist(), strict=True):
-                samples[op.kind, op.stage, op.level].append(time)
+        for op, time in trace.op_times():
+            samples[op.kind, op.stage, op.level].append(time)
     return {key: statistics.median(times) for key, times in samples.items()}
 
 

@@ -110,13 +110,7 @@ def timeline_svg(
 
 def _grid(schedules: Sequence[Schedule], width: float) -> Grid:
     end = max(map(last, schedules))
-    lengths = np.concatenate(
-        [
-            stop - start
-            for schedule in schedules
-            for start, stop in zip(times(schedule).start, times(schedule).end, strict=True)
-        ]
-    )
+    lengths = np.concatenate([took for schedule in schedules for took in times(schedule).took])
     short, usual = np.quantile(lengths, [0.3, 0.5]).tolist() if len(lengths) else (0.0, 0.0)
     wanted = LEFT + RIGHT
     if short > 0:

@@ -28,8 +28,21 @@ class Done:
         assert isinstance(value, dict)
         return value
 
+    @property
+    def refusal(self) -> str:
+        """The one line of a command that refuses its input, with exit code 2 and no answer."""
+        assert (self.code, self.out) == (2, ""), self.err
+        (line,) = self.err.splitlines()
+        return line
+
 
 Command = Callable[..., Done]
+
+
+def written(path: Path, document: object) -> Path:
+    """The file, which holds ``document`` now."""
+    path.write_text(json.dumps(document))
+    return path
 
 
 def profile_document(**changes: Any) -> dict[str, Any]:

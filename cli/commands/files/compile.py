@@ -6,14 +6,15 @@ import argparse
 
 from pipeloom.ir.units import counted
 
-from ...arguments import add_output, example, stages
+from ...argument_types import stages
+from ...arguments import add_output, add_schedule, example
 from ...inputs import options, typed
 from ...output import check_output, finish
 from ...progress import ProgressDisplay
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("schedule", metavar="SCHEDULE", help="schedule file, - for standard input")
+    add_schedule(parser)
     parser.add_argument(
         "--tied",
         metavar="S,S",

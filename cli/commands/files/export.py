@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from ...arguments import FORMATS, add_output, at_least_one, example
+from ...argument_types import at_least_one
+from ...arguments import FORMATS, add_output, add_schedule, example
 from ...inputs import typed
 from ...model_arguments import need_torch
 from ...output import check_output, print_json, say_words
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("schedule", metavar="SCHEDULE", help="schedule file, - for standard input")
+    add_schedule(parser)
     parser.add_argument("--to", choices=FORMATS, required=True, help="the format")
     parser.add_argument(
         "--micro-batch-size",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ...arguments import READ_BACK, add_cut, add_output, count, example
+from ...arguments import READ_BACK, add_cut, add_microbatches, add_output, example
 from ...inputs import MICROBATCHES, typed
 from ...output import check_output, finish_schedule
 from ...progress import ProgressDisplay
@@ -18,13 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile", metavar="PROFILE", required=True, help="times and sizes of its stages"
     )
-    parser.add_argument(
-        "-m",
-        "--microbatches",
-        metavar="M",
-        type=count,
-        help="microbatches of an iteration, which a layout does not say",
-    )
+    add_microbatches(parser, ", which a layout does not say")
     add_cut(parser)
     add_output(parser, "schedule")
     example(

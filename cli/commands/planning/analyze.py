@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import argparse
 
-from ...arguments import (
+from ...argument_types import (
     CLUSTER,
     TRANSFORMER,
     TRANSFORMER_TOO,
-    add_cut,
-    add_instance,
-    add_seed,
-    add_slow,
     cluster,
     count,
-    example,
     spread,
     transformer,
 )
+from ...arguments import add_cut, add_instance, add_seed, add_slow, example
 from ...inputs import MICROBATCHES, options, read_profile, typed
 from ...output import answer
 from ...progress import ProgressDisplay

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 
-from ...arguments import amount, example, limit
+from ...argument_types import amount, limit
+from ...arguments import example
 from ...inputs import typed
 from ...output import answer
 from ...run_arguments import RUN_KEYS, add_run, run_options

@@ -6,6 +6,7 @@ import argparse
 
 from pipeloom.report.text_table import table
 
+from ...argument_types import stages
 from ...arguments import (
     FAMILY_EXAMPLES,
     Together,
@@ -15,7 +16,6 @@ from ...arguments import (
     add_output,
     add_profile,
     example,
-    stages,
 )
 from ...inputs import MICROBATCHES, options, read_profile, typed
 from ...output import answer, check_output, finish_schedule

@@ -10,7 +10,7 @@ import argparse
 
 from ...arguments import add_output, example
 from ...inputs import typed
-from ...output import answer, check_output, finish
+from ...output import answer, check_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,8 +30,5 @@ def run(args: argparse.Namespace) -> int:
     check_output(args)
     with typed("gpu"):
         found = calibrate(args.measurements, gpu=args.gpu)
-    if args.output is None:
-        answer(args, found.to_dict(), found)
-    else:
-        finish(args, found.document, found.to_dict(), str(found))
+    answer(args, found.to_dict(), found, found.document)
     return 0

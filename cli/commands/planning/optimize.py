@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InputError
 
+from ...argument_types import number
 from ...arguments import (
+    add_cache,
     add_instance,
     add_memory_limit,
     add_output,
@@ -23,7 +25,6 @@ from ...arguments import (
     add_solver,
     add_start,
     example,
-    number,
 )
 from ...failures import say
 from ...inputs import CACHE, searched, typed
@@ -70,10 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="say why no schedule is cheaper, where this one idles, and what more memory or faster "
         "links would buy (takes some seconds more)",
     )
-    parser.add_argument(
-        "--cache",
-        metavar="DIR",
-        help="folder in which answers are kept and looked up, each verified again; "
+    add_cache(
+        parser,
+        "in which answers are kept and looked up, each verified again; "
         f"{CACHE} by default, if that is set",
     )
     parser.add_argument(

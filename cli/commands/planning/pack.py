@@ -11,17 +11,17 @@ from pathlib import Path
 
 from pipeloom.ir.errors import InputError
 
+from ...argument_types import at_least_one, placement
 from ...arguments import (
+    add_cache,
+    add_folder,
     add_instance,
+    add_limits,
     add_memory_limit,
     add_quiet,
     add_seed,
     add_start,
-    amount,
-    at_least_one,
     example,
-    placement,
-    seconds,
 )
 from ...inputs import CACHE, searched
 from ...output import answer, check_folder
@@ -65,34 +65,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "or a JSON file",
     )
     add_start(parser)
-    limits = parser.add_mutually_exclusive_group()
-    limits.add_argument(
-        "--time-limit",
-        metavar="S",
-        type=seconds,
-        help="seconds for packing and schedules together, 10 by default",
-    )
-    limits.add_argument(
-        "--work-limit",
-        metavar="N",
-        type=amount,
-        help="instead of seconds: work, in millions of simulated ops (about a hundred take a "
-        "second); the same seed then gives the same packing",
+    add_limits(
+        parser,
+        "for packing and schedules together, 10 by default",
+        "",
+        "the same seed then gives the same packing",
     )
     add_seed(parser)
-    parser.add_argument(
-        "--cache",
-        metavar="DIR",
-        help=f"folder in which schedules are kept and looked up; {CACHE} by default, if that is "
-        "set",
+    add_cache(
+        parser, f"in which schedules are kept and looked up; {CACHE} by default, if that is set"
     )
     add_quiet(parser)
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="DIR",
-        help="folder for the packing, its picture, and each replica's profile and schedule",
-    )
+    add_folder(parser, "the packing, its picture, and each replica's profile and schedule")
     example(
         parser,
         "pipeloom pack lengths.json --profile profile.json -m 16 --max-tokens 8192 -o packed",

@@ -11,7 +11,8 @@ from typing import Any
 
 from pipeloom.ir.errors import InputError
 
-from ...arguments import Together, add_quiet, add_workers, amount, example, scale, seconds
+from ...argument_types import scale
+from ...arguments import Together, add_folder, add_limits, add_quiet, add_workers, example
 from ...failures import say
 from ...inputs import options, typed
 from ...output import answer, check_folder
@@ -58,28 +59,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "configurations, or numbers of GPUs,",
         "1, with --scale one for every two cores,",
     )
-    limits = search.add_mutually_exclusive_group()
-    limits.add_argument(
-        "--time-limit",
-        metavar="S",
-        type=seconds,
-        help="seconds in all, or for each number of --scale, 45 by default; it ends sooner once "
-        "nothing can be better",
-    )
-    limits.add_argument(
-        "--work-limit",
-        metavar="N",
-        type=amount,
-        help="instead of seconds: work in all, or for each number, in millions of simulated ops "
-        "(about a hundred take a second); the answer is then the same on every machine",
+    add_limits(
+        search,
+        "in all, or for each number of --scale, 45 by default; it ends sooner once nothing can be "
+        "better",
+        " in all, or for each number",
+        "the answer is then the same on every machine",
     )
     add_quiet(parser)
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="DIR",
-        help="folder for the best plan's profile, schedule, program and other systems' flags",
-    )
+    add_folder(parser, "the best plan's profile, schedule, program and other systems' flags")
     example(
         parser,
         "pipeloom plan llama-3-70b --gpu H100 --gpus 64 --global-batch 128 --seq 8192 -o plan",

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...arguments import example
 from ...inputs import typed
-from ...output import answer, check_output, finish
+from ...output import answer, check_output
 from ...run_arguments import RUN_KEYS, add_model_and_devices, add_run, run_options
 
 
@@ -56,10 +56,7 @@ def run(args: argparse.Namespace) -> int:
             args.model, cluster=args.cluster, measured=args.measured, **given | dict(args.run)
         )
     facts = found.to_dict()
-    if args.output is None:
-        answer(args, facts, found)
-    else:
-        finish(args, facts["profile"], facts, str(found))
+    answer(args, facts, found, facts["profile"])
     return 0
 
 

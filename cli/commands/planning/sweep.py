@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ...arguments import Together, add_table, add_workers, example, limits
+from ...argument_types import limits
+from ...arguments import Together, add_cache, add_folder, add_table, add_workers, example
 from ...inputs import searched
 from ...output import answer
 
@@ -25,19 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "bytes); none is one too",
     )
     add_workers(parser, "limits")
-    parser.add_argument(
-        "--cache",
-        metavar="DIR",
-        help="folder of answers, with which a sweep that was stopped goes on; cache in the "
-        "output's folder by default",
+    add_cache(
+        parser,
+        "of answers, with which a sweep that was stopped goes on; cache in the output's folder by "
+        "default",
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="DIR",
-        required=True,
-        help="folder for the results; made if absent",
-    )
+    add_folder(parser, "the results; made if absent", required=True)
     example(parser, "pipeloom sweep profile.json -m 24 --memory-limits 8,10,12,14,16 -o sweep/")
 
 

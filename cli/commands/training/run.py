@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.units import counted
 
-from ...arguments import amount, count, example
+from ...argument_types import amount, count
+from ...arguments import example
 from ...inputs import options, typed
 from ...model_arguments import (
     DTYPES,
@@ -52,8 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--param-dtype",
         choices=DTYPES,
         help="mixed precision: parameters are computed with, and sent, in this; their owners "
-        "keep "
-        "and step them in --dtype",
+        "keep and step them in --dtype",
     )
     parser.add_argument(
         "--reduce-dtype",
@@ -71,8 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         type=amount,
         help="multiplies losses by X and divides gradients by it; halved, and the step skipped, "
-        "where "
-        "they have NaN or Inf, doubled after 2000 steps without",
+        "where they have NaN or Inf, doubled after 2000 steps without",
     )
     parser.add_argument(
         "--no-post-validation",
@@ -89,8 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cuda-graph",
         action="store_true",
         help="the fourth step is recorded as a CUDA graph, which later ones launch: with --device "
-        "cuda, without "
-        "clipping and loss scaling",
+        "cuda, without clipping and loss scaling",
     )
     add_stages_as(parser)
     parser.add_argument(
@@ -98,10 +96,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         type=count,
         help="of a program compiled with --data-parallel: R times its ranks are started, each "
-        "replica is "
-        "trained on its share of R times its microbatches; by default as the profile's "
-        "data_parallel has "
-        "it, under torchrun as many as its processes make up",
+        "replica is trained on its share of R times its microbatches; by default as the profile's "
+        "data_parallel has it, under torchrun as many as its processes make up",
     )
     parser.add_argument(
         "--local",

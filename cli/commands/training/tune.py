@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from pipeloom.report.text_table import table
 
-from ...arguments import add_output, at_least_one, count, example, seconds
+from ...argument_types import at_least_one, count, seconds
+from ...arguments import add_output, example
 from ...inputs import options, typed
 from ...model_arguments import TRAINING, TYPED, add_training, interrupted, need_torch
 from ...output import check_output, finish

@@ -21,16 +21,7 @@ schedule that costs less, and what keeps no less than M_B is as good as staying.
 where nothing is recomputed and memory does not hold M_B beside what is kept: while a microbatch is
 out there is no room for another F or B, so that it may as well stay.
 
-**Room over time** (``held``). Weights of sizes in limits that sum to at most 1 for all that fits
-together: the sizes; floor((n + 1) x) / n of each, x where that is whole (Fekete and Schepers, Math.
-Program. 91, 2001); or places, one of each M_B, where what is beside it while a W runs, or the F of
-what is recomputed, takes up those that are then too few. A microbatch that stays weighs its M_B for
-its round trip and T_B; else for its R, or its F and both copies, and T_B, and what it keeps for the
-rest of the trip; a W weighs M_W while it runs. That sum is at most the time from S to V, in which
-all but the last W's run, or to e, less what is lost at both ends: x after S at most 1 + x / f (in
-whole numbers) F's have begun, x before V at most 1 + x / b B's are to come, x before e 1 + x / (b +
-w), so that no more than as many M_B's are held. All M are, at the latest after M f and before M b:
-these times do not meet.
+What is ``held`` over time: :mod:`.room_over_time`.
 """
 
 from __future__ import annotations
@@ -40,10 +31,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from math import floor, isfinite
+from math import isfinite
 from typing import TypeAlias
 
 from ..schedule_facts import Facts
+from .room_over_time import SizeWeights, lost_at_ends, weights
 from .rows import (
     MEMORY,
     Box,
@@ -56,7 +48,6 @@ from .rows import (
 )
 
 ZERO, ONE = Fraction(0), Fraction(1)
-WEIGHTS = 16  # n of the weights, at most
 
 
 @dataclass(frozen=True)
@@ -277,21 +268,21 @@ class _StageRows:
         of, own, w = self._of, self._own, self._w
         if not of.limit[self._i] or self._m * own.m_b <= self._limit:
             return
-        for name, weigh in self._weights():
+        for name, weigh in weights(self._own, self._limit, self._useful):
             stays = weigh.m_b * (self._trip + self._b)
             more = {f"c{k}": self._weighs(weigh, k) - stays for k in self._useful}
             room, early = 1 - max(weigh.run), (weigh.m_w + weigh.run[0]) * w
-            lost = _lost(room, weigh.m_b, self._f, of.microbatches)
+            lost = lost_at_ends(room, weigh.m_b, self._f, of.microbatches)
             last_b = self._sum(V=1, S=-1).plus(-1, more)
             for variable, factor in self._late(1).items():
                 last_b[variable] += early * factor
-            until_v = lost + _lost(room, weigh.m_b, self._b, of.microbatches)
+            until_v = lost + lost_at_ends(room, weigh.m_b, self._b, of.microbatches)
             yield name, last_b, self._m * (stays + early) - early * self._last + until_v
-            until_e = lost + _lost(room, weigh.m_b, self._b + w, of.microbatches)
+            until_e = lost + lost_at_ends(room, weigh.m_b, self._b + w, of.microbatches)
             last_w = self._sum(e=1, S=-1).plus(-1, more)
             yield f"{name} to the end", last_w, self._m * (stays + early) + until_e
 
-    def _weighs(self, weigh: _Weights, k: int) -> Fraction:
+    def _weighs(self, weigh: SizeWeights, k: int) -> Fraction:
         """Weight times time of a microbatch in way k, its W left out."""
         way = self._useful[k]
         full = way.again / self._unit
@@ -299,25 +290,6 @@ class _StageRows:
             full = self._f + 2 * way.wire / self._unit
         rest = weigh.kept[k] * max(ZERO, self._trip - full)
         return weigh.m_b * (full + self._b) + rest + weigh.run[k] * self._f
-
-    def _weights(self) -> Iterator[tuple[str, _Weights]]:
-        own, limit, ways = self._own, self._limit, self._useful
-        nothing = [ZERO] * (1 + max(ways, default=0))
-        places = limit // own.m_b
-        if places:
-            run = list(nothing)
-            run[0] = 1 - (limit - own.m_w) // own.m_b / Fraction(places)
-            for k, way in ways.items():
-                if way.again:
-                    run[k] = 1 - (limit - way.kept) // own.m_b / Fraction(places)
-            yield "held in places", _Weights(1 / Fraction(places), ZERO, list(nothing), run)
-        for n in range(WEIGHTS + 1):
-            kept = list(nothing)
-            for k, way in ways.items():
-                kept[k] = _weight(way.kept / limit, n)
-            m_b, m_w = (_weight(size / limit, n) for size in (own.m_b, own.m_w))
-            if m_b:
-                yield f"held by {n}", _Weights(m_b, m_w, kept, nothing)
 
     def _onwards(self) -> Iterator[_Named]:
         of, i = self._of, self._i
@@ -334,25 +306,3 @@ class _StageRows:
             terms = self._sum(**{earlier: -sign})
             terms[later, i + 1] = Fraction(sign)
             yield name, terms, time
-
-
-@dataclass(frozen=True, slots=True)
-class _Weights:
-    """Weights of M_B, of M_W and by way of what is kept; ``run``: what a W (0) and the F of a way
-    weigh more while they run."""
-
-    m_b: Fraction
-    m_w: Fraction
-    kept: Sequence[Fraction]
-    run: Sequence[Fraction]
-
-
-def _weight(size: Fraction, n: int) -> Fraction:
-    parts = (n + 1) * size
-    return size if not n or parts.denominator == 1 else Fraction(floor(parts), n)
-
-
-def _lost(room: Fraction, size: Fraction, every: Fraction, most: int) -> Fraction:
-    """The area of ``room`` that stays empty, as it is filled by ``size``, each ``every``."""
-    steps = max(0, min(most, int(room / size)))
-    return every * (steps * room - size * steps * (steps + 1) / 2)

@@ -11,7 +11,7 @@ import pytest
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.errors import InputError, InvalidScheduleError
 from pipeloom.ir.formats import dump_profile, dump_schedule, parse_profile
-from pipeloom.ir.formats.layered_profile_json import parse_layers
+from pipeloom.ir.formats.profile_json import parse_layers
 from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem

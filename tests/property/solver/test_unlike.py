@@ -14,7 +14,7 @@ import pytest
 
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.formats import dump_profile, dump_schedule, parse_profile, parse_schedule
-from pipeloom.ir.formats.layered_profile_json import dump_layers, parse_layers
+from pipeloom.ir.formats.profile_json import dump_layers, parse_layers
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.verify.certificate import CLOSED_FORMS

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from pipeloom.cli.main import main
 from pipeloom.ir.cost.simulator import warm_up
-from tests.support.command_line import Command, Done, profile_document
+from tests.support.command_line import Command, Done, profile_document, written
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -34,9 +33,7 @@ def pipeloom(capfdbinary: pytest.CaptureFixture[bytes]) -> Command:
 
 @pytest.fixture
 def profile(tmp_path: Path) -> Path:
-    path = tmp_path / "profile.json"
-    path.write_text(json.dumps(profile_document()))
-    return path
+    return written(tmp_path / "profile.json", profile_document())
 
 
 @pytest.fixture

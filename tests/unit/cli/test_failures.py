@@ -14,7 +14,7 @@ import pytest
 
 from pipeloom.cli.failures import MOST_CHARACTERS
 from pipeloom.cli.main import command
-from tests.support.command_line import ENVIRONMENT, Command, profile_document
+from tests.support.command_line import ENVIRONMENT, Command, profile_document, written
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,7 @@ def test_streams_that_are_closed_or_full(
 def test_control_characters_are_escaped_and_a_long_line_says_how_much_was_cut(
     pipeloom: Command, tmp_path: Path
 ) -> None:
-    path = tmp_path / "p\x1b[31m\nred.json"
-    path.write_text(json.dumps(profile_document(stages="x" * 9)))
+    path = written(tmp_path / "p\x1b[31m\nred.json", profile_document(stages="x" * 9))
     shown = str(path).replace("\x1b", "\\x1b").replace("\n", "\\n")
     assert pipeloom("build", "gpipe", path, "-m", 2).err == (
         f'pipeloom: {shown}: stages: expected a list, got "xxxxxxxxx"\n'
@@ -60,8 +59,7 @@ def test_control_characters_are_escaped_and_a_long_line_says_how_much_was_cut(
 def test_names_have_no_control_characters(
     pipeloom: Command, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    path = tmp_path / "p.json"
-    path.write_text(json.dumps(profile_document(**changes)))
+    path = written(tmp_path / "p.json", profile_document(**changes))
     done = pipeloom("build", "gpipe", path, "-m", 2)
     assert (done.code, done.out) == (2, "")
     got = json.dumps(changes["name"])
@@ -97,8 +95,7 @@ def test_titles_are_shown_without_control_characters(pipeloom: Command, schedule
 def test_every_fault_names_its_file_or_option(
     pipeloom: Command, tmp_path: Path, words: list[str]
 ) -> None:
-    path = tmp_path / "p.json"
-    path.write_text(json.dumps(profile_document(ranks=3)))
+    path = written(tmp_path / "p.json", profile_document(ranks=3))
     done = pipeloom(*(word.format(path) for word in words))
     assert done.code == 2
     for line in done.err.splitlines():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -13,7 +12,7 @@ import pytest
 from pipeloom.ir.litter import remove_litter
 from pipeloom.planner.optimize import Answer
 from pipeloom.solver.exact.milp import cbc_process
-from tests.support.command_line import Command, profile_document
+from tests.support.command_line import Command, profile_document, written
 from tests.support.interrupted import Started
 
 TIMES = [(10, 6, 15), (3, 3, 1), (20, 3, 15), (9, 16, 12), (19, 10, 13)]
@@ -25,9 +24,8 @@ UNLIKE = [{"t_f": f, "t_b": b, "t_w": w, "m_b": 1, "m_w": 0.5} for f, b, w in TI
 def test_cbc_and_its_folder_end_with_an_interrupted_or_killed_solve(
     tmp_path: Path,
 ) -> None:
-    path = tmp_path / "p.json"
     document = profile_document(stages=UNLIKE, ranks=5, t_comm=2.5, memory_limit=3)
-    path.write_text(json.dumps(document))
+    path = written(tmp_path / "p.json", document)
     words = ["optimize", path, "-m", 8, "--solver", "milp", "--time-limit", 200]
     runs = [
         Started([*words, "-o", tmp_path / f"{name}.json"], tmp_path / name)

@@ -15,14 +15,14 @@ import pipeloom
 from pipeloom.cli.main import main
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.formats import dump_program, dump_schedule, load_profile, load_schedule
-from pipeloom.ir.formats.layered_profile_json import load_layers
+from pipeloom.ir.formats.profile_json import load_layers
 from pipeloom.ir.model.links import Link, Links
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.planner.compile import program_facts
 from pipeloom.planner.solving.progress import Event, Note, Searched, Searching, labelled
-from tests.support.command_line import layers_document, profile_document
+from tests.support.command_line import layers_document, profile_document, written
 
 LIMITED: dict[str, Any] = {"work_limit": 0.1, "solver": "heuristic"}
 TYPED = ["--work-limit", "0.1", "--solver", "heuristic", "-q"]
@@ -53,23 +53,17 @@ def plain(answer: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def profile(tmp_path: Path) -> Path:
-    path = tmp_path / "profile.json"
-    path.write_text(json.dumps(profile_document()))
-    return path
+    return written(tmp_path / "profile.json", profile_document())
 
 
 @pytest.fixture
 def layers(tmp_path: Path) -> Path:
-    path = tmp_path / "layers.json"
-    path.write_text(json.dumps(layers_document()))
-    return path
+    return written(tmp_path / "layers.json", layers_document())
 
 
 @pytest.fixture
 def schedule(tmp_path: Path, profile: Path) -> Path:
-    path = tmp_path / "schedule.json"
-    path.write_text(json.dumps(dump_schedule(pipeloom.build("zb-h1", profile, 3))))
-    return path
+    return written(tmp_path / "schedule.json", dump_schedule(pipeloom.build("zb-h1", profile, 3)))
 
 
 @pytest.mark.parametrize(
@@ -337,8 +331,7 @@ def test_an_answer_is_taken_for_its_schedule() -> None:
 
 
 def test_a_misspelt_key_is_warned_of_where_nobody_listens(tmp_path: Path) -> None:
-    path = tmp_path / "p.json"
-    path.write_text(json.dumps(profile_document() | {"memory_limits": 6}))
+    path = written(tmp_path / "p.json", profile_document() | {"memory_limits": 6})
     with pytest.warns(UserWarning, match="memory_limits"):
         pipeloom.build("1f1b", path, 4)
 

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pipeloom.report.text_table import WIDEST
-from tests.support.command_line import ENVIRONMENT, Command, profile_document
+from tests.support.command_line import ENVIRONMENT, Command, profile_document, written
 from tests.support.families import ELSEWHERE, TRAVELLING
 
 
@@ -84,8 +84,7 @@ def test_optimize_plans_weights_that_travel(
 
 def test_weights_that_fit_on_no_device_exit_1(pipeloom: Command, tmp_path: Path) -> None:
     stage = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5, "weight_bytes": 100.0}
-    path = tmp_path / "p.json"
-    path.write_text(json.dumps(profile_document(stages=[stage] * 4, device_memory=300.0)))
+    path = written(tmp_path / "p.json", profile_document(stages=[stage] * 4, device_memory=300.0))
     done = pipeloom("optimize", path, "-m", 4, "--passing", "weights", "--time-limit", 2, "-q")
     assert done.code == 1
     # of two stages each rank has weights and gradients, of a third one while it computes
@@ -97,8 +96,7 @@ def test_what_a_device_lacks_is_no_memory_limit(
     command: str, pipeloom: Command, tmp_path: Path
 ) -> None:
     stage = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5, "weight_bytes": 100.0}
-    path = tmp_path / "p.json"
-    path.write_text(json.dumps(profile_document(stages=[stage] * 4, device_memory=300.0)))
+    path = written(tmp_path / "p.json", profile_document(stages=[stage] * 4, device_memory=300.0))
     more = ["--memory-limits", "4,8", "-o", tmp_path / "out"] if command == "sweep" else []
     line = [command, path, "-m", 4, "--passing", "weights", "--time-limit", 1, "-q", *more]
     answer = pipeloom(*line, "--json").json
@@ -231,9 +229,8 @@ def test_an_infeasible_limit_is_a_no_that_names_the_smallest(
 
 
 def test_the_smallest_limit_that_is_printed_is_enough(pipeloom: Command, tmp_path: Path) -> None:
-    path = tmp_path / "bytes.json"
     stage = profile_document()["stages"][0] | {"m_b": 5_712_912.7, "m_w": 1_000_001}
-    path.write_text(json.dumps(profile_document(stages=[stage, stage])))
+    path = written(tmp_path / "bytes.json", profile_document(stages=[stage, stage]))
     for command in (["optimize"], ["build", "zb-h1"]):
         words = [*command, path, "-m", 3, "--memory-limit"]
         printed = pipeloom(*words, 9).err.split(" is ")[-1].strip()
@@ -289,9 +286,8 @@ def test_compare_lays_all_side_by_side(pipeloom: Command, profile: Path) -> None
 def test_weights_that_travel_for_free_are_marked(
     pipeloom: Command, tmp_path: Path, changes: dict[str, object], size: object, note: str | None
 ) -> None:
-    path = tmp_path / "p.json"
     stage = profile_document()["stages"][0] | size
-    path.write_text(json.dumps(profile_document(stages=[stage, stage], **changes)))
+    path = written(tmp_path / "p.json", profile_document(stages=[stage, stage], **changes))
     words = ["compare", path, "-m", 4, "--no-optimizer"]
     results = {r["schedule"]: r for r in pipeloom(*words, "--json").json["results"]}
     notes = {name: result["note"] for name, result in results.items()}
@@ -404,8 +400,7 @@ def test_show_says_that_a_schedule_can_never_run(
     document = json.loads(schedule.read_text())
     row = document["order"][0]
     row.insert(0, row.pop())  # its last W first
-    stuck = tmp_path / "stuck.json"
-    stuck.write_text(json.dumps(document))
+    stuck = written(tmp_path / "stuck.json", document)
     done = pipeloom("show", stuck)
     assert done.code == 0
     assert done.err.startswith(f"pipeloom: note: {stuck}: can never run: ")
@@ -430,9 +425,10 @@ def test_show_calls_panels_by_their_titles(pipeloom: Command, schedule: Path) ->
     assert ">12 GB &amp; more</text>" in svg
     assert ">16 GB</text>" in svg
     assert pipeloom("show", schedule, *titles[2:]).out.startswith("16 GB, 2 ranks")
-    done = pipeloom("show", schedule, *titles)
-    assert (done.code, done.out) == (2, "")
-    assert done.err == "pipeloom: --title: expected one for each of 1 files, got 2\n"
+    assert (
+        pipeloom("show", schedule, *titles).refusal
+        == "pipeloom: --title: expected one for each of 1 files, got 2"
+    )
 
 
 def test_png_needs_a_converter(
@@ -550,9 +546,10 @@ def test_verify_of_a_program(pipeloom: Command, schedule: Path, tmp_path: Path) 
 
 
 def test_verify_of_neither(pipeloom: Command, profile: Path) -> None:
-    done = pipeloom("verify", profile)
-    assert (done.code, done.out) == (2, "")
-    assert 'format: expected "pipeloom.schedule" or "pipeloom.program"' in done.err
+    assert (
+        'format: expected "pipeloom.schedule" or "pipeloom.program"'
+        in pipeloom("verify", profile).refusal
+    )
 
 
 def test_export_and_import_keep_the_order(
@@ -637,9 +634,8 @@ def test_output_through_a_link_keeps_the_link(
 def test_one_entry_without_a_number_of_stages_is_shared_by_all_ranks(
     pipeloom: Command, tmp_path: Path
 ) -> None:
-    path = tmp_path / "shared.json"
     entry = profile_document()["stages"][:1]
-    path.write_text(json.dumps(profile_document(stages=entry, ranks=3)))
+    path = written(tmp_path / "shared.json", profile_document(stages=entry, ranks=3))
     assert pipeloom("build", "1f1b", path, "-m", 2, "--json").json["stages"] == 3
 
 
@@ -669,9 +665,8 @@ def test_compare_has_a_column_of_iterations_where_gradients_are_averaged(
 
 
 def test_compare_says_that_bounds_cover_pairs(pipeloom: Command, tmp_path: Path) -> None:
-    path = tmp_path / "pairs.json"
     stage = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5, "t_fb": 2.0}
-    path.write_text(json.dumps(profile_document(stages=[stage], num_stages=4)))
+    path = written(tmp_path / "pairs.json", profile_document(stages=[stage], num_stages=4))
     asked = ["compare", path, "-m", 8, "--placement", "v", "--work-limit", 0.1, "-q"]
     rows = {row["schedule"]: row for row in pipeloom(*asked, "--json").json["results"]}
     assert rows["optimize"]["lower_bound"] <= rows["optimize"]["period"]

@@ -10,7 +10,7 @@ import pytest
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_profile, parse_profile
-from pipeloom.ir.formats.layered_profile_json import dump_layers, parse_layers
+from pipeloom.ir.formats.profile_json import dump_layers, parse_layers
 from pipeloom.ir.model.layered_profile import joined
 from pipeloom.ir.model.layers import Layer, LayerKind
 from pipeloom.ir.model.profile import Level

@@ -11,7 +11,7 @@ import pytest
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_profile, dump_program, load_program, parse_profile, write_json
-from pipeloom.ir.formats.layered_profile_json import dump_layers, parse_layers
+from pipeloom.ir.formats.profile_json import dump_layers, parse_layers
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.verify.program import verify_program
 from pipeloom.solver.families import build_family

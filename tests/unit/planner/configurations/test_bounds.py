@@ -11,6 +11,7 @@ import pytest
 from pipeloom.ir.errors import InputError
 from pipeloom.planner.clusters.cluster import preset
 from pipeloom.planner.configurations.bounds import Bounds, balanced_cut
+from pipeloom.planner.configurations.configuration import Configuration
 from pipeloom.planner.configurations.evaluation import (
     BoundedConfiguration,
     evaluate,
@@ -18,7 +19,7 @@ from pipeloom.planner.configurations.evaluation import (
     improve,
     step_of,
 )
-from pipeloom.planner.configurations.space import Configuration, Space
+from pipeloom.planner.configurations.space import Space
 from pipeloom.planner.prediction.setup import Setup
 from pipeloom.planner.prediction.step import StepTimes
 from pipeloom.solver.core.options import SolveOptions

@@ -13,8 +13,9 @@ from pipeloom.ir.verify.program import verify_program
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.planner.clusters.cluster_json import read_cluster
 from pipeloom.planner.configurations.bounds import Bounds
+from pipeloom.planner.configurations.configuration import Configuration
 from pipeloom.planner.configurations.evaluation import BoundedConfiguration, evaluate, improve
-from pipeloom.planner.configurations.space import Configuration, Space
+from pipeloom.planner.configurations.space import Space
 from pipeloom.planner.plan import plan
 from pipeloom.planner.scaling import losses_of
 from pipeloom.solver.core.options import SolveOptions

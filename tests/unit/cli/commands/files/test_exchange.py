@@ -21,9 +21,9 @@ def test_the_commands_say_flags_and_read_layouts(pipeloom: Command, tmp_path: Pa
     assert "--training.local_batch_size 4" in told["flags"]
     read = ["import", text, "--from", "megatron-layout", "--profile", layers]
     assert pipeloom(*read, "-m", "4", "-o", tmp_path / "back.json").code == 0
-    wrong = pipeloom(*read)
-    assert wrong.code == 2
-    assert wrong.err.startswith("pipeloom: -m/--microbatches: missing; expected a number")
+    assert pipeloom(*read).refusal.startswith(
+        "pipeloom: -m/--microbatches: missing; expected a number"
+    )
     cut = pipeloom(*read, "-m", "4", "--partition", "even")
     assert cut.err.startswith("pipeloom: --partition: expected none, as the layout is one")
 
@@ -39,6 +39,6 @@ def test_a_schedule_is_planned_for_the_system_that_runs_it(
     assert "of all schedules that Megatron runs: at most 0 % from the best" in done.out
     assert pipeloom("verify", made).code == 0
     assert "not this schedule" not in pipeloom("export", made, "--to", "megatron-layout").err
-    wrong = pipeloom(*plan, "--placement", "v")
-    assert wrong.code == 2
-    assert wrong.err.startswith("pipeloom: --placement: expected linear or interleaved")
+    assert pipeloom(*plan, "--placement", "v").refusal.startswith(
+        "pipeloom: --placement: expected linear or interleaved"
+    )

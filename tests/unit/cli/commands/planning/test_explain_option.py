@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from tests.support.command_line import Command, profile_document
+from tests.support.command_line import Command, profile_document, written
 
 
 def test_explain_says_why_where_and_what_if(
@@ -23,8 +22,7 @@ def test_explain_says_why_where_and_what_if(
 
 
 def test_explain_as_json_has_every_figure(pipeloom: Command, tmp_path: Path) -> None:
-    profile = tmp_path / "slow.json"
-    profile.write_text(json.dumps(profile_document(t_comm=0.5)))
+    profile = written(tmp_path / "slow.json", profile_document(t_comm=0.5))
     done = pipeloom(
         "optimize", profile, "-m", 3, "--memory-limit", 2, "--time-limit", 1, "--explain",
         "--json", "-q"

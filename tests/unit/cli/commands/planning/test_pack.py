@@ -13,7 +13,7 @@ import pytest
 
 import pipeloom as library
 from pipeloom.ir.formats import parse_profile
-from tests.support.command_line import Command, profile_document
+from tests.support.command_line import Command, profile_document, written
 
 LENGTHS = [900, 100, 400, 30, 250, 700, 60, 500, 120, 340]
 
@@ -124,95 +124,69 @@ def test_files_and_the_picture(tmp_path: Path, pipeloom: Command) -> None:
     assert sum(1 for _ in bars) == 1 + len(LENGTHS)  # the paper, and one a sequence
 
 
-# a change to the lengths, more options: what is said, after "pipeloom: "
-BAD: dict[str, tuple[dict[str, Any], list[str], str]] = {
-    "a sequence that is too long": (
-        {}, ["--max-tokens", "899"],
-        "LENGTHS: lengths[0]: expected at most --max-tokens (899), got 900",
+# what is said of a change to the lengths, and of more options
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "LENGTHS: lengths[0]: expected at most --max-tokens (899), got 900": ({}, "--max-tokens 899"),
+    "-m/--microbatches: expected at most 10 in all, one for each sequence of LENGTHS, got 12": (
+        {},
+        "--data-parallel 3",
     ),
-    "more microbatches than sequences": (
-        {}, ["--data-parallel", "3"],
-        "-m/--microbatches: expected at most 10 in all, one for each sequence of LENGTHS, got 12",
+    "--max-tokens: expected at least 1125 for 4500 tokens in 4 microbatches, got 1000": (
+        {"lengths": [900] * 5},
+        "--max-tokens 1000",
     ),
-    "too many tokens": (
-        {"lengths": [900] * 5}, ["--max-tokens", "1000"],
-        "--max-tokens: expected at least 1125 for 4500 tokens in 4 microbatches, got 1000",
+    "LENGTHS: lengths: expected at least one, got []": ({"lengths": []}, ""),
+    "LENGTHS: lengths[1]: expected a whole number >= 1 and <= 1000000000, got 0": (
+        {"lengths": [5, 0, 3, 2]},
+        "",
     ),
-    "none": (
-        {"lengths": []}, [],
-        "LENGTHS: lengths: expected at least one, got []",
+    "LENGTHS: attenton: unknown key; known: format, version, lengths, reference_length, "
+    "attention, model": ({"attenton": 1}, ""),
+    "LENGTHS: attention: missing; expected the share of a forward that is attention, or "
+    "model, not both: a model's arithmetic has it": ({"attention": None}, ""),
+    "LENGTHS: attention: expected a number from 0 to 1, or a list of them, one a stage, or "
+    "such of t_f, t_b and t_w, got 1.5": ({"attention": 1.5}, ""),
+    "LENGTHS: attention: expected a number from 0 to 1, or a list of them, one a stage, or "
+    'such of t_f, t_b and t_w, got "0.3"': ({"attention": "0.3"}, ""),
+    "LENGTHS: attention: expected a number from 0 to 1, or a list of them, one a stage, or "
+    "such of t_f, t_b and t_w, got true": ({"attention": True}, ""),
+    "LENGTHS: attention: expected a number from 0 to 1, or a list of them, one a stage, or "
+    'such of t_f, t_b and t_w, got {"t_f": 0.3, "t_b": 0.3, "t_r": 0}': (
+        {"attention": {"t_f": 0.3, "t_b": 0.3, "t_r": 0}},
+        "",
     ),
-    "a length that is none": (
-        {"lengths": [5, 0, 3, 2]}, [],
-        "LENGTHS: lengths[1]: expected a whole number >= 1 and <= 1000000000, got 0",
+    "LENGTHS: attention: t_w: expected a number, or one a stage (2), got 3 numbers": (
+        {"attention": {"t_f": 0.3, "t_b": 0.3, "t_w": [0, 0, 0]}},
+        "",
     ),
-    "an unknown key": (
-        {"attenton": 1}, [],
-        "LENGTHS: attenton: unknown key; known: format, version, lengths, reference_length, "
-        "attention, model",
+    "LENGTHS: model: expected a preset's name, or a model's configuration, got 5": (
+        {"attention": None, "model": 5},
+        "",
     ),
-    "no share of attention": (
-        {"attention": None}, [],
-        "LENGTHS: attention: missing; expected the share of a forward that is attention, or model, "
-        "not both: a model's arithmetic has it",
+    "LENGTHS: model: expected a config.json, its folder, or a preset's name": (
+        {"attention": None, "model": "lama-3-8b"},
+        "",
     ),
-    "a share that is none": (
-        {"attention": 1.5}, [],
-        "LENGTHS: attention: expected a number from 0 to 1, or a list of them, one a stage, or "
-        "such of t_f, t_b and t_w, got 1.5",
+    "LENGTHS: /config.json: no such file": ({"attention": None, "model": "/"}, ""),
+    "LENGTHS: attention: expected a number, or one a stage (2), got 3 numbers": (
+        {"attention": [0.1, 0.1, 0.1]},
+        "",
     ),
-    "a share in words": (
-        {"attention": "0.3"}, [],
-        "LENGTHS: attention: expected a number from 0 to 1, or a list of them, one a stage, or "
-        'such of t_f, t_b and t_w, got "0.3"',
+    'LENGTHS: format: expected "pipeloom.lengths", got "pipeloom.profile"': (
+        {"format": "pipeloom.profile"},
+        "",
     ),
-    "true as a share": (
-        {"attention": True}, [],
-        "LENGTHS: attention: expected a number from 0 to 1, or a list of them, one a stage, or "
-        "such of t_f, t_b and t_w, got true",
-    ),
-    "shares of an op that is not packed": (
-        {"attention": {"t_f": 0.3, "t_b": 0.3, "t_r": 0}}, [],
-        "LENGTHS: attention: expected a number from 0 to 1, or a list of them, one a stage, or "
-        'such of t_f, t_b and t_w, got {"t_f": 0.3, "t_b": 0.3, "t_r": 0}',
-    ),
-    "shares of an op of other stages": (
-        {"attention": {"t_f": 0.3, "t_b": 0.3, "t_w": [0, 0, 0]}}, [],
-        "LENGTHS: attention: t_w: expected a number, or one a stage (2), got 3 numbers",
-    ),
-    "a model that is none": (
-        {"attention": None, "model": 5}, [],
-        "LENGTHS: model: expected a preset's name, or a model's configuration, got 5",
-    ),
-    "a model that is unknown": (
-        {"attention": None, "model": "lama-3-8b"}, [],
-        "LENGTHS: model: expected a config.json, its folder, or a preset's name",
-    ),
-    "a folder without a model": (
-        {"attention": None, "model": "/"}, [],
-        "LENGTHS: /config.json: no such file",
-    ),
-    "shares of other stages": (
-        {"attention": [0.1, 0.1, 0.1]}, [],
-        "LENGTHS: attention: expected a number, or one a stage (2), got 3 numbers",
-    ),
-    "another format": (
-        {"format": "pipeloom.profile"}, [],
-        'LENGTHS: format: expected "pipeloom.lengths", got "pipeloom.profile"',
-    ),
-    "a chosen placement": (
-        {}, ["--placement", "auto"], "--placement: expected one placement for pack, got auto",
-    ),
-}  # fmt: skip
+    "--placement: expected one placement for pack, got auto": ({}, "--placement auto"),
+}
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_line(case: str, tmp_path: Path, pipeloom: Command) -> None:
-    changes, more, expected = BAD[case]
+@pytest.mark.parametrize("expected", BAD)
+def test_bad_input_is_one_line(expected: str, tmp_path: Path, pipeloom: Command) -> None:
+    changes, more = BAD[expected]
     lengths, profile = tmp_path / "l.json", tmp_path / "p.json"
     lengths.write_text(json.dumps(lengths_document(**changes)))
     profile.write_text(json.dumps(profile_document()))
-    done = pipeloom("pack", str(lengths), "--profile", str(profile), "-m", "4", *more)
+    done = pipeloom("pack", str(lengths), "--profile", str(profile), "-m", "4", *more.split())
     assert done.code == 2
     (line,) = done.err.splitlines()
     assert line.startswith(f"pipeloom: {expected.replace('LENGTHS', str(lengths))}")
@@ -256,28 +230,23 @@ def test_what_microbatches_are_packed_of_stays_with_their_profile(tmp_path: Path
         library.pack(other | {"reference_length": 9}, again, 4)
 
 
-# a change to what microbatches are packed of: what is said of it
-BAD_PACKINGS: dict[str, tuple[dict[str, Any], str]] = {
-    "of other sequences": ({"lengths": [5]}, "microbatches: expected each of the sequences 0 to 0"),
-    "twice": ({"microbatches": [[0], [1], [0], [2]]}, "microbatches: expected each of the sequenc"),
-    "too few": (
-        {"microbatches": [[0]]},
-        "microbatches: expected one list of sequences a microbatch",
-    ),
-    "without a profile": ({"profile": None}, "profile: expected an object, got null"),
-    "in words": ({"reference_length": "9"}, "reference_length: expected a whole number >= 1"),
+# what is said of a change to what microbatches are packed of
+BAD_PACKINGS: dict[str, dict[str, Any]] = {
+    "microbatches: expected each of the sequences 0 to 0": {"lengths": [5]},
+    "microbatches: expected each of the sequenc": {"microbatches": [[0], [1], [0], [2]]},
+    "microbatches: expected one list of sequences a microbatch": {"microbatches": [[0]]},
+    "profile: expected an object, got null": {"profile": None},
+    "reference_length: expected a whole number >= 1": {"reference_length": "9"},
 }
 
 
-@pytest.mark.parametrize("case", BAD_PACKINGS)
+@pytest.mark.parametrize("expected", BAD_PACKINGS)
 def test_a_bad_packing_of_a_profile_is_one_line(
-    case: str, tmp_path: Path, pipeloom: Command
+    expected: str, tmp_path: Path, pipeloom: Command
 ) -> None:
-    change, expected = BAD_PACKINGS[case]
     document = library.dump_profile(packed(work_limit=0.1).schedules[0].problem.profile)
-    document["packing"] |= change
-    path = tmp_path / "p.json"
-    path.write_text(json.dumps(document))
+    document["packing"] |= BAD_PACKINGS[expected]
+    path = written(tmp_path / "p.json", document)
     done = pipeloom("build", "1f1b", str(path))
     assert done.code == 2
     (line,) = done.err.splitlines()

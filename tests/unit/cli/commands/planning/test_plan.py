@@ -12,7 +12,7 @@ import pytest
 
 from pipeloom import plan, predict
 from pipeloom.planner.plan import Plan
-from tests.support.command_line import Command
+from tests.support.command_line import Command, written
 
 WORDS = ("plan", "llama-3-8b", "--gpu", "H100", "--gpus", 4, "--global-batch", 8, "--seq", 2048)
 SMALL: dict[str, Any] = {
@@ -110,8 +110,7 @@ def test_bad_input_is_one_line(pipeloom: Command, words: tuple[Any, ...], expect
 def test_a_key_of_the_model_that_nobody_knows_is_one_line(
     pipeloom: Command, tmp_path: Path
 ) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(SMALL | {"hiden_size": 64}))
+    path = written(tmp_path / "config.json", SMALL | {"hiden_size": 64})
     done = pipeloom("plan", path, "--gpu", "H100", "--gpus", 4, "--global-batch", 8)
     line = f"pipeloom: {path}: hiden_size: unknown key; did you mean hidden_size?"
     assert (done.code, done.err.splitlines()) == (2, [line])

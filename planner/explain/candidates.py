@@ -1,0 +1,59 @@
+"""Placements, or a system's schedules, that an answer was compared with, and a table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeloom.ir.units import duration
+from pipeloom.report.text_table import table
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One of those compared: a placement, or a scheme of passing.
+
+    ``cost``: of its best schedule, in milliseconds: the objective's, or the step where schemes are
+    compared. ``lower_bound``: of its schedules. ``reason``: why it is not the answer; None for the
+    answer. Cost and bound are None where they are not known.
+    """
+
+    name: str
+    cost: float | None
+    lower_bound: float | None
+    reason: str | None
+
+
+def candidates_of(
+    what: str, entries: Sequence[dict[str, Any]], chosen: str
+) -> tuple[Candidate, ...]:
+    """The entries of a ``--json`` answer, whose names are at the key ``what``, ``chosen`` among
+    them."""
+    return tuple(
+        Candidate(
+            each[what],
+            each["cost"],
+            each["lower_bound"],
+            None if each[what] == chosen else each["reason"] or "costs more",
+        )
+        for each in entries
+    )
+
+
+def candidates_table(what: str, entries: Sequence[dict[str, Any]]) -> str:
+    """A table of such entries."""
+
+    def shown(value: float | None) -> str:
+        return "-" if value is None else duration(value)
+
+    rows = [
+        [
+            each[what],
+            shown(each["cost"]),
+            shown(each["lower_bound"]),
+            "; ".join(part for part in (each["reason"], each.get("assumed")) if part),
+        ]
+        for each in entries
+    ]
+    return table([what, "found", "bound", ""], rows)
