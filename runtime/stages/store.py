@@ -184,7 +184,7 @@ def _check_reducing(module: nn.Module, index: int) -> None:
                 )
 
 
-def check_frozen(parameters: Mapping[str, nn.Parameter], where: str) -> None:
+def check_frozen(parameters: Mapping[str, torch.Tensor], where: str) -> None:
     """Raises InputError, naming it, for one of ``parameters``, which were frozen when the pipeline
     was made, that is trained by now: nobody would send its gradient."""
     for name, parameter in parameters.items():
