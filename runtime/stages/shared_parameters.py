@@ -108,7 +108,7 @@ class SharedParameters:
         @torch.no_grad()
         def reduce() -> None:
             trained = [copies for copies in shared if copies[0].requires_grad]
-            unsure = [c for row in trained if all(p.grad is None for p in row) for c in row]
+            unsure = [c for row in trained if any(p.grad is None for p in row) for c in row]
             totals = [_total(copies) for copies in trained]
             if len(ranks) > 1 and totals:
                 self._sum(list(map(local, totals)), ranks)

@@ -23,6 +23,7 @@ def clear_unused(parameters: Sequence[nn.Parameter]) -> None:
 
     As a CUDA graph is recorded it cannot: there the gradient is 0.
     """
+    parameters = [parameter for parameter in parameters if parameter.grad is not None]
     if not parameters or (parameters[0].is_cuda and torch.cuda.is_current_stream_capturing()):
         return
     found = torch.stack([_is_unused(parameter.grad) for parameter in parameters]).tolist()
