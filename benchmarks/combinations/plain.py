@@ -21,6 +21,7 @@ from pipeloom.ir.model.schedule import Schedule, Updates
 from .cases import Case, Step
 from .models import Noise, batch, make_stage, mean_square, optimizer, thaw, with_metrics
 
+DIVERGED = 1e4
 Losses: TypeAlias = dict[tuple[int, int], float]  # by step and microbatch
 
 
@@ -97,6 +98,8 @@ class Plain:
             return
         losses = self._forwards(step, step.count, schedule)
         self.found.losses |= {(step.number, j): loss.item() for j, loss in losses.items()}
+        if not case.overflows and max(map(abs, self.found.losses.values())) > DIVERGED:
+            raise FloatingPointError("it diverges")
         share = 1.0 / case.replicas / (step.count if case["scale_grads"] else 1)
         for _, loss in sorted(losses.items()):
             (loss * share).backward()

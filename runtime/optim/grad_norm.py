@@ -162,7 +162,7 @@ def make_norm_sum(context: RankContext) -> NormSum | None:
     channels = {*pairs, *((after, before) for before, after in pairs)}
     own = connect(Routes.of(channels, (), options.timeout), device, options.group)
     context.transport.attach(own)
-    return NormRelay(own, order, device)
+    return NormRelay(own, order, device) if own.rank in order else None
 
 
 def check_norm_options(

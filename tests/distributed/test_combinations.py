@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.combinations import check, checked
-from benchmarks.combinations.cases import ANYWHERE, Case
+from benchmarks.combinations.cases import ANYWHERE, ENDS, RANDOM, Case
 from benchmarks.combinations.plain import Plain
 
 SEED, FAST, MORE = 1, 16, 300
@@ -24,6 +24,8 @@ FOUND: list[tuple[int, dict[str, Any]]] = [
     (0, {"ranks": 3, "empty": "all", "clip": 0.05, "exchange": "program"}),
     (358, {"ranks": 4, "plan": ANYWHERE, "stages_as": "aten", "experts": "all"}),
     (0, {"ranks": 2, "plan": "chimera", "frozen": "all", "thaws": True}),
+    (0, {"ranks": 3, "plan": ENDS, "tied": "idle", "param_dtype": "float32"}),
+    (402, {"ranks": 3, "plan": RANDOM, "clip": 0.05, "ahead": True}),
 ]
 """Numbers of plans, and features that met: they trained otherwise than one process, without a word,
 or failed."""
