@@ -59,38 +59,29 @@ def local(tensor: Tensor) -> Tensor:
     return arrived(tensor.to_local()) if is_dtensor(tensor) else tensor
 
 
+def whole(parameter: Tensor, part: Tensor) -> Tensor:
+    """``part``, shaped as :func:`local` of ``parameter``, as a tensor that is laid out as it.
+
+    Differentiable: the part's gradient is laid out as the part, by collectives where need be.
+    """
+    if not is_dtensor(parameter):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        part,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+
+
 @torch.no_grad()
 def like(parameter: Tensor, part: Tensor) -> Tensor:
-    """``part``, shaped as :func:`local` of ``parameter``, as a tensor that is laid out as it."""
-    if not is_dtensor(parameter):
-        return part
-    from torch.distributed.tensor import DTensor
-
-    return DTensor.from_local(
-        part,
-        parameter.device_mesh,
-        parameter.placements,
-        run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
-
-
-def whole(parameter: Tensor, part: Tensor) -> Tensor:
-    """The same, differentiable: the part's gradient is laid out as the part, by collectives where
-    need be."""
-    if not is_dtensor(parameter):
-        return part
-    from torch.distributed.tensor import DTensor
-
-    return DTensor.from_local(
-        part,
-        parameter.device_mesh,
-        parameter.placements,
-        run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
+    """The same, of values alone."""
+    return whole(parameter, part)
 
 
 def set_local(parameter: nn.Parameter, part: Tensor) -> None:

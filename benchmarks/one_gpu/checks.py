@@ -20,7 +20,7 @@ from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.launch.sm_partitions import partitions
 from pipeloom.runtime.launch.threads import launch_local
-from pipeloom.runtime.measure.activation_ledger import NoLedger
+from pipeloom.runtime.measure.activation_ledger import Memory
 from pipeloom.runtime.measure.op_timer import make_clock
 from pipeloom.runtime.stages.store import made
 from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
@@ -156,7 +156,7 @@ def _split(width: int, rows: int, device: torch.device, rounds: int = 12) -> dic
     blocks.to(device, torch.bfloat16)
     length = min(rows, 1024)
     shape = (rows // length, length, width)
-    memory, interface = NoLedger(), StageInterface.one(Spec(shape, torch.bfloat16))
+    memory, interface = Memory(), StageInterface.one(Spec(shape, torch.bfloat16))
     seed = torch.ones((), device=device)
     runner = StageRunner(1, blocks, memory=memory, last=False, loss=None, seed=seed)
     fused, apart = Cell(None, interface), Cell(WeightQueue(memory), interface)

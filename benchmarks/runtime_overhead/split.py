@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
-from pipeloom.runtime.measure.activation_ledger import NoLedger
+from pipeloom.runtime.measure.activation_ledger import Memory
 from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
 
 from .priority import before_others
@@ -73,7 +73,7 @@ class Ours:
     def __init__(
         self, module: nn.Module, x: Tensor, kind: Callable[..., StageRunner] = StageRunner
     ) -> None:
-        memory, interface = NoLedger(), StageInterface.one(Spec(tuple(x.shape), x.dtype))
+        memory, interface = Memory(), StageInterface.one(Spec(tuple(x.shape), x.dtype))
         seed = torch.ones((), device=x.device)
         self._runner = kind(1, module, memory=memory, last=False, loss=None, seed=seed)
         self._cells = {False: Cell(None, interface), True: Cell(WeightQueue(memory), interface)}

@@ -29,10 +29,10 @@ from pipeloom.ir.model.ops import Op, OpKind, pack
 from pipeloom.ir.units import counted
 
 from ..errors import ExecutionError
-from ..measure.activation_ledger import Memory, Turns
+from ..measure.activation_ledger import Turns
 from ..measure.op_timer import Call, Clock, make_clock
+from ..rank.context import RankContext
 from ..tensors.receive_buffers import ReceiveBuffers
-from ..transport import Transport
 from ..transport.posted import RepeatedMessage, receiving, sending
 from .remat_ops import calls
 from .speculative_rerun import SpeculativeRerun, stale
@@ -41,47 +41,39 @@ from .tensor_routing import TensorRouting, pass_gradient, pass_output
 
 
 class Executor:
-    """Runs one rank of a program.
+    """Runs one rank of its context's program.
 
     ``runners`` and ``cells`` are those of the (stage, microbatch) pairs of this rank; ``routing``
     finds the tensors of each kind. ``reduce``, ``average`` and ``step`` make the calls for the
     instructions of that name; ``check_norm`` is the call of the norm relay's sums, ``validate``
     that of its verdict, after which ops may be run again from what ``restore_snapshot`` restores
-    (:mod:`.speculative_rerun`). ``pace`` stretches each op to its time in the program's
-    profile. ``label`` comes before each text in the profiler's trace. ``buffers``: to receive
-    into, those of the programs before it; by default new ones.
+    (:mod:`.speculative_rerun`). ``label`` comes before each text in the profiler's trace.
     """
 
     def __init__(
         self,
-        program: ir.Program,
-        transport: Transport,
+        context: RankContext,
         *,
         cells: Mapping[tuple[int, int], Cell],
         runners: Mapping[int, StageRunner],
         routing: Mapping[ir.TensorKind, TensorRouting],
-        memory: Memory,
-        device: torch.device,
         reduce: Callable[[tuple[int, ...]], Call],
         average: Callable[[int], Call],
         step: Callable[[int], Call],
         check_norm: Call,
         validate: Callable[[], bool],
         restore_snapshot: Call,
-        pace: bool = False,
-        label: str = "",
-        buffers: ReceiveBuffers | None = None,
+        label: str,
     ) -> None:
-        self.program, self._label = program, label
-        self._paced = Costs.of(program.schedule.problem) if pace else None
-        self._transport = transport
-        self._memory = memory
+        program, transport, device = context.program, context.transport, context.device
+        self._paced = Costs.of(program.schedule.problem) if context.options.pace else None
+        self._transport, self._memory, self._label = transport, context.memory, label
         self._cells, self._runners, self._routing = cells, runners, routing
         self._reduce, self._average, self._step = reduce, average, step
         self._check_norm, self._validate = check_norm, validate
         self._restore_snapshot = restore_snapshot
         self._row = program.instructions[transport.rank]
-        given = ReceiveBuffers(device) if buffers is None else buffers
+        given = context.buffers or ReceiveBuffers(device)
         self._buffers = [
             given.take(place, routing[buffer.kind].spec(buffer.kind, buffer.stage))
             for place, buffer in enumerate(program.buffers[transport.rank])
@@ -93,7 +85,7 @@ class Executor:
         self._received: dict[ir.Tensor, Tensor] = {}
         self._receives: dict[ir.Tensor, RepeatedMessage] = {}
         self._rerun: SpeculativeRerun | None = None
-        prepared = [self._prepare(instruction) for instruction in self._row]
+        prepared = [_MAKERS[type(each)](self, each) for each in self._row]
         self._prepared = prepared
         self._calls = [call for calls in prepared for call in calls]
         self._positions = [at for at, calls in enumerate(prepared) for _ in calls]
@@ -123,9 +115,6 @@ class Executor:
         return [
             partial(_under, f"{self._label}{instruction}", calls) for instruction, calls in pairs
         ]
-
-    def _prepare(self, instruction: ir.Instruction) -> Sequence[Call]:
-        return _MAKERS[type(instruction)](self, instruction)
 
     def _receive(self, receive: ir.Receive) -> Sequence[Call]:
         tensor = receive.tensor
@@ -157,15 +146,6 @@ class Executor:
         """The calls that count a tensor of activations; none for weights and their gradients."""
         counts = tensor.kind in (ir.TensorKind.X, ir.TensorKind.DY)
         return (self._memory.turns(place) if counts else None) or (None, None)
-
-    def _reducing(self, reduce: ir.Reduce) -> Sequence[Call]:
-        return [self._reduce(reduce.stages)]
-
-    def _averaging(self, average: ir.Average) -> Sequence[Call]:
-        return [self._average(average.stage)]
-
-    def _stepping(self, step: ir.Step) -> Sequence[Call]:
-        return [self._step(step.stage)]
 
     def _relaying(self, relay: ir.Relay) -> Sequence[Call]:
         if relay.kind is ir.RelayKind.SUMS:
@@ -241,9 +221,9 @@ _MAKERS: dict[type, Callable[[Executor, Any], Sequence[Call]]] = {
     ir.WaitReceive: Executor._wait_receive,
     ir.WaitSend: Executor._wait_send,
     ir.Free: Executor._freeing,
-    ir.Reduce: Executor._reducing,
-    ir.Average: Executor._averaging,
-    ir.Step: Executor._stepping,
+    ir.Reduce: lambda executor, reduce: [executor._reduce(reduce.stages)],
+    ir.Average: lambda executor, average: [executor._average(average.stage)],
+    ir.Step: lambda executor, step: [executor._step(step.stage)],
     ir.Relay: Executor._relaying,
 }
 

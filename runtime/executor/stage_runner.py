@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any, NotRequired, Protocol, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -114,40 +114,41 @@ Run = Callable[[Cell], None]
 Runs = tuple[Run, Run, Run]  # F, B and W
 
 
-class StageRunner:
-    """Runs one stage; the same object for all microbatches.
+class RunnerOptions(TypedDict):
+    """The options of a runner.
 
     ``parameters``: those that ops compute with, by default the module's. ``using``: the context for
     an op of each kind; ``skips``: those that start at the stage, end there or come by. The ``last``
     stage computes ``loss`` and starts its backward with ``seed`` (1 / M for gradients of the mean
-    loss). ``bare`` is F of which nothing is counted, ``part`` one that keeps what its cell's level
-    does; ``watched`` sees where weight gradients come from, where it is one.
+    loss).
     """
 
-    def __init__(
-        self,
-        stage: int,
-        module: nn.Module,
-        *,
-        parameters: Iterable[nn.Parameter] | None = None,
-        using: Using = unchanged_weights,
-        memory: Memory,
-        last: bool,
-        loss: Judge | None,
-        seed: Tensor,
-        skips: Skips | None = None,
-    ) -> None:
-        self.stage = stage
-        self.module = module
-        self.memory = memory
+    memory: Memory
+    last: bool
+    loss: Judge | None
+    seed: Tensor
+    parameters: NotRequired[Iterable[nn.Parameter] | None]
+    using: NotRequired[Using]
+    skips: NotRequired[Skips | None]
+
+
+class StageRunner:
+    """Runs one stage; the same object for all microbatches.
+
+    ``bare`` is F of which nothing is counted, ``part`` one that keeps what its cell's level does;
+    ``watched`` sees where weight gradients come from, where it is one.
+    """
+
+    def __init__(self, stage: int, module: nn.Module, **given: Unpack[RunnerOptions]) -> None:
+        self.stage, self.module = stage, module
+        self.memory = memory = given["memory"]
         self.buffers = ChangingBuffers(stage, module)
         self.generators = generators_of(module)
+        parameters, using = given.get("parameters"), given.get("using", unchanged_weights)
         self._deferral = Deferral(module.parameters() if parameters is None else parameters)
-        self._last = last
-        self._loss = loss
-        self._seed = seed
+        self._last, self._loss, self._seed = given["last"], given["loss"], given["seed"]
         self._seeds: dict[tuple[torch.dtype, int], Tensor] = {}
-        self._skips = skips
+        self._skips = given.get("skips")
         self.keep_outputs = True
         self.watched: GradientWatch | None = None
         runs: Runs = self._forward, self._backward, self._weight

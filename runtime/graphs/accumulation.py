@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 from ..dtensors import is_dtensor, like, local
 from ..executor.deferred_ops import add
 from .liveness import root_of
-from .torch_internals import value_of
+from .torch_internals.aten import value_of
 
 
 class AddGradient:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, fx
@@ -11,7 +11,8 @@ from .accumulation import AddGradient
 from .cut import Piece
 from .functions import Function, python_function
 from .rewrites import needed
-from .torch_internals import compiled, value_of, views
+from .torch_internals.aten import value_of, views
+from .torch_internals.inductor import compiled
 
 
 def compiled_function(
@@ -89,10 +90,7 @@ def _compiled(
     def call(arguments: list[Tensor]) -> list[Tensor]:
         nonlocal shared
         before = [*map(_memory, arguments)] if shared is None else []
-        found = [
-            x if x.stride() == stride else laid_out(x, stride)
-            for x, stride in zip(run(arguments), strides)  # noqa: B905
-        ]
+        found = laid_out(run(arguments), strides)
         if shared is None:
             shared = _shared([*before, *map(_memory, found)], len(before) + count)
         for i in shared:
@@ -143,7 +141,14 @@ def _passing(
     return call
 
 
-def laid_out(x: Tensor, stride: Sequence[int]) -> Tensor:
-    """A copy with these strides."""
+def laid_out(tensors: Iterable[Tensor], strides: Sequence[Sequence[int]]) -> list[Tensor]:
+    """The tensors with these strides: copies of those that have others."""
+    return [
+        x if x.stride() == stride else _strided(x, stride)
+        for x, stride in zip(tensors, strides)  # noqa: B905
+    ]
+
+
+def _strided(x: Tensor, stride: Sequence[int]) -> Tensor:
     found = torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device)
     return found.copy_(x)

@@ -32,7 +32,8 @@ from torch import fx
 
 from .joint import UPDATES, Joint, Role
 from .rewrites import copy_updated, needed, reached, recompute_regions, split_convolutions
-from .torch_internals import TraceError, draws, views
+from .torch_internals.aten import draws, views
+from .torch_internals.errors import TraceError
 
 _aten = torch.ops.aten
 _CASTS = {_aten._to_copy.default}

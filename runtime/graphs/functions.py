@@ -27,7 +27,7 @@ from torch import Tensor, fx
 
 from .accumulation import AddGradient
 from .cut import Piece
-from .torch_internals import direct
+from .torch_internals.aten import direct
 
 Function: TypeAlias = Callable[[list[Tensor]], list[Tensor]]
 

@@ -7,10 +7,10 @@ with which B starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, fx, nn
@@ -19,12 +19,11 @@ from pipeloom.ir.model.ops import OpKind
 
 from ..dtensors import arrived
 from ..errors import ChangedInPlaceError
-from ..executor.losses import Judge
 from ..executor.offload import unpack
 from ..executor.stage_runner import (
     Cell,
+    RunnerOptions,
     StageRunner,
-    Using,
     apart_from,
     input_gradients,
     no_part,
@@ -32,54 +31,22 @@ from ..executor.stage_runner import (
     within,
 )
 from ..executor.weight_grad_deferral import AccumulationHooks, hooked, run_backward
-from ..measure.activation_ledger import Held, Memory
 from ..rank.options import StagesAs
-from ..tensors.forward_state import KeptBuffer
 from ..tensors.microbatches import tensors
 from ..tensors.rng_state import RandomState, devices_of
-from ..tensors.skip_connections import Skips
 from .accumulation import AddGradient
 from .arguments import Kind, Parts, kind_of
 from .compiled_functions import compiled_function, laid_out
 from .cut import Piece
 from .functions import Function, python_function
+from .kept_values import Kept, as_kept, caught
 from .module_state import ModuleState
 from .stage_functions import Make, StageForward, StageFunctions
-from .torch_internals import TraceError, below_autograd
+from .torch_internals.aten import below_autograd
+from .torch_internals.errors import TraceError
 
 _REMADE = "its graphs were made again after the first step, for"
 LIMIT = 16  # graphs of a stage: where shapes are always others, tracing costs more than it saves
-
-
-class Kept:
-    """The values that a microbatch holds from one op to the next, which the ledger counts.
-
-    ``box``: of the last stage, the gradients that the loss's backward leaves of outputs.
-    """
-
-    __slots__ = ("_held", "_memory", "box", "functions", "values")
-
-    def __init__(self, functions: StageFunctions, memory: Memory) -> None:
-        self.functions, self._memory = functions, memory
-        self.values: list[Any] = []
-        self.box: dict[int, Tensor] = {}
-        self._held: Held = ()
-
-    def hold(self, values: list[Tensor]) -> None:
-        """Holds these values, after none."""
-        self.values, self._held = values, self._memory.hold(*values)
-
-    def take(self, more: int = 0) -> list[Any]:
-        """Gives the values to an op that lets go of them one by one, and for a moment holds so many
-        bytes ``more``."""
-        self._memory.reach(more)
-        self._memory.release(self._held)
-        values, self.values, self._held = self.values, [], ()
-        return values
-
-    def clear(self) -> None:
-        """Lets go of all."""
-        self.take()
 
 
 class GraphRunner(StageRunner):
@@ -97,30 +64,14 @@ class GraphRunner(StageRunner):
         stage: int,
         module: nn.Module,
         *,
-        parameters: Iterable[nn.Parameter] | None = None,
-        using: Using = unchanged_weights,
-        memory: Memory,
-        last: bool,
-        loss: Judge | None,
-        seed: Tensor,
-        skips: Skips | None = None,
         loss_in_model: bool = False,
         weights_in_w: bool = True,
         make: Make = python_function,
+        **given: Unpack[RunnerOptions],
     ) -> None:
-        super().__init__(
-            stage,
-            module,
-            parameters=parameters,
-            using=using,
-            memory=memory,
-            last=last,
-            loss=loss,
-            seed=seed,
-            skips=skips,
-        )
-        self._eager = self.forward, self.bare, self.backward, self.weight
-        self._watching = memory.watching()
+        super().__init__(stage, module, **given)
+        using, self._eager_weight = given.get("using", unchanged_weights), self.weight
+        self._watching = self.memory.watching()
         self._in_model, self._maker = loss_in_model, make
         self._weights_in_w = weights_in_w
         self.made = 0
@@ -260,7 +211,7 @@ class GraphRunner(StageRunner):
         found: Sequence[Tensor] = cell.inputs
         if cell.options or any(type(x) is not Tensor for x in found):
             found = tensors((cell.inputs, cell.options))
-        return _laid_out(found, functions.strides)
+        return laid_out(found, functions.strides)
 
     def _first(self, cell: Cell, functions: StageFunctions, *, counted: bool) -> None:
         given = self._given(cell, functions)
@@ -276,7 +227,7 @@ class GraphRunner(StageRunner):
         given = self._given(cell, functions)
         if isinstance(cell.kept, Kept):
             given += cell.kept.take()
-        with below_autograd(), _as_kept(cell.buffers):
+        with below_autograd(), as_kept(cell.buffers):
             found = functions.again_at(cell.level)(given)
         self._hold(cell, functions, found[len(found) - len(functions.cut.saved) :])
         if self._last:
@@ -328,7 +279,7 @@ class GraphRunner(StageRunner):
             assert isinstance(cell.kept, Kept)
             box = cell.kept.box
             outputs = [
-                _caught(x, self._anchor, box, i) if needs_grad else x
+                caught(x, self._anchor, box, i) if needs_grad else x
                 for i, (x, needs_grad) in enumerate(zip(outputs, functions.needs_grad, strict=True))
             ]
         output = functions.forward_of.result(outputs)
@@ -374,7 +325,7 @@ class GraphRunner(StageRunner):
         values = kept.take(0 if cell.queue is None else functions.more_in_b)
         if cell.offloaded is not None:
             values = [unpack(x) for x in values]
-        tangents = _laid_out(map(arrived, dy), functions.tangent_strides)
+        tangents = laid_out(map(arrived, dy), functions.tangent_strides)
         with below_autograd():
             if cell.queue is None:
                 values += tangents
@@ -389,7 +340,7 @@ class GraphRunner(StageRunner):
     def _run_weight(self, cell: Cell) -> None:
         kept = cell.kept
         if not isinstance(kept, Kept):
-            self._eager[3](cell)
+            self._eager_weight(cell)
             return
         with below_autograd():
             kept.functions.weight(kept.take())
@@ -404,51 +355,6 @@ def runner_kind(stages_as: StagesAs) -> Callable[..., StageRunner]:
     if stages_as == "eager":
         return StageRunner
     return partial(GraphRunner, make=_MAKERS[stages_as])
-
-
-class _Caught(torch.autograd.Function):
-    """An output as the loss is given it: its gradient goes into ``box``, and its memory is not
-    held for that."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, output: Tensor, anchor: Tensor, box: dict[int, Tensor], index: int
-    ) -> Tensor:
-        ctx.set_materialize_grads(False)
-        ctx.box, ctx.index = box, index
-        return output.detach()
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor | None) -> tuple[None, ...]:
-        if dy is not None:
-            ctx.box[ctx.index] = dy
-        return None, None, None, None
-
-
-def _caught(output: Tensor, anchor: Tensor, box: dict[int, Tensor], index: int) -> Tensor:
-    found: Tensor = _Caught.apply(output, anchor, box, index)  # type: ignore[no-untyped-call]
-    return found
-
-
-@contextmanager
-def _as_kept(buffers: Sequence[KeptBuffer]) -> Iterator[None]:
-    """A context in which buffers that F changed have the values from before it."""
-    own = [one.buffer.data for one in buffers]
-    try:
-        for one in buffers:
-            one.buffer.data = one.value
-        yield
-    finally:
-        for one, data in zip(buffers, own, strict=True):
-            one.buffer.data = data
-
-
-def _laid_out(tensors: Iterable[Tensor], strides: Sequence[Sequence[int]]) -> list[Tensor]:
-    """The tensors in memory as a graph was traced for them."""
-    return [
-        x if x.stride() == stride else laid_out(x, stride)
-        for x, stride in zip(tensors, strides)  # noqa: B905
-    ]
 
 
 def _hooked(module: nn.Module) -> str | None:

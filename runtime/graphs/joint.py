@@ -22,7 +22,9 @@ from torch.func import functional_call
 
 from ..dtensors import is_dtensor, local, whole
 from .simplify import simplify
-from .torch_internals import Sink, Source, TraceError, as_output, export_joint
+from .torch_internals.aten import as_output
+from .torch_internals.errors import TraceError
+from .torch_internals.export import Sink, Source, export_joint
 
 
 class Role(Enum):
@@ -80,7 +82,6 @@ def trace_joint(
     module: nn.Module,
     inputs: Sequence[Tensor],
     forward: Forward,
-    decompositions: dict[Any, Callable[..., Any]] | None = None,
 ) -> Joint:
     """The joint graph of ``forward(module, inputs)``, a tuple of tensors.
 
@@ -98,7 +99,7 @@ def trace_joint(
         return [as_output(x) for x in forward(called, flat[len(own) :])]
 
     arguments = [*(_leaf(x) for x in own.values()), *inputs]
-    found = export_joint(function, arguments, decompositions)
+    found = export_joint(function, arguments)
     values = [
         *(Value(Role.PARAMETER, name) for name in parameters),
         *(Value(Role.BUFFER, name) for name in buffers),

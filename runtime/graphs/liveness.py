@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from torch import fx
 
 from .cut import Cut
-from .torch_internals import value_of, views
+from .torch_internals.aten import value_of, views
 
 
 def root_of(node: fx.Node) -> fx.Node:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as modules
 
-from .torch_internals import TraceError
+from .torch_internals.errors import TraceError
 
 MOST = 20_000  # dicts and lists of a stage: the bound of what is looked through
 Held: TypeAlias = dict[Any, Any] | list[Any] | deque[Any] | set[Any]

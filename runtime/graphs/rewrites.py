@@ -9,7 +9,8 @@ from torch import fx
 
 from .joint import UPDATES, Joint, Role
 from .simplify import alike
-from .torch_internals import draws, region_of
+from .torch_internals.aten import draws
+from .torch_internals.regions import region_of
 
 _aten = torch.ops.aten
 

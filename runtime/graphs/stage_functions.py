@@ -25,7 +25,9 @@ from .levels.part import StageLevels
 from .liveness import most_within_b, root_of
 from .module_state import unchanged
 from .rewrites import without_tangents
-from .torch_internals import LOCK, TraceError, check_constants, unseeded, value_of
+from .torch_internals.aten import check_constants, value_of
+from .torch_internals.errors import LOCK, TraceError
+from .torch_internals.random_numbers import unseeded
 
 Make = Callable[[Piece, Any, Mapping[fx.Node, Sequence[AddGradient]], Sequence[fx.Node]], Function]
 

@@ -8,37 +8,27 @@ child of a fork server (which spares each process seconds of imports), and nothi
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import pickle
 import signal
 import socket
 import sys
-import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-from pipeloom.ir.errors import InputError, PipeloomError, in_words
-from pipeloom.ir.litter import tied_to_parent
 
 from ..cuda import check_devices
 from ..errors import LaunchError
-from ..transport.making import meet
-from ..transport.waiting import waits_for_another
-from .environment import check_open_files, check_sockets, number, socket_folder, world
+from .child import Told, Waits, call_here, run_child, tell
+from .environment import check_open_files, check_sockets, socket_folder, world
+from .failures import Failure, Names, earliest, only_dead
 
 LOOPBACK = "127.0.0.1"
 FROZEN = "pipeloom.runtime.launch.forked"  # the last
@@ -77,12 +67,12 @@ def launch(
     Raises LaunchError where a spawned process fails, InputError where torchrun started another
     number of processes, this machine has too few GPUs, or too few files may be open.
     """
-    names = _Names(ranks, replicas)
+    names = Names(ranks, replicas)
     joined = world()
     if joined is not None:
         heard = args if listener is None else (*args, listener)
         names.check(joined[1])
-        return {joined[0]: _call(function, heard, backend, message_timeout)}
+        return {joined[0]: call_here(function, heard, backend, message_timeout)}
     check_sockets()
     check_open_files(names.count)
     if backend == "nccl":
@@ -107,100 +97,10 @@ def served_store() -> TCPStore:
         )
 
 
-_PARENT: list[Connection] = []  # in a process that was spawned, the pipe to who did
-
-
-def tell(value: Any) -> None:
-    """Hands ``value`` to the listener of the launch that spawned this process."""
-    _PARENT[0].send_bytes(pickle.dumps(_Told(value)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Waits:
-    """A child's answer where it is: whether it waits for another rank."""
-
-    waits: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """A value that a child hands to the listener while it runs."""
-
-    value: Any
-
-
-def _call(
-    function: Callable[..., Any], args: Sequence[Any], backend: str, message_timeout: float
-) -> Any:
-    if dist.is_initialized():
-        return function(*args)
-    if backend == "nccl":
-        torch.cuda.set_device(number("LOCAL_RANK", 0))
-    meet(backend, message_timeout)
-    result = function(*args)
-    dist.destroy_process_group()  # not after an error: it would wait for the others
-    # ends Gloo's threads: one that lets go of a tensor while the interpreter ends aborts the
-    # process
-    gc.collect()
-    return result
-
-
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """Names of processes: ``ranks`` of each of ``replicas``, replica by replica."""
-
-    ranks: int
-    replicas: int
-
-    @property
-    def count(self) -> int:
-        return self.ranks * self.replicas
-
-    def check(self, size: int) -> None:
-        """Raises InputError where torchrun started another number of processes."""
-        if size != self.count:
-            times = f" times {self.replicas} replicas" if self.replicas > 1 else ""
-            raise InputError(
-                f"WORLD_SIZE: expected {self.count}, the program's ranks{times}, got {size}"
-            )
-
-    def of(self, *processes: int) -> str:
-        if self.replicas == 1:
-            return f"rank {', '.join(map(str, processes))}"
-        places = (divmod(process, self.ranks) for process in processes)
-        return "; ".join(f"replica {replica}, rank {rank}" for replica, rank in places)
-
-    def told(self, process: int, text: str) -> str:
-        """``text`` with whose it is in front of it; it may begin with the rank in its replica."""
-        of = self.of(process)
-        own = text.removeprefix(f"{of}: ").removeprefix(f"rank {process % self.ranks}: ")
-        return f"{of}: {own}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """A child's report of its error; ``moment`` is on the machine's monotonic clock.
-
-    ``ours``: an error of pipeloom's own, which says in one line where it happened.
-    """
-
-    rank: int
-    message: str
-    moment: float = 0.0
-    details: str = ""
-    exit_code: int = 1
-    ours: bool = False
-
-    def raised(self) -> LaunchError:
-        return LaunchError(
-            self.message, rank=self.rank, details=self.details, exit_code=self.exit_code
-        )
-
-
 class _Workers:
     """The spawned processes of one launch; leaving the context ends those that still run."""
 
-    def __init__(self, names: _Names, listener: Callable[[Any], object] | None = None) -> None:
+    def __init__(self, names: Names, listener: Callable[[Any], object] | None = None) -> None:
         self._names, self._listener = names, listener
         self._store = served_store()
         self._pipes: dict[int, Connection] = {}
@@ -220,7 +120,7 @@ class _Workers:
             ours, theirs = context.Pipe()
             environment = _environment(rank, names.count, self._store.port)
             process = context.Process(
-                target=_child,
+                target=run_child,
                 args=(theirs, environment, names, call),
                 daemon=True,
                 name=names.of(rank),
@@ -267,7 +167,7 @@ class _Workers:
             if not ready:
                 raise LaunchError(self._late(pending))
             answers = self._answers(ready)
-            failures = [a for a in answers.values() if isinstance(a, _Failure)]
+            failures = [a for a in answers.values() if isinstance(a, Failure)]
             if failures:
                 raise self._first(failures, [r for r in pending if r not in answers]).raised()
             found |= answers
@@ -291,7 +191,7 @@ class _Workers:
             with suppress(EOFError, OSError):
                 while pipe.poll(max(0.0, until - time.monotonic())):
                     answer = pickle.loads(pipe.recv_bytes())
-                    if isinstance(answer, _Waits):
+                    if isinstance(answer, Waits):
                         yield from [rank] if answer.waits else ()
                         break
 
@@ -306,9 +206,9 @@ class _Workers:
         meanwhile."""
         messages = {rank: self._answer(rank) for rank in ranks}
         for message in messages.values():
-            if isinstance(message, _Told) and self._listener is not None:
+            if isinstance(message, Told) and self._listener is not None:
                 self._listener(message.value)
-        return {rank: m for rank, m in messages.items() if not isinstance(m, _Told)}
+        return {rank: m for rank, m in messages.items() if not isinstance(m, Told)}
 
     def _answer(self, rank: int) -> Any:
         pipe, process = self._pipes[rank], self._processes[rank]
@@ -319,38 +219,23 @@ class _Workers:
             process.join(GRACE)
         if process.exitcode == LOST:
             name = self._names.of(rank)
-            return _Failure(rank, f"{name}: its fork server died, all ranks are ended")
-        return _Failure(rank, f"{self._names.of(rank)} died{_cause(process.exitcode)}")
+            return Failure(rank, f"{name}: its fork server died, all ranks are ended")
+        return Failure(rank, f"{self._names.of(rank)} died{_cause(process.exitcode)}")
 
-    def _first(self, failures: list[_Failure], pending: Sequence[int]) -> _Failure:
+    def _first(self, failures: list[Failure], pending: Sequence[int]) -> Failure:
         """The earliest failure: a dead rank's peers often report first.
 
         The dead cannot say where they were; the first peer that was waiting for them can.
         """
-        until = time.monotonic() + (ECHO if _only_dead(failures) else SETTLE)
+        until = time.monotonic() + (ECHO if only_dead(failures) else SETTLE)
         left = list(pending)
         while left and (ready := self._ready(left, until)):
             answers = self._answers(ready)
-            failures += [a for a in answers.values() if isinstance(a, _Failure)]
+            failures += [a for a in answers.values() if isinstance(a, Failure)]
             left = [rank for rank in left if rank not in answers]
-            if not _only_dead(failures):
+            if not only_dead(failures):
                 until = min(until, time.monotonic() + SETTLE)
-        return _told(failures)
-
-
-def _told(failures: Sequence[_Failure]) -> _Failure:
-    """The earliest failure; where that rank died, with what the first of its peers says."""
-    first = min(failures, key=lambda failure: failure.moment)
-    peers = [f for f in failures if f.ours]
-    if first.moment > 0.0 or not peers:
-        return first
-    peer = min(peers, key=lambda failure: failure.moment)
-    return replace(first, message=f"{first.message}; {peer.message}")
-
-
-def _only_dead(failures: Sequence[_Failure]) -> bool:
-    """Whether none of the failures was told by the rank itself."""
-    return all(failure.moment == 0.0 for failure in failures)
+        return earliest(failures)
 
 
 def _context() -> ForkServerContext | SpawnContext:
@@ -401,48 +286,6 @@ def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     return environment
 
 
-def _child(
-    pipe: Connection, environment: dict[str, str], names: _Names, call: tuple[Any, ...]
-) -> None:
-    _PARENT.append(pipe)
-    _tie_to_parent()
-    threading.Thread(target=_watch, args=(pipe,), daemon=True).start()
-    os.environ.update(environment)
-    # set in any case: torch was loaded before this process had its environment
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    share = max(1, cores // int(environment["WORLD_SIZE"]))
-    torch.set_num_threads(int(asked) if asked.isdigit() and int(asked) > 0 else share)
-    try:
-        answer = pickle.dumps(_call(*call))
-    except BaseException as error:
-        pipe.send_bytes(pickle.dumps(_failure(int(environment["RANK"]), names, error)))
-        os._exit(1)  # at once: tearing down a broken process group can hang
-    pipe.send_bytes(answer)
-
-
-def _tie_to_parent() -> None:
-    """The fork server ends with who started it, whoever of its children still runs, and these, be
-    they stopped, with it."""
-    server: Any = forkserver._forkserver
-    alive = getattr(server, "_forkserver_alive_fd", None)
-    if alive is not None and (tie := tied_to_parent()) is not None:
-        server._forkserver_alive_fd = None
-        os.close(alive)
-        tie()
-
-
-def _watch(pipe: Connection) -> None:
-    """Ends this process with its parent: the pipe closes. What the parent sends is the question
-    whether the thread that computes waits for another rank."""
-    try:
-        while True:
-            pipe.recv_bytes()
-            pipe.send_bytes(pickle.dumps(_Waits(waits_for_another(threading.main_thread().ident))))
-    except (EOFError, OSError):
-        os._exit(1)
-
-
 def _sent(pipe: Connection) -> bool:
     """Whether the child could be asked."""
     try:
@@ -450,19 +293,3 @@ def _sent(pipe: Connection) -> bool:
     except OSError:
         return False
     return True
-
-
-def _failure(rank: int, names: _Names, error: BaseException) -> _Failure:
-    """The failure of a rank, which may name another one, whose fault all were told."""
-    replica, own = divmod(rank, names.ranks)
-    if names.replicas > 1 and getattr(error, "replica", None) is not None:
-        replica = error.replica  # type: ignore[attr-defined]
-    rank = replica * names.ranks + getattr(error, "rank", own)
-    return _Failure(
-        rank,
-        names.told(rank, in_words(error)),
-        time.monotonic(),
-        traceback.format_exc(),
-        error.exit_code if isinstance(error, PipeloomError) else 1,
-        isinstance(error, PipeloomError),
-    )

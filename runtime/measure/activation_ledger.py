@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -32,38 +32,41 @@ class Versioned(NamedTuple):
     version: int
 
 
-class Memory(Protocol):
-    """A count of the tensors that the executor keeps and lets go."""
+class Memory:
+    """A count of the bytes of activations that the executor keeps and lets go.
 
-    peak: int
-    live: int
+    :class:`Ledger` counts; this one is switched off and costs nothing.
+    """
 
-    def start(self, modules: Iterable[nn.Module]) -> None: ...
+    live = 0
+    peak = 0
 
-    def hold(self, *tensors: Tensor) -> Held:
-        """Counts the storages of ``tensors`` until the release of what is returned."""
-        ...
-
-    def release(self, held: Held) -> None: ...
-
-    def reach(self, more: int) -> None:
-        """Counts so many bytes more than are held, for a moment."""
-        ...
+    def start(self, modules: Iterable[nn.Module]) -> None:
+        """Begins a new peak; the parameters and buffers of ``modules`` are not activations."""
 
     def exclude(self, module: nn.Module) -> None:
         """The module's parameters have moved: they are no activations where they are, either."""
-        ...
+
+    def hold(self, *tensors: Tensor) -> Held:
+        """Counts the storages of ``tensors`` until the release of what is returned."""
+        return ()
+
+    def release(self, held: Held) -> None:
+        """Ends a hold."""
+
+    def reach(self, more: int) -> None:
+        """Counts so many bytes more than are held, for a moment."""
 
     def turns(self, buffer: Tensor) -> Turns | None:
         """Calls that hold and release a buffer used again and again; None: it is not counted."""
-        ...
+        return None
 
     def watching(self) -> AbstractContextManager[object]:
         """A context in which all that autograd saves is counted until its graph lets it go."""
-        ...
+        return nullcontext()
 
 
-class Ledger:
+class Ledger(Memory):
     """Counts bytes: ``live`` now, ``peak`` since :meth:`start`.
 
     Costs about 2 microseconds for each tensor that autograd saves; one that was changed in place by
@@ -79,7 +82,6 @@ class Ledger:
         self._excluded: frozenset[int] = frozenset()
 
     def start(self, modules: Iterable[nn.Module]) -> None:
-        """Begins a new peak; the parameters and buffers of ``modules`` are not activations."""
         self._excluded = frozenset[int]().union(*map(_storages, modules))
         self.peak = self.live
 
@@ -192,34 +194,6 @@ def unchanged(tensor: Tensor, version: int) -> Tensor:
     if tensor._version != version:
         raise ChangedInPlaceError(tensor)
     return tensor
-
-
-class NoLedger:
-    """The ledger switched off: counts nothing and costs nothing."""
-
-    live = 0
-    peak = 0
-
-    def start(self, modules: Iterable[nn.Module]) -> None:
-        pass
-
-    def exclude(self, module: nn.Module) -> None:
-        pass
-
-    def hold(self, *tensors: Tensor) -> Held:
-        return ()
-
-    def release(self, held: Held) -> None:
-        pass
-
-    def reach(self, more: int) -> None:
-        pass
-
-    def turns(self, buffer: Tensor) -> None:
-        return None
-
-    def watching(self) -> AbstractContextManager[object]:
-        return nullcontext()
 
 
 def device_peak(device: torch.device) -> int | None:

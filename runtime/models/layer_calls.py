@@ -177,18 +177,14 @@ def _leaf(one: Any, other: Any, handed: dict[int, Handed]) -> Any:
     return one
 
 
-def _yes() -> bool:
-    return True
-
-
 def capture(model: Any, stand_ins: StandIns, tokens: Tensor) -> list[Call]:
     """The calls of the layers for these tokens.
 
     Where they are traced the model is told so: it asks then no questions about masks' values.
     """
     stand_ins.calls = []
-    traced = type(tokens) is not Tensor
-    with suppress(Reached), patch("torch.compiler.is_compiling", _yes) if traced else nullcontext():
+    told = patch("torch.compiler.is_compiling", lambda: True)
+    with suppress(Reached), nullcontext() if type(tokens) is Tensor else told:
         model(input_ids=tokens, use_cache=False)
     stand_ins.check()
     calls, stand_ins.calls = stand_ins.calls, []

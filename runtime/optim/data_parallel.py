@@ -24,7 +24,6 @@ from ..rank.role import averaged
 from ..stages.fsdp import ShardedModule, ShardedStages, Sum, gradient_of
 from ..stages.store import device_of
 from ..stages.unused_parameters import clear_unused
-from ..transport import ReplicaFaults
 from .shard_squares import mesh_axes, processes_of
 
 
@@ -35,33 +34,30 @@ class Averaging:
     ``modules``: this rank's stages, in the order in which the program averages them; a parameter of
     several is averaged with the last one. ``group``: the processes that have this rank in the
     replicas, whose parameters and buffers start as the first replica's where ``starts``.
-    ``dtype``: that in which gradients are sent; by default their own. ``sharded``: stages of which
-    each replica has a shard. ``apart``: ids of parameters of which each process of the group has a
-    part of its own, experts say: their gradients are of all replicas' microbatches already, and
-    only divided.
-    ``timeout``: seconds that an average may take on a CPU, unless ``faults`` of another replica are
-    found; on GPUs it is the group's own.
+    ``sharded``: stages of which each replica has a shard. ``apart``: ids of parameters of which
+    each process of the group has a part of its own, experts say: their gradients are of all
+    replicas' microbatches already, and only divided.
+    On a CPU an average may take as long as the options say, unless another replica's fault is
+    found; on GPUs the time is the group's own.
     ``spans``: on a CPU, when each stage's average set out and had come in the last step, in seconds
     of ``time.perf_counter``.
     """
 
     def __init__(
         self,
+        context: RankContext,
         modules: Mapping[int, nn.Module],
         group: dist.ProcessGroup,
         *,
-        dtype: torch.dtype | None = None,
-        sharded: Mapping[int, ShardedModule] | None = None,
-        apart: frozenset[int] = frozenset(),
-        timeout: float = 300.0,
-        starts: bool = True,
-        faults: ReplicaFaults | None = None,
+        sharded: Mapping[int, ShardedModule],
+        apart: frozenset[int],
+        starts: bool,
     ) -> None:
-        self._group, self._dtype, self._apart = group, dtype, apart
-        self._timeout, self._faults = timedelta(seconds=timeout), faults
+        self._group, self._dtype, self._apart = group, context.options.sum_dtype, apart
+        self._timeout = timedelta(seconds=context.options.timeout)
+        self._faults, self._sharded = context.transport.replicas, sharded
         self._device = device_of(modules.values()).type
         home = {id(p): s for s, module in modules.items() for p in module.parameters()}
-        self._sharded = sharded or {}
         self._own = {
             s: [p for p in module.parameters() if home[id(p)] == s] for s, module in modules.items()
         }
@@ -238,16 +234,7 @@ def make_averaging(context: RankContext, *, starts: bool) -> Averaging | None:
         for name, parameter in module.named_parameters()
         if s not in sharded and _is_apart(f"stages[{s}]: {name}", name, parameter, options)
     )
-    return Averaging(
-        modules,
-        group,
-        dtype=options.sum_dtype,
-        sharded=sharded,
-        apart=apart,
-        timeout=options.timeout,
-        starts=starts,
-        faults=context.transport.replicas,
-    )
+    return Averaging(context, modules, group, sharded=sharded, apart=apart, starts=starts)
 
 
 def _is_apart(where: str, name: str, parameter: nn.Parameter, options: PipelineOptions) -> bool:

@@ -86,7 +86,8 @@ class RevertibleOptimizer:
             del state[owner]
         for owner, entry in saved.items():
             state[owner].clear()
-            state[owner].update({key: _restored(*pair) for key, pair in entry.items()})
+            for key, (value, copy) in entry.items():
+                state[owner][key] = value.copy_(copy) if isinstance(value, Tensor) else copy
 
     def _trained(self) -> Iterator[Tensor]:
         return (p for group in self._optimizer.param_groups for p in group["params"])
@@ -115,10 +116,6 @@ class RevertibleOptimizer:
         if buffer is None or (buffer.shape, buffer.dtype) != (tensor.shape, tensor.dtype):
             buffer = self._buffers[key] = torch.empty_like(tensor, requires_grad=False)
         return buffer.copy_(tensor)
-
-
-def _restored(value: Any, copy: Any) -> Any:
-    return value.copy_(copy) if isinstance(value, Tensor) else copy
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -12,6 +12,7 @@ is allowed, or NaN, it waits for the verdict, as the factor depends on all.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,47 +21,44 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from ..dtensors import lay_out
+from ..rank.context import RankContext
 from ..rank.loss_scale import LossScale
-from ..stages.gradient_squares import squares_of
-from ..stages.store import StageStore
 from .grad_norm import GlobalNorm, NormSum
 from .optimizer_rollback import RevertibleOptimizer
+from .shard_squares import Squares
 
 
 class OptimizerStep:
     """The steps of the stages that this rank owns, all judged together.
 
-    ``most``: what the norm of all gradients may be; ``trained``: the parameters that this rank
-    steps; ``counted``: those whose gradients it adds to the norm, so that each of the model's is
-    counted on one rank. ``sums`` is None where nothing is judged. ``rescale`` is told of each new
-    loss scale. ``ahead``: steps are not to wait for the sum of all.
+    ``trained``: the parameters that this rank steps; ``counted``: those whose gradients it adds to
+    the norm, so that each of the model's is counted on one rank. ``sums`` is None where nothing is
+    judged. ``rescale`` is told of each new loss scale.
     """
 
     def __init__(
         self,
-        store: StageStore,
+        context: RankContext,
         optimizers: Mapping[int, torch.optim.Optimizer],
         *,
-        sums: NormSum | None = None,
-        most: float = float("inf"),
-        loss_scale: LossScale | None = None,
-        trained: Sequence[nn.Parameter] = (),
-        counted: Sequence[nn.Parameter] = (),
-        squares: Callable[[Sequence[nn.Parameter]], float] = squares_of,
-        rescale: Callable[[float], object] = lambda scale: None,
-        ahead: bool = False,
+        sums: NormSum | None,
+        trained: Sequence[nn.Parameter],
+        counted: Sequence[nn.Parameter],
+        squares: Squares,
+        rescale: Callable[[float], object],
     ) -> None:
-        self._store, self._optimizers, self._sums, self._most = store, optimizers, sums, most
+        most, ahead = context.options.clip_grad_norm, context.relays
+        self._store, self._optimizers, self._sums = context.store, optimizers, sums
+        self._most = math.inf if most is None else most
         self._trained, self._counted, self._squares = trained, counted, squares
-        self._rescale = rescale
-        self._ahead = ahead
+        self._rescale, self._ahead = rescale, ahead
         self._revertible = {
             stage: RevertibleOptimizer(optimizer)
             for stage, optimizer in optimizers.items()
             if ahead and sums is not None and not sums.last
         }
         self._steps = True
-        self._scale_before = self.loss_scale = loss_scale
+        self._scale_before = self.loss_scale = context.options.loss_scale
         self.global_norm: GlobalNorm | None = None
         self.pending = False  # whether the verdict on the last step is still to come
 

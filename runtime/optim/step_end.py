@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from math import inf
 
 import torch
 from torch import nn
 
 from pipeloom.ir.model import program as ir
-from pipeloom.ir.model.program import Program
 
 from ..executor.weight_stashing import make_stashes
 from ..measure.op_timer import Call
@@ -53,9 +51,8 @@ class StepEnd:
         self._shares = 1 if summed else program.schedule.problem.microbatches
         self.seed = torch.tensor(1.0 / self._shares, dtype=torch.float64, device=context.device)
         self.update = self._make_update(context)
-        self._checks_norm_first = (
-            None if has_relays(program) else _first_stepped(program, role.rank)
-        )
+        stepped = [i.stage for i in program.instructions[role.rank] if isinstance(i, ir.Step)]
+        self._checks_norm_first = None if has_relays(program) else next(iter(stepped), None)
         self._watches = not (context.relays or role.held)
         self._snapshot: ForwardState | None = None
         self._refill: Call | None = None
@@ -63,23 +60,20 @@ class StepEnd:
         self.adds_up = False  # whether the last step left gradients to add to
 
     def _make_update(self, context: RankContext) -> OptimizerStep:
-        store, options = context.store, context.options
+        options = context.options
         check_norm_groups(options, self.modules)
         squares, self._copies = make_norm_squares(context, self.modules)
         sums = make_norm_sum(context)
         if options.loss_scale is not None:
             self._rescale(options.loss_scale.scale)
         return OptimizerStep(
-            store,
+            context,
             self.optimizers,
             sums=sums,
-            most=inf if options.clip_grad_norm is None else options.clip_grad_norm,
-            loss_scale=options.loss_scale,
             trained=_once(p for m in self.modules.values() for p in m.parameters()),
             counted=_once(p for s in self.modules for p in self._shared.counted(s)),
             squares=squares,
             rescale=self._rescale,
-            ahead=context.relays,
         )
 
     def begin(self, refill: Call, *, updates: bool) -> None:
@@ -182,7 +176,3 @@ def _shared_parameters(context: RankContext) -> SharedParameters:
 
 def _once(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
     return [*{id(p): p for p in parameters}.values()]
-
-
-def _first_stepped(program: Program, rank: int) -> int | None:
-    return next((i.stage for i in program.instructions[rank] if isinstance(i, ir.Step)), None)

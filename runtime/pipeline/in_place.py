@@ -38,7 +38,6 @@ from ..probes.measuring import (
 from ..probes.stage_probe import Asked, StageProbe
 from ..rank.context import RankContext
 from ..rank.options import StagesAs
-from ..stages.fsdp import ShardedStages
 from ..stages.tie_detection import tied_stages
 from ..tensors.forward_state import undisturbed
 from ..tensors.microbatches import mapped
@@ -156,19 +155,15 @@ class StagesInPlace:
         parameters = [p for s in store.stages for p in store.parameters(s)]
         gradients = [p.grad for p in parameters]
         store.gather()
-        store.begin()
-        try:
-            with undisturbed(modules, [self._context.device]):
-                for parameter in parameters:
-                    parameter.grad = None
-                yield
-        finally:
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter.grad = gradient
-            for s in store.stages:
-                store.settle(s)
-            if isinstance(store, ShardedStages):
-                store.release()
+        with store.computing():
+            try:
+                with undisturbed(modules, [self._context.device]):
+                    for parameter in parameters:
+                        parameter.grad = None
+                    yield
+            finally:
+                for parameter, gradient in zip(parameters, gradients, strict=True):
+                    parameter.grad = gradient
 
 
 class _StepFeed:

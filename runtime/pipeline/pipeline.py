@@ -29,7 +29,6 @@ from ..rank.context import RankContext
 from ..rank.loss_scale import LossScale
 from ..rank.options import Options, PipelineOptions
 from ..rank.role import RankRole, rank_in
-from ..stages.fsdp import ShardedStages
 from ..stages.store import Stage, stage_modules
 from ..stages.streamed_weights import StreamedStages
 from ..tensors.microbatches import Batch
@@ -164,8 +163,7 @@ class Pipeline:
         self._other: Pipeline | None = None  # of these the one that ran the last step
         self._given: Pipeline | None = None  # that of the last step with a program of its own
         self._buffers = ReceiveBuffers(self.device)  # of these
-        if isinstance(self.store, ShardedStages):
-            held.callback(self.store.close)
+        held.callback(self.store.close)
         self._open(role, given, held)
 
     def _open(

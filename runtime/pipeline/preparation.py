@@ -11,8 +11,10 @@ from torch import nn
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.transfers import holders
 
-from ..measure.activation_ledger import Ledger, NoLedger
+from ..dtensors import is_dtensor
+from ..measure.activation_ledger import Ledger, Memory
 from ..optim.norm_groups import numbered
 from ..rank.checks import check_program, check_tied
 from ..rank.consistency import check_agreement
@@ -20,10 +22,12 @@ from ..rank.context import RankContext
 from ..rank.heap import keep_pages
 from ..rank.options import PipelineOptions
 from ..rank.role import RankRole, has_relays, routes_of
-from ..stages.make_store import make_store
+from ..stages.fsdp import is_sharded, resident_stages
 from ..stages.store import Stage, StageStore, device_of, given_modules
+from ..stages.streamed_weights import StreamedStages
 from ..stages.tie_detection import find_ties
 from ..transport import ReplicaFaults, connect, gather_early
+from ..transport.thread_rank import here
 
 
 def check_given(program: Program, options: PipelineOptions) -> None:
@@ -86,19 +90,44 @@ def store_for(
     *,
     replicas: ReplicaFaults | None,
 ) -> StageStore:
-    """The store of the rank's ``modules`` that the options ask for."""
-    return make_store(
-        modules,
-        program,
-        rank,
-        device,
-        param_dtype=options.param_dtype,
-        reduce_dtype=options.reduce_dtype,
-        tied=options.tied,
-        data_group=options.data_group,
-        timeout=options.timeout,
-        faults=replicas,
-    )
+    """The store of the rank's ``modules``: as they are where no weights are sent and none cast.
+
+    Raises InputError for DTensors on thread ranks, and sharded stages that cannot be run.
+    """
+    if here() is not None:
+        _check_threads(modules)
+    sharded = next((s for s, module in modules.items() if is_sharded(module)), None)
+    if sharded is not None:
+        _check_sharded(sharded, program, options)
+    elif program.schedule.transfers or options.param_dtype is not None:
+        dtypes = {"param_dtype": options.param_dtype, "reduce_dtype": options.reduce_dtype}
+        return StreamedStages(modules, program.schedule, rank, device, **dtypes)
+    return resident_stages(modules, options.data_group, options.timeout, replicas)
+
+
+def _check_threads(modules: Mapping[int, nn.Module]) -> None:
+    for s, module in modules.items():
+        for name, parameter in module.named_parameters():
+            if is_dtensor(parameter):
+                raise InputError(
+                    f"stages[{s}]: {name} is a DTensor: expected ranks that are processes, got "
+                    "thread ranks, which would all be one process of its mesh"
+                )
+
+
+def _check_sharded(stage: int, program: Program, options: PipelineOptions) -> None:
+    wanted = {
+        "a program that sends activations": not program.schedule.transfers,
+        "its mp_policy to say in what it computes, got param_dtype "
+        f"{options.param_dtype}": options.param_dtype is None,
+        f"no tied parameters, got {list(options.tied)}": not options.tied,
+        "a program in which each stage is on one rank": all(
+            len(ranks) <= 1 for ranks in holders(program.schedule)
+        ),
+    }
+    for what, there in wanted.items():
+        if not there:
+            raise InputError(f"stages[{stage}]: it is wrapped in fully_shard: expected {what}")
 
 
 def connected(
@@ -121,6 +150,6 @@ def connected(
     else:
         transport = connect(routes, device, options.group)
     transport.replicas = replicas
-    memory = Ledger() if options.memory else NoLedger()
+    memory = Ledger() if options.memory else Memory()
     own = relays, routes, None if before is None else before.buffers
     return RankContext(program, role, options, store, transport, memory, device, *own)

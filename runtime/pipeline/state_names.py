@@ -37,7 +37,7 @@ def state_names(
     name) that are one; ``gather(value)``: what each rank passed, so that all find the same. Raises
     InputError, alike on all ranks, where two that are not one have one name.
     """
-    rows: list[_Row | str] = gather(_row(modules, names or _as_it_is))
+    rows: list[_Row | str] = gather(_row(modules, names or (lambda _, name: name)))
     wrong = next((row for row in rows if isinstance(row, str)), None)
     if wrong is not None:
         raise InputError(wrong)
@@ -80,10 +80,6 @@ def layer_name(layer: Layer, name: str) -> str:
     if child.isdecimal() and int(child) < len(layer.modules):
         return f"{layer.modules[int(child)]}.{rest}"
     return f"{layer.name}.{name}"
-
-
-def _as_it_is(stage: int, name: str) -> str:
-    return name
 
 
 def _row(modules: Mapping[int, nn.Module], names: ModelNames) -> _Row | str:

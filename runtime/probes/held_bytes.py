@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from ..dtensors import local, parts
 from ..fake_tensors import is_fake
 from ..rank.options import MakeOptimizer
-from ..stages.fsdp import ShardedStages
 from ..stages.store import StageStore
 from ..stages.streamed_weights import StreamedStages
 
@@ -40,8 +39,7 @@ def held_bytes(
     ``optimizer``: the stage's own, whose state counts if it has any; else that which one step of
     one that is made for each parameter leaves behind. Sharded stages let go of whole parameters.
     """
-    if isinstance(store, ShardedStages):
-        store.release()
+    store.release()
     whole = list(store.parameters(stage))
     shards = list(store.module(stage).parameters())
     parameters = list({id(p): p for p in (*shards, *whole)}.values())
@@ -73,16 +71,13 @@ def _state_bytes(parameter: nn.Parameter, make: MakeOptimizer) -> int:
 
     Of a fake one, of a copy without memory.
     """
-    copy = _without_memory(parameter) if is_fake(parameter) else parameter.detach().clone()
-    copy = nn.Parameter(copy)
+    shape, dtype = parameter.shape, parameter.dtype
+    meta = torch.empty(shape, dtype=dtype, device="meta") if is_fake(parameter) else None
+    copy = nn.Parameter(parameter.detach().clone() if meta is None else meta)
     copy.grad = torch.zeros_like(copy)
     optimizer = make([copy])
     optimizer.step()
     return _bytes(optimizer.state.values())
-
-
-def _without_memory(parameter: nn.Parameter) -> Tensor:
-    return torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
 
 
 def _bytes(states: Iterable[Mapping[str, object]]) -> int:

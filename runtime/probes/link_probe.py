@@ -36,31 +36,23 @@ class LinkSamples:
 
 def ring(ranks: int) -> list[tuple[int, int]]:
     """The pairs of neighbours, the last and the first included."""
-    return sorted({(min(r, (r + 1) % ranks), max(r, (r + 1) % ranks)) for r in range(ranks)})
+    pairs = {(min(r, (r + 1) % ranks), max(r, (r + 1) % ranks)) for r in range(ranks)}
+    return sorted(pairs) if ranks > 1 else []
 
 
 def ring_routes(ranks: int, timeout: float) -> Routes:
     """Routes in both directions between all neighbours."""
-    pairs = ring(ranks) if ranks > 1 else []
+    pairs = ring(ranks)
     return Routes.of([*pairs, *((b, a) for a, b in pairs)], (), timeout)
 
 
 def probe_links(
-    transport: Transport,
-    size: int,
-    repeats: int,
-    device: torch.device,
-    pairs: Sequence[tuple[int, int]] | None = None,
+    transport: Transport, size: int, repeats: int, device: torch.device
 ) -> list[LinkSamples]:
-    """The samples of each pair of ranks, one pair after the other; all ranks call it, the lower of
-    a pair measures.
-
-    ``pairs``: (lower, higher) ranks; all neighbours where None.
-    """
+    """The samples of each pair of neighbours, one pair after the other; all ranks call it, the
+    lower of a pair measures."""
     found = []
-    if pairs is None:
-        pairs = ring(transport.size) if transport.size > 1 else []
-    for a, b in pairs:
+    for a, b in ring(transport.size):
         transport.barrier()
         if transport.rank not in (a, b):
             continue

@@ -21,7 +21,7 @@ from ..executor.stage_runner import Cell, Run, StageRunner
 from ..executor.weight_grad_deferral import WeightQueue
 from ..measure.activation_ledger import Held, Ledger
 from ..measure.gradient_watch import GradientWatch
-from ..measure.op_timer import make_clock
+from ..measure.op_timer import Call, make_clock
 from ..rank.model_names import model_name
 from ..rank.options import ModelNames
 from ..tensors.stage_interface import Spec, StageInterface
@@ -132,14 +132,14 @@ class StageProbe:
         for step in range(rounds):
             self._begin_round(step)
             for stage in self.stages:
-                self._round(stage)
+                self._round(stage, (OpKind.B, OpKind.W), timed=KINDS)
                 if self.asked.fused:
-                    self._fused(stage)
+                    with self._unsplit():
+                        self._round(stage, (OpKind.BW,), timed=(OpKind.BW,))
                 if self.asked.recompute:
                     self._recomputed(stage)
-            marks = self._clock.seconds()
-            for i, op in enumerate(self._ran):
-                samples[op].append((marks[2 * i + 1] - marks[2 * i]) * MILLISECONDS)
+            for stage, kind, took in self._took():
+                samples[stage, kind].append(took)
         return samples
 
     def pair_times(self, rounds: int) -> dict[int, list[float]]:
@@ -154,9 +154,8 @@ class StageProbe:
             with self._unsplit():
                 for stage in self.stages:
                     self._pairs(stage)
-            marks = self._clock.seconds()
-            for i, (stage, _) in enumerate(self._ran):
-                samples[stage].append((marks[2 * i + 1] - marks[2 * i]) * MILLISECONDS)
+            for stage, _, took in self._took():
+                samples[stage].append(took)
         return samples
 
     def level_times(self, rounds: int) -> dict[tuple[int, str], list[float]]:
@@ -164,15 +163,18 @@ class StageProbe:
         samples: dict[tuple[int, str], list[float]] = {}
         for step, i in product(range(rounds), range(self.asked.levels)):
             self._begin_round(step)
-            each = [(s, name) for s in self.stages for name in [*self.levels(s)][i : i + 1]]
-            for stage, name in each:
+            names = {s: name for s in self.stages for name in [*self.levels(s)][i : i + 1]}
+            for stage, name in names.items():
                 self._recomputed(stage, name)
-            marks = self._clock.seconds()
-            ran = (one for one in each for _ in self._cells)
-            for k, one in enumerate(ran):
-                took = (marks[2 * k + 1] - marks[2 * k]) * MILLISECONDS
-                samples.setdefault(one, []).append(took)
+            for stage, _, took in self._took():
+                samples.setdefault((stage, names[stage]), []).append(took)
         return samples
+
+    def _took(self) -> Iterator[tuple[int, OpKind, float]]:
+        """Stage, kind and milliseconds of each op that was timed in the round."""
+        marks = self._clock.seconds()
+        for i, (stage, kind) in enumerate(self._ran):
+            yield stage, kind, (marks[2 * i + 1] - marks[2 * i]) * MILLISECONDS
 
     def levels(self, stage: int) -> dict[str, float]:
         """The levels of a stage, at most as many as are asked for, by name, and the counted time of
@@ -199,19 +201,17 @@ class StageProbe:
 
     def _pairs(self, stage: int) -> None:
         runner = self._runners[stage]
-        self._prepared(stage, 0)
-        self._untimed(stage, OpKind.F, self._cells[0])
+        self._forward(stage, 0)
         for j, (before, cell) in enumerate(pairwise(self._cells), start=1):
             self._prepared(stage, j)
             self._receive_gradient(stage, before)
             forward, backward = calls(runner, OpKind.F, cell), calls(runner, OpKind.BW, before)
-            self._clock.timed(partial(_both, forward, cell, backward, before), 2 * len(self._ran))()
-            self._ran.append((stage, OpKind.F))
+            self._time(stage, OpKind.F, partial(_both, forward, cell, backward, before))
             cell.output = ()
             self._let_go(before)
         last = self._cells[-1]
         self._receive_gradient(stage, last)
-        self._untimed(stage, OpKind.BW, last)
+        self._run(stage, last, (OpKind.BW,))
         self._let_go(last)
 
     def sizes(self, stage: int) -> Sizes:
@@ -240,41 +240,42 @@ class StageProbe:
         self._memory.start(self._modules)
         before, cell = self._memory.live, self._cells[microbatch]
         self._forward(stage, microbatch)
-        self._backward(stage, cell)
+        self._receive_gradient(stage, cell)
+        self._run(stage, cell, (OpKind.B,))
         m_b, m_w = self._memory.peak - before, self._memory.live - before
-        self._weight(stage, cell)
+        self._run(stage, cell, (OpKind.W,))
+        self._let_go(cell)
         m_r = self._kept(stage, microbatch) if self.asked.recompute else None
         m_o, out = self._out(stage, microbatch) if self.asked.offload else (None, None)
         levels = {name: self._kept(stage, microbatch, name) for name in self.levels(stage)}
         return Sizes(m_b, m_w, None, m_r, m_o, out, levels)
 
     def _out(self, stage: int, microbatch: int) -> tuple[int, int]:
-        """Bytes held between O and L, the received gradient included, and bytes that are out."""
+        """Bytes held between O and L, and bytes that are out."""
         before, cell = self._memory.live, self._cells[microbatch]
         cell.offloaded = offloaded = OffloadedActivations(Host(self._device), self._memory)
-        self._prepared(stage, microbatch)
-        self._untimed(stage, OpKind.F, cell)
-        self._untimed(stage, OpKind.O, cell)
-        self._receive_gradient(stage, cell)
-        held, moved = self._memory.live - before, offloaded.moved
-        for kind in (OpKind.L, OpKind.B, OpKind.W):
-            self._untimed(stage, kind, cell)
+        self._forward(stage, microbatch)
+        self._run(stage, cell, (OpKind.O,))
+        moved = offloaded.moved
+        held = self._held(stage, cell, before, (OpKind.L, OpKind.B, OpKind.W))
         cell.offloaded = None
-        self._let_go(cell)
         return held, moved
 
     def _kept(self, stage: int, microbatch: int, level: str | None = None) -> int:
-        """Bytes held right before R, the gradient that is received for B included."""
+        """Bytes held right before R."""
         before, cell = self._memory.live, self._cells[microbatch]
         cell.recomputed, cell.level = True, level
-        self._prepared(stage, microbatch)
-        self._untimed(stage, OpKind.F, cell)
+        self._forward(stage, microbatch)
+        return self._held(stage, cell, before, (OpKind.R, OpKind.B, OpKind.W))
+
+    def _held(self, stage: int, cell: Cell, before: int, rest: Sequence[OpKind]) -> int:
+        """Bytes more than ``before``, the gradient that is received for B included, as the ``rest``
+        begins."""
         self._receive_gradient(stage, cell)
-        kept = self._memory.live - before
-        for kind in (OpKind.R, OpKind.B, OpKind.W):
-            self._untimed(stage, kind, cell)
+        held = self._memory.live - before
+        self._run(stage, cell, rest)
         self._let_go(cell)
-        return kept
+        return held
 
     def _sent(self, stage: int) -> int | None:
         """The last stage sends nothing: it counts what it receives, as if it were cut further."""
@@ -293,44 +294,24 @@ class StageProbe:
         self._ran.clear()
         self._clock.start()
 
-    def _round(self, stage: int) -> None:
+    def _round(self, stage: int, after: Sequence[OpKind], *, timed: Sequence[OpKind]) -> None:
+        """F's of all microbatches, then the ops ``after`` of each; of these kinds ``timed``."""
         for j in range(len(self._cells)):
-            self._forward(stage, j)
-        for cell in self._cells:
-            self._backward(stage, cell)
-            self._weight(stage, cell)
-
-    def _fused(self, stage: int) -> None:
-        """The microbatches once more, with BW's; these alone are timed."""
-        with self._unsplit():
-            for j, cell in enumerate(self._cells):
-                self._prepared(stage, j)
-                self._untimed(stage, OpKind.F, cell)
-                cell.output = ()
-            for cell in self._cells:
-                self._receive_gradient(stage, cell)
-                self._timed(stage, OpKind.BW, cell)
-                self._let_go(cell)
-
-    def _recomputed(self, stage: int, level: str | None = None) -> None:
-        """F's that keep their input alone, or what the level does, then R, B and W of each; R alone
-        is timed."""
-        for j, cell in enumerate(self._cells):
-            cell.recomputed, cell.level = True, level
-            self._prepared(stage, j)
-            self._untimed(stage, OpKind.F, cell)
+            self._forward(stage, j, timed=timed)
         for cell in self._cells:
             self._receive_gradient(stage, cell)
-            self._timed(stage, OpKind.R, cell)
-            for kind in (OpKind.B, OpKind.W):
-                self._untimed(stage, kind, cell)
+            self._run(stage, cell, after, timed=timed)
             self._let_go(cell)
 
-    def _forward(self, stage: int, microbatch: int) -> None:
-        cell = self._cells[microbatch]
+    def _recomputed(self, stage: int, level: str | None = None) -> None:
+        """A round whose F's keep their input alone, or what the level does; R alone is timed."""
+        for cell in self._cells:
+            cell.recomputed, cell.level = True, level
+        self._round(stage, (OpKind.R, OpKind.B, OpKind.W), timed=(OpKind.R,))
+
+    def _forward(self, stage: int, microbatch: int, *, timed: Sequence[OpKind] = ()) -> None:
         self._prepared(stage, microbatch)
-        self._timed(stage, OpKind.F, cell)
-        cell.output = ()
+        self._run(stage, self._cells[microbatch], (OpKind.F,), timed=timed)
 
     def _prepared(self, stage: int, microbatch: int) -> None:
         """Gives a cell all that its F needs."""
@@ -351,23 +332,14 @@ class StageProbe:
             return None
         return self._interfaces[stage][microbatch]
 
-    def _backward(self, stage: int, cell: Cell) -> None:
-        self._receive_gradient(stage, cell)
-        self._timed(stage, OpKind.B, cell)
-        cell.dx = ()
-
     def _receive_gradient(self, stage: int, cell: Cell) -> None:
         if cell.interface is not None:
             pairs = zip(cell.interface.specs, cell.interface.needs_grad, strict=True)
             cell.dy = tuple(self._receive(cell, spec) for spec, needs_grad in pairs if needs_grad)
 
-    def _weight(self, stage: int, cell: Cell) -> None:
-        self._timed(stage, OpKind.W, cell)
-        self._let_go(cell)
-
     def _let_go(self, cell: Cell) -> None:
         """A program frees what a microbatch received after its W."""
-        cell.recomputed, cell.level, cell.output, cell.dx = False, None, (), ()
+        cell.recomputed, cell.level = False, None
         for held, _ in self._received[cell]:
             self._memory.release(held)
         self._received[cell].clear()
@@ -379,13 +351,21 @@ class StageProbe:
         self._received[cell].append((self._memory.hold(message), message))
         return message
 
-    def _timed(self, stage: int, kind: OpKind, cell: Cell) -> None:
-        run = calls(self._runners[stage], kind, cell)
-        self._clock.timed(partial(run, cell), 2 * len(self._ran))()
-        self._ran.append((stage, kind))
+    def _run(
+        self, stage: int, cell: Cell, kinds: Sequence[OpKind], *, timed: Sequence[OpKind] = ()
+    ) -> None:
+        """Runs ops of these kinds; what they hand on is let go of."""
+        for kind in kinds:
+            run = calls(self._runners[stage], kind, cell)
+            if kind in timed:
+                self._time(stage, kind, partial(run, cell))
+            else:
+                run(cell)
+            cell.output, cell.dx = (), ()
 
-    def _untimed(self, stage: int, kind: OpKind, cell: Cell) -> None:
-        calls(self._runners[stage], kind, cell)(cell)
+    def _time(self, stage: int, kind: OpKind, run: Call) -> None:
+        self._clock.timed(run, 2 * len(self._ran))()
+        self._ran.append((stage, kind))
 
 
 def _most(sizes: Sequence[int | None]) -> int | None:

@@ -23,7 +23,7 @@ from ..pipeline.model_source import ModelSource
 from ..probes.measuring import LinkParts, StagePart, measurement
 from ..probes.stage_probe import KINDS, Asked
 from ..rank.options import StagesAs
-from ..stages.store import ResidentStages, Stage, StageStore, made
+from ..stages.store import Stage, StageStore, made
 from ..transport import Routes, connect
 from .source_probe import SourceStages
 
@@ -92,7 +92,7 @@ class _FakeStages(SourceStages):
     def _stored(
         self, modules: Mapping[int, nn.Module], group: dist.ProcessGroup | None, timeout: float
     ) -> StageStore:
-        return ResidentStages(
+        return StageStore(
             {s: fake_module(module, self._device, self._dtype) for s, module in modules.items()}
         )
 

@@ -46,26 +46,22 @@ from .source_probe import SourceStages
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to measure. ``repeats``: rounds that count, after ``warmup`` that do not; in each round
-    every stage runs ``in_flight`` microbatches. ``dtype``: None leaves the source's own."""
+    """How to measure. ``repeats``: rounds that count, after ``warmup`` that do not; ``asked``: what
+    is measured beside F, B and W, and ``pairs``. ``dtype``: None leaves the source's own."""
 
     stages: int
     ranks: int
     repeats: int
     warmup: int
-    in_flight: int
+    asked: Asked
+    pairs: bool
     dtype: torch.dtype | None
     device: str
     timeout: float
-    fused: bool
-    recompute: bool
-    pairs: bool
-    offload: bool
-    group: dist.ProcessGroup | None = None
-    data_group: dist.ProcessGroup | None = None
-    view: str = "all"
-    stages_as: StagesAs = "eager"
-    levels: int = 0
+    group: dist.ProcessGroup | None
+    data_group: dist.ProcessGroup | None
+    view: str
+    stages_as: StagesAs
 
 
 def measure_profile(
@@ -134,31 +130,16 @@ def measure_profile(
             raise InputError(f"{key}: expected a whole number >= {least}, got {value}")
     _check_place(group, view, ranks, local=local, together=together)
     in_flight = max(in_flight or ranks, 2 if pairs else 1)
+    asked = Asked(in_flight, not layers, recompute, offload, levels)
     if memory_only:
         _check_memory_only(device, pairs=pairs, local=local, group=group is not None)
-        asked = Asked(in_flight, recompute=recompute, offload=offload, levels=levels)
         found = calculate_memory(
             source, stages, ranks, asked, dtype=dtype, name=name, stages_as=stages_as
         )
         return found if not layers else _named(found, layers)
     settings = Settings(
-        stages,
-        ranks,
-        repeats,
-        warmup,
-        in_flight,
-        dtype,
-        device,
-        timeout,
-        fused=not layers,
-        recompute=recompute,
-        pairs=pairs,
-        offload=offload,
-        group=group,
-        data_group=data_group,
-        view=view,
-        stages_as=stages_as,
-        levels=levels,
+        *(stages, ranks, repeats, warmup, asked, pairs, dtype, device, timeout),
+        *(group, data_group, view, stages_as),
     )
     count, arguments = ranks if together else 1, (source, settings, source.tied(stages))
     if group is not None:
@@ -226,13 +207,6 @@ def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]
     routes = ring_routes(whereabouts(group)[1], settings.timeout)
     transport = connect(routes, device, group)
     owners = [s % transport.size for s in range(settings.stages)]
-    asked = Asked(
-        settings.in_flight,
-        fused=settings.fused,
-        recompute=settings.recompute,
-        offload=settings.offload,
-        levels=settings.levels,
-    )
     made = SourceStages(
         source,
         owners,
@@ -245,7 +219,7 @@ def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]
         stages_as=settings.stages_as,
     )
     parts = probed(
-        made.probe(asked),
+        made.probe(settings.asked),
         made.held,
         repeats=settings.repeats,
         warmup=settings.warmup,
@@ -256,7 +230,9 @@ def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]
         parts, links = gathered(
             gathering(settings.view, transport, settings.timeout),
             parts,
-            lambda largest: probed_links(transport, largest, device, offload=settings.offload),
+            lambda largest: probed_links(
+                transport, largest, device, offload=settings.asked.offload
+            ),
         )
     if group is not None:
         made.close()

@@ -28,8 +28,8 @@ from ..probes.held_bytes import HeldBytes, held_bytes
 from ..probes.measuring import sequences
 from ..probes.stage_probe import Asked, StageProbe
 from ..rank.options import StagesAs
-from ..stages.fsdp import ShardedStages, is_sharded
-from ..stages.store import ResidentStages, Stage, StageStore, given_modules, made
+from ..stages.fsdp import ShardedStages, resident_stages
+from ..stages.store import Stage, StageStore, given_modules, made
 from ..stages.tie_detection import Group, find_ties, tied_stages
 from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import StageInterface
@@ -85,7 +85,7 @@ class SourceStages:
     def _stored(
         self, modules: Mapping[int, nn.Module], group: dist.ProcessGroup | None, timeout: float
     ) -> StageStore:
-        return _store(modules, group, timeout)
+        return resident_stages(modules, group, timeout)
 
     def probe(self, asked: Asked) -> StageProbe:
         """A probe of the stages, tried once to see what they hand on; all ranks call it."""
@@ -111,8 +111,7 @@ class SourceStages:
 
     def close(self) -> None:
         """Gives sharded stages back to their ``fully_shard``."""
-        if isinstance(self._store, ShardedStages):
-            self._store.close()
+        self._store.close()
 
     def _runner(self, stage: int, in_flight: int, skips: Skips) -> StageRunner:
         sharded = isinstance(self._store, ShardedStages)
@@ -167,16 +166,3 @@ class _SourceFeed:
         return tensor.to(
             self._device, self._dtype if tensor.is_floating_point() else None, copy=True
         )
-
-
-def _store(
-    modules: Mapping[int, nn.Module], group: dist.ProcessGroup | None, timeout: float
-) -> StageStore:
-    sharded = [s for s, module in modules.items() if is_sharded(module)]
-    if not sharded:
-        return ResidentStages(modules)
-    if group is None:
-        raise InputError(
-            f"data_group: expected the processes that have shards of stage {sharded[0]}, got None"
-        )
-    return ShardedStages(modules, group, timeout)

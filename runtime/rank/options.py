@@ -60,8 +60,8 @@ class PipelineOptions:
     """The same, with their defaults.
 
     Raises InputError for a dtype that is not floating, a loss that is neither a function nor
-    ``"model"``, or stages run as something unknown.
-    ``"model"``, and ``programs`` that cannot be called or recorded.
+    ``"model"``, stages run as something unknown, and ``programs`` that cannot be called or
+    recorded.
     """
 
     loss: Loss | None = None

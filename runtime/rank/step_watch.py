@@ -7,16 +7,13 @@
                                  in this step, says which ranks do what, and ends all waits
 
 A thread of its own looks, and only where a step takes longer than GLANCE: one that is over sooner
-asks nothing of anyone.
+asks nothing of anyone. It knows the watch by a weak reference, and ends with it.
 """
 
 from __future__ import annotations
 
-import atexit
-import json
-import time
-from dataclasses import astuple
-from threading import Event, Thread
+from threading import Event, Thread, current_thread
+from weakref import finalize, ref
 
 from pipeloom.ir.errors import of_rank
 from pipeloom.ir.model.program import Program
@@ -24,7 +21,8 @@ from pipeloom.ir.units import counted
 
 from ..transport import GroupTransport, Transport
 from ..transport.base import Fault
-from ..transport.store import LONGEST_PAUSE, PATIENCE, Store, StoreLostError
+from ..transport.making import FAULT
+from ..transport.store import PATIENCE, Store, StoreLostError
 from .consistency import ranks_in_words
 
 GLANCE, LONGEST = 0.25, 1.0
@@ -41,16 +39,19 @@ class StepWatch:
             self._transport = transport if transport.size > 1 else None
         self._said = f"the pipeline's own program ({named(program)})"
         self._step = self._over = self._met = 0
-        self._closed = Event()
-        self._thread: Thread | None = None
+        self._seen, self._pause = 0, GLANCE
+        self._kept: Store | None = None
+        self._end: finalize[..., StepWatch] | None = None  # once there is a thread
 
     def begin(self, step: int) -> None:
         """Begins a step in which this rank asks for nothing; others may."""
         self._step = step
-        if self._thread is None and self._transport is not None:
-            self._thread = Thread(target=self._watch, daemon=True, name="rank watches its steps")
-            self._thread.start()
-            atexit.register(self.close)
+        if self._end is None and self._transport is not None:
+            closed = Event()
+            args = ref(self), closed
+            thread = Thread(target=_watch, args=args, daemon=True, name="rank watches its steps")
+            self._end = finalize(self, _ended, closed, thread)  # at the process's end, too
+            thread.start()
 
     def over(self) -> None:
         """The step is over: until the next the store is not looked into, as its process may end."""
@@ -66,29 +67,25 @@ class StepWatch:
 
     def close(self) -> None:
         """No more looks."""
-        self._closed.set()
-        if self._thread is not None:
-            self._thread.join(2 * PATIENCE)
-            atexit.unregister(self.close)
+        if self._end is not None:
+            self._end()
 
     def _store(self, seconds: float) -> Store:
         assert self._transport is not None
         return Store(self._transport.group.get_group_store(), seconds)
 
-    def _watch(self) -> None:
-        seen, pause = 0, GLANCE
-        store: Store | None = None
-        while not self._closed.wait(pause):
-            if seen != self._step or seen == self._over:
-                seen, pause = self._step, GLANCE
-                continue
-            pause = min(2 * pause, LONGEST)
-            try:
-                store = store or self._store(PATIENCE)
-                if self._looked(seen, store):
-                    return
-            except StoreLostError:  # whoever waits for a message is told of that
-                return
+    def glance(self) -> float | None:
+        """Looks into the store, if a step has taken long; the seconds until the next look, None
+        where there is to be none."""
+        if self._seen != self._step or self._seen == self._over:
+            self._seen, self._pause = self._step, GLANCE
+            return GLANCE
+        self._pause = min(2 * self._pause, LONGEST)
+        try:
+            self._kept = self._kept or self._store(PATIENCE)
+            return None if self._looked(self._seen, self._kept) else self._pause
+        except StoreLostError:  # whoever waits for a message is told of that
+            return None
 
     def _looked(self, step: int, store: Store) -> bool:
         """Whether a rank asks for something in this step, of which then all are told."""
@@ -98,26 +95,38 @@ class StepWatch:
             return False
         rank = self._transport.rank
         store.set(_key(meeting, rank), self._said)
-        told = _told(store, [_key(meeting, each) for each in range(self._transport.size)])
+        told = _told(store, meeting, self._transport.size)
         text = of_rank(rank, f"step: expected to begin alike on all ranks, got {told}")
-        store.first("fault", json.dumps(astuple(Fault(rank, "InputError", text))))
+        store.first(FAULT, Fault(rank, "InputError", text).written())
         self._transport.disconnect()
         return True
+
+
+def _watch(of: ref[StepWatch], closed: Event) -> None:
+    pause: float | None = GLANCE
+    while pause is not None and not closed.wait(pause):
+        watch = of()
+        pause = None if watch is None else watch.glance()
+        del watch  # not held while the thread waits
+
+
+def _ended(closed: Event, thread: Thread) -> None:
+    """No more looks: as the watch is closed or dropped, or the process ends."""
+    closed.set()
+    if thread is not current_thread():
+        thread.join(2 * PATIENCE)
 
 
 def _key(step: int, rank: int) -> str:
     return f"{MEETING} {step}/{rank}"
 
 
-def _told(store: Store, keys: list[str]) -> str:
-    """All that ranks say within a second, each at its key, and which."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end and not store.has(*keys):
-        time.sleep(LONGEST_PAUSE)
+def _told(store: Store, step: int, size: int) -> str:
+    """All that ranks say within a second, and which."""
+    absent = store.missing(f"{MEETING} {step}", range(size), PATIENCE)
     having: dict[str, list[int]] = {}
-    for rank, key in enumerate(keys):
-        if store.has(key):
-            having.setdefault(store.get(key), []).append(rank)
+    for rank in (rank for rank in range(size) if rank not in absent):
+        having.setdefault(store.get(_key(step, rank)), []).append(rank)
     return ", ".join(f"{said} on {ranks_in_words(ranks)}" for said, ranks in having.items())
 
 

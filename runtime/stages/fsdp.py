@@ -34,7 +34,7 @@ from pipeloom.ir.errors import InputError
 from ..dtensors import lay_out
 from ..transport import ReplicaFaults, wait_for
 from .gradient_shards import ShardedParameter, parameter_groups, sharded_parameters
-from .store import ResidentStages, check_frozen, device_of
+from .store import StageStore, check_frozen, device_of
 from .unused_parameters import NOTHING
 
 if TYPE_CHECKING:  # takes a second to import, and whoever has wrapped a module has done so
@@ -202,7 +202,7 @@ class ShardedModule:
             part.reshard()
 
 
-class ShardedStages(ResidentStages):
+class ShardedStages(StageStore):
     """Stages of which some are sharded over ``group``, waited for ``seconds`` at most on a CPU."""
 
     def __init__(
@@ -231,13 +231,33 @@ class ShardedStages(ResidentStages):
             sharded.gather()
 
     def release(self) -> None:
-        """Lets go of the whole parameters, outside of steps."""
         for sharded in self.sharded.values():
             sharded.release()
 
     def close(self) -> None:
         """Gives the modules back to ``fully_shard``."""
         self._held.close()
+
+
+def resident_stages(
+    modules: Mapping[int, nn.Module],
+    group: dist.ProcessGroup | None,
+    seconds: float,
+    faults: ReplicaFaults | None = None,
+) -> StageStore:
+    """The store of modules as they are, of which some may be sharded over ``group``.
+
+    ``seconds``: for which shards wait for those of other processes, of which ``faults`` tells.
+    Raises InputError for sharded stages without a group.
+    """
+    sharded = [s for s, module in modules.items() if is_sharded(module)]
+    if not sharded:
+        return StageStore(modules)
+    if group is None:
+        raise InputError(
+            f"data_group: expected the processes that have shards of stage {sharded[0]}, got None"
+        )
+    return ShardedStages(modules, group, seconds, faults)
 
 
 @dataclass(frozen=True, slots=True)

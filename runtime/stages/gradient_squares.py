@@ -18,17 +18,15 @@ def squares(gradients: Sequence[Tensor]) -> float:
     """The sum of the squares of all elements; one wait for the device."""
     if not gradients:
         return 0.0
-    norms = [torch.linalg.vector_norm(g, dtype=_wide(g.dtype)).double() for g in gradients]
+    wide = [torch.float32 if g.dtype.itemsize < 4 else g.dtype for g in gradients]
+    pairs = zip(gradients, wide, strict=True)
+    norms = [torch.linalg.vector_norm(g, dtype=dtype).double() for g, dtype in pairs]
     return float(torch.stack(norms).square().sum())
 
 
 def squares_of(parameters: Sequence[nn.Parameter]) -> float:
     """The sum of squares of the parameters' gradients, of DTensors over the part that is here."""
     return squares([local(p.grad) for p in parameters if p.grad is not None])
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype.itemsize < 4 else dtype
 
 
 def summed(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import RLock
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -17,84 +17,71 @@ from pipeloom.ir.units import counted
 
 from .tie_detection import registering, remember
 
-
-class StageStore(Protocol):
-    """The modules that this rank computes with.
-
-    :class:`ResidentStages` keeps a stage's weights where they are for good;
-    :class:`~pipeloom.runtime.stages.streamed_weights.StreamedStages` has them while it needs
-    them. A module is asked for once and called in every F: the object stays, its parameters' data
-    may move.
-    """
-
-    @property
-    def stages(self) -> Sequence[int]:
-        """The stages that ``module`` knows, ascending."""
-        ...
-
-    def module(self, stage: int) -> nn.Module:
-        """The stage's module, the same object at each call."""
-        ...
-
-    def parameters(self, stage: int) -> Sequence[nn.Parameter]:
-        """The parameters that an op of the stage computes with."""
-        ...
-
-    def gather(self) -> None:
-        """Fetches parameters that are elsewhere, before each step or trial; all ranks call it."""
-        ...
-
-    def begin(self) -> None:
-        """Before each step."""
-        ...
-
-    def settle(self, stage: int) -> None:
-        """In each step: nothing computes with the stage any more, its optimizer may step."""
-        ...
-
-    def using(self, stage: int, kind: OpKind) -> AbstractContextManager[object]:
-        """A context in which the stage can run an op of this kind. One object, entered again and
-        again."""
-        ...
-
-    def trying(self, stage: int) -> AbstractContextManager[object]:
-        """A context in which its module can run, though maybe with other values in its
-        parameters."""
-        ...
-
-
 Stage: TypeAlias = nn.Module | Callable[[], nn.Module]
 
 
-class ResidentStages:
-    """Stages whose weights live on this rank for good."""
+class StageStore:
+    """The modules that this rank computes with, whose weights live on it for good.
+
+    Of :class:`~pipeloom.runtime.stages.streamed_weights.StreamedStages` it has them while it needs
+    them, of :class:`~pipeloom.runtime.stages.fsdp.ShardedStages` a shard between steps. A module is
+    asked for once and called in every F: the object stays, its parameters' data may move.
+    """
 
     def __init__(self, modules: Mapping[int, nn.Module]) -> None:
         self._modules = dict(sorted(modules.items()))
 
     @property
     def stages(self) -> Sequence[int]:
+        """The stages that ``module`` knows, ascending."""
         return list(self._modules)
 
     def module(self, stage: int) -> nn.Module:
+        """The stage's module, the same object at each call."""
         return self._modules[stage]
 
+    def owns(self, stage: int) -> bool:
+        """Whether the stage's weights are here in every op; else in F, B and BW alone."""
+        return True
+
     def parameters(self, stage: int) -> Sequence[nn.Parameter]:
+        """The parameters that an op of the stage computes with."""
         return list(self._modules[stage].parameters())
 
     def gather(self) -> None:
-        pass
+        """Fetches parameters that are elsewhere, before each step or trial; all ranks call it."""
 
     def begin(self) -> None:
-        pass
+        """Before each step."""
 
     def settle(self, stage: int) -> None:
-        pass
+        """In each step: nothing computes with the stage any more, its optimizer may step."""
+
+    def release(self) -> None:
+        """Lets go of parameters that were gathered, outside of steps."""
+
+    def close(self) -> None:
+        """Leaves the modules as they were given."""
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """A context for ops of no training step, once all is gathered."""
+        self.begin()
+        try:
+            yield
+        finally:
+            for stage in self.stages:
+                self.settle(stage)
+            self.release()
 
     def using(self, stage: int, kind: OpKind) -> AbstractContextManager[object]:
+        """A context in which the stage can run an op of this kind. One object, entered again and
+        again."""
         return nullcontext()
 
     def trying(self, stage: int) -> AbstractContextManager[object]:
+        """A context in which its module can run, though maybe with other values in its
+        parameters."""
         return nullcontext()
 
 
@@ -161,8 +148,7 @@ def made(stage: Stage, index: int) -> nn.Module:
 
 
 def _make(stage: Callable[[], nn.Module]) -> nn.Module:
-    """The function's module, which remembers where its parameters were registered
-    (:class:`Making`)."""
+    """The function's module, which remembers where its parameters were registered."""
     with _MAKING, registering() as registered:
         module = stage()
         if isinstance(module, nn.Module):

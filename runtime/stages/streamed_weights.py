@@ -16,7 +16,7 @@ a step begins, and sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from functools import partial
@@ -34,10 +34,10 @@ from ..tensors.stage_interface import Spec
 from .flat_parameters import WHERE, FlatWeights, Layout, common_dtype
 from .gradient_accumulator import GradientAccumulator
 from .mixed_precision import MixedPrecision
-from .store import check_frozen
+from .store import StageStore, check_frozen
 
 
-class StreamedStages:
+class StreamedStages(StageStore):
     """One rank's stages where weights are streamed: their store, and the routing of their tensors.
 
     ``modules``: those of all stages that the rank runs, owns or passes on. Their parameters are
@@ -56,7 +56,7 @@ class StreamedStages:
         param_dtype: torch.dtype | None = None,
         reduce_dtype: torch.dtype | None = None,
     ) -> None:
-        self._modules = dict(sorted(modules.items()))
+        super().__init__(modules)
         _check_apart(self._modules)
         master = common_dtype(list(self._modules.values()), device)
         self.precision = MixedPrecision.of(master, param_dtype, reduce_dtype)
@@ -87,22 +87,8 @@ class StreamedStages:
         self._last = {x for x in range(len(schedule.transfers)) if x not in later}
         self._received: dict[int, Tensor] = {}  # by transfer, while a program is prepared
 
-    @property
-    def stages(self) -> Sequence[int]:
-        return list(self._modules)
-
-    def module(self, stage: int) -> nn.Module:
-        return self._modules[stage]
-
     def owns(self, stage: int) -> bool:
-        """Whether the stage's weights are here in every op; else in F, B and BW alone."""
         return self._stages[stage].owned
-
-    def parameters(self, stage: int) -> Sequence[nn.Parameter]:
-        return list(self._modules[stage].parameters())
-
-    def gather(self) -> None:
-        pass
 
     def begin(self) -> None:
         self._received.clear()  # of programs that are prepared

@@ -7,10 +7,11 @@ current stream wait, not the host).
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -43,6 +44,14 @@ class Fault:
     @classmethod
     def of(cls, rank: int, error: Exception) -> Fault:
         return cls(rank, type(error).__name__, of_rank(rank, in_short(in_words(error))))
+
+    @classmethod
+    def read(cls, text: str) -> Fault:
+        """One that a rank has written into the store."""
+        return cls(*json.loads(text))
+
+    def written(self) -> str:
+        return json.dumps(astuple(self))
 
     def raised(self) -> PipeloomError:
         """With the rank as ``rank``, and ``replica``: a launch reports that one as failed."""

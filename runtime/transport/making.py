@@ -15,7 +15,6 @@ run.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from ast import literal_eval
@@ -23,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import astuple, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -183,8 +182,8 @@ class Making:
         """The fault that was told first, of all; ``rank`` is its process."""
         key = f"{self._key}/{FAULT}"
         if fault is None:
-            return Fault(*json.loads(self._store.get(key)))
-        return Fault(*json.loads(self._store.first(key, json.dumps(astuple(fault)))))
+            return Fault.read(self._store.get(key))
+        return Fault.read(self._store.first(key, fault.written()))
 
     def _raised(self, fault: Fault) -> Exception:
         if fault.rank in self._members:

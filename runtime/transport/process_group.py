@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,13 +13,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .base import Fault, Routes, Transport
-from .making import gather_early, new_group
+from .making import FAULT, gather_early, new_group
 from .replica_faults import ReplicaFaults
 from .store import PATIENCE, Store, StoreLostError, no_answer
 
 PINGS = 8
-
-
 MAIN, NOTE = "main", "note"
 
 
@@ -101,9 +98,8 @@ class GroupTransport:
 
     def fail(self, fault: Fault, *, asks: bool) -> Fault:
         store = Store(self.group.get_group_store(), PATIENCE)
-        told = json.dumps(astuple(replace(fault, guess=asks)))
         try:
-            found = Fault(*json.loads(store.first("fault", told)))
+            found = Fault.read(store.first(FAULT, replace(fault, guess=asks).written()))
             first, lost = found if asks else fault, ""
         except StoreLostError as error:
             first, lost = fault, f"; {error}" if asks else ""

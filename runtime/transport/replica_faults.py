@@ -11,10 +11,9 @@ meets them there, and tells those that wait for it in that step instead.
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import suppress
-from dataclasses import astuple, replace
+from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
 
@@ -75,14 +74,14 @@ class ReplicaFaults:
         own = self._replica if fault.replica is None else fault.replica
         self._store.allow(PATIENCE)
         with suppress(StoreLostError):
-            self._store.first(self._key, json.dumps(astuple(replace(fault, replica=own))))
+            self._store.first(self._key, replace(fault, replica=own).written())
 
     def found(self, seconds: float = PATIENCE) -> Fault | None:
         """The fault that was told first, if there is one and the store says so in time."""
         self._store.allow(seconds)
         with suppress(StoreLostError):
             if self._store.has(self._key):
-                fault = Fault(*json.loads(self._store.get(self._key)))
+                fault = Fault.read(self._store.get(self._key))
                 return replace(fault, replica=None) if fault.replica == self._replica else fault
         return None
 

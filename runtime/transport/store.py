@@ -154,8 +154,8 @@ class Store:
         seconds more: one hangs, and others may be late for its sake. Each has its ``rank``."""
         self.allow(4 * PATIENCE)
         self.set(f"{key}/{rank}")
-        missing = self._missing(key, ranks, PATIENCE)
-        return self._missing(key, missing, 2 * PATIENCE, most=1)
+        missing = self.missing(key, ranks, PATIENCE)
+        return self.missing(key, missing, 2 * PATIENCE, most=1)
 
     def leave(self, key: str, rank: int, ranks: Sequence[int]) -> None:
         """The end of what this rank asks. If it serves the store it stays for others' questions."""
@@ -163,9 +163,11 @@ class Store:
         with suppress(StoreLostError):
             self.set(f"{key}/left/{rank}")
             if _a_rank_serves() and _number() == 0:
-                self._missing(f"{key}/left", ranks, LINGER)
+                self.missing(f"{key}/left", ranks, LINGER)
 
-    def _missing(self, key: str, ranks: Sequence[int], seconds: float, most: int = 0) -> list[int]:
+    def missing(self, key: str, ranks: Sequence[int], seconds: float, most: int = 0) -> list[int]:
+        """The ranks that have not set their part of the key within so many seconds, or as soon as
+        no more than ``most`` are left."""
         end, pause, left = time.monotonic() + seconds, SHORTEST_PAUSE, list(ranks)
         while True:
             left = [r for r in left if not self.has(f"{key}/{r}")]

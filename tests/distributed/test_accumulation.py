@@ -11,8 +11,8 @@ from pipeloom.ir.model.program import Program
 from pipeloom.runtime.errors import ExecutionError
 from pipeloom.runtime.launch.threads import launch_local
 from pipeloom.runtime.pipeline.pipeline import Pipeline
-from tests.distributed.cases.gradients import BOUNDS, V, difference, schedule
-from tests.support.models import TinyTransformer, reference
+from tests.distributed.cases.gradients import BOUNDS, V, schedule
+from tests.support.models import TinyTransformer, gradient, named, reference, worst
 
 SOURCE = TinyTransformer(torch.float64)
 MICROBATCHES = 4
@@ -39,12 +39,8 @@ def trained(program: Program, steps: int, *, cleared: bool) -> tuple[float, int]
         pipeline.step(inputs, target=targets)
     pipeline.close()
     expected = accumulated(program.schedule.problem.stages, steps)
-    found = {
-        f"{s}.{name}": parameter.grad
-        for s, module in pipeline.modules.items()
-        for name, parameter in module.named_parameters()
-    }
-    return max(difference(grad, expected[name]) for name, grad in found.items()), len(found)
+    found = named(pipeline.modules, gradient)
+    return worst(found, expected), len(found)
 
 
 def accumulated(stages: int, steps: int) -> dict[str, torch.Tensor]:
@@ -73,9 +69,9 @@ def test_steps_add_up_as_in_one_process(family: str, ranks: int, steps: int) -> 
     torch.set_num_threads(1)
     program = compiled(family, ranks)
     outcomes = launch_local(_trained, ranks, (program, steps, False), timeout=120)
-    for worst, compared in outcomes.values():
+    for apart, compared in outcomes.values():
         assert compared > 0
-        assert worst <= BOUNDS[torch.float64]
+        assert apart <= BOUNDS[torch.float64]
 
 
 def _trained(program: Program, steps: int, cleared: bool) -> tuple[float, int]:
@@ -84,7 +80,7 @@ def _trained(program: Program, steps: int, cleared: bool) -> tuple[float, int]:
 
 def test_gradients_that_begin_as_zeros_are_those_of_one_process() -> None:
     outcomes = launch_local(_trained, 2, (compiled("1f1b", 2), 2, True), timeout=120)
-    assert all(worst <= BOUNDS[torch.float64] for worst, _ in outcomes.values())
+    assert all(apart <= BOUNDS[torch.float64] for apart, _ in outcomes.values())
 
 
 def test_a_gradient_stays_the_tensor_that_it_was() -> None:

@@ -12,9 +12,9 @@ from pipeloom.compiler.passes.deadlock_check import prove
 from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Compute, Program, Receive, TensorKind
-from pipeloom.runtime.executor.forward_only import forward_only
 from pipeloom.runtime.launch.processes import launch
 from pipeloom.runtime.launch.threads import launch_local
+from pipeloom.runtime.pipeline.steps.forward_only import forward_only
 from pipeloom.solver.families import ASYNCHRONOUS, build_family
 from tests.distributed.cases.evaluation import (
     MoodyTransformer,

@@ -24,7 +24,7 @@ from pipeloom.runtime.launch.processes import launch
 from pipeloom.runtime.train.settings import RunSettings
 from pipeloom.runtime.train.train import run_program
 from tests.distributed.cases.gradients import schedule
-from tests.support.models import reference
+from tests.support.models import mean_losses
 
 ROOT = Path(__file__).parents[2]
 RANKS, MICROBATCHES = 2, 4
@@ -39,8 +39,7 @@ def program(tmp_path: Path) -> str:
 
 @pytest.fixture
 def expected() -> list[float]:
-    history, _ = reference(MLP(), RANKS, MICROBATCHES, steps=STEPS, train=True)
-    return [sum(losses) / len(losses) for losses in history]
+    return mean_losses(MLP(), RANKS, MICROBATCHES, STEPS)
 
 
 def test_the_mlp_trains_as_in_one_process(program: str, expected: list[float]) -> None:
@@ -75,8 +74,7 @@ def test_a_mesh_trains_as_in_one_process(tmp_path: Path) -> None:
     )
     rows = re.findall(r"step (\d): replica \d: loss ([\d.]+)", done.stdout)
     found = [sum(float(x) for i, x in rows if int(i) == step) / 2 for step in range(STEPS)]
-    history, _ = reference(MLP(), RANKS, 2 * MICROBATCHES, steps=STEPS, train=True)
-    assert found == pytest.approx([sum(x) / len(x) for x in history], abs=1e-4)
+    assert found == pytest.approx(mean_losses(MLP(), RANKS, 2 * MICROBATCHES, STEPS), abs=1e-4)
 
 
 def test_a_schedule_as_csv_and_names_of_modules_train_as_in_one_process(tmp_path: Path) -> None:

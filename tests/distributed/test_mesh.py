@@ -18,7 +18,7 @@ from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.solver.families import ASYNCHRONOUS
 from tests.distributed.cases.gradients import schedule
 from tests.support.families import families_of
-from tests.support.models import TinyTransformer, reference
+from tests.support.models import TinyTransformer, named, reference, worst
 
 REPLICAS, RANKS, MICROBATCHES, STEPS = 2, 2, 3, 3
 FAMILIES = ("1f1b", "zb-h1", "zb-v", "chimera", "weipipe-interleave")
@@ -104,16 +104,8 @@ def _trained(
     pipeline.finish()
     _check_trace(pipeline)
     _, expected = reference(source, stages, REPLICAS * MICROBATCHES, steps=STEPS, train=True)
-    found = {
-        f"{s}.{name}": parameter.detach()
-        for s, module in pipeline.modules.items()
-        for name, parameter in module.named_parameters()
-    }
-    worst = max(
-        ((found[name] - expected[name]).abs().max() / expected[name].abs().max()).item()
-        for name in found
-    )
+    parameters = worst(named(pipeline.modules), expected)
     norms = pipeline.gather(pipeline.grad_norm)
     pipeline.close()
     assert norms[0] is not None
-    return worst, abs(norms[0] - norms[-1]) / norms[0]
+    return parameters, abs(norms[0] - norms[-1]) / norms[0]

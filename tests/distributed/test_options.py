@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 import pytest
 import torch
-from torch import Tensor
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.model.profile import Profile, StageProfile
@@ -23,6 +22,7 @@ from tests.distributed.cases.options import (
 )
 from tests.distributed.cases.weights import plans
 from tests.support.launched import in_one_launch
+from tests.support.models import worst
 
 RANKS, CLIP = 3, 0.3
 Results: TypeAlias = dict[Options, list[Result]]
@@ -69,14 +69,6 @@ def results(launched: list[list[Any]]) -> Results:
 
 
 expected = cache(partial(one_process, stages=RANKS))
-
-
-def worst(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
-    """The largest difference of any tensor, relative to its largest value."""
-    return max(
-        float((value - wanted[name]).abs().max() / wanted[name].abs().max())
-        for name, value in found.items()
-    )
 
 
 def gradients(results: Results, options: Options) -> float:

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 import torch.distributed as dist
 
 from pipeloom.compiler import compile_schedule
@@ -21,12 +20,11 @@ from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.errors import LaunchError
 from pipeloom.runtime.launch.processes import launch
-from pipeloom.runtime.train.loop import train_step
-from pipeloom.runtime.train.replicas import Replicas, count_replicas
+from pipeloom.runtime.train.replicas import count_replicas
 from pipeloom.runtime.train.settings import RunSettings
-from pipeloom.runtime.train.train import make_pipeline, run_program
+from pipeloom.runtime.train.train import run_program
 from tests.distributed.cases.gradients import schedule
-from tests.support.models import TinyTransformer, reference
+from tests.support.models import TinyTransformer, mean_losses
 
 REPLICAS, RANKS, MICROBATCHES, STEPS = 2, 2, 3, 3
 SOURCE = "tests.support.models:TinyTransformer"
@@ -47,10 +45,7 @@ def program(tmp_path: Path) -> str:
 @pytest.fixture
 def expected() -> list[float]:
     """The losses of one process with the microbatches of both replicas."""
-    history, _ = reference(
-        TinyTransformer(), 2 * RANKS, REPLICAS * MICROBATCHES, steps=STEPS, train=True
-    )
-    return [sum(losses) / len(losses) for losses in history]
+    return mean_losses(TinyTransformer(), 2 * RANKS, REPLICAS * MICROBATCHES, STEPS)
 
 
 def test_losses_are_one_processs_and_the_trace_is_the_first_replicas(
@@ -75,46 +70,6 @@ def test_losses_are_one_processs_and_the_trace_is_the_first_replicas(
         ends = zip(measured.ops(rank), measured.timing.end[rank].tolist(), strict=True)
         last = {op.stage: end for op, end in ends if op.kind in (OpKind.W, OpKind.BW)}
         assert all(one.end >= one.start >= last[one.stage] - 1e-6 for one in row)
-
-
-def test_gradients_and_parameters_are_one_processs() -> None:
-    outcomes = launch(apart, RANKS, replicas=REPLICAS, timeout=200, message_timeout=60)
-    assert len(outcomes) == REPLICAS * RANKS
-    for (count, index, gradients, parameters), process in zip(
-        outcomes.values(), outcomes, strict=True
-    ):
-        assert (count, index) == (REPLICAS, process // RANKS)
-        assert gradients <= 1e-12
-        assert parameters <= 1e-12
-
-
-def apart() -> tuple[int, int, float, float]:
-    """On each process: its replica, how far the first gradients and the last parameters are off."""
-    torch.set_num_threads(1)
-    source, program, settings = TinyTransformer(), replicated("zb-h1"), RunSettings(steps=STEPS)
-    replicas = Replicas.of(program, 60.0)
-    pipeline = make_pipeline(program, source, settings, replicas=replicas)
-    stages, batch = program.schedule.problem.stages, REPLICAS * MICROBATCHES
-    worst = []
-    for step in range(STEPS):
-        train_step(pipeline, source, step, settings, replicas)
-        if step in (0, STEPS - 1):
-            trained = step > 0
-            _, expected = reference(source, stages, batch, steps=step + 1, train=trained)
-            worst.append(
-                max(
-                    _off(p.detach() if trained else p.grad, expected[f"{s}.{name}"])
-                    for s, module in pipeline.modules.items()
-                    for name, p in module.named_parameters()
-                )
-            )
-    pipeline.close()
-    return replicas.count, replicas.index, worst[0], worst[1]
-
-
-def _off(found: torch.Tensor | None, expected: torch.Tensor) -> float:
-    assert found is not None
-    return ((found - expected).abs().max() / expected.abs().max()).item()
 
 
 @pytest.mark.slow

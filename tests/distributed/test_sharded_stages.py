@@ -20,7 +20,7 @@ from pipeloom.runtime.launch.processes import launch
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.stages.store import made
 from tests.distributed.cases.gradients import BOUNDS, schedule
-from tests.support.models import WIDTH, TinyTransformer, reference
+from tests.support.models import WIDTH, Untied, gradient, named, reference, worst
 
 REPLICAS, RANKS, MICROBATCHES, STEPS = 2, 2, 3, 3
 CASES = [("1f1b", torch.float32), ("zb-v", torch.float64)]
@@ -28,11 +28,8 @@ MORE = [("1f1b", torch.float64), ("zb-h1", torch.float32), ("zb-h1", torch.float
 
 
 @dataclass(frozen=True)
-class Untied(TinyTransformer):
+class Odd(Untied):
     """Odd sizes, 17 rows of the head say, do not divide by two."""
-
-    def tied(self, count: int) -> list[list[tuple[int, str]]]:
-        return []
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return super().loss(output.to(self.dtype), target)
@@ -97,7 +94,7 @@ def test_steps_are_taken_back_as_they_are_waited_for() -> None:
 
 def clipped() -> bool:
     mesh = _mesh()
-    source = Untied()
+    source = Odd()
     ends = []
     for ahead in (True, False):
         pipeline = _pipeline(
@@ -168,7 +165,7 @@ def _mesh() -> DeviceMesh:
 
 
 def _trained(family: str, dtype: torch.dtype, mesh: DeviceMesh) -> Outcome:
-    source = Untied(dtype)
+    source = Odd(dtype)
     pipeline = _pipeline(family, source, mesh, clip_grad_norm=1e9)
     stages = pipeline.num_stages
     _step(pipeline, source, mesh, 0)
@@ -190,7 +187,7 @@ def _trained(family: str, dtype: torch.dtype, mesh: DeviceMesh) -> Outcome:
 
 def _pipeline(
     family: str,
-    source: Untied,
+    source: Odd,
     mesh: DeviceMesh,
     policy: MixedPrecisionPolicy | None = None,
     **options: object,
@@ -224,22 +221,15 @@ def _sharded(
     return shard(module)
 
 
-def _step(pipeline: Pipeline, source: Untied, mesh: DeviceMesh, step: int) -> None:
+def _step(pipeline: Pipeline, source: Odd, mesh: DeviceMesh, step: int) -> None:
     at = mesh.get_local_rank("dp") * MICROBATCHES
     inputs, targets = source.batch(step, REPLICAS * MICROBATCHES)
     pipeline.step(inputs[at : at + MICROBATCHES], target=targets[at : at + MICROBATCHES])
 
 
 def _differences(pipeline: Pipeline, expected: dict[str, Tensor], gradients: bool = False) -> float:
-    worst = 0.0
-    for s, module in pipeline.modules.items():
-        for name, parameter in module.named_parameters():
-            found = parameter.grad if gradients else parameter
-            assert isinstance(found, DTensor)
-            exact = expected[f"{s}.{name}"]
-            apart = (found.full_tensor() - exact).abs().max() / exact.abs().max()
-            worst = max(worst, apart.item())
-    return worst
+    found = named(pipeline.modules, gradient if gradients else Tensor.detach)
+    return worst({name: shard.full_tensor() for name, shard in found.items()}, expected)
 
 
 def _share(pipeline: Pipeline) -> float:
@@ -264,7 +254,7 @@ def _left(pipeline: Pipeline) -> int:
 
 def _refused(mesh: DeviceMesh) -> list[str]:
     """What is said of a stage sharded in part, of no data group, and of two dtypes."""
-    source = Untied()
+    source = Odd()
     plan = schedule("1f1b", RANKS, MICROBATCHES)
     rank = mesh.get_local_rank("pp")
     modules = [made(source.stages(RANKS)[rank], rank) for _ in range(3)]
@@ -290,7 +280,7 @@ def _refused(mesh: DeviceMesh) -> list[str]:
 def _mixed(mesh: DeviceMesh) -> float:
     """Of gradients of products in bfloat16, which add up over two steps; -1 where they are not
     float32."""
-    source = Untied(torch.float32)
+    source = Odd(torch.float32)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
     pipeline = _pipeline("zb-h1", source, mesh, policy, optimizer=None)
     for _ in range(2):
@@ -304,7 +294,7 @@ def _mixed(mesh: DeviceMesh) -> float:
 
 
 def _returned(mesh: DeviceMesh) -> Returned:
-    source = Untied()
+    source = Odd()
     pipeline = _pipeline("1f1b", source, mesh, optimizer=None)
     _step(pipeline, source, mesh, 0)
     whole = pipeline.store.parameters

@@ -12,9 +12,8 @@ from pipeloom.runtime.launch.processes import launch
 from pipeloom.runtime.launch.threads import launch_local
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from tests.distributed.cases.gradients import V, schedule
-from tests.distributed.cases.pipedream import Untied
 from tests.distributed.cases.steps import added_up, in_replicas
-from tests.support.models import TinyTransformer
+from tests.support.models import TinyTransformer, Untied
 
 MICROBATCHES = 4
 # tied over ranks; on one rank; each stage on two ranks; weights sent round, from owners, in islands

@@ -26,8 +26,14 @@ from pipeloom.runtime.stages.store import Stage
 from pipeloom.runtime.train.settings import RunSettings
 from pipeloom.runtime.train.train import run_program
 from pipeloom.solver.families import build_family
-from tests.distributed.cases.gradients import difference
-from tests.support.models import TinyTransformer, reference
+from tests.support.models import (
+    TinyTransformer,
+    difference,
+    gradient,
+    mean_losses,
+    named,
+    reference,
+)
 
 MICROBATCHES = 4
 VOCABULARY, WIDTH = 11, 8
@@ -116,12 +122,7 @@ def expected() -> dict[str, Tensor]:
         out = Part(model, False)(Part(model, True)(x))
         torch.autograd.backward(Parts().loss(out, y) / MICROBATCHES)
     parts = {0: Part(model, True), 1: Part(model, False)}
-    return {
-        f"{s}.{n}": p.grad
-        for s, m in parts.items()
-        for n, p in m.named_parameters()
-        if p.grad is not None
-    }
+    return named(parts, gradient)
 
 
 def trained(plan: Program, source: TinyTransformer) -> dict[str, Tensor]:
@@ -129,12 +130,7 @@ def trained(plan: Program, source: TinyTransformer) -> dict[str, Tensor]:
     inputs, targets = source.batch(0, MICROBATCHES)
     pipeline.step(inputs, target=targets)
     pipeline.close()
-    return {
-        f"{s}.{name}": parameter.grad
-        for s, module in pipeline.modules.items()
-        for name, parameter in module.named_parameters()
-        if parameter.grad is not None
-    }
+    return named(pipeline.modules, gradient)
 
 
 def test_a_tie_that_the_program_does_not_sum_is_refused() -> None:
@@ -255,8 +251,7 @@ def test_a_model_by_layers_trains_as_one_process_without_a_word_about_its_ties()
     plan = compile_schedule(build_family("1f1b", whole.cut((0, 3)), MICROBATCHES))
     result = run_program(plan, tied_gpt(), RunSettings(steps=3, local=True))
     assert result is not None
-    history, _ = reference(tied_gpt(), 2, MICROBATCHES, steps=3, train=True)
-    means = [sum(losses) / len(losses) for losses in history]
+    means = mean_losses(tied_gpt(), 2, MICROBATCHES, 3)
     assert result.losses == pytest.approx(means, rel=1e-9)
 
 

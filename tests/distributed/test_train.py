@@ -14,7 +14,7 @@ from pipeloom.ir.formats.atomic_write import write_json
 from pipeloom.runtime.train.settings import RunSettings
 from pipeloom.runtime.train.train import run_program, train
 from tests.distributed.cases.gradients import schedule
-from tests.support.models import TinyTransformer, reference
+from tests.support.models import TinyTransformer, mean_losses
 
 RANKS, MICROBATCHES, STEPS = 2, 3, 4
 SOURCE = "tests.support.models:TinyTransformer"
@@ -30,8 +30,7 @@ def program(tmp_path: Path) -> str:
 
 @pytest.fixture
 def expected() -> list[float]:
-    history, _ = reference(TinyTransformer(), RANKS, MICROBATCHES, steps=STEPS, train=True)
-    return [sum(losses) / len(losses) for losses in history]
+    return mean_losses(TinyTransformer(), RANKS, MICROBATCHES, STEPS)
 
 
 def test_a_run_follows_one_processs_losses(

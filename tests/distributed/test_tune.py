@@ -29,7 +29,7 @@ from pipeloom.runtime.train.tune import tune_program
 from pipeloom.solver.families import build_family
 from tests.distributed.cases.gradients import schedule
 from tests.distributed.cases.packed import Source
-from tests.support.models import TinyTransformer, reference
+from tests.support.models import TinyTransformer, mean_losses
 
 RANKS, MICROBATCHES, STEPS = 2, 3, 7
 SOURCE, HERE = "tests.support.models:TinyTransformer", "tests.distributed.test_tune"
@@ -49,8 +49,7 @@ def other_family(traces: Sequence[Schedule]) -> Program | None:
 
 @pytest.fixture
 def expected() -> list[float]:
-    history, _ = reference(TinyTransformer(), RANKS, MICROBATCHES, steps=STEPS, train=True)
-    return [sum(losses) / len(losses) for losses in history]
+    return mean_losses(TinyTransformer(), RANKS, MICROBATCHES, STEPS)
 
 
 def test_modules_and_optimizers_go_on_under_another_program(expected: list[float]) -> None:

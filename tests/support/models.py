@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -108,21 +109,33 @@ class TinyTransformer:
         return torch.optim.SGD(parameters, lr=self.rate, momentum=0.9)
 
 
-def reference(
-    source: ModelSource, stages: int, microbatches: int, steps: int = 1, train: bool = False
-) -> tuple[list[list[float]], dict[str, Tensor]]:
-    """One process, plain autograd: each step's losses, and the last step's gradients.
+class Untied(TinyTransformer):
+    """Embedding and head with weights of their own."""
 
-    Gradients are named ``stage.parameter``; with ``train`` the parameters are returned instead,
-    after an optimizer step each time. The tied pair is one parameter object.
-    """
+    def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
+        return []
+
+
+def whole(source: ModelSource, stages: int) -> nn.Sequential:
+    """The model in one process; what is tied is one parameter object."""
     modules = [made(stage, s) for s, stage in enumerate(source.stages(stages))]
     for (s, name), *others in source.tied(stages):
         shared = modules[s].get_parameter(name)
         for other, path in others:
             owner, _, leaf = path.rpartition(".")
             setattr(modules[other].get_submodule(owner), leaf, shared)
-    model = nn.Sequential(*modules)
+    return nn.Sequential(*modules)
+
+
+def reference(
+    source: ModelSource, stages: int, microbatches: int, steps: int = 1, train: bool = False
+) -> tuple[list[list[float]], dict[str, Tensor]]:
+    """One process, plain autograd: each step's losses, and the last step's gradients.
+
+    Gradients are named ``stage.parameter``; with ``train`` the parameters are returned instead,
+    after an optimizer step each time.
+    """
+    model = whole(source, stages)
     optimizer = source.optimizer(model.parameters()) if train else None
     history = []
     for step in range(steps):
@@ -138,3 +151,39 @@ def reference(
     named = model.named_parameters(remove_duplicate=False)
     result = {name: p.detach() if train else p.grad for name, p in named}
     return history, {name: tensor for name, tensor in result.items() if tensor is not None}
+
+
+def mean_losses(source: ModelSource, stages: int, microbatches: int, steps: int) -> list[float]:
+    """One process's mean loss of each training step."""
+    history, _ = reference(source, stages, microbatches, steps=steps, train=True)
+    return [sum(losses) / len(losses) for losses in history]
+
+
+def gradient(parameter: Tensor) -> Tensor | None:
+    return parameter.grad
+
+
+def named(
+    modules: Mapping[int, nn.Module], read: Callable[[Tensor], Tensor | None] = Tensor.detach
+) -> dict[str, Tensor]:
+    """What ``read`` gives of the stages' parameters, as ``stage.parameter``: of all that are
+    trained."""
+    found = {}
+    for s, module in modules.items():
+        for name, parameter in module.named_parameters():
+            value = read(parameter)
+            assert value is not None or not parameter.requires_grad, f"{s}.{name}"
+            if value is not None:
+                found[f"{s}.{name}"] = value
+    return found
+
+
+def difference(found: Tensor, expected: Tensor) -> float:
+    """The largest difference, relative to the largest value."""
+    value = float((found - expected).abs().max() / expected.abs().max())
+    return math.inf if math.isnan(value) else value  # max() passes over NaN
+
+
+def worst(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
+    """That of the tensor which is furthest off."""
+    return max(difference(value, expected[name]) for name, value in found.items())

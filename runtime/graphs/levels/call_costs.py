@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils.flop_counter import flop_registry
 
-from ..torch_internals import draws, value_of, views
+from ..torch_internals.aten import draws, value_of, views
 
 OPERATIONS = 64  # take as long as a byte
 CALL = 1 << 16  # bytes that take as long as a call without work

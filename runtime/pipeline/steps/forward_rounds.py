@@ -5,9 +5,9 @@
     M = 4, ten microbatches    F0 F1 F2 F3 │ F4 F5 F6 F7 │ F8 F9
                                   round        round       round of the first two
 
-What runs is :mod:`~pipeloom.runtime.executor.forward_only`. Ranks tell each other first how many
-microbatches there are and what shapes they have, so an error in what one was given is raised on all
-of them, and in all replicas, before anything runs, and the pipeline can go on.
+What runs is :mod:`.forward_only`. Ranks tell each other first how many microbatches there are and
+what shapes they have, so an error in what one was given is raised on all of them, and in all
+replicas, before anything runs, and the pipeline can go on.
 """
 
 from __future__ import annotations
@@ -26,19 +26,18 @@ from pipeloom.ir.model.ops import Op
 from pipeloom.ir.units import counted
 
 from ...executor.executor import Executor
-from ...executor.forward_only import forward_only
 from ...executor.losses import parted
 from ...executor.stage_runner import Cell, StageRunner
-from ...measure.activation_ledger import NoLedger
+from ...measure.activation_ledger import Memory
 from ...optim.step_end import StepEnd
 from ...rank.context import RankContext
 from ...rank.options import IN_MODEL
-from ...stages.fsdp import ShardedStages
 from ...tensors.forward_state import undisturbed
 from ...tensors.microbatches import is_cut, option_counts
 from ...transport import agreed
 from ...transport.thread_rank import here
 from ..agreement import ReplicaAgreement, gathered
+from .forward_only import forward_only
 from .shape_inference import Interfaces, ShapeInference
 from .step_builder import StepBuilder, make_executor
 from .step_inputs import StepInputs
@@ -70,7 +69,7 @@ class ForwardRounds:
     def __init__(self, context: RankContext, builder: StepBuilder, step_end: StepEnd) -> None:
         problem = context.program.schedule.problem
         options = replace(context.options, pace=False)
-        self._context = replace(context, memory=NoLedger(), options=options)
+        self._context = replace(context, memory=Memory(), options=options, buffers=None)
         self._step_end = step_end
         self._rank, self._loss = context.role.rank, context.options.loss
         self._replicas = ReplicaAgreement(context)
@@ -105,14 +104,10 @@ class ForwardRounds:
             shapes = partial(self._shapes.interfaces, cells, count)
             interfaces = self._replicas.result(shapes)
             transport.renew()
-            store.begin()
             try:
-                self._rounds(cells, count, interfaces, results)
+                with store.computing():
+                    self._rounds(cells, count, interfaces, results)
             finally:
-                for stage in store.stages:
-                    store.settle(stage)
-                if isinstance(store, ShardedStages):
-                    store.release()
                 transport.renew()
         return results
 

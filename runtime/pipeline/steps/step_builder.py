@@ -28,7 +28,6 @@ from ...rank.model_names import model_name
 from ...rank.options import IN_MODEL
 from ...stages.fsdp import ShardedStages
 from ...stages.streamed_weights import StreamedStages
-from ...tensors.receive_buffers import ReceiveBuffers
 from ...tensors.skip_connections import Skips
 from .shape_inference import Interfaces, ShapeInference, made_up
 from .step_inputs import Cells
@@ -84,12 +83,7 @@ class StepBuilder:
             torch.cuda.synchronize(self._context.device)  # what was received there has been read
         self._context.transport.renew()
         self._executor = make_executor(
-            self._context,
-            self._step_end,
-            self._cells,
-            self.runners,
-            interfaces,
-            buffers=self._context.buffers,
+            self._context, self._step_end, self._cells, self.runners, interfaces
         )
         return self._executor
 
@@ -219,8 +213,7 @@ class StepBuilder:
         stash = self._step_end.stashes.get(stage) if stashing else None
         make: Callable[..., StageRunner] = kind if stash is None else StashingRunner
         if make is StageRunner and stage not in self._never:
-            in_model, store = context.options.loss == IN_MODEL, context.store
-            stays = not isinstance(store, StreamedStages) or store.owns(stage)
+            in_model, stays = context.options.loss == IN_MODEL, context.store.owns(stage)
             make = runner_kind(context.options.stages_as)
             if context.options.stages_as != "eager":
                 make = partial(make, loss_in_model=in_model, weights_in_w=stays)
@@ -257,30 +250,24 @@ def make_executor(
     interfaces: Interfaces,
     *,
     label: str = "",
-    buffers: ReceiveBuffers | None = None,
 ) -> Executor:
     """Buffers and calls of the context's program, for what stages hand on; ``label``: before its
-    texts in the profiler's trace; ``buffers``: to receive into, else new ones."""
+    texts in the profiler's trace."""
     routing: dict[ir.TensorKind, TensorRouting] = dict.fromkeys(
         ir.TensorKind, ActivationRouting(cells, interfaces, context.device)
     )
     if isinstance(context.store, StreamedStages):
         routing[ir.TensorKind.WEIGHT] = routing[ir.TensorKind.GRADIENT] = context.store
     return Executor(
-        context.program,
-        context.transport,
+        context,
         cells=cells,
         runners=runners,
         routing=routing,
-        memory=context.memory,
-        device=context.device,
         reduce=step_end.reduce,
         average=step_end.average,
         step=step_end.step,
         check_norm=step_end.check_norm,
         validate=step_end.validate,
         restore_snapshot=step_end.restore_snapshot,
-        pace=context.options.pace,
         label=label,
-        buffers=buffers,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +17,8 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.solver.families import build_family
 from pipeloom.solver.search.entry_order_search import relabelled
-from tests.distributed.cases.gradients import V, difference, folded
+from tests.distributed.cases.gradients import V, folded
+from tests.support.models import gradient, named, worst
 
 RANKS, MICROBATCHES, ROWS, WIDTH = 3, 6, 2, 4
 LENGTHS = (5, 3, 5, 9, 1, 3)
@@ -181,14 +181,9 @@ def run_case(case: Case) -> Outcome:
         pipeline.step(inputs, target=targets, losses=losses)
     pipeline.close()
     history, expected = one_process(case, count)
-    found = {
-        f"{s}.{name}": parameter
-        for s, module in pipeline.modules.items()
-        for name, parameter in module.named_parameters()
-        if parameter.requires_grad
-    }
+    found = named(pipeline.modules, gradient)
     return Outcome(
-        max((difference(p.grad, expected[name]) for name, p in found.items()), default=0.0),
+        worst(found, expected) if found else 0.0,
         tuple(found),
         tuple(value.item() for value in losses),
         tuple(history),
@@ -205,11 +200,7 @@ def one_process(case: Case, count: int) -> tuple[list[float], dict[str, Tensor]]
             value = loss(run(case, stages, x), y)
             (value / MICROBATCHES).backward()
             history.append(value.item())
-    named = itertools.chain.from_iterable(
-        ((f"{s}.{name}", p) for name, p in module.named_parameters())
-        for s, module in enumerate(stages)
-    )
-    return history, {name: p.grad for name, p in named if p.grad is not None}
+    return history, named(dict(enumerate(stages)), gradient)
 
 
 def run(case: Case, stages: Sequence[nn.Module], tokens: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,9 +12,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.loss_scale import LossScale
-from pipeloom.runtime.stages.store import made
-from tests.distributed.cases.gradients import difference
-from tests.support.models import TinyTransformer
+from tests.support.models import TinyTransformer, named, whole, worst
 
 COUNTS = (4, 2, 2, 6, 4, 6)  # microbatches of each step
 ADDED = (1, 4)  # steps that leave their gradients to the next one
@@ -46,11 +44,7 @@ def trained(programs: Mapping[int, Program]) -> tuple[float, int, list[float]]:
     assert pipeline.loss_scale.scale == 4096.0  # four updates
     pipeline.finish()
     expected = one_process(source, pipeline.num_stages)
-    found = {
-        f"{s}.{name}": parameter.detach()
-        for s, module in pipeline.modules.items()
-        for name, parameter in module.named_parameters()
-    }
+    found = named(pipeline.modules)
     scored: list[Tensor] = []
     inputs, targets = source.batch(0, 3)
     whole: Any = (torch.cat(inputs), torch.cat(targets))
@@ -59,14 +53,12 @@ def trained(programs: Mapping[int, Program]) -> tuple[float, int, list[float]]:
     rows = pipeline.gather(len(scored))
     assert sum(rows) == 3
     pipeline.close()
-    return max(difference(p, expected[name]) for name, p in found.items()), len(found), history
+    return worst(found, expected), len(found), history
 
 
 def one_process(source: TinyTransformer, stages: int) -> dict[str, Tensor]:
     """Parameters after the same steps."""
-    modules = [made(stage, s) for s, stage in enumerate(source.stages(stages))]
-    modules[-1].get_submodule("head").weight = modules[0].get_parameter("embedding.weight")
-    model: Any = nn.Sequential(*modules)
+    model = whole(source, stages)
     optimizer = source.optimizer(model.parameters())
     for step, count in enumerate(COUNTS):
         for x, y in zip(*source.batch(step, count), strict=True):
@@ -75,8 +67,8 @@ def one_process(source: TinyTransformer, stages: int) -> dict[str, Tensor]:
             nn.utils.clip_grad_norm_(model.parameters(), CLIP)
             optimizer.step()
             optimizer.zero_grad()
-    named = model.named_parameters(remove_duplicate=False)
-    return {name: p.detach() for name, p in named}
+    trained = model.named_parameters(remove_duplicate=False)
+    return {name: p.detach() for name, p in trained}
 
 
 def refused(programs: Mapping[int, Program]) -> list[str]:

@@ -217,11 +217,15 @@ def in_turn(functions: Sequence[Callable[[], None]]) -> list[str]:
 
 def is_left_alone() -> None:
     """Rank 1 makes its pipeline and takes part in the shapes, then runs a step too few."""
-    pipe = pipeline(nn.Linear(4, 4), nn.Linear(4, 4), timeout=2.0)
-    step(pipe)
+    a_step_too_few(pipeline(nn.Linear(4, 4), nn.Linear(4, 4), timeout=2.0))
+
+
+def a_step_too_few(running: Pipeline) -> None:
+    """Rank 1 hangs before its second step."""
+    step(running)
     if dist.get_rank() == 1:
         time.sleep(60)
-    step(pipe)
+    step(running)
 
 
 def changes_a_shape() -> None:
@@ -259,29 +263,12 @@ def gives_no_verdict() -> None:
 
 
 def waits_for_another_replica() -> None:
-    """Two replicas of one rank; the other one hangs before its second step."""
-    groups = [dist.new_group([rank]) for rank in range(2)]
-    running = Pipeline(
-        compile_schedule(alone().schedule, data_parallel=True),
-        [nn.Linear(4, 4), nn.Linear(4, 4)],
-        loss=squared,
-        group=groups[dist.get_rank()],
-        data_group=dist.group.WORLD,
-        timeout=2.0,
-    )
-    step(running)
-    if dist.get_rank() == 1:
-        time.sleep(60)
-    step(running)
+    a_step_too_few(replicas([nn.Linear(4, 4) for _ in range(2)], dist.group.WORLD, 2.0))
 
 
 def gathers_shards_alone() -> None:
-    """The other replica hangs before its second step, for which shards are gathered."""
-    running = sharded()
-    step(running)
-    if dist.get_rank() == 1:
-        time.sleep(60)
-    step(running)
+    """Before a step."""
+    a_step_too_few(sharded())
 
 
 def sums_a_norm_alone() -> None:
@@ -297,16 +284,9 @@ def sharded() -> Pipeline:
     from torch.distributed.device_mesh import init_device_mesh  # seconds, for two cases
     from torch.distributed.fsdp import fully_shard
 
-    groups = [dist.new_group([rank]) for rank in range(2)]
     mesh = init_device_mesh("cpu", (2,))
-    return Pipeline(
-        compile_schedule(alone().schedule, data_parallel=True),
-        [fully_shard(nn.Linear(4, 4), mesh=mesh) for _ in range(2)],
-        loss=squared,
-        group=groups[dist.get_rank()],
-        data_group=mesh.get_group(),
-        timeout=2.0,
-    )
+    stages = [fully_shard(nn.Linear(4, 4), mesh=mesh) for _ in range(2)]
+    return replicas(stages, mesh.get_group(), 2.0)
 
 
 def asks_for_a_state_alone() -> None:
@@ -458,7 +438,9 @@ def ends_with_its_replicas(patience: float) -> list[tuple[str, str, float]]:
         group = dist.new_group([0, 1])  # an average that nobody shares in stays in the last one
         mesh = DeviceMesh.from_group(group, "cpu")
         wrap: Callable[..., nn.Module] = partial(fully_shard, mesh=mesh) if wraps else lambda m: m
-        running = _replicas([wrap(nn.Linear(4, 4)) for _ in range(2)], group, patience)
+        sgd = partial(torch.optim.SGD, lr=0.1)
+        stages = [wrap(nn.Linear(4, 4)) for _ in range(2)]
+        running = replicas(stages, group, patience, optimizer=sgd)
         for fault in faults:
             running.step(x, target=y)
             began = time.monotonic()
@@ -470,17 +452,19 @@ def ends_with_its_replicas(patience: float) -> list[tuple[str, str, float]]:
     return found
 
 
-def _replicas(stages: Sequence[nn.Module], data_group: Any, patience: float) -> Pipeline:
+def replicas(
+    stages: Sequence[nn.Module], data_group: Any, patience: float, **options: Any
+) -> Pipeline:
     """Two replicas of one rank."""
     groups = [dist.new_group([rank]) for rank in range(2)]
     return Pipeline(
         compile_schedule(alone().schedule, data_parallel=True),
-        list(stages),
+        stages,
         loss=squared,
-        optimizer=partial(torch.optim.SGD, lr=0.1),
         group=groups[dist.get_rank()],
         data_group=data_group,
         timeout=patience,
+        **options,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass
 from functools import cache
 
@@ -22,7 +21,7 @@ from pipeloom.runtime.rank.options import StagesAs
 from pipeloom.runtime.transport import whereabouts
 from pipeloom.solver.families import ASYNCHRONOUS, build_family
 from tests.support.families import ELSEWHERE, families_of
-from tests.support.models import TinyTransformer, reference
+from tests.support.models import TinyTransformer, gradient, named, reference, worst
 
 BOUNDS = {torch.float32: 1e-6, torch.float64: 1e-12}
 V = "v, every other backward split"
@@ -145,13 +144,9 @@ def run_case(case: Case) -> Outcome:
     assert not pipeline.eager_stages, pipeline.eager_stages
     pipeline.close()
     history, expected = one_process(source, stages, case.microbatches, case.steps)
-    found = {
-        f"{s}.{name}": parameter if case.steps else parameter.grad
-        for s, module in pipeline.modules.items()
-        for name, parameter in module.named_parameters()
-    }
+    found = named(pipeline.modules, Tensor.detach if case.steps else gradient)
     return Outcome(
-        max(difference(found[name], expected[name]) for name in found),
+        worst(found, expected),
         tuple(found),
         tuple(loss.item() for loss in losses),
         tuple(history[-1]),
@@ -164,9 +159,3 @@ def one_process(
 ) -> tuple[list[list[float]], dict[str, Tensor]]:
     """Once for all families: losses, and gradients or, where there are steps, parameters."""
     return reference(source, stages, microbatches, steps=max(1, steps), train=steps > 0)
-
-
-def difference(found: Tensor | None, expected: Tensor) -> float:
-    assert found is not None
-    value = float((found - expected).abs().max() / expected.abs().max())
-    return math.inf if math.isnan(value) else value  # max() passes over NaN

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.runtime.stages.store import made
-from tests.support.models import TinyTransformer
+from tests.support.models import TinyTransformer, gradient, named, whole
 
 STEPS, MICROBATCHES = 3, 4
 
@@ -67,31 +66,22 @@ def _run(options: Options, program: Program) -> Result:
     for step in range(STEPS):
         inputs, targets = SOURCE.batch(step, MICROBATCHES)
         pipeline.step(inputs, target=targets)
-        gradients = gradients or named(modules, lambda p: p.grad)
+        gradients = gradients or copied(modules, gradient)
         norms.append(pipeline.grad_norm)
     pipeline.close()
-    return Result(gradients, named(modules, Tensor.detach), norms)
+    return Result(gradients, copied(modules, Tensor.detach), norms)
 
 
-def named(
+def copied(
     modules: dict[int, nn.Module], read: Callable[[Tensor], Tensor | None]
 ) -> dict[str, Tensor]:
-    found = {
-        f"{s}.{name}": read(parameter)
-        for s, module in modules.items()
-        for name, parameter in module.named_parameters()
-    }
-    return {name: value.clone() for name, value in found.items() if value is not None}
+    return {name: value.clone() for name, value in named(modules, read).items()}
 
 
 def one_process(options: Options, stages: int) -> Result:
     """The same steps with plain autograd: master parameters, each stage cast in every step."""
     torch.set_num_threads(1)
-    masters = {s: made(stage, s) for s, stage in enumerate(SOURCE.stages(stages))}
-    for (s, name), *others in SOURCE.tied(stages):
-        for other, path in others:
-            owner, _, leaf = path.rpartition(".")
-            setattr(masters[other].get_submodule(owner), leaf, masters[s].get_parameter(name))
+    masters: dict[int, nn.Module] = dict(enumerate(whole(SOURCE, stages)))
     distinct = {id(p): p for m in masters.values() for p in m.parameters()}
     optimizer = SOURCE.optimizer(distinct.values())
     gradients: dict[str, Tensor] = {}
@@ -101,9 +91,9 @@ def one_process(options: Options, stages: int) -> Result:
         _accumulate(masters, options.param or torch.float32, step)
         if options.clip is not None:
             norms.append(nn.utils.clip_grad_norm_(distinct.values(), options.clip).item())
-        gradients = gradients or named(masters, lambda p: p.grad)
+        gradients = gradients or copied(masters, gradient)
         optimizer.step()
-    return Result(gradients, named(masters, Tensor.detach), norms)
+    return Result(gradients, copied(masters, Tensor.detach), norms)
 
 
 def _accumulate(masters: dict[int, nn.Module], dtype: torch.dtype, step: int) -> None:

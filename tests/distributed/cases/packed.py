@@ -22,7 +22,7 @@ from pipeloom.runtime.train.train import train
 from pipeloom.runtime.train.tune import tune
 from pipeloom.runtime.train.tune_packed import Repack
 from pipeloom.runtime.train.tuned_steps import TuneResult
-from tests.distributed.cases.gradients import difference
+from tests.support.models import named, worst
 
 Step: TypeAlias = tuple[Program, list[list[int]], list[int]]
 """What a step runs; the sequences of each microbatch; the lengths of all."""
@@ -123,11 +123,7 @@ def trained(steps: Sequence[Step], wrong: Program) -> dict[str, Any]:
             pipeline.step(tokens, sequence, target=targets, program=other)  # type: ignore[arg-type]
         told.append(str(refused.value))
     expected, history = one_process(steps, count)
-    apart = max(
-        difference(p.detach(), expected[f"{s}.{name}"])
-        for s, module in pipeline.modules.items()
-        for name, p in module.named_parameters()
-    )
+    apart = worst(named(pipeline.modules), expected)
     last = pipeline.rank == pipeline.num_stages - 1
     pipeline.close()
     return {
@@ -156,5 +152,4 @@ def one_process(steps: Sequence[Step], count: int) -> tuple[dict[str, Tensor], l
         loss.backward()
         optimizer.step()
         losses.append(float(loss))
-    named = ((f"{s}.{name}", p) for s, x in enumerate(stages) for name, p in x.named_parameters())
-    return {name: p.detach() for name, p in named}, losses
+    return named(dict(enumerate(stages))), losses

@@ -7,7 +7,6 @@ and microbatch j's gradient makes update j + 1 of all stages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -21,17 +20,10 @@ from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.stages.store import made
 from pipeloom.solver.families import build_family
 from tests.distributed.cases.remat import given_up
-from tests.support.models import TinyTransformer
+from tests.support.models import Untied, named, worst
 
 ITERATIONS = 2
 BOUNDS = {torch.float32: 1e-6, torch.float64: 1e-12}
-
-
-class Untied(TinyTransformer):
-    """Embedding and head with weights of their own."""
-
-    def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
-        return []
 
 
 @dataclass(frozen=True)
@@ -87,16 +79,8 @@ def run_case(case: Case) -> Outcome:
         seen += [loss.item() for loss in losses]
     pipeline.close()
     expected, _ = simulated(case)
-    found = {
-        f"{s}.{name}": parameter.detach()
-        for s, module in pipeline.modules.items()
-        for name, parameter in module.named_parameters()
-    }
-    differences = [
-        float((value - expected[name]).abs().max() / expected[name].abs().max())
-        for name, value in found.items()
-    ]
-    return Outcome(max(differences), len(found), tuple(seen))
+    found = named(pipeline.modules)
+    return Outcome(worst(found, expected), len(found), tuple(seen))
 
 
 def simulated(case: Case) -> tuple[dict[str, Tensor], list[float]]:
@@ -118,7 +102,4 @@ def simulated(case: Case) -> tuple[dict[str, Tensor], list[float]]:
                 optimizers[s].step()
                 optimizers[s].zero_grad()
                 history[s].append(deepcopy(newest[s]))
-    named = {
-        f"{s}.{name}": p.detach() for s, m in enumerate(newest) for name, p in m.named_parameters()
-    }
-    return named, losses
+    return named(dict(enumerate(newest))), losses

@@ -34,8 +34,7 @@ from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
 from pipeloom.solver.core.relaxations import without_offloading, without_recomputing
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
-from tests.distributed.cases.gradients import difference
-from tests.support.models import reference
+from tests.support.models import gradient, named, reference, worst
 
 WIDTH, WIDER, LAYERS, ROWS = 16, 96, 3, 8
 MICROBATCHES = 4
@@ -253,13 +252,9 @@ def run_case(case: Case, plan: Schedule) -> Outcome:
     history, expected = reference(
         source, stages, MICROBATCHES, steps=max(1, case.steps), train=case.steps > 0
     )
-    found = {
-        f"{s}.{name}": parameter.detach() if case.steps else parameter.grad
-        for s, module in pipeline.modules.items()
-        for name, parameter in module.named_parameters()
-    }
+    found = named(pipeline.modules, Tensor.detach if case.steps else gradient)
     return Outcome(
-        max(difference(found[name], expected[name]) for name in found),
+        worst(found, expected),
         pipeline.peak_memory,
         plan.problem.memory_limit[pipeline.rank],
         2 * plan.problem.profile.stages[0].m_b,

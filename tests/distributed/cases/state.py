@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -175,13 +175,19 @@ def make_parallel(model: Model) -> Pipeline:
     for i in range(1, 1 + model.layers):
         plan = {f"{i}.widen": ColwiseParallel(), f"{i}.narrow": RowwiseParallel()}
         parallelize_module(module, mesh["tp"], plan)
+    return one_rank(model, module, mesh)
+
+
+def one_rank(model: Model, module: nn.Module, mesh: DeviceMesh, **options: Any) -> Pipeline:
+    plan = schedule("1f1b", 1, MICROBATCHES)
     return Pipeline(
-        compile_schedule(schedule("1f1b", 1, MICROBATCHES)),
+        compile_schedule(plan, data_parallel=bool(options)),
         [module],
         loss=model.loss,
         optimizer=model.optimizer,
         names=model.names(1),
         group=mesh["pp"].get_group(),
+        **options,
     )
 
 
@@ -208,19 +214,10 @@ def alike(folder: str) -> tuple[Losses, Losses]:
 def make_sharded(model: Model) -> Pipeline:
     """Both processes train on the same, so that the average is that of one."""
     mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "pp"))
-    program = compile_schedule(schedule("1f1b", 1, MICROBATCHES), data_parallel=True)
     (stage,) = model.stages(1)
     module = made(stage, 0)
     fully_shard(module, mesh=mesh["dp"])
-    return Pipeline(
-        program,
-        [module],
-        loss=model.loss,
-        optimizer=model.optimizer,
-        names=model.names(1),
-        group=mesh["pp"].get_group(),
-        data_group=mesh["dp"].get_group(),
-    )
+    return one_rank(model, module, mesh, data_group=mesh["dp"].get_group())
 
 
 def refused() -> dict[str, str]:

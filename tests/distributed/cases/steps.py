@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,18 +16,10 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.runtime.stages.store import made
-from tests.distributed.cases.gradients import difference, schedule
-from tests.support.models import TinyTransformer
+from tests.distributed.cases.gradients import schedule
+from tests.support.models import TinyTransformer, Untied, named, whole, worst
 
 UPDATES, EACH, CLIP = 2, 3, 0.5  # updates, steps for each, and the norm that they are clipped to
-
-
-class Untied(TinyTransformer):
-    """Embedding and head with weights of their own."""
-
-    def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
-        return []
 
 
 def added_up(
@@ -59,19 +50,14 @@ def added_up(
         mine = slice(index * microbatches, (index + 1) * microbatches)
         pipeline.step(inputs[mine], target=targets[mine], update=step % EACH == EACH - 1)
     pipeline.finish()
-    found = {
-        f"{s}.{name}": _whole(parameter.detach())
-        for s, module in pipeline.modules.items()
-        for name, parameter in module.named_parameters()
-    }
+    found = {name: _whole(value) for name, value in named(pipeline.modules).items()}
     norm = pipeline.grad_norm
     pipeline.close()
     expected, wanted = one_process(source, count, microbatches, replicas)
     if norm is not None:
         assert abs(norm - wanted) <= 1e-12 * wanted
         assert norm > CLIP
-    apart = max(difference(value, expected[name]) for name, value in found.items())
-    return apart, len(found), norm
+    return worst(found, expected), len(found), norm
 
 
 def _whole(value: Tensor) -> Tensor:
@@ -82,11 +68,7 @@ def one_process(
     source: TinyTransformer, stages: int, microbatches: int, replicas: int
 ) -> tuple[dict[str, Tensor], float]:
     """Parameters after the updates, and the last norm before it was clipped."""
-    modules = [made(stage, s) for s, stage in enumerate(source.stages(stages))]
-    for (s, name), (other, path) in source.tied(stages):
-        owner, _, leaf = path.rpartition(".")
-        setattr(modules[other].get_submodule(owner), leaf, modules[s].get_parameter(name))
-    model = nn.Sequential(*modules)
+    model = whole(source, stages)
     optimizer = source.optimizer(model.parameters())
     norm = torch.zeros(())
     for update in range(UPDATES):
@@ -97,8 +79,8 @@ def one_process(
                 (source.loss(model(x), y) / replicas).backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
-    named = model.named_parameters(remove_duplicate=False)
-    return {name: p.detach() for name, p in named}, float(norm)
+    trained = model.named_parameters(remove_duplicate=False)
+    return {name: p.detach() for name, p in trained}, float(norm)
 
 
 def in_replicas(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -13,6 +13,7 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from tests.distributed.cases.failures import alone
+from tests.support.models import gradient
 
 MICROBATCHES, ROWS, STEPS, STAGES = 4, 2, 2, 2
 Steps = list[dict[str, Tensor | None]]
@@ -62,9 +63,9 @@ def _train(program: Program, reduce_dtype: torch.dtype | None) -> Steps:
     found: Steps = []
     for step in range(STEPS):
         pipeline.step(batch(step), target=torch.zeros(MICROBATCHES * ROWS))
-        found.append(_gradients(pipeline.modules))
+        found.append(_tensors(pipeline.modules, gradient))
     pipeline.close()
-    return [*found, _parameters(pipeline.modules)]
+    return [*found, _tensors(pipeline.modules, Tensor.detach)]
 
 
 def train_replicas() -> Steps:
@@ -85,9 +86,9 @@ def train_replicas() -> Steps:
     for step in range(STEPS):
         mine = torch.cat(batch(step).split(ROWS)[rank::2])
         pipeline.step(mine, target=torch.zeros(len(mine)))
-        found.append(_gradients(pipeline.modules))
+        found.append(_tensors(pipeline.modules, gradient))
     pipeline.close()
-    return [*found, _parameters(pipeline.modules)]
+    return [*found, _tensors(pipeline.modules, Tensor.detach)]
 
 
 def one_process() -> Steps:
@@ -98,22 +99,17 @@ def one_process() -> Steps:
         optimizer.zero_grad()
         for x in batch(step).split(ROWS):
             (size(modules[1](modules[0](x)), x) / MICROBATCHES).backward()
-        found.append(_gradients(modules))
+        found.append(_tensors(modules, gradient))
         optimizer.step()
-    return [*found, _parameters(modules)]
+    return [*found, _tensors(modules, Tensor.detach)]
 
 
-def _gradients(modules: Mapping[int, nn.Module]) -> dict[str, Tensor | None]:
-    return {
-        f"{stage}.{name}": None if parameter.grad is None else parameter.grad.clone()
+def _tensors(
+    modules: Mapping[int, nn.Module], read: Callable[[Tensor], Tensor | None]
+) -> dict[str, Tensor | None]:
+    found = (
+        (f"{stage}.{name}", read(parameter))
         for stage, module in modules.items()
         for name, parameter in module.named_parameters()
-    }
-
-
-def _parameters(modules: Mapping[int, nn.Module]) -> dict[str, Tensor | None]:
-    return {
-        f"{stage}.{name}": parameter.detach().clone()
-        for stage, module in modules.items()
-        for name, parameter in module.named_parameters()
-    }
+    )
+    return {name: None if value is None else value.clone() for name, value in found}

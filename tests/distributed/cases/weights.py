@@ -38,7 +38,7 @@ from pipeloom.solver.weight_passing.replicate import replicate
 from pipeloom.solver.weight_passing.round_orders import rows
 from pipeloom.solver.weight_passing.streaming import Route, Streaming, streamed
 from tests.support.families import REPLICATED, TRAVELLING, fits
-from tests.support.models import TinyTransformer
+from tests.support.models import TinyTransformer, gradient, named
 from tests.support.random_schedules import random_order
 
 BOUNDS = {torch.float32: 1e-6, torch.float64: 1e-12}
@@ -357,7 +357,7 @@ def run_case(case: Case, program: Program) -> Outcome:
     for step in range(STEPS):
         inputs, targets = source.batch(step, case.microbatches)
         pipeline.step(inputs, target=targets, losses=losses)
-        gradients = gradients or _arrays(pipeline, lambda parameter: parameter.grad)
+        gradients = gradients or _arrays(pipeline, gradient)
     pipeline.close()
     return Outcome(
         gradients,
@@ -368,9 +368,4 @@ def run_case(case: Case, program: Program) -> Outcome:
 
 
 def _arrays(pipeline: Pipeline, read: Callable[[Tensor], Tensor | None]) -> dict[str, FloatArray]:
-    named = {
-        f"{s}.{name}": read(parameter)
-        for s, module in pipeline.modules.items()
-        for name, parameter in module.named_parameters()
-    }
-    return {name: np.array(value) for name, value in named.items() if value is not None}
+    return {name: np.array(value) for name, value in named(pipeline.modules, read).items()}

@@ -13,7 +13,7 @@ from benchmarks.runtime_overhead.traced import TracedStage
 from pipeloom.runtime.executor.stage_runner import Cell
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.graphs.graph_runner import GraphRunner, runner_kind
-from pipeloom.runtime.measure.activation_ledger import NoLedger
+from pipeloom.runtime.measure.activation_ledger import Memory
 from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
 
 SECONDS = 0.02
@@ -21,7 +21,7 @@ SECONDS = 0.02
 
 @pytest.mark.parametrize("first", [True, False])
 def test_each_op_of_a_traced_stage_sleeps_and_computes(first: bool) -> None:
-    module, memory = TracedStage(SECONDS, first=first), NoLedger()
+    module, memory = TracedStage(SECONDS, first=first), Memory()
     runner = runner_kind("aten")(
         0 if first else 1, module, memory=memory, last=False, loss=None, seed=torch.ones(())
     )

@@ -19,7 +19,7 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.errors import ExecutionError
 from pipeloom.runtime.executor.offload import Host, OffloadedActivations
-from pipeloom.runtime.measure.activation_ledger import Ledger, NoLedger
+from pipeloom.runtime.measure.activation_ledger import Ledger, Memory
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 
 PLAIN = "0F0 1F0 0F1 1F1 1B0 1W0 0B0 0W0 1B1 1W1 0B1 0W1"
@@ -139,7 +139,7 @@ def test_the_hosts_memory_is_used_again() -> None:
     host = Host(torch.device("cpu"))
     places = set()
     for _ in range(3):
-        offloaded = OffloadedActivations(host, NoLedger())
+        offloaded = OffloadedActivations(host, Memory())
         x = torch.randn(8, requires_grad=True)
         with offloaded.packing([]):
             y = x.exp()

@@ -19,7 +19,7 @@ from pipeloom.runtime.executor.offload import Host, OffloadedActivations
 from pipeloom.runtime.executor.remat_ops import calls
 from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import Deferral, WeightQueue, run_backward
-from pipeloom.runtime.measure.activation_ledger import Ledger, Memory, NoLedger
+from pipeloom.runtime.measure.activation_ledger import Ledger, Memory
 from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
 
 ROUNDS = 3
@@ -376,7 +376,7 @@ defer(own, lambda x, weight: (Linear(weight), x))
 @pytest.mark.parametrize(
     "reentrant", [None, False, True], ids=["once", "checkpointed", "reentrant"]
 )
-@pytest.mark.parametrize("memory", [Ledger, NoLedger])
+@pytest.mark.parametrize("memory", [Ledger, Memory])
 def test_b_is_in_the_mode_where_it_runs_a_forward_again(
     reentrant: bool | None, memory: Callable[[], Memory], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.graphs.graph_runner import GraphRunner
 from pipeloom.runtime.graphs.module_state import ModuleState
-from pipeloom.runtime.measure.activation_ledger import NoLedger
+from pipeloom.runtime.measure.activation_ledger import Memory
 from tests.support.graph_runs import run, same, square
 
 WIDTH = 4
@@ -90,7 +90,7 @@ def test_as_autograd(make: Callable[[], nn.Module], given: Tensor, split: bool) 
 
 
 LAST: dict[str, Any] = {
-    "memory": NoLedger(), "last": True, "loss": square, "seed": torch.tensor(1.0)
+    "memory": Memory(), "last": True, "loss": square, "seed": torch.tensor(1.0)
 }  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def forward_of(runner: StageRunner, queue: WeightQueue | None = None) -> Cell:
 def test_a_gradient_has_memory_of_its_own() -> None:
     module = Position()
     runner = runner_of(module)
-    cell = forward_of(runner, WeightQueue(NoLedger()))
+    cell = forward_of(runner, WeightQueue(Memory()))
     runner.backward(cell)
     (dx,) = cell.dx
     runner.weight(cell)

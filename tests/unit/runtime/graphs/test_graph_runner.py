@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from pipeloom.ir.errors import InputError
 from pipeloom.runtime.graphs.accumulation import AddGradient
 from pipeloom.runtime.graphs.graph_runner import GraphRunner
-from pipeloom.runtime.measure.activation_ledger import NoLedger
+from pipeloom.runtime.measure.activation_ledger import Memory
 from pipeloom.runtime.rank.options import PipelineOptions, StagesAs
 from pipeloom.runtime.train.settings import RunSettings
 from tests.support.graph_runs import furthest, run, same, square
@@ -228,9 +228,7 @@ def test_what_cannot_be_a_graph_runs_as_it_is_and_says_why(
 def test_a_parameter_with_a_hook_is_left_to_autograd() -> None:
     module = nn.Sequential(linear())
     module[0].weight.register_hook(lambda gradient: 2 * gradient)
-    runner = GraphRunner(
-        1, module, memory=NoLedger(), last=True, loss=square, seed=torch.tensor(1.0)
-    )
+    runner = GraphRunner(1, module, memory=Memory(), last=True, loss=square, seed=torch.tensor(1.0))
     assert runner.refusal == "0.weight has a hook on its gradient"
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pipeloom.runtime.executor.stage_runner import Cell
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.graphs.graph_runner import runner_kind
-from pipeloom.runtime.measure.activation_ledger import NoLedger
+from pipeloom.runtime.measure.activation_ledger import Memory
 from tests.support.graph_runs import run, same
 
 _aten = torch.ops.aten
@@ -31,7 +31,7 @@ class Of(nn.Module):
 
 
 def calls(module: nn.Module, piece: str) -> list[object]:
-    memory = NoLedger()
+    memory = Memory()
     runner = runner_kind("aten")(
         1, module, memory=memory, last=False, loss=None, seed=torch.ones(())
     )

@@ -7,7 +7,7 @@ from pipeloom.ir.model.weight_coverage import WeightCoverage
 from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.graphs.graph_runner import GraphRunner
-from pipeloom.runtime.measure.activation_ledger import NoLedger
+from pipeloom.runtime.measure.activation_ledger import Memory
 from pipeloom.runtime.measure.gradient_watch import GradientWatch
 from pipeloom.runtime.rank.model_names import model_name
 from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
@@ -31,7 +31,7 @@ class Mixed(nn.Module):
 def watched(
     module: nn.Module, microbatches: int = 2, kind: type[StageRunner] = StageRunner
 ) -> WeightCoverage | None:
-    memory, x = NoLedger(), torch.randn(4, 4)
+    memory, x = Memory(), torch.randn(4, 4)
     runner = kind(1, module, memory=memory, last=False, loss=None, seed=torch.ones(()))
     runner.watched = GradientWatch()
     for _ in range(microbatches):

@@ -82,33 +82,6 @@ def test_a_step_gives_output_losses_and_the_gradients_of_their_mean(order: str) 
     torch.testing.assert_close(gradients(modules), gradients(plain))
 
 
-def test_gradients_add_up_without_an_optimizer_and_start_anew_with_one() -> None:
-    x, y = batch()
-    modules = stages()
-    pipeline = Pipeline(program(SPLIT), modules, loss=loss)
-    pipeline.step(x, target=y)
-    once = [g.clone() for g in gradients(modules)]
-    pipeline.step(x, target=y)
-    torch.testing.assert_close(gradients(modules), [2 * g for g in once])
-    still = partial(torch.optim.SGD, lr=0.0)
-    pipeline = Pipeline(program(SPLIT), modules, loss=loss, optimizer=still)
-    pipeline.step(x, target=y)
-    torch.testing.assert_close(gradients(modules), once)
-
-
-def test_the_optimizer_steps_every_stage() -> None:
-    x, y = batch()
-    modules = stages()
-    before = [p.detach().clone() for m in modules for p in m.parameters()]
-    pipeline = Pipeline(
-        program(SPLIT), modules, loss=loss, optimizer=partial(torch.optim.SGD, lr=0.5)
-    )
-    pipeline.step(x, target=y)
-    after = [p for m in modules for p in m.parameters()]
-    expected = [b - 0.5 * g for b, g in zip(before, gradients(modules), strict=True)]
-    torch.testing.assert_close([p.detach() for p in after], expected)
-
-
 def test_microbatches_may_come_as_a_list_and_outputs_may_be_left_out() -> None:
     x, y = batch()
     pipeline = Pipeline(program(FUSED), stages(), loss=loss)
@@ -159,18 +132,6 @@ def test_the_ledger_can_be_off() -> None:
     assert pipeline.peak_memory == 0
 
 
-def test_tied_parameters_on_one_rank_start_equal_and_get_the_sum() -> None:
-    x, y = torch.randn(6, 4), torch.randn(6, 4)
-    modules: list[nn.Module] = [nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)]
-    shared = nn.Linear(4, 4, bias=False)
-    shared.load_state_dict(modules[0].state_dict())
-    tied = [[(0, "weight"), (1, "weight")]]
-    pipeline = Pipeline(program(SPLIT, ((0, 1),)), modules, loss=loss, tied=tied)
-    pipeline.step(x, target=y)
-    loss(shared(shared(x)), y).backward()
-    torch.testing.assert_close(gradients(modules), gradients([shared, shared]))
-
-
 @pytest.mark.parametrize(
     ("tied", "message"),
     [
@@ -185,14 +146,7 @@ def test_wrong_ties_are_refused(tied: list[list[tuple[int, str]]], message: str)
         Pipeline(program(SPLIT, ((0, 1),)), stages(), loss=loss, tied=tied).step(x, target=y)
 
 
-def test_a_step_says_what_it_misses() -> None:
-    x, y = batch()
-    with pytest.raises(InputError, match="rank 0 runs the last stage: loss is missing"):
-        Pipeline(program(FUSED), stages()).step(x, target=y)
-    with pytest.raises(InputError, match="rank 0 runs the last stage: target is missing"):
-        Pipeline(program(FUSED), stages(), loss=loss).step(x)
-    with pytest.raises(InputError, match="rank 0 runs the first stage: its inputs are missing"):
-        Pipeline(program(FUSED), stages(), loss=loss).step(target=y)
+def test_there_is_no_trace_before_a_step() -> None:
     with pytest.raises(InputError, match="no step has run yet"):
         Pipeline(program(FUSED), stages(), loss=loss).trace()
 
@@ -242,20 +196,6 @@ def test_masters_are_the_parameters_again_after_each_step() -> None:
     assert all(not torch.equal(p, value) for p, value in zip(after, values, strict=True))
     states = [s for o in pipeline.optimizers.values() for s in o.state.values()]
     assert {s["exp_avg"].dtype for s in states} == {torch.float32}
-
-
-def test_gradients_are_clipped_before_any_stage_steps() -> None:
-    x, y = batch()
-    plain, modules = stages(), stages()
-    Pipeline(program(FUSED), plain, loss=loss).step(x, target=y)
-    norm = torch.nn.utils.clip_grad_norm_([p for m in plain for p in m.parameters()], 0.1)
-    assert norm > 0.1
-    sgd = partial(torch.optim.SGD, lr=1.0)
-    pipeline = Pipeline(program(FUSED), modules, loss=loss, optimizer=sgd, clip_grad_norm=0.1)
-    assert pipeline.grad_norm is None
-    pipeline.step(x, target=y)
-    assert pipeline.grad_norm == pytest.approx(norm.item())
-    torch.testing.assert_close(gradients(modules), gradients(plain))
 
 
 @pytest.mark.parametrize(

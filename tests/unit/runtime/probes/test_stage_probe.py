@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Figure, fused_time
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.runtime.executor.stage_runner import Cell
 from pipeloom.runtime.pipeline.model_source import ModelSource
 from pipeloom.runtime.probes.stage_probe import Asked, StageProbe
 from pipeloom.runtime.profiling.source_probe import SourceStages
@@ -83,13 +82,13 @@ def test_sizes_of_a_middle_stage(dtype: torch.dtype | None, size: int) -> None:
 def test_fused_backwards_are_timed_apart_and_leave_everything_as_it_was() -> None:
     tested = probe(fused=True)
     ran: list[tuple[OpKind, bool]] = []
-    timed = tested._timed
+    timed = tested._time
 
-    def note(stage: int, kind: OpKind, cell: Cell) -> None:
-        ran.append((kind, cell.queue is None))
-        timed(stage, kind, cell)
+    def note(stage: int, kind: OpKind, run: Callable[[], None]) -> None:
+        ran.append((kind, tested._cells[0].queue is None))
+        timed(stage, kind, run)
 
-    tested._timed = note  # type: ignore[method-assign]
+    tested._time = note  # type: ignore[method-assign]
     samples = tested.times(3)
     assert {kind for _, kind in samples} == {OpKind.F, OpKind.B, OpKind.W, OpKind.BW}
     assert {len(times) for times in samples.values()} == {3 * 2}

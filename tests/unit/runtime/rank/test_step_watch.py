@@ -1,5 +1,7 @@
 """The watch of a rank's steps looks into the store while a step is under way, not after it."""
 
+import gc
+import threading
 import time
 from typing import Any
 
@@ -35,3 +37,17 @@ def test_the_store_is_asked_during_steps_alone(monkeypatch: pytest.MonkeyPatch) 
         assert step in looks
         assert len(looks) == before
     watch.close()
+
+
+def test_a_watch_that_nobody_closes_ends_its_thread_when_it_is_dropped() -> None:
+    transport: Any = object.__new__(GlooTransport)
+    transport.size = 2
+    before = {*threading.enumerate()}
+    watch = StepWatch(transport, compile_schedule(schedule("1f1b", 2, 2)))
+    watch.begin(1)
+    watch.over()
+    (thread,) = {*threading.enumerate()} - before
+    del watch
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pipeloom.ir.errors import InputError
 from pipeloom.runtime.errors import ExecutionError, ShapeError
 from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
-from pipeloom.runtime.measure.activation_ledger import NoLedger
+from pipeloom.runtime.measure.activation_ledger import Memory
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.tensors.skip_connections import Skips
 from pipeloom.runtime.tensors.stage_interface import ALIGNED, PackedMessage, Spec, StageInterface
@@ -50,7 +50,7 @@ def test_one_tensor_is_sent_as_it_is() -> None:
 
 def runner(module: nn.Module) -> StageRunner:
     seed = torch.ones(())
-    return StageRunner(1, module, memory=NoLedger(), last=False, loss=None, seed=seed)
+    return StageRunner(1, module, memory=Memory(), last=False, loss=None, seed=seed)
 
 
 @pytest.mark.parametrize("module", [nn.Identity(), nn.Flatten(0), nn.Unflatten(0, (1, 2))])
@@ -71,7 +71,7 @@ def test_nothing_handed_on_lies_in_a_buffer_that_is_received_into(module: nn.Mod
 def test_a_seed_that_is_written_to_is_read_again() -> None:
     seed, cell = torch.ones((), dtype=torch.float64), Cell(None)
     run = StageRunner(
-        0, nn.Linear(4, 4), memory=NoLedger(), last=True, loss=lambda y, _: y.mean(), seed=seed
+        0, nn.Linear(4, 4), memory=Memory(), last=True, loss=lambda y, _: y.mean(), seed=seed
     )
     for value in (1.0, 0.5):
         seed.fill_(value)

@@ -18,7 +18,7 @@ from pipeloom.runtime.graphs.joint import Role, trace_joint
 from pipeloom.runtime.graphs.levels.call_costs import call_cost
 from pipeloom.runtime.graphs.levels.front import Front
 from pipeloom.runtime.graphs.liveness import nbytes, root_of
-from pipeloom.runtime.graphs.torch_internals import draws
+from pipeloom.runtime.graphs.torch_internals.aten import draws
 from tests.unit.runtime.graphs.test_graph_runner import MODELS, WIDTH, X
 
 

@@ -16,7 +16,7 @@ from pipeloom.runtime.executor.remat_ops import calls
 from pipeloom.runtime.executor.stage_runner import Cell
 from pipeloom.runtime.graphs.graph_runner import runner_kind
 from pipeloom.runtime.graphs.levels.part import StageLevels
-from pipeloom.runtime.measure.activation_ledger import NoLedger
+from pipeloom.runtime.measure.activation_ledger import Memory
 from pipeloom.runtime.rank.options import StagesAs
 from tests.support.graph_runs import furthest, run, same, square
 from tests.unit.runtime.graphs.levels.test_front import Counting
@@ -26,7 +26,7 @@ from tests.unit.runtime.graphs.test_graph_runner import MODELS, X
 def levels(module: nn.Module, given: torch.Tensor) -> StageLevels:
     """Those of a module as a last stage."""
     runner = runner_kind("aten")(
-        1, copy.deepcopy(module), memory=NoLedger(), last=True, loss=square, seed=torch.tensor(0.5)
+        1, copy.deepcopy(module), memory=Memory(), last=True, loss=square, seed=torch.tensor(0.5)
     )
     cell = Cell(None)
     inputs = (given.clone().requires_grad_(given.is_floating_point()),)
@@ -82,7 +82,7 @@ def test_a_stage_that_is_no_graph_has_no_levels(stages_as: StagesAs) -> None:
     module = nn.Linear(4, 4)
     module.register_forward_hook(lambda _, __, y: y * torch.rand(()).item())
     runner = runner_kind(stages_as)(
-        1, module, memory=NoLedger(), last=True, loss=square, seed=torch.tensor(0.5)
+        1, module, memory=Memory(), last=True, loss=square, seed=torch.tensor(0.5)
     )
     cell = Cell(None, recomputed=True, level="40%")
     cell.inputs = (torch.zeros(2, 4),)

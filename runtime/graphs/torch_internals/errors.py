@@ -1,0 +1,37 @@
+"""Why a computation cannot be a graph, and the lock of all who trace."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from threading import RLock
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
+LOCK = RLock()  # tracing patches modules and torch for all threads of the process
+_TORCH = str(Path(torch.__file__).parent)
+_GRAPHS = str(Path(__file__).parents[1])
+_DATA = (DataDependentOutputException, DynamicOutputShapeException)
+
+
+class TraceError(Exception):
+    """A computation that cannot be a graph; the text says why, and where the model does it."""
+
+
+def why(error: BaseException) -> str:
+    """The reason why it cannot be traced, with the line of the model that does it."""
+    if isinstance(error, _DATA):
+        what = f"what it computes depends on values in tensors ({error})"
+    else:
+        text = str(error).strip().splitlines()
+        what = f"{type(error).__name__}: {text[0] if text else ''}"
+    return f"{what}{_where(error)}"
+
+
+def _where(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not f.filename.startswith((_TORCH, _GRAPHS)) and f.line]
+    if not own:
+        return ""
+    return f", at {Path(own[-1].filename).name}:{own[-1].lineno}: {own[-1].line}"

@@ -1,0 +1,105 @@
+"""A launched process: it calls the function, and answers, tells and ends with its parent."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pipeloom.ir.litter import tied_to_parent
+
+from ..transport.making import meet
+from ..transport.waiting import waits_for_another
+from .environment import number
+from .failures import Names, failure_of
+
+_PARENT: list[Connection] = []  # in a process that was spawned, the pipe to who did
+
+
+def tell(value: Any) -> None:
+    """Hands ``value`` to the listener of the launch that spawned this process."""
+    _PARENT[0].send_bytes(pickle.dumps(Told(value)))
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """A child's answer where it is: whether it waits for another rank."""
+
+    waits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A value that a child hands to the listener while it runs."""
+
+    value: Any
+
+
+def call_here(
+    function: Callable[..., Any], args: Sequence[Any], backend: str, message_timeout: float
+) -> Any:
+    """Calls the function in this process, with ``torch.distributed`` initialised around it."""
+    if dist.is_initialized():
+        return function(*args)
+    if backend == "nccl":
+        torch.cuda.set_device(number("LOCAL_RANK", 0))
+    meet(backend, message_timeout)
+    result = function(*args)
+    dist.destroy_process_group()  # not after an error: it would wait for the others
+    # ends Gloo's threads: one that lets go of a tensor while the interpreter ends aborts the
+    # process
+    gc.collect()
+    return result
+
+
+def run_child(
+    pipe: Connection, environment: dict[str, str], names: Names, call: tuple[Any, ...]
+) -> None:
+    """Makes the ``call`` and sends what it returns, or its failure, through the ``pipe``."""
+    _PARENT.append(pipe)
+    _tie_to_parent()
+    threading.Thread(target=_watch, args=(pipe,), daemon=True).start()
+    os.environ.update(environment)
+    # set in any case: torch was loaded before this process had its environment
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    share = max(1, cores // int(environment["WORLD_SIZE"]))
+    torch.set_num_threads(int(asked) if asked.isdigit() and int(asked) > 0 else share)
+    try:
+        answer = pickle.dumps(call_here(*call))
+    except BaseException as error:
+        pipe.send_bytes(pickle.dumps(failure_of(int(environment["RANK"]), names, error)))
+        os._exit(1)  # at once: tearing down a broken process group can hang
+    pipe.send_bytes(answer)
+
+
+def _tie_to_parent() -> None:
+    """The fork server ends with who started it, whoever of its children still runs, and these, be
+    they stopped, with it."""
+    server: Any = forkserver._forkserver
+    alive = getattr(server, "_forkserver_alive_fd", None)
+    if alive is not None and (tie := tied_to_parent()) is not None:
+        server._forkserver_alive_fd = None
+        os.close(alive)
+        tie()
+
+
+def _watch(pipe: Connection) -> None:
+    """Ends this process with its parent: the pipe closes. What the parent sends is the question
+    whether the thread that computes waits for another rank."""
+    try:
+        while True:
+            pipe.recv_bytes()
+            pipe.send_bytes(pickle.dumps(Waits(waits_for_another(threading.main_thread().ident))))
+    except (EOFError, OSError):
+        os._exit(1)

@@ -1,0 +1,95 @@
+"""Names of launched processes, and which of several failures is told."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pipeloom.ir.errors import InputError, PipeloomError, in_words
+
+from ..errors import LaunchError
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names of processes: ``ranks`` of each of ``replicas``, replica by replica."""
+
+    ranks: int
+    replicas: int
+
+    @property
+    def count(self) -> int:
+        return self.ranks * self.replicas
+
+    def check(self, size: int) -> None:
+        """Raises InputError where torchrun started another number of processes."""
+        if size != self.count:
+            times = f" times {self.replicas} replicas" if self.replicas > 1 else ""
+            raise InputError(
+                f"WORLD_SIZE: expected {self.count}, the program's ranks{times}, got {size}"
+            )
+
+    def of(self, *processes: int) -> str:
+        if self.replicas == 1:
+            return f"rank {', '.join(map(str, processes))}"
+        places = (divmod(process, self.ranks) for process in processes)
+        return "; ".join(f"replica {replica}, rank {rank}" for replica, rank in places)
+
+    def told(self, process: int, text: str) -> str:
+        """``text`` with whose it is in front of it; it may begin with the rank in its replica."""
+        of = self.of(process)
+        own = text.removeprefix(f"{of}: ").removeprefix(f"rank {process % self.ranks}: ")
+        return f"{of}: {own}"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A child's report of its error; ``moment`` is on the machine's monotonic clock.
+
+    ``ours``: an error of pipeloom's own, which says in one line where it happened.
+    """
+
+    rank: int
+    message: str
+    moment: float = 0.0
+    details: str = ""
+    exit_code: int = 1
+    ours: bool = False
+
+    def raised(self) -> LaunchError:
+        return LaunchError(
+            self.message, rank=self.rank, details=self.details, exit_code=self.exit_code
+        )
+
+
+def failure_of(rank: int, names: Names, error: BaseException) -> Failure:
+    """The failure of a rank, which may name another one, whose fault all were told."""
+    replica, own = divmod(rank, names.ranks)
+    if names.replicas > 1 and getattr(error, "replica", None) is not None:
+        replica = error.replica  # type: ignore[attr-defined]
+    rank = replica * names.ranks + getattr(error, "rank", own)
+    return Failure(
+        rank,
+        names.told(rank, in_words(error)),
+        time.monotonic(),
+        traceback.format_exc(),
+        error.exit_code if isinstance(error, PipeloomError) else 1,
+        isinstance(error, PipeloomError),
+    )
+
+
+def earliest(failures: Sequence[Failure]) -> Failure:
+    """The earliest failure; where that rank died, with what the first of its peers says."""
+    first = min(failures, key=lambda failure: failure.moment)
+    peers = [f for f in failures if f.ours]
+    if first.moment > 0.0 or not peers:
+        return first
+    peer = min(peers, key=lambda failure: failure.moment)
+    return replace(first, message=f"{first.message}; {peer.message}")
+
+
+def only_dead(failures: Sequence[Failure]) -> bool:
+    """Whether none of the failures was told by the rank itself."""
+    return all(failure.moment == 0.0 for failure in failures)
