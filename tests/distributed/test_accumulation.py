@@ -63,12 +63,11 @@ class Later(TinyTransformer):
         return super().batch(self.first + step, microbatches)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("steps", [2, 3])
 @pytest.mark.parametrize(("family", "ranks"), [*FAMILIES.items(), *ISLANDS.items()])
-def test_steps_add_up_as_in_one_process(family: str, ranks: int, steps: int) -> None:
+def test_steps_add_up_as_in_one_process(family: str, ranks: int) -> None:
     torch.set_num_threads(1)
     program = compiled(family, ranks)
-    outcomes = launch_local(_trained, ranks, (program, steps, False), timeout=120)
+    outcomes = launch_local(_trained, ranks, (program, 3, False), timeout=120)
     for apart, compared in outcomes.values():
         assert compared > 0
         assert apart <= BOUNDS[torch.float64]

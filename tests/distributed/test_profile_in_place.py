@@ -31,7 +31,6 @@ from tests.distributed.cases.shards import HIDDEN, ROWS, WIDTH, Split, loss
 
 RANKS, SHARDS, MICROBATCHES, REPEATS = 2, 2, 2, 1
 KINDS = {OpKind.F, OpKind.B, OpKind.W, OpKind.BW}
-KINDS_OF_SHARDS = ("tensor", "sharded", "table")
 Group = dist.ProcessGroup
 
 
@@ -209,11 +208,13 @@ def _refused(mesh: DeviceMesh) -> list[str]:
     return said
 
 
-@pytest.mark.parametrize("kind", KINDS_OF_SHARDS)
-def test_all_processes_have_one_profile_that_families_take(
-    found: dict[int, Found], kind: str
-) -> None:
-    seen: list[Seen] = [getattr(one, kind) for one in found.values()]
+@pytest.fixture(params=["tensor", "sharded", "table"])
+def seen(request: pytest.FixtureRequest, found: dict[int, Found]) -> list[Seen]:
+    """Of each process, what it saw of one kind of shards."""
+    return [getattr(one, request.param) for one in found.values()]
+
+
+def test_all_processes_have_one_profile_that_families_take(seen: list[Seen]) -> None:
     first = seen[0].views["all"]
     assert all(one.views["all"] == first for one in seen)
     assert (first.profile.num_stages, first.profile.ranks) == (RANKS, RANKS)
@@ -228,16 +229,12 @@ def test_all_processes_have_one_profile_that_families_take(
         assert stage.activation_bytes == ROWS * WIDTH * 8
 
 
-@pytest.mark.parametrize("kind", KINDS_OF_SHARDS)
-def test_a_pipelines_view_is_of_its_ranks_and_a_ranks_of_its_stages(
-    found: dict[int, Found], kind: str
-) -> None:
-    for one in found.values():
-        seen: Seen = getattr(one, kind)
-        pipeline, rank = seen.views["pipeline"], seen.views["rank"]
+def test_a_pipelines_view_is_of_its_ranks_and_a_ranks_of_its_stages(seen: list[Seen]) -> None:
+    for one in seen:
+        pipeline, rank = one.views["pipeline"], one.views["rank"]
         assert {f.samples for f in pipeline.times[0].values()} == {REPEATS * RANKS}
         assert (rank.profile.num_stages, rank.profile.ranks, rank.profile.links) == (1, 1, None)
-        mine = sizes(pipeline.profile.stages[seen.rank])
+        mine = sizes(pipeline.profile.stages[one.rank])
         assert sizes(rank.profile.stages[0]) == mine
 
 
@@ -245,29 +242,21 @@ def sizes(stage: StageProfile) -> StageProfile:
     return replace(stage, t_f=0.0, t_b=0.0, t_w=0.0, t_bw=None, t_r=None, m_r=None, spread=None)
 
 
-@pytest.mark.parametrize("kind", KINDS_OF_SHARDS)
-def test_training_goes_on_to_the_last_bit_and_nothing_stays(
-    found: dict[int, Found], kind: str
-) -> None:
-    for one in found.values():
-        assert getattr(one, kind).same
-        assert getattr(one, kind).left == 0
+def test_training_goes_on_to_the_last_bit_and_nothing_stays(seen: list[Seen]) -> None:
+    assert all(one.same and one.left == 0 for one in seen)
 
 
-@pytest.mark.parametrize("kind", ["tensor", "table"])
-def test_of_parameters_that_are_cut_each_device_counts_its_own(
-    found: dict[int, Found], kind: str
-) -> None:
+@pytest.mark.parametrize("seen", ["tensor", "table"], indirect=True)
+def test_of_parameters_that_are_cut_each_device_counts_its_own(seen: list[Seen]) -> None:
     """By all: the device that has the most."""
-    for one in found.values():
-        seen: Seen = getattr(one, kind)
-        own = seen.views["rank"].profile.stages[0]
-        assert own.weight_bytes == own.grad_bytes == seen.local
+    for one in seen:
+        own = one.views["rank"].profile.stages[0]
+        assert own.weight_bytes == own.grad_bytes == one.local
         # Adam's, but for the expert that no token came to
-        assert seen.local < (own.optimizer_bytes or 0) < 3 * seen.local
-        most = max(getattr(other, kind).local for other in found.values())
+        assert one.local < (own.optimizer_bytes or 0) < 3 * one.local
+        most = max(other.local for other in seen)
         for stage, whole in zip(
-            seen.views["all"].profile.stages, seen.whole.profile.stages, strict=True
+            one.views["all"].profile.stages, one.whole.profile.stages, strict=True
         ):
             assert stage.weight_bytes == most < (whole.weight_bytes or 0)
             assert stage.m_b < whole.m_b
@@ -287,9 +276,7 @@ def test_stages_in_fully_shard_hold_shards_and_in_a_step_whole_parameters(
         assert 2 * seen.local < (own.optimizer_bytes or 0) < 2 * whole.weight_bytes
 
 
-@pytest.mark.parametrize("kind", KINDS_OF_SHARDS)
-def test_a_source_is_measured_in_the_same_place(found: dict[int, Found], kind: str) -> None:
-    seen: list[Seen] = [getattr(one, kind) for one in found.values()]
+def test_a_source_is_measured_in_the_same_place(seen: list[Seen]) -> None:
     for one in seen:
         assert one.measured == seen[0].measured
         pairs = zip(one.measured.profile.stages, one.views["all"].profile.stages, strict=True)

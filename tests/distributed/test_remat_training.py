@@ -11,7 +11,7 @@ from pipeloom.runtime.launch.processes import launch
 from tests.distributed.cases.gradients import BOUNDS
 from tests.distributed.cases.remat import Case, Outcome, cases, level_cases, planned, run_cases
 
-ALL = [case for ranks in (2, 4) for case in cases(ranks)]
+ALL = [*cases(2), *(pytest.param(case, marks=pytest.mark.slow) for case in cases(4))]
 
 
 @cache
@@ -35,6 +35,7 @@ def test_what_is_recomputed_or_offloaded_trains_alike_within_its_limit(case: Cas
     assert last.losses == pytest.approx(last.expected_losses, rel=BOUNDS[case.dtype])
 
 
+@pytest.mark.slow  # on two ranks: test_graphs.py
 @pytest.mark.parametrize("case", level_cases(4), ids=str)
 def test_what_is_recomputed_in_part_trains_alike(case: Case) -> None:
     rows = outcomes(case.ranks)[case]

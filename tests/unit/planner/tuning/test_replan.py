@@ -21,13 +21,13 @@ from pipeloom.solver.optimize import optimize
 def test_a_part_of_a_forward_is_recomputed_by_graphs_alone(
     graphs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # by work: how much is found in seconds depends on what else the machine does
-    monkeypatch.setattr(replan, "optimize", partial(optimize, work_limit=0.5))
+    # by work, as in seconds a busy machine finds less; at this limit parts pay from the first on
+    monkeypatch.setattr(replan, "optimize", partial(optimize, work_limit=0.1))
     levels = Level("40%", 0.1, 0.4), Level("full", 1.0, 0.1)
     stage = StageProfile(1.0, 1.0, 1.0, levels=levels)
     last = replace(stage, levels=())
     profile = Profile((stage, stage, last), 3)
-    limited = replace(Problem.linear(profile, 6), memory_limit=(1.6, 1.6, 1.0))
+    limited = replace(Problem.linear(profile, 6), memory_limit=(1.9, 1.6, 1.0))
     slow = build_family("gpipe", profile, 6)
     program = replace(compile_schedule(slow), schedule=replace(slow, problem=limited, timing=None))
     found = Replanner(program, (), 100.0, 0, graphs)([timed(program.schedule)])

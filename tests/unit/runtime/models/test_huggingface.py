@@ -453,23 +453,38 @@ def test_a_folder_without_a_model_is_named(name: str, fault: str) -> None:
         load_source(name)
 
 
-TRACED = ("llama-tied", "mixtral", "gpt2")
-OTHERS = [pytest.param(kind, marks=pytest.mark.slow) for kind in CONFIGS if kind not in TRACED]
+TRACED = [("llama-tied", None), ("mixtral", "grouped_mm"), ("gpt2", None)]
+OTHERS = [("mixtral", "batched_mm"), *((kind, None) for kind in CONFIGS)]
 
 
-@pytest.mark.parametrize("kind", [*TRACED, *OTHERS])
-def test_stages_are_graphs(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "experts"),
+    [*TRACED, *(pytest.param(*x, marks=pytest.mark.slow) for x in OTHERS if x not in TRACED)],
+)
+def test_stages_are_graphs(kind: str, experts: str | None, tmp_path: Path) -> None:
     """All layers in one stage, traced as it is, masks and rotations included."""
     path = saved(tmp_path, kind)
-    source = HuggingFace(
-        path, seq=LENGTH, micro_batch=2, experts="grouped_mm" if kind == "mixtral" else None
-    )
+    source = HuggingFace(path, seq=LENGTH, micro_batch=2, experts=experts)
     names = tuple(layer.name for layer, _ in source.named_layers())
     stage = made(LayeredSource(source, (names,)).stages(1)[0], 0)
     tokens = torch.arange(2 * LENGTH).view(2, LENGTH) % VOCABULARY
     graph = run(stage, tokens, stages_as="aten", split=True)
     assert graph.refusal is None
     assert same(graph, run(stage, tokens, split=False)) == []
+
+
+@pytest.mark.slow
+def test_an_encoder_that_drops_out_is_a_graph() -> None:
+    """A model of the library as a stage, by itself."""
+    torch.manual_seed(0)
+    config = hugging.T5Config(d_model=32, d_ff=48, num_layers=2, num_heads=4, d_kv=8, vocab_size=64)
+    model = hugging.T5EncoderModel(config).train()
+    tokens = torch.arange(14).view(2, 7)
+    loss = lambda output, _: output.last_hidden_state.square().mean()  # noqa: E731
+    found = run(model, tokens, loss=loss, stages_as="aten", split=True)
+    assert found.refusal is None
+    assert same(found, run(model, tokens, loss=loss)) == []
+    assert found.in_b == 0.0
 
 
 def test_a_layer_that_is_computed_again_on_a_thread_rank_is_a_graph(
