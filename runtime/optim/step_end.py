@@ -18,13 +18,13 @@ from ..executor.weight_stashing import make_stashes
 from ..measure.op_timer import Call
 from ..rank.context import RankContext
 from ..rank.role import has_relays
-from ..stages.shared_parameters import SharedParameters
 from ..tensors.forward_state import ForwardState
 from .data_parallel import make_averaging
 from .grad_norm import make_norm_sum
 from .norm_groups import check_norm_groups, make_norm_squares
 from .optimizer_step import OptimizerStep
 from .optimizers import make_optimizers
+from .shared_parameters import SharedParameters
 
 
 class StepEnd:
@@ -41,7 +41,7 @@ class StepEnd:
         program, role, options = context.program, context.role, context.options
         self._device = context.device
         self.modules = {s: context.store.module(s) for s in role.held}
-        self._shared = _shared_parameters(context)
+        self._shared = SharedParameters(context)
         self.reduce = self._shared.reduction
         self._averaging = make_averaging(context, starts=starts)
         self.stashes = make_stashes(program, self.modules, context.memory)
@@ -160,18 +160,6 @@ class StepEnd:
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
         self._shared.begin()
-
-
-def _shared_parameters(context: RankContext) -> SharedParameters:
-    rows = context.program.instructions
-    return SharedParameters(
-        context.options.tied,
-        context.role.holders,
-        context.store,
-        context.transport,
-        reduced={i.stages for row in rows for i in row if isinstance(i, ir.Reduce)},
-        reduce_dtype=context.options.sum_dtype,
-    )
 
 
 def _once(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:

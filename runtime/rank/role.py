@@ -14,8 +14,7 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.model.transfers import holders
 from pipeloom.ir.units import counted
 
-from ..stages.shared_parameters import ranks_of
-from ..stages.tie_detection import Group, stages_of
+from ..stages.tie_detection import Group, ranks_of, stages_of
 from ..transport import Routes, whereabouts
 
 

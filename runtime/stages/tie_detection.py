@@ -43,6 +43,11 @@ def stages_of(group: Group) -> tuple[int, ...]:
     return tuple(sorted({stage for stage, _ in group}))
 
 
+def ranks_of(stages: Sequence[int], holders: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The ranks that hold any of the stages, ascending."""
+    return tuple(sorted({rank for stage in stages for rank in holders[stage]}))
+
+
 def tied_stages(tied: Iterable[Group]) -> list[tuple[int, ...]]:
     """The groups of stages that share parameters, ascending."""
     return sorted({stages for stages in map(stages_of, tied) if len(stages) > 1})

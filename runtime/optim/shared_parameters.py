@@ -2,50 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.model import program as ir
 
 from ..dtensors import is_dtensor, lay_out, local
-from ..transport import Transport
-from .store import StageStore
-from .tie_detection import Group, Member, stages_of
-from .unused_parameters import NOTHING, clear_unused
+from ..rank.context import RankContext
+from ..stages.tie_detection import Group, Member, ranks_of, stages_of
+from ..stages.unused_parameters import NOTHING, clear_unused
 
 
 class SharedParameters:
     """Parameters with copies: those tied between stages, and those of replicated stages.
 
-    ``tied``: groups of (stage, parameter name) that are one parameter; ``holders``: the ranks that
-    have each stage for good, several where it is replicated; ``reduced``: the stages of each of the
-    program's reductions, of which the smallest that has all stages of a group sums it. The copies
+    Of the program's reductions the smallest that has all stages of a group sums it. The copies
     start as the first one, get the same summed gradient, and so stay equal under any optimizer that
-    treats a parameter by itself. ``reduce_dtype``: that in which gradients are summed over ranks;
-    by default their own.
+    treats a parameter by itself.
 
     Where gradients add up over steps, a sum is of what the step has added: what was there when it
     began, which earlier sums have made equal, is put aside (not copied) until then.
     """
 
-    def __init__(
-        self,
-        tied: Sequence[Group],
-        holders: Sequence[Sequence[int]],
-        store: StageStore,
-        transport: Transport,
-        *,
-        reduced: Collection[tuple[int, ...]],
-        reduce_dtype: torch.dtype | None = None,
-    ) -> None:
-        self._dtype = reduce_dtype
-        self._holders = holders
-        self._store = store
-        self._transport = transport
-        self._reductions = reduced
+    def __init__(self, context: RankContext) -> None:
+        rows, tied = context.program.instructions, context.options.tied
+        self._dtype, self._holders = context.options.sum_dtype, context.role.holders
+        self._store, self._transport = context.store, context.transport
+        self._reductions = {i.stages for row in rows for i in row if isinstance(i, ir.Reduce)}
         groups = self._groups = [g for g in map(sorted, map(set, tied)) if self._over_stages(g)]
         elsewhere = [member for group in groups for member in group]
         self._unlike: list[str] = []  # what is to be said of copies that are here
@@ -55,7 +42,7 @@ class SharedParameters:
             stages: [self._copies(group) for group in groups if stages_of(group) == stages]
             for stages in {stages_of(group) for group in groups}
         }
-        for stage, ranks in enumerate(holders):
+        for stage, ranks in enumerate(self._holders):
             if len(ranks) > 1:
                 self._shared[stage,] = self._replicas(stage, elsewhere)
         for said in self._transport.gather(self._unlike) if self._shared else ():
@@ -241,8 +228,3 @@ def _layout(parameter: nn.Parameter) -> str:
     mesh = parameter.device_mesh
     placed = ", ".join(map(str, parameter.placements))
     return f"{placed} at {mesh.get_coordinate()} of a mesh of {tuple(mesh.shape)}"
-
-
-def ranks_of(stages: Sequence[int], holders: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """The ranks that hold any of the stages, ascending."""
-    return tuple(sorted({rank for stage in stages for rank in holders[stage]}))
