@@ -225,7 +225,7 @@ def analyze(
     assert not isinstance(given, Schedule | Planned)
     given = ProfileSource.of(given, progress)
     microbatches = given.number(microbatches)
-    found, profile_of, way = _profiles(given, microbatches, model, partition, progress)
+    found, profile_of, way = _profiles(given, microbatches, model, partition)
     check_microbatches(microbatches, found.num_stages, MOST_ANALYZED)
     rows = evaluate_families(
         _names(found.ranks), profile_of, microbatches, math.inf, objective_of(objective)
@@ -263,14 +263,9 @@ def _late(rows: Sequence[Evaluation], variation: Variation, seed: int) -> tuple[
 
 
 def _profiles(
-    given: ProfileLike | ProfileSource,
-    microbatches: int,
-    model: Transformer | None,
-    partition: str | None,
-    progress: Listener | None,
+    source: ProfileSource, microbatches: int, model: Transformer | None, partition: str | None
 ) -> tuple[Profile, Profiles, str | None]:
     """The profile, that of each family, and how layers are cut, None where none are."""
-    source = ProfileSource.of(given, progress)
     found, profile_of, cut = profiles_of(source, microbatches, partition)
     if model is None:
         return found, profile_of, None if cut is None else str(cut.way)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError
-from pipeloom.ir.formats import dump_profile, write_json, write_text
+from pipeloom.ir.formats import dump_profile, dump_schedule, write_json, write_text
 from pipeloom.ir.formats.packing_document import PACKING, parse_lengths
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
@@ -109,8 +109,6 @@ class Packing:
 
         Raises InputError where it cannot be written.
         """
-        from pipeloom.ir.formats import dump_schedule
-
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         write_json(self.document, str(path / "packing.json"))

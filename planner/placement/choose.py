@@ -12,6 +12,7 @@ from pipeloom.ir.model.placement import PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, gap_between
+from pipeloom.report.summaries import percent
 from pipeloom.solver.core.progress import Progress
 from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.tolerances import CLOSED
@@ -185,8 +186,6 @@ def _not_searched(tried: TriedPlacement, best: float | None) -> str:
 
 def _words(chosen: Chosen) -> str:
     """A table, and how far the best is from the best of all these placements."""
-    from pipeloom.report.summaries import percent
-
     facts = choice_facts(chosen)
     lines = candidates_table("placement", facts["placements"])
     if facts["gap"] is None:

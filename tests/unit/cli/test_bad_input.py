@@ -91,7 +91,7 @@ PROFILES: dict[str, dict[str, Any]] = {
     "memory_limit: expected a finite number >= 0, or a list of 2 of them, got Infinity": {
         "memory_limit": math.inf
     },
-    "links: gigabytes_per_second: expected more than 0, got 0": {
+    "links: gigabytes_per_second: expected more than 0, got 0.0": {
         "links": {"gigabytes_per_second": 0}
     },
     "links: pairs[0]: expected [rank, rank, link], got [0, 2]": {

@@ -46,9 +46,9 @@ def test_a_place_from_the_environment_is_called_so(
     pipeloom: Command, profile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIPELOOM_CACHE", str(profile))
-    assert pipeloom("optimize", profile, "-m", 2).refusal.startswith(
-        "pipeloom: PIPELOOM_CACHE: expected a folder or a place for one"
-    )
+    done = pipeloom("optimize", profile, "-m", 2)
+    assert done.code == 2
+    assert done.err.startswith("pipeloom: PIPELOOM_CACHE: expected a folder or a place for one")
 
 
 def test_a_damaged_entry_is_noted_and_solved_again(
@@ -65,4 +65,6 @@ def test_a_damaged_entry_is_noted_and_solved_again(
 
 
 def test_a_cache_that_cannot_be_is_wrong_input(pipeloom: Command, profile: Path) -> None:
-    assert "expected a folder" in pipeloom("optimize", profile, *WORDS, "--cache", profile).refusal
+    done = pipeloom("optimize", profile, *WORDS, "--cache", profile)
+    assert done.code == 2
+    assert "expected a folder" in done.err

@@ -63,10 +63,9 @@ def test_without_them_the_limit_is_too_small(pipeloom: Command, profile: str) ->
 
 def test_what_cannot_be_recomputed_is_named(pipeloom: Command, tmp_path: Path) -> None:
     plain = written(tmp_path, profile_document())
-    assert (
-        "t_r: missing; expected it with m_r for --recompute all"
-        in pipeloom(*ask(plain, "--recompute", "all")).refusal
-    )
+    done = pipeloom(*ask(plain, "--recompute", "all"))
+    assert done.code == 2
+    assert "t_r: missing; expected it with m_r for --recompute all" in done.err
 
 
 @pytest.mark.parametrize("passing", ["weights", "auto"])
@@ -74,7 +73,9 @@ def test_all_are_recomputed_only_where_activations_travel(
     pipeloom: Command, profile: str, passing: str
 ) -> None:
     asked = ["optimize", profile, "-m", "4", "-q", "--recompute", "all", "--passing", passing]
-    assert f"expected activations with --recompute all, got '{passing}'" in pipeloom(*asked).refusal
+    done = pipeloom(*asked)
+    assert done.code == 2
+    assert f"expected activations with --recompute all, got '{passing}'" in done.err
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,9 @@ def test_all_are_recomputed_only_where_activations_travel(
 def test_a_profile_that_says_half_is_refused(
     pipeloom: Command, tmp_path: Path, keys: dict[str, Any], line: str
 ) -> None:
-    assert line in pipeloom(*ask(written(tmp_path, profile_document(), **keys))).refusal
+    done = pipeloom(*ask(written(tmp_path, profile_document(), **keys)))
+    assert done.code == 2
+    assert line in done.err
 
 
 def test_a_part_of_a_forward_is_told_before_it_is_run(pipeloom: Command, tmp_path: Path) -> None:
@@ -173,12 +176,9 @@ def test_levels_are_chosen_or_named(
 def test_a_level_that_there_is_not_is_told_those_that_there_are(
     pipeloom: Command, tmp_path: Path
 ) -> None:
-    assert (
-        "recompute: expected part, full, auto, all or none, got 'x'"
-        in pipeloom(
-            *ask(written(tmp_path, profile_document(), levels=LEVELS)), "--recompute", "x"
-        ).refusal
-    )
+    done = pipeloom(*ask(written(tmp_path, profile_document(), levels=LEVELS)), "--recompute", "x")
+    assert done.code == 2
+    assert "recompute: expected part, full, auto, all or none, got 'x'" in done.err
 
 
 @pytest.mark.parametrize(
@@ -226,12 +226,9 @@ def test_layers_without_levers_do_not_fit_or_are_refused(pipeloom: Command, tmp_
     layers = by_layers(tmp_path, LAYERS | LEVERS)
     done = pipeloom("optimize", layers, *BY_LAYERS, "--recompute", "none", "--offload", "none")
     assert (done.code, "no cut fits" in done.err) == (1, True)
-    assert (
-        "layers: t_r: missing; expected it with m_r for --recompute all"
-        in pipeloom(
-            "optimize", by_layers(tmp_path, LAYERS), *BY_LAYERS, "--recompute", "all"
-        ).refusal
-    )
+    done = pipeloom("optimize", by_layers(tmp_path, LAYERS), *BY_LAYERS, "--recompute", "all")
+    assert done.code == 2
+    assert "layers: t_r: missing; expected it with m_r for --recompute all" in done.err
 
 
 def by_layers(folder: Path, cost: dict[str, float]) -> str:
