@@ -5,6 +5,7 @@ Random numbers are those of xorshift64*, whose state a kernel carries.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from pipeloom.ir.model.ops import (
 
 from .tolerances import ROUNDING
 
+inlined = partial(kernel, inline="always")  # a call of such a loop's parts takes a fifth of it
 State = npt.NDArray[np.uint64]
 """(1,), changed with every number."""
 
@@ -69,23 +71,23 @@ def normal(state: State) -> float:
     return total
 
 
-@kernel
+@inlined
 def kind_of(op: int) -> int:
     return op & KIND_MASK
 
 
-@kernel
+@inlined
 def fields(op: int) -> tuple[int, int, int]:
     """Kind, stage and microbatch of a packed op."""
     return op & KIND_MASK, op >> STAGE_SHIFT & STAGE_MASK, op >> MICROBATCH_SHIFT
 
 
-@kernel
+@inlined
 def packed(kind: int, stage: int, microbatch: int) -> int:
     return microbatch << MICROBATCH_SHIFT | stage << STAGE_SHIFT | kind
 
 
-@kernel
+@inlined
 def earliest(clock: FloatArray) -> int:
     """The first rank of those that decide next."""
     rank = 0

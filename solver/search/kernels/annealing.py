@@ -16,14 +16,17 @@ from pipeloom.ir.model.ops import IntArray
 
 from ...core.kernels import CostArrays, State, random
 from .moves import (
+    EDGES,
     LONGEST,
+    anywhere,
+    at_an_edge,
     copy_places,
     cost_of,
     critical_blocks,
-    draw_move,
     keeps_rules,
-    move_within_rules,
+    move_run,
     note,
+    rank_of,
 )
 from .remat_moves import CHANGES, RUN, RematState, change_choice, way_of
 
@@ -92,24 +95,29 @@ def anneal_kernel(  # noqa: PLR0917
                         order, low, stop, rank, choice, stage, since, until, wanted, state
                     ):
                         continue
-                    last = stop[rank] - 1
-                    if not keeps_rules(order, low, low, last, m_b, m_w, limit[rank], remat, done):
-                        copy_places(saved, 0, high - low, order, low)
-                        stop[rank] = stopped_at
-                        choice[stage, since:until] = was[: until - since]
-                        continue
-            if not changed:
-                rank, source, target = draw_move(
-                    offsets, stop, blocks, number, critical, reach, state
-                )
-                if rank < 0:
+            if changed:
+                first = low
+            elif number > 0 and random(state) < EDGES:
+                source, target = at_an_edge(blocks, number, reach, state)
+                rank = rank_of(offsets, source)
+                first, length = offsets[rank], stop[rank] - offsets[rank]
+            else:
+                rank = critical if random(state) < 0.3 else int(random(state) * ranks)
+                first, length = offsets[rank], stop[rank] - offsets[rank]
+                if length < 2:
                     continue
-                low, high = move_within_rules(
-                    order, source, target, offsets[rank], stop[rank], m_b, m_w, limit[rank],
-                    remat, done, saved, state,
-                )  # fmt: skip
+                source, target = anywhere(first, length, reach, state)
+            if not changed:
+                low, high = move_run(order, source, target, first, first + length, saved, state)
                 if high < low:
                     continue
+            until_here = stop[rank] - 1 if changed else high
+            if not keeps_rules(order, first, low, until_here, m_b, m_w, limit[rank], remat, done):
+                copy_places(saved, 0, high - low, order, low)
+                if remat is not None and changed:
+                    stop[rank] = stopped_at
+                    choice[stage, since:until] = was[: until - since]
+                continue
         runs = run_kernel(
             order, offsets[:-1], stop, durations, owner, into_f, into_b, m_b, m_w, inner,
             start, end, peak, f_end, b_end, position,

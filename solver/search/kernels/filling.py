@@ -20,13 +20,17 @@ from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind
 
 from ...core.kernels import CostArrays, State, earliest, fields, kind_of, packed, random
 from .moves import (
+    EDGES,
     LONGEST,
+    anywhere,
+    at_an_edge,
     copy_places,
     cost_of,
     critical_blocks,
-    draw_move,
-    move_within_rules,
+    keeps_rules,
+    move_run,
     note,
+    rank_of,
 )
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
@@ -135,6 +139,31 @@ def fill_weights(  # noqa: PLR0917
 
 
 @kernel
+def _move(  # noqa: PLR0917
+    runs: IntArray,
+    at: int,
+    target: int,
+    rank: int,
+    offsets: IntArray,
+    m_b: FloatArray,
+    none: FloatArray,
+    limit: FloatArray,
+    done: npt.NDArray[np.int8],
+    saved: IntArray,
+    state: State,
+) -> bool:
+    """Moves an op of a rank, or some; False, with nothing changed, where a rule forbids it."""
+    first = offsets[rank]
+    low, high = move_run(runs, at, target, first, offsets[rank + 1], saved, state)
+    if high < low:
+        return False
+    if keeps_rules(runs, first, low, high, m_b, none, limit[rank], None, done):
+        return True
+    copy_places(saved, 0, high - low, runs, low)
+    return False
+
+
+@kernel
 def _find(runs: IntArray, op: int, near: int, first: int, stop: int) -> int:
     """The place of an op among first..stop - 1, which was ``near``; -1 where it is far off."""
     for apart in range(FAR):
@@ -167,15 +196,11 @@ def _move_along(  # noqa: PLR0917
     distance = distance if random(state) < 0.5 else -distance
     for _ in range(2 + int((FOLLOWED - 1) * random(state))):
         rank = owner[stage, microbatch]
-        first, stop = offsets[rank], offsets[rank + 1]
         near = source[place[kind, stage, microbatch]]
-        at = _find(runs, packed(kind, stage, microbatch), near, first, stop)
-        if at >= 0:
-            low, high = move_within_rules(
-                runs, at, at + distance, first, stop, m_b, none, limit[rank], None, done, saved,
-                state,
-            )  # fmt: skip
-            moved |= high >= low
+        at = _find(runs, packed(kind, stage, microbatch), near, offsets[rank], offsets[rank + 1])
+        moved |= at >= 0 and _move(
+            runs, at, at + distance, rank, offsets, m_b, none, limit, done, saved, state
+        )
         if kind == _F and stage + 1 < stages:
             stage += 1
         elif kind == _F:
@@ -240,16 +265,16 @@ def anneal_filled(  # noqa: PLR0917
                 ):  # fmt: skip
                     continue
             else:
-                rank, at, target = draw_move(
-                    offsets, offsets[1:], edges, number, critical, reach, state
-                )
-                if rank < 0:
-                    continue
-                low, high = move_within_rules(
-                    runs, at, target, offsets[rank], offsets[rank + 1], m_b, none, limit[rank],
-                    None, done, saved, state,
-                )  # fmt: skip
-                if high < low:
+                if number > 0 and random(state) < EDGES:
+                    at, target = at_an_edge(edges, number, reach, state)
+                    rank = rank_of(offsets, at)
+                else:
+                    rank = critical if random(state) < 0.3 else int(random(state) * ranks)
+                    length = offsets[rank + 1] - offsets[rank]
+                    if length < 2:
+                        continue
+                    at, target = anywhere(offsets[rank], length, reach, state)
+                if not _move(runs, at, target, rank, offsets, m_b, none, limit, done, saved, state):
                     continue
         fits = fill_weights(
             runs, offsets, costs, fill, order, start, end, source, f_end, b_end, queue, by_rank,

@@ -143,29 +143,6 @@ def keeps_rules(  # noqa: PLR0917
 
 
 @kernel
-def move_within_rules(  # noqa: PLR0917
-    order: IntArray,
-    source: int,
-    target: int,
-    first: int,
-    stop: int,
-    m_b: FloatArray,
-    m_w: FloatArray,
-    limit: float,
-    remat: RematState | None,
-    done: npt.NDArray[np.int8],
-    saved: IntArray,
-    state: State,
-) -> tuple[int, int]:
-    """As :func:`move_run`; nothing has changed where a rule forbids the move."""
-    low, high = move_run(order, source, target, first, stop, saved, state)
-    if high >= low and not keeps_rules(order, first, low, high, m_b, m_w, limit, remat, done):
-        copy_places(saved, 0, high - low, order, low)
-        return 0, -1
-    return low, high
-
-
-@kernel
 def note(order: IntArray, low: int, high: int, place: IntArray) -> None:
     """Notes in ``place``, (2, S, M), the places of the F's and B's among low..high."""
     for at in range(low, high + 1):
@@ -251,28 +228,6 @@ def anywhere(first: int, length: int, reach: int, state: State) -> tuple[int, in
     source = first + int(random(state) * length)
     distance = 1 + int(reach * random(state) ** 3)
     return source, source + distance if random(state) < 0.5 else source - distance
-
-
-@kernel
-def draw_move(  # noqa: PLR0917
-    offsets: IntArray,
-    stop: IntArray,
-    blocks: IntArray,
-    number: int,
-    critical: int,
-    reach: int,
-    state: State,
-) -> tuple[int, int, int]:
-    """A rank, -1 where it has no two ops; a place of its, and where the op there goes."""
-    if number > 0 and random(state) < EDGES:
-        source, target = at_an_edge(blocks, number, reach, state)
-        return rank_of(offsets, source), source, target
-    rank = critical if random(state) < 0.3 else int(random(state) * len(stop))
-    length = stop[rank] - offsets[rank]
-    if length < 2:
-        return -1, 0, 0
-    source, target = anywhere(offsets[rank], length, reach, state)
-    return rank, source, target
 
 
 @kernel
