@@ -52,7 +52,7 @@ from .rank_orders import BACKWARD, FORWARD, WEIGHT, OpClass, OpenOrders, Pair
 
 MEMORY_BITS = 40
 KINDS = (FORWARD, BACKWARD, WEIGHT)
-UNIT, LITERALS_A_SECOND = 5.0, 400  # a unit of CP-SAT's deterministic time takes longer with more
+UNIT, LITERALS_A_SECOND = 5.0, 2000  # a unit of CP-SAT's deterministic time takes longer with more
 PARAMETERS: Mapping[str, object] = {
     "cp_model_presolve": False,
     "cp_model_probing_level": 0,  # it took longer than the search
@@ -80,6 +80,14 @@ class LiteralSum:
         elif weight:
             self.literals.append(literal)
             self.weights.append(weight)
+
+    def add_all(self, of: tuple[int, Sequence[cp_model.LiteralT]], weight: int) -> None:
+        """``weight`` for each of so many, and for each literal."""
+        number, literals = of
+        self.constant += weight * number
+        if weight:
+            self.literals += literals
+            self.weights += [weight] * len(literals)
 
     @property
     def total(self) -> cp_model.LinearExpr:
@@ -110,6 +118,15 @@ def literals(problem: Problem) -> int:
     return sum(rank.literals() for rank in rank_orders(problem))
 
 
+def ends_of_placement(problem: Problem) -> tuple[int, int]:
+    """The ranks of the lowest stage and of the highest that is a rank's lowest: the one holds what
+    microbatches keep for longest, at the other a placement folds or begins again."""
+    lowest: dict[int, int] = {}
+    for stage in reversed(range(problem.stages)):
+        lowest[int(problem.owner[stage, 0])] = stage
+    return min(lowest, key=lambda rank: lowest[rank]), max(lowest, key=lambda rank: lowest[rank])
+
+
 class Apart(NamedTuple):
     """Op j + ``m`` of class ``b`` starts ``way`` or more after op j of ``a``, for all j."""
 
@@ -135,24 +152,26 @@ class Starts(Protocol):
 
     def begins(self, rank: OpenOrders) -> cp_model.IntVar: ...
 
-    def end(self, begins: cp_model.IntVar) -> cp_model.LinearExpr: ...
+    def end(self, rank: OpenOrders, begins: cp_model.IntVar) -> cp_model.LinearExpr: ...
 
     def starts_at_once(self, each: OpClass, k: int) -> None: ...
 
 
 class GeneralInterleaving:
     """The model of a problem, for schedules of cost ``low`` to ``high``, of which ``apart`` is
-    known; with ``blocks`` of those alone that keep the blocks' order."""
+    known; with ``blocks`` of those alone that keep the blocks' order. Where ranks are ``chosen``
+    the others run any number of ops at once, without a limit or a span: a relaxation."""
 
     parameters, until = PARAMETERS, WEIGHT
 
-    def __init__(
+    def __init__(  # noqa: PLR0917
         self,
         problem: Problem,
         low: float,
         high: float,
         blocks: Blocks | None = None,
         apart: Sequence[Apart] = (),
+        chosen: Sequence[int] | None = None,
     ) -> None:
         self.problem, self._costs = problem, Costs.of(unfused(problem))
         self.blocks = blocks or {}
@@ -178,9 +197,10 @@ class GeneralInterleaving:
         self._first()
         ranks = rank_orders(problem)
         in_blocks = (n * (n - 1) // 4 for n in self.sizes.values())  # about half of the pairs
-        decided = sum(in_blocks if blocks else (rank.literals() for rank in ranks))
+        searched = ranks if chosen is None else [ranks[at] for at in chosen]
+        decided = sum(in_blocks if blocks else (rank.literals() for rank in searched))
         self.unit = UNIT + decided / LITERALS_A_SECOND
-        for rank in ranks:
+        for rank in searched:
             if rank.hosted:
                 RankConstraints(self, rank).constrain()
         for a, b, m, way in apart:
@@ -245,7 +265,7 @@ class GeneralInterleaving:
             self.cp.add(begins <= first)
         return begins
 
-    def end(self, begins: cp_model.IntVar) -> cp_model.LinearExpr:
+    def end(self, rank: OpenOrders, begins: cp_model.IntVar) -> cp_model.LinearExpr:
         return self.cost + 0 if self._makespan else self.cost + begins
 
     def orders(self, solution: cp_model.CpSolverSolutionCallback) -> tuple[IntArray, ...]:
@@ -278,7 +298,7 @@ class RankConstraints:
         begins = model.begins(rank)
         for each in rank.classes(model.until):
             last = model.start(each, rank.counts[each.stream] - 1)
-            cp.add(model.end(begins) >= last + model.takes(each))
+            cp.add(model.end(rank, begins) >= last + model.takes(each))
         for each, k in rank.ops(FORWARD, BACKWARD):
             if self._blocks and model.sizes[self._blocks[each, k]] == 1:
                 continue  # what runs before and after it is known
@@ -356,36 +376,47 @@ class RankConstraints:
             self._cp.add(self._model.start(f, k) >= ends).only_enforce_if(literal)
         return self._literals[pair]
 
+    def _beside(
+        self, other: OpClass, each: OpClass, k: int
+    ) -> tuple[int, Sequence[cp_model.LiteralT]]:
+        """How many ops of a class run before each(k) in any case, and literals of those that may:
+        whether they do, W's if they do."""
+        before = self._weight_before if other.kind is WEIGHT else self._before
+        if not self._blocks:
+            known, may = self._rank.beside(other, each, k)
+            return known, [before(other, j, each, k) for j in may]
+        others = (j for j in range(self._rank.counts[other.stream]) if (other, j) != (each, k))
+        found = [before(other, j, each, k) for j in others]
+        return sum(x is True for x in found), [x for x in found if not isinstance(x, bool)]
+
     def _memory(self, f: OpClass, k: int, limit: int) -> None:
         """The same twice: M_B's alone are often whole numbers of one size, which proves more."""
         rank = self._rank
         chunks, held = LiteralSum(rank.m_b[f.stage]), LiteralSum(rank.m_b[f.stage])
-        for each, j in rank.ops(FORWARD, BACKWARD):
+        for each in rank.classes(*KINDS):
             m_b, m_w = rank.m_b[each.stage], rank.m_w[each.stage]
-            before, is_f = self._before(each, j, f, k), each.kind is FORWARD
-            chunks.add(before, m_b if is_f else -m_b)
-            held.add(before, m_b if is_f else m_w - m_b)
-        for each, j in rank.ops(WEIGHT):
-            held.add(self._weight_before(each, j, f, k), -rank.m_w[each.stage])
+            before = self._beside(each, f, k)
+            if each.kind is not WEIGHT:
+                chunks.add_all(before, m_b if each.kind is FORWARD else -m_b)
+            change = (m_b, m_w - m_b, -m_w)[KINDS.index(each.kind)]
+            held.add_all(before, change)
         self._cp.add(chunks.total <= limit)
         self._cp.add(held.total <= limit)
 
     def _span(self, each: OpClass, k: int, begins: cp_model.IntVar) -> None:
         """The ops before this one come after the rank's first, the others before the end."""
-        model, done, left = self._model, LiteralSum(), LiteralSum()
-        for other, j in self._rank.ops(FORWARD, BACKWARD):
-            takes = model.takes(other)
-            after = takes
+        model, rank, done, left = self._model, self._rank, LiteralSum(), LiteralSum()
+        for other in rank.classes(FORWARD, BACKWARD):
+            takes = after = model.takes(other)
             if other.kind is BACKWARD and model.until is WEIGHT:
                 after += model.takes(OpClass(WEIGHT, other.stage, other.stream))
-            left.constant += after
-            if (other, j) != (each, k):
-                before = self._before(other, j, each, k)
-                done.add(before, takes)
-                left.add(before, -after)
+            before = self._beside(other, each, k)
+            done.add_all(before, takes)
+            left.constant += after * rank.counts[other.stream]
+            left.add_all(before, -after)
         start = model.start(each, k)
         self._cp.add(start >= begins + done.total)
-        self._cp.add(model.end(begins) >= start + left.total)
+        self._cp.add(model.end(rank, begins) >= start + left.total)
 
     def _implications(self) -> None:
         for (a, i, b, j), literal in self._literals.items():

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import NamedTuple
 
@@ -64,11 +65,17 @@ class OpenOrders:
 
     def place(self, each: OpClass) -> int:
         """The place on its stream's route; W's come behind all."""
-        stages = self._stages(each.stream)
-        at = stages.index(each.stage)
-        if each.kind is FORWARD:
-            return at
-        return 2 * len(stages) - 1 - at + (len(stages) if each.kind is WEIGHT else 0)
+        return self._places[each]
+
+    @cached_property
+    def _places(self) -> dict[OpClass, int]:
+        found = {}
+        for each in self.classes(FORWARD, BACKWARD, WEIGHT):
+            stages = self._stages(each.stream)
+            at, back = stages.index(each.stage), 2 * len(stages) - 1
+            behind = len(stages) if each.kind is WEIGHT else 0
+            found[each] = at if each.kind is FORWARD else back - at + behind
+        return found
 
     def known(self, a: OpClass, i: int, b: OpClass, j: int) -> bool | None:
         """Whether a(i) runs before b(j); None where both orders are possible."""
@@ -83,8 +90,29 @@ class OpenOrders:
             return True
         return False if i - j > self.ahead(a, b) else None
 
+    def beside(self, a: OpClass, b: OpClass, k: int) -> tuple[int, range]:
+        """How many ops of ``a``, the first ones, run before b(k), and which may."""
+        count = self.counts[a.stream]
+        if a.stream != b.stream:
+            return 0, range(count)
+        if a == b:
+            return k, range(0)
+        if self.place(a) < self.place(b):
+            return k + 1, range(k + 1, min(count, k + 1 + self.ahead(a, b)))
+        first = max(0, k - self.ahead(b, a))
+        return first, range(first, k)
+
     def ahead(self, a: OpClass, b: OpClass) -> int:
         """The largest i - j where a(i) may run before b(j), a being earlier on the route."""
+        if (a, b) not in self._ahead:
+            self._ahead[a, b] = self._most_ahead(a, b)
+        return self._ahead[a, b]
+
+    @cached_property
+    def _ahead(self) -> dict[tuple[OpClass, OpClass], int]:
+        return {}
+
+    def _most_ahead(self, a: OpClass, b: OpClass) -> int:
         most = self.counts[a.stream]
         if self.limit is None:
             return most

@@ -26,7 +26,7 @@ from ...core.schedule_cost import within_memory
 from ...core.stopping import OPS_A_SECOND, Budget
 from ...core.worker_threads import Pieces
 from ..cp_sat_thread import CpSatThread
-from .general_interleaving import Apart, GeneralInterleaving
+from .general_interleaving import Apart, GeneralInterleaving, ends_of_placement
 from .general_interleaving import literals as general_literals
 from .interleaving import Interleaving
 from .unlike_interleaving import UnlikeInterleaving
@@ -42,7 +42,11 @@ PATIENCE = 3  # targets without an answer after which the time is better spent o
 CLOSE = 1e-3  # relative distance of bound and target from which on only the best cost is asked for
 JUST_BELOW = 5e-7  # how far the highest target is below the best cost, relative: it counts as met
 
+FEW_SHARE = 0.08  # the same of two ranks
+FEW_CLOSE = 0.004  # as CLOSE: no targets are asked for that are closer
+
 _WORDS = "few orders are possible: all orders of F's and B's are searched"
+_WORDS_OF_TWO = "all orders of the F's and B's of ranks {} and {} are searched, the others are ways"
 
 
 class OrderModel(Protocol):
@@ -78,6 +82,8 @@ def bisect(best: Incumbent, seed: int, apart: Sequence[Apart] = ()) -> Pieces:
     make = order_model(best.problem, apart)
     if make is None:
         return
+    if LinearInstance.of(best.problem) is None:
+        yield from _of_two_ranks(best, apart, seed)
     above = best.cost  # nothing answered lies between this and the bound
     steps = STEPS if LinearInstance.of(best.problem) else (FIRST, *STEPS)
     answers = unanswered = 0
@@ -93,6 +99,24 @@ def bisect(best: Incumbent, seed: int, apart: Sequence[Apart] = ()) -> Pieces:
         answers, unanswered = (answers + 1, 0) if answered else (0, unanswered + 1)
         above = min(best.cost, above if answered else target)
         yield
+
+
+def _of_two_ranks(best: Incumbent, apart: Sequence[Apart], seed: int) -> Pieces:
+    """Asks about the orders of two ranks, the others being ways: they refute low targets sooner
+    than all ranks do, until they have a schedule, or none is found in time."""
+    chosen = ends_of_placement(best.problem)
+    make = partial(GeneralInterleaving, best.problem, apart=apart, chosen=chosen)
+    above, answers = best.cost, 0
+    while not best.over():
+        low = best.bound.value
+        target = low + (FIRST, *STEPS)[min(answers, len(STEPS))] * (above - low)
+        if target - low < FEW_CLOSE * best.cost:
+            break
+        ask(best, make, target, best.budget(FEW_SHARE), seed, _WORDS_OF_TWO.format(*chosen))
+        yield
+        if best.bound.value < target:
+            break
+        answers += 1
 
 
 def climb(best: Incumbent, seed: int) -> Pieces:
@@ -141,12 +165,19 @@ def order_model(problem: Problem, apart: Sequence[Apart] = ()) -> MakeModel | No
     return partial(Interleaving, problem, linear)
 
 
-def ask(best: Incumbent, make: MakeModel, target: float, budget: Budget, seed: int) -> bool:
+def ask(  # noqa: PLR0917
+    best: Incumbent,
+    make: MakeModel,
+    target: float,
+    budget: Budget,
+    seed: int,
+    words: str = _WORDS,
+) -> bool:
     """Offers schedules of at most ``target`` as they are found; whether the best or none was."""
     model = make(best.bound.value, target)
 
     def raise_to(bound: float) -> None:
-        best.raise_bound(Bound(bound, "interleaving", _WORDS))
+        best.raise_bound(Bound(bound, "interleaving", words))
 
     search = find(best, model, budget, seed, lambda bound: raise_to(model.proves(bound)))
     if search.bound is not None:

@@ -1,9 +1,11 @@
-"""What windows of few microbatches on one rank prove, held against all schedules of all ranks."""
+"""What windows of few microbatches on one rank and on several prove, held against all schedules."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
 from itertools import cycle
+from typing import TypeVar
 
 import pytest
 
@@ -18,10 +20,12 @@ from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.options import SolveOptions
-from pipeloom.solver.exact.orders.rank_windows import RankWindows, bound_by_windows
+from pipeloom.solver.exact.orders.rank_windows import RankWindows, bound_by_windows, several_ranks
+from pipeloom.solver.exact.orders.target_bisection import bisect
 from tests.support.oracle import TooManyOrdersError, exhaustive_optimum
 
 KINDS = ("v", "several stages a rank")
+Found = TypeVar("Found")
 
 
 def beside(problem: Problem, cost: float) -> Incumbent:
@@ -31,8 +35,18 @@ def beside(problem: Problem, cost: float) -> Incumbent:
     return best
 
 
-def checked(first: int, number: int) -> int:
-    """How many of so many small problems were held against their optimum."""
+def yield_all(asked: Generator[None, None, Found]) -> Found:
+    while True:
+        try:
+            next(asked)
+        except StopIteration as end:
+            found: Found = end.value
+            return found
+
+
+def checked(first: int, number: int, *, asks_all: bool = False) -> int:
+    """How many of so many small problems were held against their optimum; ``asks_all``: the model
+    of all orders, too, which is told what windows prove."""
     decided = 0
     for seed, kind in zip(range(first, first + number), cycle(KINDS), strict=False):
         problem = problem_of(kind, seed)
@@ -45,13 +59,16 @@ def checked(first: int, number: int) -> int:
         decided += 1
         for ceiling in (least, 1.7 * least):
             best = beside(problem, ceiling)
-            list(bound_by_windows(best))
+            apart = yield_all(bound_by_windows(best))
             assert best.bound.value <= least * (1 + 1e-7), (kind, seed)
+            if asks_all:
+                list(bisect(best, seed, apart))
+                assert best.bound.value <= least * (1 + 1e-7), (kind, seed)
     return decided
 
 
 def test_no_bound_is_above_the_optimum() -> None:
-    assert checked(0, 16) > 5
+    assert checked(0, 16, asks_all=True) > 5
 
 
 @pytest.mark.slow
@@ -77,6 +94,31 @@ def test_windows_teach_each_other_what_longer_questions_alone_refute_too() -> No
     assert lower_bound(problem).value < 900.0 < 1100.0 < best.bound.value < 1250.6
     assert best.bound.name == "rank-orders"
     assert "rank 3 takes at least" in best.bound.explained()[0]
+
+
+def test_windows_of_all_ranks_take_longer_than_those_of_one() -> None:
+    """The same instance: of seven microbatches all ranks prove what rank 3 alone does not."""
+    problem = gap_problem("v", 0, 17)
+    best, placed = beside(problem, 1250.6), GeneralPlacement.of(problem)
+    fold = RankWindows(best, placed, placed.hosts[3])
+    for m in range(1, 7):
+        list(fold.grow(m))
+    wide = several_ranks(best, placed, [fold])
+    assert wide is not None
+    for m in range(1, 7):
+        list(wide.follow(m))
+    assert max(wide.least) == 6
+    assert wide.bound.value > 1.02 * fold.bound.value
+    assert wide.ask(6, int(1.03 * wide.least[6]), 20.0) <= int(1.03 * wide.least[6])
+
+
+def test_of_large_problems_the_first_and_the_last_rank_are_asked_about_or_none() -> None:
+    best = beside(gap_problem("interleaved", 5, 17), 1800.0)
+    wide = several_ranks(best, GeneralPlacement.of(best.problem))
+    assert wide is not None
+    assert [rank.rank for rank in wide.hosts] == [0, 7]
+    best = beside(gap_problem("v", 8, 17), 3400.0)
+    assert several_ranks(best, GeneralPlacement.of(best.problem)) is None
 
 
 def v_of(times: tuple[float, float, float], microbatches: int) -> Problem:
