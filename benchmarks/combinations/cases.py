@@ -158,7 +158,7 @@ class Case:
 
     @property
     def overflows(self) -> bool:
-        """Where a norm is asked for, as all would be NaN else."""
+        """Whether gradients may: where a norm is asked for, as all would be NaN else."""
         return bool(self["overflow"] and (self["clip"] or self["loss_scale"]))
 
     @property
