@@ -124,7 +124,8 @@ class Case:
         if picked.get("tied") in ("ends", "second name"):
             picked["input"] = "tokens"
         if "thaws" in picked:
-            picked |= {"frozen": "all", "empty": "none", "restores": "no"}
+            picked |= {"frozen": "all", "restores": "no"}
+            picked |= {"empty": "none", "all frozen": "none"}
         return cls.of(seed, number, picked)
 
     @classmethod
