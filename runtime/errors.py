@@ -47,3 +47,10 @@ class LaunchError(PipeloomError):
         self.details = details
         self.exit_code = exit_code
         super().__init__(message)
+
+
+def advice(error: Exception) -> str:
+    """Words on an error of torch's that does not say what a stage may not do, else none."""
+    if "a leaf Variable that requires grad" not in str(error):
+        return ""
+    return " Its input, or a parameter, is changed in place: expected a copy to be (inplace=False)."

@@ -147,7 +147,7 @@ def _refused(line: str) -> Outcome:
 
 
 def _launched(cases: Sequence[Case]) -> list[Sequence[Found | str]]:
-    """Of each case what ranks found; all in threads, or in as many processes."""
+    """Findings of the ranks, by case; all in threads, or in as many processes."""
     first, seconds = cases[0], SECONDS * (2 + len(cases))
     with tempfile.TemporaryDirectory() as folder:
         given: Any = (run_cases, first["ranks"], (cases, folder))

@@ -124,7 +124,8 @@ class Case:
         if picked.get("tied") in ("ends", "second name"):
             picked["input"] = "tokens"
         if "thaws" in picked:
-            picked |= {"frozen": "all", "empty": "none", "restores": "no"}
+            picked |= {"frozen": "all", "restores": "no"}
+            picked |= {"empty": "none", "all frozen": "none"}
         return cls.of(seed, number, picked)
 
     @classmethod
@@ -158,7 +159,7 @@ class Case:
 
     @property
     def overflows(self) -> bool:
-        """Where a norm is asked for, as all would be NaN else."""
+        """Whether gradients may: where a norm is asked for, as all would be NaN else."""
         return bool(self["overflow"] and (self["clip"] or self["loss_scale"]))
 
     @property

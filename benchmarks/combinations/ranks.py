@@ -41,7 +41,9 @@ def run_cases(cases: Sequence[Case], folder: str) -> list[Found | str]:
 
 
 class Ranked:
-    """One rank of a case."""
+    """One rank of a case; ``ran`` is the pipeline of the last step."""
+
+    ran: Pipeline
 
     def __init__(self, case: Case, folder: str) -> None:
         self.case, self.folder, self.found = case, folder, Found()
@@ -75,7 +77,7 @@ class Ranked:
             for name, p in module.named_parameters(remove_duplicate=False):
                 self.found.gradients[f"{s}.{name}"] = None if p.grad is None else _whole(p.grad)
                 self.found.parameters[f"{s}.{name}"] = _whole(p.detach()).clone()
-        self.found.norm = pipeline.grad_norm
+        self.found.norm = self.ran.grad_norm
         scale = pipeline.loss_scale
         self.found.scale = None if scale is None else scale.scale
         pipeline.close()
@@ -148,6 +150,7 @@ class Ranked:
                 given["program"] = case.program(count, resumed=resumed)
             else:
                 ran = pipeline.with_program(case.program(count, resumed=resumed))
+        self.ran = ran
         output = ran.step(xs, losses=losses, update=step.update, **given)
         mine = self._ended(pipeline, count, resumed=resumed)
         self.found.losses |= {(step.number, j): x.item() for j, x in zip(mine, losses, strict=True)}

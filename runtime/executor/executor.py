@@ -28,7 +28,7 @@ from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import Op, OpKind, pack
 from pipeloom.ir.units import counted
 
-from ..errors import ExecutionError
+from ..errors import ExecutionError, advice
 from ..measure.activation_ledger import Turns
 from ..measure.op_timer import Call, Clock, make_clock
 from ..rank.context import RankContext
@@ -184,7 +184,7 @@ class Executor:
             f"rank {self._transport.rank}: instruction {position} of {len(self._row)} "
             f"({self._place(position)}), "
             f"{str(instruction)!r}{'' if peer is None else f', peer rank {peer}'}: "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {error}{advice(error)}"
         )
 
     def _place(self, position: int) -> str:

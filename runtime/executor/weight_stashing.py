@@ -14,7 +14,8 @@ there are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -51,6 +52,12 @@ class Stash(nn.Module):
             self._under_way[cell] = self._current()
         self._at_hand = self._under_way[cell]
 
+    def backward(self, cell: Cell, run: Callable[[Cell], None]) -> None:
+        """Runs a backward of the microbatch, within which activation checkpoints compute with its
+        version, too."""
+        version = {f"module.{name}": tensor for name, tensor in self._under_way[cell].items()}
+        functional_call(_Within(self.module), version, (partial(run, cell),))
+
     @torch.no_grad()
     def give_back(self, cell: Cell) -> None:
         """Adds the gradient that the microbatch's backward left to the parameters'."""
@@ -81,6 +88,17 @@ class Stash(nn.Module):
         return self._newest
 
 
+class _Within(nn.Module):
+    """Calls what it is given while its module has other parameters."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, run: Callable[[], None]) -> None:
+        run()
+
+
 def make_stashes(
     program: Program, modules: Mapping[int, nn.Module], memory: Memory
 ) -> dict[int, Stash]:
@@ -100,5 +118,5 @@ class StashingRunner(StageRunner):
         super()._forward(cell)
 
     def _backward(self, cell: Cell) -> None:
-        super()._backward(cell)
+        self.module.backward(cell, super()._backward)
         self.module.give_back(cell)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import nn
 
+from pipeloom.ir.errors import InputError
+
 from ..rank.options import MakeOptimizer
 
 
@@ -25,14 +27,27 @@ def make_optimizers(
 
 
 def taken_over(optimizers: Iterable[torch.optim.Optimizer]) -> MakeOptimizer:
-    """Gives parameters the one of ``optimizers`` that has stepped them so far."""
+    """Gives a stage's parameters the one of ``optimizers`` that has stepped some of them so far.
+
+    It raises InputError where none has.
+    """
     by_parameter = {
         id(parameter): optimizer
         for optimizer in optimizers
         for group in optimizer.param_groups
         for parameter in group["params"]
     }
-    return lambda parameters: by_parameter[id(next(iter(parameters)))]
+
+    def taken(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        for parameter in parameters:
+            if id(parameter) in by_parameter:
+                return by_parameter[id(parameter)]
+        raise InputError(
+            "optimizer: expected one of the pipeline's to have what a stage trains by now, got a "
+            "stage that was frozen when the pipeline was made: add_param_group gives it to one"
+        )
+
+    return taken
 
 
 def capturable(make: MakeOptimizer) -> MakeOptimizer:

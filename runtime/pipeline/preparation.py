@@ -101,8 +101,19 @@ def store_for(
         _check_sharded(sharded, program, options)
     elif program.schedule.transfers or options.param_dtype is not None:
         dtypes = {"param_dtype": options.param_dtype, "reduce_dtype": options.reduce_dtype}
-        return StreamedStages(modules, program.schedule, rank, device, **dtypes)
+        master = _dtype_elsewhere(modules, options)
+        return StreamedStages(modules, program.schedule, rank, device, master=master, **dtypes)
     return resident_stages(modules, options.data_group, options.timeout, replicas)
+
+
+def _dtype_elsewhere(
+    modules: Mapping[int, nn.Module], options: PipelineOptions
+) -> torch.dtype | None:
+    """The dtype of all ranks' parameters, for those whose stages have none; all ranks call it."""
+    own = sorted({str(p.dtype) for module in modules.values() for p in module.parameters()})
+    rows = gather_early(own, group=options.group, seconds=options.timeout)
+    found = sorted(set().union(*rows))
+    return getattr(torch, found[0].removeprefix("torch.")) if found else None
 
 
 def _check_threads(modules: Mapping[int, nn.Module]) -> None:

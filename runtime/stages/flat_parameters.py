@@ -81,8 +81,13 @@ class FlatWeights:
         self.flat.untyped_storage().resize_(0)
 
 
-def common_dtype(modules: Sequence[nn.Module], device: torch.device) -> torch.dtype:
-    """The one dtype of all parameters. Raises InputError where they differ in dtype or device."""
+def common_dtype(
+    modules: Sequence[nn.Module], device: torch.device, other: torch.dtype | None = None
+) -> torch.dtype:
+    """The one dtype of all parameters, or the ``other`` one of none.
+
+    Raises InputError where they differ in dtype or device.
+    """
     parameters = [p for module in modules for p in module.parameters()]
     dtypes = {p.dtype for p in parameters}
     if len(dtypes) > 1:
@@ -94,4 +99,4 @@ def common_dtype(modules: Sequence[nn.Module], device: torch.device) -> torch.dt
             f"stages: {WHERE} all parameters need to be on {device}, some are on "
             f"{', '.join(sorted(elsewhere))}"
         )
-    return dtypes.pop() if dtypes else torch.get_default_dtype()
+    return dtypes.pop() if dtypes else other or torch.get_default_dtype()

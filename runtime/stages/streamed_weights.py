@@ -42,7 +42,8 @@ class StreamedStages(StageStore):
 
     ``modules``: those of all stages that the rank runs, owns or passes on. Their parameters are
     moved into flat tensors; those of stages owned elsewhere hold no memory but while an op runs.
-    ``param_dtype``, ``reduce_dtype``: as :class:`MixedPrecision` says.
+    ``param_dtype``, ``reduce_dtype``: as :class:`MixedPrecision` says; ``master``: the parameters'
+    own dtype, where no stage of the rank has any.
     Raises InputError where parameters differ in dtype, or two stages share one.
     """
 
@@ -53,12 +54,13 @@ class StreamedStages(StageStore):
         rank: int,
         device: torch.device,
         *,
+        master: torch.dtype | None = None,
         param_dtype: torch.dtype | None = None,
         reduce_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(modules)
         _check_apart(self._modules)
-        master = common_dtype(list(self._modules.values()), device)
+        master = common_dtype(list(self._modules.values()), device, master)
         self.precision = MixedPrecision.of(master, param_dtype, reduce_dtype)
         mine = owned(schedule)[rank]
         self._stages = {

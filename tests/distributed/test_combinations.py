@@ -25,6 +25,8 @@ FOUND: list[tuple[int, dict[str, Any]]] = [
     (358, {"ranks": 4, "plan": ANYWHERE, "stages_as": "aten", "experts": "all"}),
     (0, {"ranks": 2, "plan": "chimera", "frozen": "all", "thaws": True}),
     (0, {"ranks": 3, "plan": ENDS, "tied": "idle", "param_dtype": "float32"}),
+    (0, {"ranks": 3, "plan": "pipedream", "twice": "all"}),
+    (827, {"ranks": 4, "plan": "weights-inside", "restores": ANYWHERE, "empty": "some"}),
     (402, {"ranks": 3, "plan": RANDOM, "clip": 0.05, "ahead": True}),
 ]
 """Numbers of plans, and features that met: they trained otherwise than one process, without a word,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pipeloom.ir.model.ops import IntArray
 
-from ...errors import ShapeError
+from ...errors import ShapeError, advice
 from ...executor.stage_runner import Cell, as_tuple
 from ...stages.store import StageStore
 from ...tensors.forward_state import undisturbed
@@ -110,13 +110,16 @@ class ShapeInference:
         module = self._store.module(stage)
         try:
             with undisturbed([module], devices_of(inputs)):
-                # clones, as a forward may change what it is given
-                args, options = mapped(torch.clone, (tuple(inputs), dict(cell.options)))
+                # clones, as a forward may change what the caller has given
+                args, options = tuple(inputs), mapped(torch.clone, dict(cell.options))
+                args = args if stage > 0 else mapped(torch.clone, args)
                 return self._run(stage, module, args, options)
         except Exception as error:
             given = ", ".join(map(shown, inputs))
             kind_of = "" if isinstance(error, ShapeError) else f"{type(error).__name__}: "
-            return ShapeError(f"stage {stage} does not run on {given}: {kind_of}{error}")
+            return ShapeError(
+                f"stage {stage} does not run on {given}: {kind_of}{error}{advice(error)}"
+            )
 
     def _run(
         self, stage: int, module: nn.Module, inputs: Sequence[Any], options: Mapping[str, Any]

@@ -110,6 +110,11 @@ def test_what_no_edge_can_carry_is_refused(give: Any, message: str) -> None:
         step(give, nn.Linear(4, 4))
 
 
+def test_an_input_that_is_changed_in_place_is_told_with_what_to_do() -> None:
+    with pytest.raises(ExecutionError, match=r"'1F0': .* changed in place: expected a copy"):
+        step(lambda y: y, nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 4)))
+
+
 def test_a_gradient_that_was_not_promised_is_an_error() -> None:
     calls = iter([False, False, True, True])
 
