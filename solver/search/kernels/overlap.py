@@ -13,11 +13,20 @@ from __future__ import annotations
 import numpy as np
 
 from pipeloom.ir.kernels import kernel
-from pipeloom.ir.model.ops import CLASS_MASK, FloatArray, IntArray, OpKind
+from pipeloom.ir.model.ops import (
+    CLASS_MASK,
+    KIND_MASK,
+    MICROBATCH_SHIFT,
+    STAGE_MASK,
+    STAGE_SHIFT,
+    FloatArray,
+    IntArray,
+    OpKind,
+)
 
-from ...core.kernels import CostArrays, State, fields, kind_of, random
+from ...core.kernels import State, random
 from ...core.relaxations import Mask
-from .moves import cost_of, keeps_rules
+from .moves import keeps_rules
 
 JOIN, PART = 0.35, 0.05  # shares of the moves that make a pair, or take one apart
 FAR = 120  # places that a move changes at most
@@ -29,16 +38,18 @@ def time_overlap(  # noqa: PLR0917
     order: IntArray,  # (N,) F's, B's and W's, rank after rank
     at_once: Mask,
     offsets: IntArray,
-    costs: CostArrays,
+    durations: FloatArray,
     pair_times: FloatArray,  # (S, S): of an F, of a BW
+    owner: IntArray,  # (S, M), as the next two
+    into_f: FloatArray,
+    into_b: FloatArray,
     begins: FloatArray,  # (P,) out
     ends: FloatArray,  # (P,) out
     f_end: FloatArray,  # (S, M) scratch
     b_end: FloatArray,
 ) -> bool:
     """Begin and end of each rank; False where an op can never start."""
-    durations, owner, into_f, into_b = costs[:4]
-    ranks, stages = len(begins), len(owner)
+    ranks, stages = len(offsets) - 1, len(owner)
     f_end[:] = -1.0
     b_end[:] = -1.0
     begins[:] = -1.0
@@ -55,7 +66,8 @@ def time_overlap(  # noqa: PLR0917
             size = 3 if at_once[i] else 1
             start = now
             for k in range(i, i + min(size, 2)):
-                kind, s, j = fields(order[k])
+                kind, s = order[k] & KIND_MASK, order[k] >> STAGE_SHIFT & STAGE_MASK
+                j = order[k] >> MICROBATCH_SHIFT
                 came = 0.0
                 if kind == _F and s > 0:
                     came = f_end[s - 1, j]
@@ -68,15 +80,15 @@ def time_overlap(  # noqa: PLR0917
                     break
             if waits[rank]:
                 break
-            kind, s, _ = fields(order[i])
+            kind, s = order[i] & KIND_MASK, order[i] >> STAGE_SHIFT & STAGE_MASK
             now = start + durations[kind, s]
             if size == 3:
-                now = start + pair_times[s, fields(order[i + 1])[1]]
+                now = start + pair_times[s, order[i + 1] >> STAGE_SHIFT & STAGE_MASK]
             if begins[rank] < 0.0:
                 begins[rank] = start
             for k in range(i, i + min(size, 2)):
-                kind, s, j = fields(order[k])
-                wakes = -1
+                kind, s = order[k] & KIND_MASK, order[k] >> STAGE_SHIFT & STAGE_MASK
+                j, wakes = order[k] >> MICROBATCH_SHIFT, -1
                 if kind == _F:
                     f_end[s, j] = now
                     wakes = owner[s + 1, j] if s + 1 < stages else -1
@@ -107,12 +119,12 @@ def _make_pair(  # noqa: PLR0917
 ) -> tuple[int, int]:
     """Makes a pair of an F and the next B, or the last one before; the places changed, or -1."""
     at = first + int(random(state) * (last - first))
-    while at < last and (kind_of(order[at]) != _F or at_once[at]):
+    while at < last and (order[at] & KIND_MASK != _F or at_once[at]):
         at += 1
     step = 1 if random(state) < 0.5 else -1
     other = at + step
     while first <= other < last and abs(other - at) <= reach:
-        if kind_of(order[other]) == _B and _pair_start(at_once, first, other) == other:
+        if order[other] & KIND_MASK == _B and _pair_start(at_once, first, other) == other:
             break
         other += step
     if at >= last or not (first <= other < last) or abs(other - at) > reach:
@@ -189,7 +201,7 @@ def _pairs_differ(order: IntArray, at_once: Mask, low: int, high: int) -> bool:
     for k in range(low, high + 1):
         if at_once[k]:
             f, b, w = order[k], order[k + 1], order[k + 2]
-            if kind_of(b) != _B or w != b - _B + _W or f - _F == b - _B:
+            if b & KIND_MASK != _B or w != b - _B + _W or f - _F == b - _B:
                 return False
     return True
 
@@ -202,8 +214,14 @@ def anneal_overlap(  # noqa: PLR0917
     best_at_once: Mask,  # (N,) out: the best met, where it beats best_cost
     best_cost: float,
     offsets: IntArray,
-    costs: CostArrays,
+    durations: FloatArray,
     pair_times: FloatArray,
+    owner: IntArray,
+    into_f: FloatArray,
+    into_b: FloatArray,
+    m_b: FloatArray,
+    m_w: FloatArray,
+    limit: FloatArray,
     makespan: bool,
     hot: float,  # temperature of the first and of the last move, in units of cost
     cold: float,
@@ -213,10 +231,8 @@ def anneal_overlap(  # noqa: PLR0917
     stopped: Mask,  # (1,) turns true where another thread ends it all
 ) -> float:
     """Tries ``moves`` moves; returns the cost of ``best``."""
-    owner, m_b, m_w, limit = costs.owner, costs.m_b, costs.m_w, costs.limit
-    ranks = len(limit)
+    ranks = len(offsets) - 1
     begins, ends = np.empty(ranks), np.empty(ranks)
-    every, used = np.arange(ranks), np.arange(ranks) + (offsets[1:] > offsets[:-1])
     f_end, b_end = np.empty(owner.shape), np.empty(owner.shape)
     done = np.zeros(owner.shape, dtype=np.int8)
     old, was = order.copy(), at_once.copy()
@@ -252,9 +268,21 @@ def anneal_overlap(  # noqa: PLR0917
                 order[low : high + 1] = old[low : high + 1]
                 at_once[low : high + 1] = was[low : high + 1]
                 continue
-        cost, value, longest = np.inf, np.inf, 0
-        if time_overlap(order, at_once, offsets, costs, pair_times, begins, ends, f_end, b_end):
-            cost, value, longest = cost_of(every, used, begins, ends, makespan)
+        value, cost, longest = np.inf, np.inf, 0
+        if time_overlap(
+            order, at_once, offsets, durations, pair_times, owner, into_f, into_b,
+            begins, ends, f_end, b_end,
+        ):  # fmt: skip
+            span, total, opens, last_end = 0.0, 0.0, np.inf, 0.0
+            for r in range(ranks):
+                if offsets[r + 1] > offsets[r]:
+                    total += ends[r] - begins[r]
+                    opens = min(opens, begins[r])
+                    longer = ends[r] > last_end if makespan else ends[r] - begins[r] > span
+                    longest = r if longer else longest
+                    last_end, span = max(last_end, ends[r]), max(span, ends[r] - begins[r])
+            cost = last_end - opens if makespan else span
+            value = cost + 0.1 * total / ranks
         if move < 0 or value <= current - temperature * np.log(1.0 - random(state)):
             current, critical = value, longest
             if low >= 0:

@@ -57,7 +57,7 @@ def time_samples(  # noqa: PLR0917
     before: FloatArray,  # (3 S M, n) out: what they were
 ) -> tuple[bool, int]:
     """Times every op of every sample; False where some can never start, and the number of rows."""
-    durations, owner, into_f, into_b = costs[:4]
+    durations, owner, into_f, into_b, _, _, _ = costs
     ranks, samples = len(offsets) - 1, end.shape[1]
     stages, microbatches = owner.shape
     for row in range(len(made)):

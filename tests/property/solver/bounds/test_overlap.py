@@ -18,7 +18,6 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.bounds import lower_bounds
-from pipeloom.solver.core.kernels import CostArrays
 from pipeloom.solver.optimize import optimize
 from pipeloom.solver.search.kernels.overlap import time_overlap
 
@@ -92,7 +91,7 @@ def variants(problem: Problem, rank: int) -> Iterator[Variant]:
 @numba.njit(cache=True)
 def _least(first, first_pairs, second, second_pairs, offsets, times, makespan):  # type: ignore[no-untyped-def]
     """The least cost of any row of ``first`` with any of ``second``."""
-    costs, pair_times, scratch = times
+    durations, pair_times, owner, into_f, into_b, scratch = times
     begins, ends = np.empty((2, len(offsets) - 1))
     order = np.empty(offsets[-1], np.int64)
     pairs = np.empty(offsets[-1], np.bool_)
@@ -102,8 +101,9 @@ def _least(first, first_pairs, second, second_pairs, offsets, times, makespan): 
             order[: offsets[1]], order[offsets[1] :] = first[a], second[b]
             pairs[: offsets[1]], pairs[offsets[1] :] = first_pairs[a], second_pairs[b]
             if time_overlap(
-                order, pairs, offsets, costs, pair_times, begins, ends, scratch[0], scratch[1]
-            ):
+                order, pairs, offsets, durations, pair_times, owner, into_f, into_b,
+                begins, ends, scratch[0], scratch[1],
+            ):  # fmt: skip
                 span = ends.max() - begins.min() if makespan else (ends - begins).max()
                 least = min(least, span)
     return least
@@ -115,11 +115,12 @@ def arrays(problem: Problem, rank: int) -> tuple[IntArray, npt.NDArray[np.bool_]
 
 
 def optimum(problem: Problem) -> float:
-    costs, stages = CostArrays.of(Costs.of(problem)), range(problem.stages)
+    costs, stages = Costs.of(problem), range(problem.stages)
     time = problem.profile.pair_time
     pair_times: FloatArray = np.array([[time(f, b) for b in stages] for f in stages])
     scratch = np.empty((2, problem.stages, problem.microbatches))
-    times = costs, pair_times, scratch
+    into = costs.into_f, costs.into_b
+    times = costs.durations, pair_times, costs.owner, *into, scratch
     counts = [3 * len(problem.placement.stages_of(r)) * problem.microbatches for r in range(2)]
     rows = *arrays(problem, 0), *arrays(problem, 1)
     offsets = np.array([0, counts[0], sum(counts)])

@@ -18,7 +18,6 @@ from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.planner.explain.bound_reasons import losses, why
 from pipeloom.solver.bounds import lower_bounds
-from pipeloom.solver.core.kernels import CostArrays
 from pipeloom.solver.core.overlap_relaxation import least_times, overlap_work
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
@@ -45,13 +44,17 @@ def test_an_order_with_pairs_comes_apart_and_together() -> None:
 @pytest.mark.parametrize("family", ["dualpipev", "zb-v"])
 def test_the_kernel_times_pairs_as_the_simulator_does(family: str) -> None:
     schedule = build_family(family, dualpipev().problem.profile, 8)
-    problem, costs = schedule.problem, CostArrays.of(Costs.of(schedule.problem))
+    problem, costs = schedule.problem, Costs.of(schedule.problem)
     order, at_once, offsets = split_pairs(schedule.order, schedule.pairs)
     assert at_once.any() == (family == "dualpipev")
     times = np.full((4, 4), problem.profile.pair_time(0, 0))
     begins, ends = np.empty((2, problem.ranks))
     scratch = np.empty((2, problem.stages, problem.microbatches))
-    assert time_overlap(order, at_once, offsets, costs, times, begins, ends, *scratch)
+    into = costs.into_f, costs.into_b
+    assert time_overlap(
+        order, at_once, offsets, costs.durations, times, costs.owner, *into,
+        begins, ends, *scratch,
+    )  # fmt: skip
     rows, pairs = join_pairs(order, at_once, offsets)
     simulated = simulate(replace(schedule, order=rows, pairs=pairs))
     assert (ends - begins).tolist() == pytest.approx(simulated.spans)
