@@ -154,7 +154,7 @@ class SharedParameters:
         return [[p] for _, p in own if id(p) not in summed]
 
     def _ids(self, stage: int, members: Sequence[Member]) -> frozenset[int]:
-        """Ids of the members of a stage on this rank, which may go by any of their names there."""
+        """The ids of the members of a stage on this rank, whichever of their names they go by."""
         return frozenset(id(self._find(s, name)) for s, name in members if s == stage)
 
     def _copies(self, group: Group) -> list[nn.Parameter]:
