@@ -55,9 +55,9 @@ class RunResult:
     others.
     ``measured_step``: its number. ``planned``: the program's schedule. ``notes``: what a
     checkpoint's optimizers overrule, the first loss that is no number, a peak above the plan's
-    memory limit, and why the measured schedule is far above or below the planned one. ``first_step``: the number
-    of the first of these steps, where the run was resumed. ``evaluations``: pairs of a step that
-    was evaluated and its loss there.
+    memory limit, and why the measured schedule is far above or below the planned one.
+    ``first_step``: the number of the first of these steps, where the run was resumed.
+    ``evaluations``: pairs of a step that was evaluated and its loss there.
     """
 
     losses: tuple[float, ...]

@@ -24,8 +24,8 @@ NEAR = {
     ),
     "no number of microbatches": (
         ["optimize", "P"],
-        "pipeloom: -m/--microbatches: missing; expected how many, as no list of one number ",
-        "says it",
+        "pipeloom: -m/--microbatches: missing; expected a number, as ",
+        " has no lists of one number a microbatch",
     ),
     "one file for two things": (
         ["optimize", "P", "-m", "2", "--certificate", "./x.json", "-o", "x.json"],
