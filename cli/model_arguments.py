@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING
 
@@ -99,6 +100,12 @@ def need_torch() -> None:
             "this command needs PyTorch: pip install 'pipeloom[runtime]' "
             "(in a checkout: pip install '.[runtime]')"
         )
+
+
+def need_program(path: str) -> None:
+    """Raises InputError where there is no such file, before torch takes its seconds."""
+    if path != "-" and not Path(path).exists():
+        raise InputError(f"{path}: no such file")
 
 
 @contextmanager

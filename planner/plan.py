@@ -29,7 +29,7 @@ from .configurations.reasons import OtherRate, other_rates, parts_of, reason
 from .configurations.space import Space
 from .models.reading import ModelLike
 from .optimize import positive
-from .predict import ClusterLike, Prediction, cluster_of
+from .predict import EXPERTS, ClusterLike, Prediction, cluster_of
 from .prediction.step import StepTimes
 from .solving.progress import Listener, unheard
 from .solving.workers import KeptWorkers
@@ -216,7 +216,8 @@ class Plan:
             [
                 f"{self.space.model.name} on {self.space.base.gpus} GPUs of "
                 f"{self.space.cluster.name}: {self.best.name}, {self.best.found.schedule}",
-                f"{duration(best.step_ms)} a step, {best.tokens_per_s_per_gpu:.5g} tokens/s/GPU, "
+                f"{duration(best.step_ms)} a step, likely {duration(best.step_ms_low)} to "
+                f"{duration(best.step_ms_high)}, {best.tokens_per_s_per_gpu:.5g} tokens/s/GPU, "
                 f"MFU {best.mfu * 100:.1f} %, {best.memory_gib:.1f} of {device.memory_gib:g} GiB",
                 f"no plan takes less than {duration(self.lower_bound)}: at most "
                 f"{percent(self.gap)} from the best ({summary(self.ranking)})",
@@ -225,6 +226,7 @@ class Plan:
                 *self._short(),
                 "",
                 *self._rates(),
+                *([f"note: {EXPERTS}"] if self.space.model.experts is not None else []),
             ]
         )
 

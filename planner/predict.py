@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from math import exp
 from typing import Any, TypeAlias
 
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.units import duration
+from pipeloom.ir.units import counted, duration
 from pipeloom.report.text_table import table
 
 from .clusters.cluster import Cluster
@@ -32,6 +33,10 @@ OPTIMIZING = 100.0
 """Work limit of the search for the optimal schedule, in millions of simulated ops, so that a
 prediction is the same on every machine."""
 ClusterLike: TypeAlias = Cluster | Document
+EXPERTS = (
+    "experts: no calibration has seen them, and their loads are taken to be even; published runs "
+    "took longer than likely (docs/predict.md)"
+)
 
 
 @dataclass(frozen=True)
@@ -99,13 +104,16 @@ class Prediction:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """One line where the profile is more careful than the layers, or none."""
-        if not self.step.raised:
-            return ()
-        stages = ", ".join(map(str, self.step.raised))
-        return (
-            f"in the profile M_B is raised to M_W on stages {stages}: what W waits for is more",
-        )
+        """Lines on where the profile is more careful than the layers, and on what no calibration
+        has seen."""
+        return tuple(self._notes())
+
+    def _notes(self) -> Iterator[str]:
+        if self.step.raised:
+            on = ", ".join(_ranges(self.step.raised))
+            yield f"in the profile M_B is raised to M_W on stages {on}: what W waits for is more"
+        if self.step.setup.model.experts is not None:
+            yield EXPERTS
 
     @property
     def schedule(self) -> Schedule:
@@ -138,11 +146,19 @@ class Prediction:
             f"{self.tokens_per_s_per_gpu:.5g} tokens/s/GPU, {self.model_tflops_per_gpu:.4g} model "
             f"TFLOP/s/GPU, MFU {self.mfu * 100:.1f} %",
             f"{self.memory_gib:.1f} GiB on the fullest device, of {device.memory_gib:g}{over}",
+            self._batch(),
             "",
             self._stages(),
             *self.notes,
         ]
         return "\n".join([*lines, *(["", self._messages()] if self.communication else [])])
+
+    def _batch(self) -> str:
+        run = self.step.setup.run
+        each = (
+            f"{counted(run.microbatches, 'microbatch')} of {counted(run.micro_batch, 'sequence')}"
+        )
+        return f"{each} of {run.seq} tokens" + f" on each of {run.dp} replicas" * (run.dp > 1)
 
     def _stages(self) -> str:
         backward = "R+B+W ms" if self.step.setup.run.recompute else "B+W ms"
@@ -166,6 +182,13 @@ class Prediction:
             for kind, each in self.communication.items()
         ]
         return table(["messages", "ms a step", "exposed ms"], rows)
+
+
+def _ranges(numbers: Sequence[int]) -> Iterator[str]:
+    """``0 to 3``, ``7``: what ascending numbers run through."""
+    for _, found in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        run = [number for _, number in found]
+        yield f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run))
 
 
 def predict(
@@ -207,7 +230,7 @@ def cluster_of(given: ClusterLike | None, gpu: Any) -> Cluster:
             named = (f"cluster: {x}" if x.startswith("expected ") else x for x in error.errors)
             raise InputError(*named) from None
     if gpu is None:
-        raise InputError("gpu: expected a GPU's name, or a cluster")
+        raise InputError("gpu: expected a GPU's name, or a cluster, such as H100")
     if not isinstance(gpu, str | os.PathLike):
         raise InputError(f"gpu: expected a name, got {gpu!r:.60}")
     try:

@@ -28,6 +28,7 @@ _ENDS = {
     WorkKind.HEAD: Layer("head", LayerKind.HEAD, ("model.norm", "lm_head")),
 }
 """The names of ``transformers`` in Llama and its kin, which ``run`` looks for."""
+TO_MEGATRON = "--schedule 1f1b or --schedule interleaved-1f1b plans for what Megatron runs"
 
 
 def write_files(folder: Path, step: StepTimes, schedule: Schedule) -> list[str]:
@@ -56,6 +57,7 @@ def write_files(folder: Path, step: StepTimes, schedule: Schedule) -> list[str]:
             found = export(named, to)
         except InputError as error:
             notes += [f"{name}: {line.removeprefix('schedule: ')}" for line in error.errors]
+            notes += [f"{name}: {TO_MEGATRON}"] * (to == "megatron-layout")
             continue
         write_text(found.text, str(folder / name))
         own = [flag for flag in found.flags_of(name) if "global-batch" not in flag]

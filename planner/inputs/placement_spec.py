@@ -21,6 +21,8 @@ AUTO = "auto"
 ONE_PLACEMENT = "placement: expected one placement here, got 'auto': optimize alone chooses"
 MOST_CHUNKS = 64
 """Stages a rank."""
+TWO_COPIES = ("bidirectional", "chimera", "dualpipe")
+"""What a placement with each stage on two ranks may be asked for by; ``auto`` alone has it."""
 
 PlacementLike: TypeAlias = "str | os.PathLike[str] | Sequence[int] | PlacementSpec"
 """A word, a file, or the rank of each stage."""
@@ -55,8 +57,10 @@ class PlacementSpec:
                     return cls(text, chunks)
             if text == AUTO or "." in text or "/" in text:
                 return cls(text, None)
+        two = given in TWO_COPIES
+        hint = "; --placement auto --copies 2 tries two copies of each stage" if two else ""
         raise InputError(
-            f"placement: expected {WORDS}, at most {MOST_CHUNKS} stages a rank, got {given!r}"
+            f"placement: expected {WORDS}, at most {MOST_CHUNKS} stages a rank, got {given!r}{hint}"
         )
 
     def place(self, profile: Profile, where: str) -> tuple[Profile, Placement]:

@@ -105,7 +105,8 @@ class ProfileSource:
         found = (self.stages if self.has_stages else self.layers.cluster).microbatches
         if found is None and microbatches is None:
             raise InputError(
-                f"microbatches: missing; expected a number, as {self.where} has none a microbatch"
+                f"microbatches: missing; expected a number, as {self.where} has no lists of one "
+                "number a microbatch"
             )
         if found is not None and microbatches not in (None, found):
             raise InputError(

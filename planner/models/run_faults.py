@@ -55,7 +55,7 @@ def _faults_of_degrees(run: TrainingRun) -> Iterator[str]:
     if run.tp * run.cp * run.dp % (run.ep * run.etp):
         yield (
             f"ep: expected ep x etp to divide tp x cp x dp = {run.tp * run.cp * run.dp}, "
-            f"got {run.ep} x {run.etp}"
+            f"got {run.ep} x {run.etp} (etp is tp where it is not given)"
         )
     if run.seq % (run.cp * run.split):
         yield f"seq: expected a multiple of cp x tp = {run.cp * run.split}, got {run.seq}"

@@ -13,7 +13,7 @@ from pipeloom.ir.cost.spread import StepSamples, sample_steps
 from pipeloom.ir.model.ops import OpKind, fields_of
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.units import duration
+from pipeloom.ir.units import counted, duration
 from pipeloom.report.summaries import percent
 from pipeloom.report.text_table import table
 
@@ -79,7 +79,7 @@ def late_table(rows: Sequence[LateStep]) -> str:
     """One line a schedule."""
     header = ["scheme", "planned", "mean", "median", "95th percentile", "mean beyond", "felt most"]
     first = rows[0]
-    head = f"{first.objective} where {first.variation} ({first.samples} samples)"
+    head = f"{first.objective} where {first.variation} ({counted(first.samples, 'sample')})"
     return f"{head}\n{table(header, [row.cells() for row in rows])}"
 
 

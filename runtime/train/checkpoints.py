@@ -108,6 +108,7 @@ class Checkpoints:
         state = {**self._pipeline.state_dict(), "run": self._run(step)}
         if self._process == 0:
             shutil.rmtree(partial, ignore_errors=True)
+        self._replicas.barrier(self._pipeline)  # all make the folder, which must stay from here on
         self._write(state, partial)
         if self._process == 0:
             shutil.rmtree(path, ignore_errors=True)  # one that is not complete

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from math import isfinite
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ from ..pipeline.pipeline import Pipeline
 from ..stages.store import Stage, made
 from .callbacks import listening
 from .checkpoints import check_checkpoints
-from .loop import KEPT, Listener, TrainingLoop
+from .loop import KEPT, Listener, StepRecord, TrainingLoop
 from .packed import check_alone, check_source, plan_of
 from .replicas import ALONE, Replicas, count_replicas
 from .settings import DEFAULTS, RunSettings, dtype_of
@@ -53,10 +54,10 @@ class RunResult:
     measured times (milliseconds), the first step left out where there are more: it prepares the
     others.
     ``measured_step``: its number. ``planned``: the program's schedule. ``notes``: what a
-    checkpoint's optimizers overrule, a peak above the plan's memory limit, and why the measured
-    schedule is far above or below the planned one. ``first_step``: the number
-    of the first of these steps, where the run was resumed. ``evaluations``: pairs of a step that
-    was evaluated and its loss there.
+    checkpoint's optimizers overrule, the first loss that is no number, a peak above the plan's
+    memory limit, and why the measured schedule is far above or below the planned one.
+    ``first_step``: the number of the first of these steps, where the run was resumed.
+    ``evaluations``: pairs of a step that was evaluated and its loss there.
     """
 
     losses: tuple[float, ...]
@@ -84,13 +85,13 @@ class RunResult:
         return "; ".join(self.notes) or None
 
     def to_dict(self) -> dict[str, Any]:
-        """The document that ``run --json`` prints."""
+        """The document that ``run --json`` prints; None for a loss that is NaN or infinite."""
         return {
             "steps": len(self.losses),
             "first_step": self.first_step,
             "replicas": self.replicas,
-            "losses": list(self.losses),
-            "evaluations": [list(pair) for pair in self.evaluations],
+            "losses": [_finite(loss) for loss in self.losses],
+            "evaluations": [[step, _finite(loss)] for step, loss in self.evaluations],
             "seconds": list(self.seconds),
             "peak_memory": list(self.peak_memory),
             "device_peak_memory": list(self.device_peak),
@@ -101,6 +102,16 @@ class RunResult:
             "coverage": {str(one.stage): one.to_dict() for one in self.coverage},
             "note": self.note,
         }
+
+
+def _finite(loss: float) -> float | None:
+    return loss if isfinite(loss) else None
+
+
+def _lost(records: Sequence[StepRecord]) -> str | None:
+    """A line on the first step whose loss is no number."""
+    first = next((record for record in records if not isfinite(record.loss)), None)
+    return None if first is None else f"the loss is {first.loss} in step {first.step}"
 
 
 def _figures(schedule: Schedule) -> dict[str, float]:
@@ -207,6 +218,7 @@ def train(
     exceeded = over_the_limit(program.schedule, peak_memory)
     notes = (
         loop.note,
+        _lost(loop.records),
         exceeded,
         _of_stages(" runs eager: ", eager),
         _of_stages(": ", remade),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.fields import MOST_STAGES
 from pipeloom.ir.formats.json_reader import is_count
@@ -61,7 +63,9 @@ def find_family(name: str) -> Family:
     base, colon, parameter = name.partition(":")
     family = FAMILIES.get(base)
     if family is None:
-        raise InputError(f"family: expected one of {', '.join(FAMILIES)}, got {name!r}")
+        near = get_close_matches(base, FAMILIES, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise InputError(f"family: expected one of {', '.join(FAMILIES)}, got {name!r}{hint}")
     if not colon:
         return family
     if not isinstance(family, ParametrizedFamily):

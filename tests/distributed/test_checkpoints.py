@@ -8,9 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -30,6 +32,7 @@ from pipeloom import (
 from pipeloom.ir.errors import PipeloomError
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.errors import LaunchError
+from pipeloom.runtime.train import checkpoints
 from pipeloom.runtime.train.checkpoint_files import latest
 from pipeloom.runtime.train.settings import RunSettings
 from pipeloom.runtime.train.train import train
@@ -220,6 +223,25 @@ def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(
     assert result == whole[3:]
     assert latest(str(folder)).name == "step-000004"
     assert not (folder / ".step-000004.partial").exists()
+
+
+@dataclass(frozen=True)
+class ClearsSlowly(Model):
+    """Rank 0 takes its time before it clears the folder of a save that was cut short."""
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        def clear(path: Path, *, ignore_errors: bool) -> None:
+            time.sleep(0.5)
+            assert not path.exists(), f"{path} is another rank's"
+
+        checkpoints.shutil = SimpleNamespace(rmtree=clear)  # type: ignore[attr-defined]
+        return super().optimizer(parameters)
+
+
+def test_no_rank_makes_the_folder_before_it_is_cleared(tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    losses(program("1f1b", 2), ClearsSlowly(), local=False, steps=1, save=str(folder))
+    assert latest(str(folder)).name == "step-000001"
 
 
 @dataclass(frozen=True)

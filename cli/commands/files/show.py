@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--colour",
+        "--color",
         choices=["auto", "always", "never"],
         default="auto",
         help="colours in the terminal; auto: unless NO_COLOR is set",

@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
     check_output(args)
     display = ProgressDisplay()
-    with typed("replicate", "partition", microbatches=MICROBATCHES):
+    with typed("replicate", "partition", microbatches=MICROBATCHES, family="FAMILY"):
         schedule = build(
             args.family,
             read_profile(args, display),

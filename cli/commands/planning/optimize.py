@@ -6,6 +6,7 @@ Ctrl-C or SIGTERM keeps the best schedule so far and writes it.
 from __future__ import annotations
 
 import argparse
+import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +123,7 @@ def run(args: argparse.Namespace) -> int:
 
     check_output(args)
     if args.certificate:
+        _check_apart(args)
         check_writable(args.certificate)
     names = (
         *("memory_limit", "recompute", "offload", "copies", "for_", "start"),
@@ -142,6 +144,15 @@ def run(args: argparse.Namespace) -> int:
         facts |= {"certificate": args.certificate if certified else None}
     finish(args, answer.document, facts, words)
     return 0 if certified or not args.certificate else 1
+
+
+def _check_apart(args: argparse.Namespace) -> None:
+    """Raises InputError where the certificate and the schedule would be one file."""
+    schedule = "-" if args.output is None and not args.json else args.output
+    if schedule is not None and os.path.realpath(args.certificate) == os.path.realpath(schedule):
+        raise InputError(
+            f"--certificate: expected another file than the schedule's, got {args.certificate}"
+        )
 
 
 def _plan(args: argparse.Namespace, profile: ProfileSource, *given: Any, **options: Any) -> Answer:

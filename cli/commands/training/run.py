@@ -29,6 +29,7 @@ from ...model_arguments import (
     add_stages_as,
     add_training,
     interrupted,
+    need_program,
     need_torch,
 )
 from ...output import print_json, say_words
@@ -142,6 +143,7 @@ def run(args: argparse.Namespace) -> int:
     if args.every is not None and args.save is None:
         raise InputError(f"--every: expected a folder to save in, too, got {args.every} alone")
     need_torch()
+    need_program(args.program)
     from pipeloom.ir.formats import check_writable
     from pipeloom.training import run as train
 

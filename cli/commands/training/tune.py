@@ -17,7 +17,7 @@ from pipeloom.report.text_table import table
 from ...argument_types import at_least_one, count, seconds
 from ...arguments import add_output, example
 from ...inputs import options, typed
-from ...model_arguments import TRAINING, TYPED, add_training, interrupted, need_torch
+from ...model_arguments import TRAINING, TYPED, add_training, interrupted, need_program, need_torch
 from ...output import check_output, finish
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     need_torch()
+    need_program(args.program)
     from pipeloom.ir.formats import dump_schedule
     from pipeloom.training import tune
 

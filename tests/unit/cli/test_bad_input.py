@@ -299,7 +299,7 @@ USAGE = {
     "optimize P -m 2 --time-limit 1 --work-limit 1": (
         "argument --work-limit: not allowed with argument --time-limit"
     ),
-    "build 1b1f P -m 2": "family: expected one of gpipe, 1f1b,",
+    "build 1b1f P -m 2": "FAMILY: expected one of gpipe, 1f1b,",
     "build interleaved-1f1b:x P -m 2": (
         "expected interleaved-1f1b:K, K a whole number >= 1, got 'interleaved-1f1b:x'"
     ),

@@ -173,7 +173,7 @@ def test_what_waits_for_w_is_held_in_full() -> None:
     for found in (fused, split):  # whatever schedule -o's profile is given to
         assert [stage.m_w for stage in found.profile.stages] == pytest.approx(waiting)
         assert all(stage.m_w <= stage.m_b for stage in found.profile.stages)
-        assert "M_B is raised to M_W on stages 0, 1, 2, 3" in str(found)
+        assert "M_B is raised to M_W on stages 0 to 3:" in str(found)
     held = [found.memory[0].bytes["activations"] for found in (fused, split)]
     assert held[0] < 0.2 * held[1]
     assert held[1] == pytest.approx(4 * waiting[0])

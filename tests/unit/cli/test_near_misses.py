@@ -1,0 +1,111 @@
+"""Words that people type who have not read the pages: each is answered with what to type."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeloom import predict
+from pipeloom.planner.predict import EXPERTS
+from tests.support.command_line import Command
+
+NEAR = {
+    "a family's first word": (
+        ["build", "interleaved", "P", "-m", "2"],
+        "pipeloom: FAMILY: expected one of gpipe, 1f1b, ",
+        "got 'interleaved'; did you mean interleaved-1f1b?",
+    ),
+    "a family as a placement": (
+        ["optimize", "P", "-m", "2", "--placement", "chimera"],
+        "pipeloom: argument --placement: expected linear, ",
+        "got 'chimera'; --placement auto --copies 2 tries two copies of each stage ",
+    ),
+    "no number of microbatches": (
+        ["optimize", "P"],
+        "pipeloom: -m/--microbatches: missing; expected a number, as ",
+        " has no lists of one number a microbatch",
+    ),
+    "one file for two things": (
+        ["optimize", "P", "-m", "2", "--certificate", "./x.json", "-o", "x.json"],
+        "pipeloom: --certificate: expected another file than the schedule's, got ./x.json",
+        "",
+    ),
+    "standard output for two things": (
+        ["optimize", "P", "-m", "2", "--certificate", "-"],
+        "pipeloom: --certificate: expected another file than the schedule's, got -",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "begins", "has"), NEAR.values(), ids=NEAR)
+def test_a_near_miss_is_told_what_is_there(
+    pipeloom: Command,
+    profile: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    begins: str,
+    has: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = pipeloom(*(profile if word == "P" else word for word in words))
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert done.err.startswith(begins)
+    assert has in done.err
+    assert not Path("x.json").exists()
+
+
+@pytest.mark.parametrize("command", ["run", "tune"])
+def test_no_such_program_is_told_before_torch_is_imported(
+    pipeloom: Command, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "pipeloom.training", None)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr("pipeloom.cli.model_arguments.find_spec", lambda name: name)
+    more = ("-o", "tuned.json") if command == "tune" else ()
+    done = pipeloom(command, "nowhere.json", "--model", "m:m", "--steps", 2, *more)
+    assert (done.code, done.err) == (2, "pipeloom: nowhere.json: no such file\n")
+
+
+def test_color_is_colour(pipeloom: Command, schedule: Path) -> None:
+    shown = [pipeloom("show", schedule, word, "always") for word in ("--color", "--colour")]
+    assert shown[0] == shown[1]
+    assert "\x1b[" in shown[0].out
+
+
+def test_a_prediction_says_its_microbatches_and_what_it_has_not_seen(pipeloom: Command) -> None:
+    words = ("--gpu", "H100", "--gpus", 16, "--pp", 2, "--ep", 4, "--global-batch", 64)
+    done = pipeloom("predict", "mixtral-8x7b", *words, "--micro-batch", 2, "--seq", 1024)
+    assert (
+        done.out.splitlines()[3]
+        == "4 microbatches of 2 sequences of 1024 tokens on each of 8 replicas"
+    )
+    assert EXPERTS in done.out
+    assert EXPERTS not in predict("llama-3-8b", gpu="H100").notes
+
+
+def test_a_plan_says_how_sure_it_is(pipeloom: Command, tmp_path: Path) -> None:
+    words = ("--gpu", "H100", "--gpus", 8, "--pp", 2, "--tp", 1, "--ep", 4, "--micro-batch", 1)
+    more = (
+        "--global-batch",
+        16,
+        "--seq",
+        512,
+        "--layers",
+        8,
+        "--work-limit",
+        1,
+        "-q",
+        "-o",
+        tmp_path,
+    )
+    done = pipeloom(
+        "plan", "mixtral-8x7b", *words, *more, "--sharding", "fsdp", "--schedule", "zb-v"
+    )
+    assert done.code == 0
+    assert " a step, likely " in done.out.splitlines()[1]
+    assert f"note: {EXPERTS}" in done.out
+    assert "note: megatron.txt: --schedule 1f1b or --schedule interleaved-1f1b plans" in done.out
