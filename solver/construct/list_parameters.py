@@ -1,4 +1,4 @@
-"""What the list schedulers read: the stages' arrays, and the parameters that a search turns."""
+"""Inputs of the list schedulers: the stages' arrays, and the parameters that a search turns."""
 
 from __future__ import annotations
 

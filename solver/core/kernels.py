@@ -30,7 +30,7 @@ State = npt.NDArray[np.uint64]
 
 
 class CostArrays(NamedTuple):
-    """Those of :class:`~pipeloom.ir.cost.cost_tables.Costs` for kernels; ``limit`` with what
+    """Arrays of :class:`~pipeloom.ir.cost.cost_tables.Costs` for kernels; ``limit`` with what
     rounding may add."""
 
     durations: FloatArray

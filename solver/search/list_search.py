@@ -122,7 +122,7 @@ class ParameterTuner(ABC, Generic[Parameters]):
 
 
 class ListTuner(ParameterTuner[ListParameters]):
-    """That of the list scheduler for any map of stages to ranks.
+    """Parameter search of the list scheduler for any map of stages to ranks.
 
     It gives up where some rounds have come nowhere near the best schedule there is.
     """
@@ -166,8 +166,8 @@ class ListTuner(ParameterTuner[ListParameters]):
 
 
 class PriorityTuner(ParameterTuner[Priorities]):
-    """That of the list scheduler for microbatches that are unlike, each stage on a rank of its
-    own."""
+    """Parameter search of the list scheduler for microbatches that are unlike, each stage on a rank
+    of its own."""
 
     kept, drawn, first_drawn, first_rounds = 2, 100, 20, 12
 

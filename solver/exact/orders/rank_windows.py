@@ -109,7 +109,7 @@ class RankWindow:
         return self._most - self._windows.after(rank.hosted[0][0]) + 0 * begins
 
     def starts_at_once(self, each: OpClass, k: int) -> None:
-        """Where blocks decide what a rank starts with, of which there are none."""
+        """Does nothing: blocks would decide what a rank starts with, and there are none."""
 
     def until_last(self, solution: cp_model.CpSolverSolutionCallback) -> int:
         leaves = self._windows.leaves
@@ -177,7 +177,7 @@ class RankWindows:
             yield of(BACKWARD, stage), of(WEIGHT, stage), float(placed.b[stage])
 
     def after(self, stage: int) -> int:
-        """What a microbatch takes at least from the end of B(stage) to that of B(l)."""
+        """The least time of a microbatch from the end of B(stage) to that of B(l)."""
         back, low = self._placed.back, self.host.lowest
         way = self.ticks.down(float(back[low] - back[stage]))
         return way + self.times[BACKWARD][low] - self.times[BACKWARD][stage]
