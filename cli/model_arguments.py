@@ -104,8 +104,14 @@ def need_torch() -> None:
 
 def need_program(path: str) -> None:
     """Raises InputError where there is no such file, before torch takes its seconds."""
-    if path != "-" and not Path(path).exists():
-        raise InputError(f"{path}: no such file")
+    if path == "-":
+        return
+    try:
+        Path(path).stat()
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except OSError:
+        pass  # the reader says what else is wrong
 
 
 @contextmanager

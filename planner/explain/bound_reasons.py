@@ -30,7 +30,8 @@ SEARCHED: Mapping[str, str] = {
     "B)",
     "crossings-search": "a search over where microbatches on their way up and down meet",
     "interleaving": "a search over which F's run before which B's, W's included",
-    "rank-orders": "a search over all orders of one rank's ops, the other ranks counted as ways",
+    "rank-orders": "a search over all orders of one rank's ops, or several ranks', any others "
+    "counted as ways",
     "enumeration": "a search over all orders",
     "cp-sat": "CP-SAT, which left no cheaper order",
     "milp": "the MILP, which left no cheaper order",

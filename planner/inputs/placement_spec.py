@@ -57,8 +57,10 @@ class PlacementSpec:
                     return cls(text, chunks)
             if text == AUTO or "." in text or "/" in text:
                 return cls(text, None)
-        two = given in TWO_COPIES
-        hint = "; --placement auto --copies 2 tries two copies of each stage" if two else ""
+        two = isinstance(given, str) and given in TWO_COPIES
+        hint = (
+            "; optimize --placement auto --copies 2 tries two copies of each stage" if two else ""
+        )
         raise InputError(
             f"placement: expected {WORDS}, at most {MOST_CHUNKS} stages a rank, got {given!r}{hint}"
         )

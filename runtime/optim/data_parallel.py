@@ -61,6 +61,8 @@ class Averaging:
         self._own = {
             s: [p for p in module.parameters() if home[id(p)] == s] for s, module in modules.items()
         }
+        own = (parameter for each in self._own.values() for parameter in each)
+        self._began_trained = {id(parameter) for parameter in own if parameter.requires_grad}
         self._under_way: list[_UnderWay] = []
         self.spans: dict[int, tuple[float, float]] = {}
         for stage, module in modules.items():
@@ -103,8 +105,10 @@ class Averaging:
             self._faults.wait(work, self._timeout)
 
     def _trained(self, stage: int) -> list[nn.Parameter]:
-        """The parameters that are averaged with the stage, now: some may be frozen in between."""
-        return [parameter for parameter in self._own[stage] if parameter.requires_grad]
+        """The parameters that are averaged with the stage, now: those that were trained at first,
+        as other replicas may not have frozen theirs, and what was frozen and is trained by now."""
+        own = self._own[stage]
+        return [p for p in own if p.requires_grad or id(p) in self._began_trained]
 
     @torch.no_grad()
     def _sum(self, stage: int) -> list[Sum]:
@@ -137,15 +141,15 @@ class Averaging:
     def _check_alike(self, stage: int, named: Mapping[str, Tensor]) -> None:
         """Raises InputError, alike on all, where replicas of a stage have other tensors."""
         rows: list[Any] = [None] * self._group.size()
-        own = {(name, tuple(local(tensor).shape)) for name, tensor in named.items()}
+        own = {(name, tuple(local(t).shape), t.requires_grad) for name, t in named.items()}
         dist.all_gather_object(rows, own, group=self._group)
         elsewhere = sorted(set().union(*rows) - set.intersection(*rows))
         if elsewhere:
-            name, shape = elsewhere[0]
+            name, shape, _ = elsewhere[0]
             raise InputError(
-                f"stages[{stage}]: expected the same parameters and buffers on all processes of "
-                f"data_group, {name} {list(shape)} is not on all of them: experts that each has of "
-                "its own are named in norm_groups, with data_group as their group"
+                f"stages[{stage}]: expected the same parameters and buffers, trained alike, on all "
+                f"processes of data_group, {name} {list(shape)} is not on all of them: experts "
+                "that each has of its own are named in norm_groups, with data_group as their group"
             )
 
 

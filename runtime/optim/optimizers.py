@@ -16,13 +16,18 @@ def make_optimizers(
     modules: Mapping[int, nn.Module], make: MakeOptimizer
 ) -> dict[int, torch.optim.Optimizer]:
     """Optimizers of the stages that have something to train; a parameter of several stages is the
-    first one's."""
+    first one's. Raises InputError where one is given for two."""
     optimizers, seen = {}, set[int]()
     for stage, module in modules.items():
         own = [p for p in module.parameters() if p.requires_grad and id(p) not in seen]
         seen.update(map(id, own))
         if own:
             optimizers[stage] = make(own)
+            if any(optimizers[stage] is optimizers[other] for other in list(optimizers)[:-1]):
+                raise InputError(
+                    f"optimizer: expected one for each stage, got one for stage {stage} and "
+                    "another, which would step twice"
+                )
     return optimizers
 
 
@@ -44,7 +49,7 @@ def taken_over(optimizers: Iterable[torch.optim.Optimizer]) -> MakeOptimizer:
                 return by_parameter[id(parameter)]
         raise InputError(
             "optimizer: expected one of the pipeline's to have what a stage trains by now, got a "
-            "stage that was frozen when the pipeline was made: add_param_group gives it to one"
+            "stage that was frozen when the pipeline was made: make it with a parameter trained"
         )
 
     return taken

@@ -45,6 +45,8 @@ class SharedParameters:
         for stage, ranks in enumerate(self._holders):
             if len(ranks) > 1:
                 self._shared[stage,] = self._replicas(stage, elsewhere)
+        copies = (copy for rows in self._shared.values() for row in rows for copy in row)
+        self._began_trained = {id(copy) for copy in copies if copy.requires_grad}
         for said in self._transport.gather(self._unlike) if self._shared else ():
             if said:
                 raise InputError(said[0])
@@ -94,7 +96,7 @@ class SharedParameters:
 
         @torch.no_grad()
         def reduce() -> None:
-            trained = [copies for copies in shared if copies[0].requires_grad]
+            trained = [copies for copies in shared if self._is_summed(copies)]
             unsure = [c for row in trained if any(p.grad is None for p in row) for c in row]
             totals = [_total(copies) for copies in trained]
             if len(ranks) > 1 and totals:
@@ -104,10 +106,25 @@ class SharedParameters:
                 for copy in copies[1:]:
                     copy.grad = total.clone()
             clear_unused(unsure)
-            for copy in (copy for copies in trained for copy in copies):
+            for copy in (copy for copies in shared for copy in copies):
                 self._add_earlier(copy)
 
         return reduce
+
+    def _is_summed(self, copies: Sequence[nn.Parameter]) -> bool:
+        """Whether gradients are summed now: always of what was trained at first, as other ranks
+        may not have frozen theirs; of what was frozen, once it is trained.
+
+        Raises InputError where some of the copies here are then frozen and some are not.
+        """
+        if id(copies[0]) in self._began_trained:
+            return True
+        if len({copy.requires_grad for copy in copies}) > 1:
+            raise InputError(
+                "tied: expected requires_grad alike on all copies of a parameter, got True and "
+                f"False of one with shape {list(copies[0].shape)}"
+            )
+        return copies[0].requires_grad
 
     def counted(self, stage: int) -> list[nn.Parameter]:
         """The parameters of a stage on this rank whose first copy is here."""

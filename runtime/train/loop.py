@@ -33,6 +33,17 @@ from .settings import RunSettings, dtype_of
 KEPT = 256  # steps whose marks are kept: of a long run they would be megabytes a minute
 
 
+def finite(loss: float) -> float | None:
+    """``loss`` as JSON has it: None where it is no number."""
+    return loss if math.isfinite(loss) else None
+
+
+def lost_loss(losses: Sequence[float], first: int = 0) -> str | None:
+    """A line on the first step whose loss is no number; ``first``: the number of the first one."""
+    found = next((k for k, loss in enumerate(losses) if not math.isfinite(loss)), None)
+    return None if found is None else f"the loss is {losses[found]} in step {first + found}"
+
+
 @dataclass(frozen=True, slots=True)
 class StepRecord:
     """A training step as callbacks are told of it, over all ranks and replicas.

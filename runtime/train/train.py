@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from math import isfinite
 from typing import Any
 
 import torch
@@ -36,7 +35,7 @@ from ..pipeline.pipeline import Pipeline
 from ..stages.store import Stage, made
 from .callbacks import listening
 from .checkpoints import check_checkpoints
-from .loop import KEPT, Listener, StepRecord, TrainingLoop
+from .loop import KEPT, Listener, TrainingLoop, finite, lost_loss
 from .packed import check_alone, check_source, plan_of
 from .replicas import ALONE, Replicas, count_replicas
 from .settings import DEFAULTS, RunSettings, dtype_of
@@ -90,8 +89,8 @@ class RunResult:
             "steps": len(self.losses),
             "first_step": self.first_step,
             "replicas": self.replicas,
-            "losses": [_finite(loss) for loss in self.losses],
-            "evaluations": [[step, _finite(loss)] for step, loss in self.evaluations],
+            "losses": [finite(loss) for loss in self.losses],
+            "evaluations": [[step, finite(loss)] for step, loss in self.evaluations],
             "seconds": list(self.seconds),
             "peak_memory": list(self.peak_memory),
             "device_peak_memory": list(self.device_peak),
@@ -102,16 +101,6 @@ class RunResult:
             "coverage": {str(one.stage): one.to_dict() for one in self.coverage},
             "note": self.note,
         }
-
-
-def _finite(loss: float) -> float | None:
-    return loss if isfinite(loss) else None
-
-
-def _lost(records: Sequence[StepRecord]) -> str | None:
-    """A line on the first step whose loss is no number."""
-    first = next((record for record in records if not isfinite(record.loss)), None)
-    return None if first is None else f"the loss is {first.loss} in step {first.step}"
 
 
 def _figures(schedule: Schedule) -> dict[str, float]:
@@ -218,7 +207,7 @@ def train(
     exceeded = over_the_limit(program.schedule, peak_memory)
     notes = (
         loop.note,
-        _lost(loop.records),
+        lost_loss([record.loss for record in loop.records], loop.records[0].step),
         exceeded,
         _of_stages(" runs eager: ", eager),
         _of_stages(": ", remade),

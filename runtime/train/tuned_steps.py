@@ -10,7 +10,7 @@ from typing import Any
 from pipeloom.ir.model.program import Program
 
 from ..pipeline.model_source import ModelSource
-from .loop import TrainingLoop
+from .loop import TrainingLoop, finite
 from .settings import RunSettings
 from .train import make_pipeline
 
@@ -53,7 +53,7 @@ class TuneResult:
         """The document that ``tune --json`` prints, but for where the schedule was written."""
         return {
             "steps": len(self.losses),
-            "losses": list(self.losses),
+            "losses": [finite(loss) for loss in self.losses],
             "seconds": list(self.seconds),
             "trials": [asdict(trial) for trial in self.trials],
         } | ({} if self.attention is None else self._of_packed(self.attention))

@@ -147,7 +147,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_apart(args: argparse.Namespace) -> None:
-    """Raises InputError where the certificate and the schedule would be one file."""
+    """Raises InputError where the certificate would go where the schedule or the answer goes."""
+    if args.certificate == "-":
+        raise InputError("--certificate: expected a file, got - (standard output)")
     schedule = "-" if args.output is None and not args.json else args.output
     if schedule is not None and os.path.realpath(args.certificate) == os.path.realpath(schedule):
         raise InputError(

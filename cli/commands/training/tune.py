@@ -72,8 +72,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _words(result: TuneResult) -> str:
+    from pipeloom.runtime.train.loop import lost_loss
+
     told = _of_programs(result) if result.attention is None else _of_packed(result)
-    return f"{told}\nloss {result.losses[0]:.4f} to {result.losses[-1]:.4f}"
+    lost = "" if (line := lost_loss(result.losses)) is None else f"\n{line}"
+    return f"{told}\nloss {result.losses[0]:.4f} to {result.losses[-1]:.4f}{lost}"
 
 
 def _of_programs(result: TuneResult) -> str:

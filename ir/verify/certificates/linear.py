@@ -35,7 +35,7 @@ from math import isfinite
 from typing import TypeAlias
 
 from ..schedule_facts import Facts
-from .room_over_time import SizeWeights, lost_at_ends, weights
+from .room_over_time import SizeWeights, lost_while_filling, weights
 from .rows import (
     MEMORY,
     Box,
@@ -272,13 +272,13 @@ class _StageRows:
             stays = weigh.m_b * (self._trip + self._b)
             more = {f"c{k}": self._weighs(weigh, k) - stays for k in self._useful}
             room, early = 1 - max(weigh.run), (weigh.m_w + weigh.run[0]) * w
-            lost = lost_at_ends(room, weigh.m_b, self._f, of.microbatches)
+            lost = lost_while_filling(room, weigh.m_b, self._f, of.microbatches)
             last_b = self._sum(V=1, S=-1).plus(-1, more)
             for variable, factor in self._late(1).items():
                 last_b[variable] += early * factor
-            until_v = lost + lost_at_ends(room, weigh.m_b, self._b, of.microbatches)
+            until_v = lost + lost_while_filling(room, weigh.m_b, self._b, of.microbatches)
             yield name, last_b, self._m * (stays + early) - early * self._last + until_v
-            until_e = lost + lost_at_ends(room, weigh.m_b, self._b + w, of.microbatches)
+            until_e = lost + lost_while_filling(room, weigh.m_b, self._b + w, of.microbatches)
             last_w = self._sum(e=1, S=-1).plus(-1, more)
             yield f"{name} to the end", last_w, self._m * (stays + early) + until_e
 

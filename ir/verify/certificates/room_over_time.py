@@ -63,7 +63,7 @@ def _weight(size: Fraction, n: int) -> Fraction:
     return size if not n or parts.denominator == 1 else Fraction(floor(parts), n)
 
 
-def lost_at_ends(room: Fraction, size: Fraction, every: Fraction, most: int) -> Fraction:
+def lost_while_filling(room: Fraction, size: Fraction, every: Fraction, most: int) -> Fraction:
     """The area of ``room`` that stays empty, as it is filled by ``size``, each ``every``."""
     steps = max(0, min(most, int(room / size)))
     return every * (steps * room - size * steps * (steps + 1) / 2)

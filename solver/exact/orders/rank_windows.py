@@ -134,7 +134,8 @@ class RankWindow:
 
 
 class RankWindows:
-    """``least``: E(m) in ticks, at least, for the m that have been asked about."""
+    """``least``: E(m) in ticks, at least, for the m that have been asked about; ``spent``: the ops
+    that questions took."""
 
     def __init__(
         self,
@@ -151,7 +152,9 @@ class RankWindows:
         self._stages = stages = sorted(s for each in self.hosts for s in each.stages)
         costs = Costs.of(unfused(best.problem))
         delays = (costs.durations[:3].ravel(), costs.into_f.ravel(), costs.into_b.ravel())
-        self.ticks = Ticks.of(np.unique(np.concatenate(delays)).tolist(), 2 * best.cost, bits=BITS)
+        times = np.unique(np.concatenate(delays)).tolist()
+        own = Ticks.of(times, 2 * best.cost, bits=BITS)
+        self.ticks: Ticks = taught[0].ticks if taught else own
         down = self.ticks.down
         self.times = {
             kind: {s: down(float(costs.durations[kind, s])) for s in stages} for kind in KINDS
@@ -159,7 +162,7 @@ class RankWindows:
         self.ways = [(a, b, down(way)) for a, b, way in self._route()]
         self.enters, self.leaves = OpClass(FORWARD, low, 0), OpClass(BACKWARD, low, 0)
         self.least = {0: down(placed.turn(low, low)) + self.times[BACKWARD][low]}
-        self.all, self.answered = host.count - 1, True
+        self.all, self.answered, self.spent = host.count - 1, True, 0.0
 
     def _route(self) -> Iterator[tuple[OpClass, OpClass, float]]:
         """From op to op of a microbatch on the rank, and the least time between their starts."""
@@ -197,7 +200,8 @@ class RankWindows:
         """The bound on the cost that the longest window proves."""
         m = max(self.least)
         until = max(0.0, (self.least[m] - (not self.ticks.exact)) / self.ticks.per_unit)
-        why = f"of {counted(m + 1, 'microbatch')} no order of its ops takes less"
+        whose = "its" if len(self.hosts) == 1 else "these ranks'"
+        why = f"of {counted(m + 1, 'microbatch')} no order of {whose} ops takes less"
         words = WORDS if len(self.hosts) == 1 else WORDS_OF_MORE
         return self._placed.way_back("rank-orders", words, self.host, until, why)
 
@@ -221,7 +225,9 @@ class RankWindows:
         with CpSatThread(model.cp, model.until_last, **parameters) as search:
             while (news := search.next(self._best.interrupted)) is not None:
                 found = news if isinstance(news, int) else found
-        self._best.work.spend(search.work * unit * OPS_A_SECOND)
+        ops = search.work * unit * OPS_A_SECOND
+        self.spent += ops
+        self._best.work.spend(ops)
         return most + 1 if search.refuted else found
 
     def grow(self, m: int) -> Pieces:
@@ -335,8 +341,9 @@ def several_ranks(
     best: Incumbent, placed: GeneralPlacement, taught: Sequence[RankWindows] = ()
 ) -> RankWindows | None:
     """Windows of all ranks, or of the one with the first stage and the one whose lowest stage is
-    highest; None where these orders are too many."""
-    if 3 * best.problem.stages * best.problem.microbatches > WIDE_OPS:
+    highest; None where these orders are too many, or P microbatches fit into each rank's memory."""
+    little = [host.limit < best.problem.ranks * float(host.m_b.sum()) for host in placed.hosts]
+    if 3 * best.problem.stages * best.problem.microbatches > WIDE_OPS or not any(little):
         return None
     literals = {each.rank: 0 for each in placed.hosts}
     for rank, orders in enumerate(rank_orders(best.problem)):
@@ -355,9 +362,9 @@ def _follow(best: Incumbent, wide: RankWindows) -> Pieces:
     last, seem to be done in time."""
     lengths = list(_lengths(wide.all))
     for i, m in enumerate(lengths):
-        before = best.work.used
+        before = wide.spent
         yield from wide.follow(m)
-        took = (best.work.used - before) / OPS_A_SECOND
+        took = (wide.spent - before) / OPS_A_SECOND
         expected = took * sum(SLOWER**n for n in range(1, len(lengths) - i))
         left = best.budget(WIDE_SHARE)
         if expected > min(left.time.left, left.work.ops / OPS_A_SECOND) or not wide.answered:

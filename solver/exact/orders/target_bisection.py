@@ -82,7 +82,7 @@ def bisect(best: Incumbent, seed: int, apart: Sequence[Apart] = ()) -> Pieces:
     make = order_model(best.problem, apart)
     if make is None:
         return
-    if LinearInstance.of(best.problem) is None:
+    if LinearInstance.of(best.problem) is None and best.problem.ranks > 2:
         yield from _of_two_ranks(best, apart, seed)
     above = best.cost  # nothing answered lies between this and the bound
     steps = STEPS if LinearInstance.of(best.problem) else (FIRST, *STEPS)
@@ -106,10 +106,12 @@ def _of_two_ranks(best: Incumbent, apart: Sequence[Apart], seed: int) -> Pieces:
     than all ranks do, until they have a schedule, or none is found in time."""
     chosen = ends_of_placement(best.problem)
     make = partial(GeneralInterleaving, best.problem, apart=apart, chosen=chosen)
+    steps = FIRST, *STEPS[:-1]  # of the whole the best schedule is a solution
     above, answers = best.cost, 0
     while not best.over():
         low = best.bound.value
-        target = low + (FIRST, *STEPS)[min(answers, len(STEPS))] * (above - low)
+        above = min(above, best.cost)
+        target = low + steps[min(answers, len(steps) - 1)] * (above - low)
         if target - low < FEW_CLOSE * best.cost:
             break
         ask(best, make, target, best.budget(FEW_SHARE), seed, _WORDS_OF_TWO.format(*chosen))

@@ -20,7 +20,7 @@ NEAR = {
     "a family as a placement": (
         ["optimize", "P", "-m", "2", "--placement", "chimera"],
         "pipeloom: argument --placement: expected linear, ",
-        "got 'chimera'; --placement auto --copies 2 tries two copies of each stage ",
+        "got 'chimera'; optimize --placement auto --copies 2 tries two copies of each stage ",
     ),
     "no number of microbatches": (
         ["optimize", "P"],
@@ -34,7 +34,7 @@ NEAR = {
     ),
     "standard output for two things": (
         ["optimize", "P", "-m", "2", "--certificate", "-"],
-        "pipeloom: --certificate: expected another file than the schedule's, got -",
+        "pipeloom: --certificate: expected a file, got - (standard output)",
         "",
     ),
 }

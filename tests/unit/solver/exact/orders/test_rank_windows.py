@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
+from dataclasses import replace
 from itertools import cycle
 from typing import TypeVar
 
+import numpy as np
 import pytest
 
 from benchmarks.gaps.instances import problem_of as gap_problem
@@ -20,6 +22,7 @@ from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.options import SolveOptions
+from pipeloom.solver.core.relaxations import unfused
 from pipeloom.solver.exact.orders.rank_windows import RankWindows, bound_by_windows, several_ranks
 from pipeloom.solver.exact.orders.target_bisection import bisect
 from tests.support.oracle import TooManyOrdersError, exhaustive_optimum
@@ -44,12 +47,27 @@ def yield_all(asked: Generator[None, None, Found]) -> Found:
             return found
 
 
+def with_other_limits(problem: Problem, seed: int) -> Problem:
+    """The problem with up to half more memory on each rank, of every second seed."""
+    more = np.random.default_rng(seed).uniform(1.0, 1.5, problem.ranks) ** (seed // 2 % 2)
+    return replace(problem, memory_limit=tuple(more * problem.memory_limit))
+
+
+def ask_two_ranks(best: Incumbent) -> None:
+    """Takes what windows of the first and the last rank prove, the others being ways."""
+    placed = GeneralPlacement.of(unfused(best.problem))
+    first, *others = sorted(placed.hosts, key=lambda host: host.lowest)
+    wide = RankWindows(best, placed, first, others[-1:])
+    for m in range(1, wide.all + 1):
+        list(wide.follow(m))
+
+
 def checked(first: int, number: int, *, asks_all: bool = False) -> int:
     """How many of so many small problems were held against their optimum; ``asks_all``: the model
     of all orders, too, which is told what windows prove."""
     decided = 0
     for seed, kind in zip(range(first, first + number), cycle(KINDS), strict=False):
-        problem = problem_of(kind, seed)
+        problem = with_other_limits(problem_of(kind, seed), seed)
         try:
             least = exhaustive_optimum(problem, nodes=60_000)
         except TooManyOrdersError:
@@ -61,6 +79,8 @@ def checked(first: int, number: int, *, asks_all: bool = False) -> int:
             best = beside(problem, ceiling)
             apart = yield_all(bound_by_windows(best))
             assert best.bound.value <= least * (1 + 1e-7), (kind, seed)
+            ask_two_ranks(two := beside(problem, ceiling))
+            assert two.bound.value <= least * (1 + 1e-7), (kind, seed)
             if asks_all:
                 list(bisect(best, seed, apart))
                 assert best.bound.value <= least * (1 + 1e-7), (kind, seed)
