@@ -150,6 +150,34 @@ def test_a_tie_that_nobody_named_is_seen(source: TinyTransformer) -> None:
     assert all(difference(gradients[name], wanted[name]) <= 1e-12 for name in wanted)
 
 
+def frozen_in_between(plan: Program, source: TinyTransformer) -> list[Tensor]:
+    """The shared parameter's gradient after a step in which it is trained, one in which it is
+    frozen, and one in which it is trained again; nothing is updated."""
+    pipeline = Pipeline.from_source(plan, source, train=False)
+    inputs, targets = source.batch(0, MICROBATCHES)
+    (shared,) = [
+        parameter
+        for module in pipeline.modules.values()
+        for name, parameter in module.named_parameters()
+        if name in {"rows.weight", "columns.weight"}
+    ]
+    found = []
+    for trains in (True, False, True):
+        shared.requires_grad_(trains)
+        pipeline.step(inputs, target=targets, update=False)
+        found.append(shared.grad.clone())  # type: ignore[union-attr]
+    pipeline.close()
+    return found
+
+
+def test_a_tied_parameter_that_is_frozen_in_between_keeps_its_gradient() -> None:
+    once = expected()["0.rows.weight"]
+    found = launch_local(frozen_in_between, 2, (program(tied=[(0, 1)]), Parts()), timeout=60)
+    for gradients in found.values():
+        for grad, times in zip(gradients, (1, 1, 2), strict=True):
+            assert difference(grad, times * once) <= 1e-12
+
+
 def test_one_model_that_virtual_ranks_share_is_refused() -> None:
     model = whole()
     stages = [Part(model, True), Part(model, False)]
