@@ -66,6 +66,7 @@ CLOSE = 0.006  # relative distance of what is refuted and what is not, from whic
 SECONDS, ALL_SECONDS = 0.2, 2.0  # of a core for a question about one window, about all microbatches
 SHARE = 0.5  # of the time left for windows of one rank that are not all, at most
 WIDE_LITERALS, WIDE_OPS = 4_000, 3_000  # of all microbatches, of several ranks and of the problem
+WIDE_HELD = 0.61  # of P microbatches fit into some rank's memory with all their chunks, at most
 WIDE_SHARE = 0.5  # of the time left for windows of several ranks
 FOLLOW_QUESTIONS, FOLLOW_SECONDS = 6, 2.0  # about one window of several ranks
 SPARSE = 8  # windows up to which all lengths are asked about
@@ -341,8 +342,10 @@ def several_ranks(
     best: Incumbent, placed: GeneralPlacement, taught: Sequence[RankWindows] = ()
 ) -> RankWindows | None:
     """Windows of all ranks, or of the one with the first stage and the one whose lowest stage is
-    highest; None where these orders are too many, or P microbatches fit into each rank's memory."""
-    little = [host.limit < best.problem.ranks * float(host.m_b.sum()) for host in placed.hosts]
+    highest; None where these orders are too many, or more than .6 P microbatches fit into each
+    rank's memory, as windows are long then before it binds."""
+    most = WIDE_HELD * best.problem.ranks
+    little = [host.limit <= most * float(host.m_b.sum()) for host in placed.hosts]
     if 3 * best.problem.stages * best.problem.microbatches > WIDE_OPS or not any(little):
         return None
     literals = {each.rank: 0 for each in placed.hosts}

@@ -26,7 +26,7 @@ from ...core.schedule_cost import within_memory
 from ...core.stopping import OPS_A_SECOND, Budget
 from ...core.worker_threads import Pieces
 from ..cp_sat_thread import CpSatThread
-from .general_interleaving import Apart, GeneralInterleaving, ends_of_placement
+from .general_interleaving import Apart, GeneralInterleaving, ends_of_placement, rank_orders
 from .general_interleaving import literals as general_literals
 from .interleaving import Interleaving
 from .unlike_interleaving import UnlikeInterleaving
@@ -42,6 +42,7 @@ PATIENCE = 3  # targets without an answer after which the time is better spent o
 CLOSE = 1e-3  # relative distance of bound and target from which on only the best cost is asked for
 JUST_BELOW = 5e-7  # how far the highest target is below the best cost, relative: it counts as met
 
+FEW_HELD = 0.51  # of P microbatches, in memory, up to which two ranks are asked about
 FEW_SHARE = 0.08  # the same of two ranks
 FEW_CLOSE = 0.004  # as CLOSE: no targets are asked for that are closer
 
@@ -82,7 +83,7 @@ def bisect(best: Incumbent, seed: int, apart: Sequence[Apart] = ()) -> Pieces:
     make = order_model(best.problem, apart)
     if make is None:
         return
-    if LinearInstance.of(best.problem) is None and best.problem.ranks > 2:
+    if LinearInstance.of(best.problem) is None and _is_tight(best.problem):
         yield from _of_two_ranks(best, apart, seed)
     above = best.cost  # nothing answered lies between this and the bound
     steps = STEPS if LinearInstance.of(best.problem) else (FIRST, *STEPS)
@@ -99,6 +100,16 @@ def bisect(best: Incumbent, seed: int, apart: Sequence[Apart] = ()) -> Pieces:
         answers, unanswered = (answers + 1, 0) if answered else (0, unanswered + 1)
         above = min(best.cost, above if answered else target)
         yield
+
+
+def _is_tight(problem: Problem) -> bool:
+    """Whether there are more than two ranks, and at most about half of P microbatches fit into one
+    with all their chunks: two ranks alone prove less than all where more fit."""
+    most = FEW_HELD * problem.ranks
+    return problem.ranks > 2 and any(
+        rank.limit is not None and rank.limit <= most * sum(rank.m_b[s] for s, _ in rank.hosted)
+        for rank in rank_orders(problem)
+    )
 
 
 def _of_two_ranks(best: Incumbent, apart: Sequence[Apart], seed: int) -> Pieces:
