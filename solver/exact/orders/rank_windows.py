@@ -348,9 +348,7 @@ def several_ranks(
     little = [host.limit <= most * float(host.m_b.sum()) for host in placed.hosts]
     if 3 * best.problem.stages * best.problem.microbatches > WIDE_OPS or not any(little):
         return None
-    literals = {each.rank: 0 for each in placed.hosts}
-    for rank, orders in enumerate(rank_orders(best.problem)):
-        literals[rank] = orders.literals()
+    literals = [orders.literals() for orders in rank_orders(best.problem)]
     first, *others = sorted(placed.hosts, key=lambda host: host.lowest)
     for chosen in ([first, *others], [first, *others[-1:]]):
         if sum(literals[host.rank] for host in chosen) <= WIDE_LITERALS:

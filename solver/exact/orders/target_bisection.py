@@ -42,9 +42,8 @@ PATIENCE = 3  # targets without an answer after which the time is better spent o
 CLOSE = 1e-3  # relative distance of bound and target from which on only the best cost is asked for
 JUST_BELOW = 5e-7  # how far the highest target is below the best cost, relative: it counts as met
 
-FEW_HELD = 0.51  # of P microbatches, in memory, up to which two ranks are asked about
-FEW_SHARE = 0.08  # the same of two ranks
-FEW_CLOSE = 0.004  # as CLOSE: no targets are asked for that are closer
+FEW_SHARE, FEW_CLOSE = 0.08, 0.004  # of two ranks: as SHARE; no targets are asked for any closer
+FEW_HELD = 0.51  # of P microbatches fit into some rank's memory, at most, where two are asked about
 
 _WORDS = "few orders are possible: all orders of F's and B's are searched"
 _WORDS_OF_TWO = "all orders of the F's and B's of ranks {} and {} are searched, the others are ways"
