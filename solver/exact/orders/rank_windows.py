@@ -248,16 +248,22 @@ class RankWindows:
             if high - low <= step // PARTS or unanswered >= UNANSWERED or self._best.over():
                 break
             found = self.ask(m, min(target, high), FOLLOW_SECONDS)
-            if found is not None and found > target:
+            if self._is_refuted(m, target, found):
                 low, up = target, 2 * up
-                self.least[m] = target + 1
-                self._best.raise_bound(self.bound)
             else:
                 high, met = target if found is None else found, True
                 unanswered += found is None
             target = (low + high) // 2 if met else low + up // 2
             yield
         self.answered = unanswered < UNANSWERED
+
+    def _is_refuted(self, m: int, target: int, found: int | None) -> bool:
+        """Whether ``found`` says that no window of ``m`` takes ``target``; the bound is taken."""
+        if found is None or found <= target:
+            return False
+        self.least[m] = target + 1
+        self._best.raise_bound(self.bound)
+        return True
 
     def _one_more(self) -> int:
         return sum(self.times[kind][s] for kind in (FORWARD, BACKWARD) for s in self.host.stages)
@@ -283,10 +289,8 @@ class RankWindows:
                 break
             target = (low + high) // 2 if met else min(low + step, high)
             found = self.ask(m, target, seconds)
-            if found is not None and found > target:
+            if self._is_refuted(m, target, found):
                 low, step = target, 2 * step
-                self.least[m] = target + 1
-                self._best.raise_bound(self.bound)
             else:
                 high, met = target if found is None else found, True
                 unanswered += found is None
