@@ -165,7 +165,8 @@ class ConstructAndImprove:
                 rounds = [*rounds[:-1], filling, ends, rounds[-1], scheduler]
             else:
                 rounds = [*rounds, ends, scheduler, filling]
-        yield from improve(best, [*rounds, *unrollers(best, self._rng)])
+        windows = WindowSearch(best, self._rng)
+        yield from improve(best, [*rounds, *unrollers(best, self._rng), windows])
 
 
 def search_elsewhere(
@@ -180,8 +181,8 @@ def search_elsewhere(
     ]
     if LinearInstance.of(best.problem) is None and listable(best.problem):
         rounds += [FillingAnnealer(best.problem, rng), ListTuner(best.problem, rng)]
-        rounds += [TailBuilder(best.problem, rng), WindowSearch(best, rng)]
-    yield from improve(best, [*proofs, *rounds])
+        rounds += [TailBuilder(best.problem, rng)]
+    yield from improve(best, [*proofs, *rounds, WindowSearch(best, rng)])
 
 
 def listable(problem: Problem) -> bool:

@@ -1,22 +1,21 @@
 """Better schedules near the best one by CP-SAT: what all ranks run within some time is put in order
-anew.
+anew, and all else stays (:mod:`..exact.orders.window_orders`).
 
-Before and after such a window the order stays as it is, so that the model of all orders
-(:mod:`..exact.orders.general_interleaving`) has few pairs to decide. It is asked for a schedule
-that costs a little less. Where a window has none the next is wider, where there was no answer it is
-narrower.
+A window is asked for a schedule that costs a little less; the more, the more there was to find in
+the last one. Where one has none the next is wider, where there was no answer it is narrower.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeloom.ir.cost.simulator import simulate
-from pipeloom.ir.model.ops import FloatArray, OpKind, fields_of, split_backwards
+from pipeloom.ir.cost.dependency_graph import ScheduleGraph
+from pipeloom.ir.cost.overlap import overlap_saves
+from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.model.ops import CLASS_MASK, MICROBATCH_SHIFT, IntArray, split_backwards
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
@@ -24,17 +23,17 @@ from ..core.decomposition import streams_of
 from ..core.incumbent import Incumbent
 from ..core.options import Order
 from ..core.stopping import OPS_A_SECOND
-from ..exact.orders.rank_orders import OpClass
 
 if TYPE_CHECKING:
-    from ..exact.orders.general_interleaving import Blocks
+    from ..exact.orders.rank_orders import OpenOrders
 
-STEP = 0.002  # of the cost, by which a window's schedules are better at least
-PAIRS = 1500.0  # of ops in the first window
-SHARE, SECONDS = 1 / 8, 3.0  # of the time left for a window, and at most
-PAIR = 2e-4  # seconds that a pair takes before CP-SAT begins
-WIDER, NARROWER = 1.3, 0.8  # pairs of the next window
-OPS = 5_000  # of a problem at most: a model has them all
+STEP, LONGEST_STEP = 5e-4, 1e-2  # of the cost, by which a window's schedules are better at least
+WINDOWS = 4  # in a round
+PAIRS, FEWEST = 4000.0, 500.0  # of ops in the first window, and for which one is asked
+SHARE, SECONDS = 1 / 8, 0.6  # of the time left for a window, and at most
+PAIR, OP = 1e-5, 1e-5  # seconds for a pair of a window, and an op of all, before CP-SAT begins
+WIDER, NARROWER = 1.3, 0.7  # pairs of the next window
+OPS = 20_000  # of a problem at most
 
 
 class WindowSearch:
@@ -42,60 +41,88 @@ class WindowSearch:
 
     def __init__(self, best: Incumbent, rng: np.random.Generator) -> None:
         problem = best.problem
-        self._best, self._rng, self._pairs = best, rng, PAIRS
-        self._streams = {j: n for n, own in enumerate(streams_of(problem)) for j in own}
-        self._small = 3 * problem.stages * problem.microbatches <= OPS and problem.limited
+        self._best, self._rng = best, rng
+        self._pairs, self._step = PAIRS, STEP
+        self._ops = 3 * problem.stages * problem.microbatches
+        unknown = problem.profile.unlike or overlap_saves(problem)
+        self._known = self._ops <= OPS and not unknown
+        self._order: Order = ()
 
     @property
     def able(self) -> bool:
-        return self._small and self._room() >= PAIRS
+        return self._known and self._room() >= FEWEST
 
     def _room(self) -> float:
         """The pairs of which a model is made in half of a window's time."""
         budget = self._best.budget(SHARE, SECONDS)
-        return min(budget.time.left, budget.work.left / OPS_A_SECOND) / (2 * PAIR)
+        seconds = min(budget.time.left, budget.work.left / OPS_A_SECOND)
+        return (seconds / 2 - OP * self._ops) / PAIR
 
     def round(self, best: Incumbent) -> None:
-        from ..exact.orders.general_interleaving import GeneralInterleaving
-        from ..exact.orders.target_bisection import find
+        for _ in range(WINDOWS):
+            if best.over() or not self.able:
+                break
+            self._ask(best)
 
-        self._pairs = min(self._pairs, self._room())
-        best.work.spend(self._pairs * PAIR * OPS_A_SECOND)
+    def _ask(self, best: Incumbent) -> None:
+        from ..exact.orders.target_bisection import find
+        from ..exact.orders.window_orders import ScheduleWindow, WindowOrders
+
         order, _, cost = best.found()
-        blocks = self._blocks(best.problem, tuple(map(split_backwards, order)))
-        model = GeneralInterleaving(best.problem, best.bound.value, cost * (1 - STEP), blocks)
+        if order is not self._order:
+            self._order, self._graph = order, self._graph_of(order)
+        self._pairs = min(self._pairs, self._room())
+        best.work.spend((self._pairs * PAIR + self._ops * OP) * OPS_A_SECOND)
+        window = ScheduleWindow(self._graph, *self._window(), self._orders)
+        model = WindowOrders(window, cost * (1 - self._step))
         seed = int(self._rng.integers(1 << 31))
         search = find(best, model, best.budget(SHARE, SECONDS), seed)
-        if best.cost == cost:
-            self._pairs *= WIDER if search.refuted else NARROWER
+        if best.cost < cost:
+            self._step = min(2 * self._step, LONGEST_STEP)
+            return
+        self._step = max(self._step / 2, STEP)
+        self._pairs *= WIDER if search.refuted else NARROWER
 
-    def _blocks(self, problem: Problem, order: Order) -> Blocks:
-        """A window as one block of each rank; what starts a rank stays where it is."""
-        starts = simulate(Schedule(problem, order)).start
-        middle = self._rng.uniform(0.0, max(row[-1] for row in starts))
-        apart = [abs(row - middle) for row in starts]
-        width, first = self._width(apart), 0
-        found: dict[tuple[OpClass, int], int] = {}
-        for row, away in zip(order, apart, strict=True):
-            seen: Counter[OpClass] = Counter()
-            inside = away <= width
-            inside[:1] = False
-            window = first + int(inside.argmax())
-            for at, (kind, stage, j) in enumerate(np.stack(fields_of(row), axis=1).tolist()):
-                each = OpClass(OpKind(kind), stage, self._streams[j])
-                found[each, seen[each]] = window if inside[at] else first + at
-                seen[each] += 1
-            first += len(row)
-        return found
+    @cached_property
+    def _orders(self) -> list[OpenOrders]:
+        from ..exact.orders.general_interleaving import rank_orders
 
-    def _width(self, apart: Sequence[FloatArray]) -> float:
-        """How far from its middle a window reaches that has so many pairs."""
-        distances = np.concatenate(apart)
-        ranks = np.repeat(np.arange(len(apart)), list(map(len, apart)))
-        inside, pairs = np.zeros(len(apart)), 0.0
-        for at in np.argsort(distances, kind="stable").tolist():
-            pairs += inside[ranks[at]]
-            inside[ranks[at]] += 1
-            if pairs > self._pairs:
-                return float(distances[at])
-        return float("inf")
+        return rank_orders(self._best.problem)
+
+    def _graph_of(self, order: Order) -> ScheduleGraph:
+        problem = self._best.problem
+        return ScheduleGraph.of(timed(Schedule(problem, by_turns(problem, order))))
+
+    def _window(self) -> tuple[IntArray, IntArray]:
+        """The places of each rank's first op of a window and of the first behind it, about a random
+        moment."""
+        timing = self._graph.schedule.timing
+        assert timing is not None
+        starts = timing.start
+        ends = max(row[-1] for row in starts if len(row))
+        middle, low, high = self._rng.uniform(0.0, ends), 0.0, ends
+        while True:
+            width = (low + high) / 2
+            first = np.array([row.searchsorted(middle - width) for row in starts])
+            stop = np.array([row.searchsorted(middle + width, "right") for row in starts])
+            if high - low <= 1e-3 * ends:
+                return first, stop
+            if ((stop - first) ** 2).sum() / 2 > self._pairs:
+                high = width
+            else:
+                low = width
+
+
+def by_turns(problem: Problem, order: Order) -> Order:
+    """The order with each BW as B and W, and the ops of a kind, stage and stream by microbatch:
+    these are alike, so that the same times do."""
+    stream = np.zeros(problem.microbatches, dtype=np.int64)
+    for n, own in enumerate(streams_of(problem)):
+        stream[own] = n
+    rows = []
+    for row in map(split_backwards, order):
+        of_class = (row & CLASS_MASK) + (stream[row >> MICROBATCH_SHIFT] << MICROBATCH_SHIFT)
+        found = np.empty_like(row)
+        found[np.argsort(of_class, kind="stable")] = row[np.lexsort((row, of_class))]
+        rows.append(found)
+    return tuple(rows)

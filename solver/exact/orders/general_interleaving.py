@@ -30,11 +30,9 @@ the whole of rank 0's span, so that all ends within twice the cost.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, product
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -59,11 +57,6 @@ PARAMETERS: Mapping[str, object] = {
     "use_precedences_in_disjunctive_constraint": False,  # literals say as much: ten times faster
     "use_sat_inprocessing": False,
 }
-
-
-Blocks: TypeAlias = Mapping[tuple[OpClass, int], int]
-"""The number of each op's block, each of one rank, which runs one after another by their numbers: a
-block of one op leaves no choice."""
 
 
 @dataclass
@@ -140,8 +133,6 @@ class Starts(Protocol):
     """Starts of ops in ticks, and when all ops of the ``until`` kind and before it have ended."""
 
     cp: cp_model.CpModel
-    blocks: Blocks
-    sizes: Counter[int]
 
     @property
     def until(self) -> OpKind: ...
@@ -154,28 +145,23 @@ class Starts(Protocol):
 
     def end(self, rank: OpenOrders, begins: cp_model.IntVar) -> cp_model.LinearExpr: ...
 
-    def starts_at_once(self, each: OpClass, k: int) -> None: ...
-
 
 class GeneralInterleaving:
     """The model of a problem, for schedules of cost ``low`` to ``high``, of which ``apart`` is
-    known; with ``blocks`` of those alone that keep the blocks' order. Where ranks are ``chosen``
-    the others run any number of ops at once, without a limit or a span: a relaxation."""
+    known. Where ranks are ``chosen`` the others run any number of ops at once, without a limit or a
+    span: a relaxation."""
 
     parameters, until = PARAMETERS, WEIGHT
 
-    def __init__(  # noqa: PLR0917
+    def __init__(
         self,
         problem: Problem,
         low: float,
         high: float,
-        blocks: Blocks | None = None,
         apart: Sequence[Apart] = (),
         chosen: Sequence[int] | None = None,
     ) -> None:
         self.problem, self._costs = problem, Costs.of(unfused(problem))
-        self.blocks = blocks or {}
-        self.sizes = Counter(self.blocks.values())
         self._streams = streams_of(problem)
         c = self._costs
         times = (c.durations[:3].ravel(), c.into_f.ravel(), c.into_b.ravel())
@@ -196,10 +182,8 @@ class GeneralInterleaving:
         self._dependencies()
         self._first()
         ranks = rank_orders(problem)
-        in_blocks = (n * (n - 1) // 4 for n in self.sizes.values())  # about half of the pairs
         searched = ranks if chosen is None else [ranks[at] for at in chosen]
-        decided = sum(in_blocks if blocks else (rank.literals() for rank in searched))
-        self.unit = UNIT + decided / LITERALS_A_SECOND
+        self.unit = UNIT + sum(rank.literals() for rank in searched) / LITERALS_A_SECOND
         for rank in searched:
             if rank.hosted:
                 RankConstraints(self, rank).constrain()
@@ -247,13 +231,6 @@ class GeneralInterleaving:
     def _delay(self, into: np.ndarray[tuple[int, ...], np.dtype[np.float64]], each: OpClass) -> int:
         return self.ticks.down(float(into[each.stage, self._streams[each.stream][0]]))
 
-    def starts_at_once(self, each: OpClass, k: int) -> None:
-        """Lets a rank's first op, an F, wait for its input alone."""
-        if each.stage > 0:
-            before = OpClass(FORWARD, each.stage - 1, each.stream)
-            came = self.start(before, k) + self.takes(before)
-            self.cp.add(self.start(each, k) == came + self._delay(self._costs.into_f, each))
-
     def begins(self, rank: OpenOrders) -> cp_model.IntVar:
         """No later than the rank's first op: an F of the lowest stage of a stream."""
         lowest = {n: stage for stage, n in reversed(rank.hosted)}
@@ -286,48 +263,23 @@ class RankConstraints:
     def __init__(self, model: Starts, rank: OpenOrders) -> None:
         self._model, self._cp, self._rank = model, model.cp, rank
         self._literals: dict[Pair, cp_model.IntVar] = {}
-        self._blocks = model.blocks
 
     def constrain(self) -> None:
         model, cp, rank = self._model, self._cp, self._rank
-        if self._blocks:
-            self._windows()
-        else:
-            self._no_overlap(rank.ops(*KINDS))
+        cp.add_no_overlap(
+            cp.new_fixed_size_interval_var(model.start(each, k), model.takes(each), "")
+            for each, k in rank.ops(*KINDS)
+        )
         self._known()
         begins = model.begins(rank)
         for each in rank.classes(model.until):
             last = model.start(each, rank.counts[each.stream] - 1)
             cp.add(model.end(rank, begins) >= last + model.takes(each))
         for each, k in rank.ops(FORWARD, BACKWARD):
-            if self._blocks and model.sizes[self._blocks[each, k]] == 1:
-                continue  # what runs before and after it is known
             self._span(each, k, begins)
             if each.kind is FORWARD and rank.limit is not None:
                 self._memory(each, k, rank.limit)
         self._implications()
-
-    def _no_overlap(self, ops: Iterable[tuple[OpClass, int]]) -> None:
-        model, cp = self._model, self._cp
-        cp.add_no_overlap(
-            cp.new_fixed_size_interval_var(model.start(each, k), model.takes(each), "")
-            for each, k in ops
-        )
-
-    def _windows(self) -> None:
-        """Orders the rank's blocks, and adds what holds within each."""
-        found: dict[int, list[tuple[OpClass, int]]] = {}
-        for op in self._rank.ops(*KINDS):
-            found.setdefault(self._blocks[op], []).append(op)
-        blocks = [found[block] for block in sorted(found)]
-        if len(blocks[0]) == 1:
-            self._model.starts_at_once(*blocks[0][0])
-        for block in blocks:
-            self._no_overlap(block)
-        for some, later in pairwise(blocks):
-            for (a, i), (b, j) in product(some, later):
-                ends = self._model.start(a, i) + self._model.takes(a)
-                self._cp.add(self._model.start(b, j) >= ends)
 
     def _known(self) -> None:
         """Adds the orders that memory decides, which literals and sums take for granted."""
@@ -337,17 +289,9 @@ class RankConstraints:
                 ends = self._model.start(b, i - apart) + self._model.takes(b)
                 self._cp.add(self._model.start(a, i) >= ends)
 
-    def _decided(self, a: OpClass, i: int, b: OpClass, j: int) -> bool | None:
-        """Whether a(i) runs before b(j), as far as blocks or memory say."""
-        if self._blocks:
-            one, other = self._blocks[a, i], self._blocks[b, j]
-            if one != other:
-                return one < other
-        return self._rank.known(a, i, b, j)
-
     def _before(self, a: OpClass, i: int, b: OpClass, j: int) -> cp_model.LiteralT | bool:
         """Whether a(i) runs before b(j)."""
-        known = self._decided(a, i, b, j)
+        known = self._rank.known(a, i, b, j)
         if known is not None:
             return known
         places = [(each.stream, self._rank.place(each)) for each in (a, b)]
@@ -366,7 +310,7 @@ class RankConstraints:
 
     def _weight_before(self, w: OpClass, j: int, f: OpClass, k: int) -> cp_model.LiteralT | bool:
         """A literal that only a W which has run before an F can fulfil."""
-        known = self._decided(w, j, f, k)
+        known = self._rank.known(w, j, f, k)
         if known is not None:
             return known
         pair = Pair(w, j, f, k)
@@ -382,12 +326,8 @@ class RankConstraints:
         """How many ops of a class run before each(k) in any case, and literals of those that may:
         whether they do, W's if they do."""
         before = self._weight_before if other.kind is WEIGHT else self._before
-        if not self._blocks:
-            known, may = self._rank.beside(other, each, k)
-            return known, [before(other, j, each, k) for j in may]
-        others = (j for j in range(self._rank.counts[other.stream]) if (other, j) != (each, k))
-        found = [before(other, j, each, k) for j in others]
-        return sum(x is True for x in found), [x for x in found if not isinstance(x, bool)]
+        known, may = self._rank.beside(other, each, k)
+        return known, [before(other, j, each, k) for j in may]
 
     def _memory(self, f: OpClass, k: int, limit: int) -> None:
         """The same twice: M_B's alone are often whole numbers of one size, which proves more."""

@@ -22,7 +22,6 @@ proven of one rank's windows is a constraint there, too.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -49,7 +48,6 @@ from .general_interleaving import (
     PARAMETERS,
     UNIT,
     Apart,
-    Blocks,
     RankConstraints,
     rank_orders,
 )
@@ -82,8 +80,6 @@ class RankWindow:
 
     def __init__(self, windows: RankWindows, orders: Sequence[OpenOrders], most: int) -> None:
         self.cp, self._windows, self._most = cp_model.CpModel(), windows, most
-        self.blocks: Blocks = {}
-        self.sizes: Counter[int] = Counter()
         (self._count,) = orders[0].counts
         late = self._count * sum(windows.times[WEIGHT].values())
         self._start = {
@@ -108,9 +104,6 @@ class RankWindow:
 
     def end(self, rank: OpenOrders, begins: cp_model.IntVar) -> cp_model.LinearExpr:
         return self._most - self._windows.after(rank.hosted[0][0]) + 0 * begins
-
-    def starts_at_once(self, each: OpClass, k: int) -> None:
-        """Does nothing: blocks would decide what a rank starts with, and there are none."""
 
     def until_last(self, solution: cp_model.CpSolverSolutionCallback) -> int:
         leaves = self._windows.leaves
