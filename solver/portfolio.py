@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import count
-from typing import Protocol
 
 import numpy as np
 
@@ -41,21 +39,12 @@ from .search.list_search import ListTuner
 from .search.local_search import Annealer, FillingAnnealer
 from .search.overlap_annealing import OverlapAnnealer
 from .search.periodic_search import PERIODIC, search_periodic
+from .search.rounds import Round, improve
 from .search.unrolling import Unroller, fewer_microbatches
 from .search.window_search import WindowSearch
 
 EXACT_OPS = 400  # up to which ``auto`` tries an exact solver
 FIRST_OPS = 2_000_000  # built in the first schedules, before anything runs side by side
-LONGEST_PAUSE = 7  # turns that a search waits at most which finds nothing
-
-
-class Round(Protocol):
-    """A method that improves the best schedule for a moment, as long as it is ``able`` to."""
-
-    @property
-    def able(self) -> bool: ...
-
-    def round(self, best: Incumbent) -> None: ...
 
 
 def automatically(best: Incumbent, seed: int) -> Pieces:
@@ -224,18 +213,3 @@ def prove_and_search(best: Incumbent, seed: int) -> Pieces:
             yield
     copies = best.problem.placement.kind is PlacementKind.BIDIRECTIONAL
     yield from search_elsewhere(best, (seed, 1), [RankBounds(best)] if copies else [])
-
-
-def improve(best: Incumbent, rounds: Sequence[Round]) -> Pieces:
-    """Goes round while any of ``rounds`` is able; one that finds nothing pauses ever longer."""
-    pauses, due = [0] * len(rounds), [0] * len(rounds)
-    for turn in count():
-        if not any(each.able for each in rounds):
-            return
-        for i, each in enumerate(rounds):
-            if each.able and due[i] <= turn:
-                before = best.cost
-                each.round(best)
-                pauses[i] = 0 if best.cost < before else min(2 * pauses[i] + 1, LONGEST_PAUSE)
-                due[i] = turn + 1 + pauses[i]
-                yield

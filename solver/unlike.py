@@ -27,11 +27,12 @@ from .core.progress import FALLBACK
 from .core.worker_threads import Pieces, Worker, side_by_side
 from .exact.enumeration import enumerate_orders
 from .families.applicable import build_families
-from .portfolio import improve, start
+from .portfolio import start
 from .proofs import closed_form_bounds, interleave
 from .search.entry_order_search import EntryOrderAnnealer, PatternSearch, offer_filled
 from .search.list_search import ListTuner, PriorityTuner
 from .search.local_search import Annealer
+from .search.rounds import improve
 
 SOLVERS = ("auto", "heuristic")
 

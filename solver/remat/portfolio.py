@@ -11,7 +11,7 @@
     lists       a list scheduler that recomputes what has no place, its parameters annealed
     relaxation  a better bound (bounds.milp_relaxation)
     annealing   of the orders of the best and of each microbatch's remat, half of them left out at
-                a time, and of the best one until the time is up
+                a time, and of the best one until the time is up; windows of it by CP-SAT
 
 The last three run in each of the workers side by side, the relaxation in one.
 
@@ -43,6 +43,8 @@ from ..core.relaxations import fusible, plain, recomputable
 from ..core.schedule_cost import within_memory
 from ..core.stopping import Budget
 from ..core.worker_threads import Pieces, Worker, side_by_side, workers_abreast
+from ..search.rounds import improve
+from ..search.window_search import WindowSearch
 from .annealing import RematAnnealer
 from .fused_backward import fused, fused_neighbours, fused_whole
 from .keeping import kept
@@ -113,11 +115,8 @@ def _search(  # noqa: PLR0917
     if number == 0:
         _tighten(best)
         yield
-    annealer = RematAnnealer(problem, rng, every)
-    while True:
-        for start in starts.best():
-            starts.offer(annealer.anneal(best, start))
-            yield
+    windows = WindowSearch(best, rng, free=not every)
+    yield from improve(best, [_Annealing(problem, rng, starts), windows])
 
 
 def _reduced(best: Incumbent, starts: _Starts, solved: _Solve, every: bool) -> Pieces:
@@ -161,6 +160,22 @@ def _tighten(best: Incumbent) -> None:
     found = remat_relaxation(best.problem, best.cost, best.budget(PROVED, SECONDS))
     if found is not None:
         best.raise_bound(found)
+
+
+class _Annealing:
+    """Anneals the best schedules met."""
+
+    able = True
+
+    def __init__(self, problem: Problem, rng: np.random.Generator, starts: _Starts) -> None:
+        self._annealer = RematAnnealer(problem, rng, starts.every)
+        self._starts = starts
+
+    def round(self, best: Incumbent) -> None:
+        for start in self._starts.best():
+            self._starts.offer(self._annealer.anneal(best, start))
+            if best.over():
+                break
 
 
 class _Starts:

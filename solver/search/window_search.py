@@ -15,13 +15,21 @@ import numpy as np
 from pipeloom.ir.cost.dependency_graph import ScheduleGraph
 from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.model.ops import CLASS_MASK, MICROBATCH_SHIFT, IntArray, split_backwards
+from pipeloom.ir.model.ops import (
+    CLASS_MASK,
+    KIND_MASK,
+    MICROBATCH_SHIFT,
+    IntArray,
+    OpKind,
+    split_backwards,
+)
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
 from ..core.decomposition import streams_of
 from ..core.incumbent import Incumbent
 from ..core.options import Order
+from ..core.relaxations import fusible, has_remat, recomputable
 from ..core.stopping import OPS_A_SECOND
 
 if TYPE_CHECKING:
@@ -37,11 +45,14 @@ OPS = 20_000  # of a problem at most
 
 
 class WindowSearch:
-    """Asks windows at random moments, where there is time for some of them."""
+    """Asks windows at random moments, where there is time for some of them. ``free``: whether what
+    may be recomputed need not be."""
 
-    def __init__(self, best: Incumbent, rng: np.random.Generator) -> None:
+    def __init__(self, best: Incumbent, rng: np.random.Generator, *, free: bool = True) -> None:
         problem = best.problem
         self._best, self._rng = best, rng
+        self._remat = has_remat(problem)
+        self._free = free and bool(recomputable(problem).any())
         self._pairs, self._step = PAIRS, STEP
         self._ops = 3 * problem.stages * problem.microbatches
         unknown = problem.profile.unlike or overlap_saves(problem)
@@ -65,15 +76,18 @@ class WindowSearch:
             self._ask(best)
 
     def _ask(self, best: Incumbent) -> None:
+        from ..exact.orders.schedule_window import ScheduleWindow
         from ..exact.orders.target_bisection import find
-        from ..exact.orders.window_orders import ScheduleWindow, WindowOrders
+        from ..exact.orders.window_orders import WindowOrders
 
         order, _, cost = best.found()
         if order is not self._order:
             self._order, self._graph = order, self._graph_of(order)
+        if self._graph is None:
+            return
         self._pairs = min(self._pairs, self._room())
         best.work.spend((self._pairs * PAIR + self._ops * OP) * OPS_A_SECOND)
-        window = ScheduleWindow(self._graph, *self._window(), self._orders)
+        window = ScheduleWindow(self._graph, *self._window(), self._orders, free=self._free)
         model = WindowOrders(window, cost * (1 - self._step))
         seed = int(self._rng.integers(1 << 31))
         search = find(best, model, best.budget(SHARE, SECONDS), seed)
@@ -87,15 +101,23 @@ class WindowSearch:
     def _orders(self) -> list[OpenOrders]:
         from ..exact.orders.general_interleaving import rank_orders
 
-        return rank_orders(self._best.problem)
+        return [] if self._remat else rank_orders(self._best.problem)
 
-    def _graph_of(self, order: Order) -> ScheduleGraph:
+    def _graph_of(self, order: Order) -> ScheduleGraph | None:
+        """None where something is offloaded."""
         problem = self._best.problem
-        return ScheduleGraph.of(timed(Schedule(problem, by_turns(problem, order))))
+        if not self._remat:
+            order = by_turns(problem, order)
+        elif any(bool((row & KIND_MASK >= OpKind.O).any()) for row in order):
+            return None
+        elif not fusible(problem).any():
+            order = tuple(map(split_backwards, order))
+        return ScheduleGraph.of(timed(Schedule(problem, order)))
 
     def _window(self) -> tuple[IntArray, IntArray]:
         """The places of each rank's first op of a window and of the first behind it, about a random
         moment."""
+        assert self._graph is not None
         timing = self._graph.schedule.timing
         assert timing is not None
         starts = timing.start

@@ -14,6 +14,7 @@ from ortools.sat.python import cp_model
 
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.errors import InvalidScheduleError
+from pipeloom.ir.model.ops import split_backwards
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
@@ -231,7 +232,8 @@ def literals(linear: LinearInstance) -> int:
 
 def _cost(best: Incumbent, order: Order) -> float | None:
     """The cost of ``order``; None where it breaks a rule, or leaves microbatches out."""
-    if sum(map(len, order)) < 3 * best.problem.stages * best.problem.microbatches:
+    ops = sum(len(split_backwards(row)) for row in order)
+    if ops < 3 * best.problem.stages * best.problem.microbatches:
         return None
     schedule = Schedule(best.problem, order)
     try:

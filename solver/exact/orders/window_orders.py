@@ -1,8 +1,7 @@
 """The orders of what ranks run between two moments of a schedule, as a CP-SAT model.
 
-All other ops stay in the order in which they are, so that those before have their times, and those
-behind a latest start each if the cost is to be at most a target. Ops of one class (kind, stage,
-stream, and choice of remat) keep their order, too.
+All other ops, and those of one class, stay in the order in which they are
+(:mod:`.schedule_window`).
 
 **Literals.** Whether an op runs before another one of its rank, where neither inputs nor earliest
 and latest times decide it. A W's beside an F or R, which take memory, is true only if it has run
@@ -11,6 +10,9 @@ before, a false one says nothing; W's need no other.
 **Times.** Inputs and classes' orders hold, and no two ops of a rank overlap. The ops before one fit
 between the rank's last op before the window and its start, those after it between its end and the
 rank's first op behind the window.
+
+**Recomputation.** What has its F and B in the window may be recomputed or not; an R that may be
+left out takes its time and gives its memory only where it runs.
 
 **Memory.** At each F and R what is held is within the rank's limit: all of it, and what waits for a
 B alone, whose sizes are often whole numbers of one. Orders that memory decides are constraints on
@@ -23,21 +25,23 @@ Any solution is an order to be simulated; where there is none nothing is proven,
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import floor, inf
 
 import numpy as np
 from ortools.sat.python import cp_model
 
-from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.dependency_graph import EdgeKind, ScheduleGraph, joined
-from pipeloom.ir.cost.remat import choice_of, held, pulled
-from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind, fields_of
+from pipeloom.ir.cost.remat import held, pulled
+from pipeloom.ir.model.ops import (
+    FloatArray,
+    IntArray,
+    OpKind,
+    fields_of,
+    levels_of,
+)
 from pipeloom.ir.model.problem import Objective
 
-from ...core.decomposition import streams_of
 from ...core.options import Order
 from ...core.tolerances import ROUNDING
 from ..integer_time import Ticks
@@ -49,140 +53,9 @@ from .general_interleaving import (
     LiteralSum,
 )
 from .interleaving import BITS
-from .rank_orders import OpClass, OpenOrders
+from .schedule_window import ScheduleWindow
 
 _F, _B, _W, _BW, _R = OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.R
-
-
-class ScheduleWindow:
-    """What a timed schedule, whose graph is given, leaves to the ops of each rank r in places
-    ``first[r]`` to ``stop[r] - 1``: what makes their inputs comes before, or is one of them.
-
-    Ops of the window are numbered from 0, rank after rank. Microbatches come in the order of their
-    numbers in each class, where memory is to decide orders: by ``orders``, those of its ranks.
-    """
-
-    def __init__(
-        self,
-        graph: ScheduleGraph,
-        first: IntArray,
-        stop: IntArray,
-        orders: Sequence[OpenOrders] = (),
-    ) -> None:
-        schedule = graph.schedule
-        assert schedule.timing is not None
-        self.schedule, self.first, self.stop = schedule, first, stop
-        self.offsets = graph.offsets.tolist()
-        ranges = [
-            slice(at + a, at + b) for at, a, b in zip(self.offsets, first, stop, strict=False)
-        ]
-        self.nodes = np.concatenate([np.arange(len(graph.ranks))[here] for here in ranges])
-        self.at = {node: i for i, node in enumerate(self.nodes.tolist())}
-        self.rank = graph.ranks[self.nodes]
-        self.begin, self._end = map(np.concatenate, (schedule.timing.start, schedule.timing.end))
-        self.durations = graph.duration
-        self.takes = graph.duration[self.nodes]
-        self.flat = np.concatenate(schedule.order)
-        self.kind, self.stage, self.microbatch = fields_of(self.flat[self.nodes])
-        self.choice = choice_of(schedule.problem, schedule.order)[self.stage, self.microbatch]
-        self.classes = self._by_class()
-        self._inputs(graph)
-        self.waits += [(i, k, 0.0) for i, k in self._by_memory(orders)]
-
-    def ops(self, rank: int) -> range:
-        """The ops of a rank."""
-        here = np.searchsorted(self.rank, [rank, rank + 1])
-        return range(int(here[0]), int(here[1]))
-
-    def opens(self, rank: int) -> bool:
-        """Whether the rank's first op is in the window."""
-        return bool(self.first[rank] == 0 < self.stop[rank])
-
-    def latest(self, deadlines: Sequence[float]) -> tuple[list[float], list[float]]:
-        """When each op of the window, and all those of each rank, end at the latest, so that ranks
-        end in time."""
-        duration, offsets = self.durations.tolist(), self.offsets
-        start = [inf] * len(duration)
-        last = dict(zip((end - 1 for end in offsets[1:]), deadlines, strict=True))
-        for u in self._behind:
-            most = min(last[u] if u in last else start[u + 1], inf)
-            for v, delay in self._after[u]:
-                most = min(most, start[v] - delay)
-            start[u] = most - duration[u]
-        ends = [inf] * len(self.nodes)
-        for i, v, delay in self._leave:
-            ends[i] = min(ends[i], start[v] - delay)
-        first = [at + stop for at, stop in zip(offsets, self.stop.tolist(), strict=False)]
-        closes = [
-            start[at] if at < end else deadline
-            for at, end, deadline in zip(first, offsets[1:], deadlines, strict=True)
-        ]
-        return ends, closes
-
-    def _by_class(self) -> list[list[int]]:
-        """The ops of each class in the order of the schedule."""
-        problem = self.schedule.problem
-        stream = np.zeros(problem.microbatches, dtype=np.int64)
-        for n, own in enumerate(streams_of(problem)):
-            stream[own] = n
-        keys = np.stack([self.kind, self.stage, stream[self.microbatch], self.choice], axis=1)
-        found: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        for i, key in enumerate(keys.tolist()):
-            found[tuple(key)].append(i)
-        return list(found.values())
-
-    def _inputs(self, graph: ScheduleGraph) -> None:
-        """What ops wait for: others of the window, those before it, and for those of it others."""
-        inputs = joined([graph.edges[EdgeKind.INPUT], graph.edges[EdgeKind.ACTIVATION]])
-        last = np.array(self.offsets[:-1]) + self.first - 1  # before the window, on each rank
-        ends = np.where(self.first > 0, self._end[last], -inf)
-        self.ready: list[float] = np.maximum(0.0, ends[self.rank]).tolist()
-        self.waits: list[tuple[int, int, float]] = []
-        self._leave: list[tuple[int, int, float]] = []
-        self._after: dict[int, list[tuple[int, float]]] = defaultdict(list)
-        behind = (np.array(self.offsets[:-1]) + self.stop)[graph.ranks]
-        later = (np.arange(len(behind)) >= behind).tolist()
-        for u, v, delay in zip(*(each.tolist() for each in inputs), strict=True):
-            i, k = self.at.get(u), self.at.get(v)
-            if i is not None and k is not None:
-                self.waits.append((i, k, delay))
-            elif k is not None:
-                self.ready[k] = max(self.ready[k], float(self._end[u]) + delay)
-            elif i is not None:
-                self._leave.append((i, v, delay))
-            elif later[u]:
-                self._after[u].append((v, delay))
-        nodes = np.flatnonzero(later)
-        self._behind = nodes[np.lexsort((nodes, self._end[nodes], self.begin[nodes]))][
-            ::-1
-        ].tolist()
-        for each in self.classes:
-            self.waits += [(i, k, 0.0) for i, k in pairwise(each)]
-        again = {(s, j): i for i, (kind, s, j) in enumerate(self._names()) if kind == _R}
-        for i, (kind, s, j) in enumerate(self._names()):
-            if (s, j) in again and kind in {_F, _B, _BW}:
-                pair = (i, again[s, j]) if kind == _F else (again[s, j], i)
-                self.waits.append((*pair, 0.0))
-
-    def _by_memory(self, orders: Iterable[OpenOrders]) -> Iterator[tuple[int, int]]:
-        """Pairs of ops of which the first one comes first, as memory has no room for the other
-        order."""
-        streams = streams_of(self.schedule.problem)
-        number = {j: (n, k) for n, own in enumerate(streams) for k, j in enumerate(own)}
-        at: dict[OpClass, dict[int, int]] = defaultdict(dict)
-        for i, (kind, s, j) in enumerate(self._names()):
-            stream, k = number[j]
-            at[OpClass(OpKind(kind), s, stream)][k] = i
-        for rank in orders:
-            for a, b in rank.pairs():
-                apart = rank.ahead(a, b) + 1
-                for k, i in at[a].items():
-                    if k - apart in at[b]:
-                        yield at[b][k - apart], i
-
-    def _names(self) -> Iterator[tuple[int, int, int]]:
-        """Kind, stage and microbatch of each op."""
-        return zip(self.kind.tolist(), self.stage.tolist(), self.microbatch.tolist(), strict=True)
 
 
 class WindowOrders:
@@ -194,11 +67,12 @@ class WindowOrders:
         self._window, self.cp = window, cp_model.CpModel()
         self._target, self._literals = target, dict[tuple[int, int], cp_model.IntVar]()
         problem = window.schedule.problem
-        self._costs = Costs.of(problem)
-        self._zero = float(window.begin[window.nodes].min())
-        times = [self._costs.into_f.ravel(), self._costs.into_b.ravel(), window.durations]
+        self._zero, costs = float(window.begin.min()), window.costs
+        times = [costs.into_f.ravel(), costs.into_b.ravel(), window.durations, window.takes]
         self._ticks = Ticks.of(np.unique(np.concatenate(times)).tolist(), 3 * target, bits=BITS)
-        self._takes = [self._ticks.down(t) for t in window.takes.tolist()]
+        self._whole = [self._ticks.down(t) for t in window.takes.tolist()]
+        self._takes = [0 if i in window.optional else t for i, t in enumerate(self._whole)]
+        self._runs = {i: self.cp.new_bool_var("") for i in window.optional}
         self._period = problem.objective is Objective.PERIOD
         self._between()
         self._starts: list[cp_model.IntVar] = []
@@ -214,12 +88,19 @@ class WindowOrders:
 
     def orders(self, solution: cp_model.CpSolverSolutionCallback) -> Order:
         """The schedule's order, the window as in a solution."""
-        flat, values = self._window.flat.copy(), list(map(solution.value, self._starts))
-        for rank in range(len(self._window.first)):
-            ops = self._window.ops(rank)
-            row = sorted(ops, key=lambda i: (values[i], self._takes[i] > 0, i))
-            flat[self._window.nodes[ops]] = flat[self._window.nodes[row]]
-        return tuple(np.split(flat, self._window.offsets[1:-1]))
+        window, values, rows = self._window, list(map(solution.value, self._starts)), []
+        left_out = {i for i, runs in self._runs.items() if not solution.value(runs)}
+        for rank, row in enumerate(window.schedule.order):
+            ops = [i for i in window.ops(rank) if i not in left_out]
+            ops.sort(key=lambda i: (values[i], self._whole[i] > 0, i))
+            first, stop = window.first[rank], window.stop[rank]
+            rows.append(np.concatenate([row[:first], window.packed[ops], row[stop:]]))
+        return tuple(rows)
+
+    def _ends(self, i: int) -> cp_model.LinearExpr:
+        if i in self._runs:
+            return self._starts[i] + self._whole[i] * self._runs[i]
+        return self._starts[i] + self._takes[i]
 
     def _ticks_of(self, time: float) -> int:
         """A time in ticks from the window's first op on."""
@@ -227,7 +108,7 @@ class WindowOrders:
 
     def _deadlines(self) -> list[float]:
         """When each rank ends at the latest; inf where that depends on the window."""
-        begins = self._window.begin
+        begins = self._window.begins
         return [
             self._target + float(begins[at]) * self._period if at < end else inf
             for at, end in pairwise(self._window.offsets)
@@ -250,7 +131,7 @@ class WindowOrders:
         )
         self._high = high = [end - t for end, t in zip(latest, takes, strict=True)]
         self._waits = [(i, k, self._ticks.down(delay)) for i, k, delay in window.waits]
-        begin = window.begin[window.nodes].tolist()
+        begin = window.begin.tolist()
         forward = sorted(self._waits, key=lambda wait: (begin[wait[1]], wait[1]))
         backward = sorted(self._waits, key=lambda wait: (begin[wait[0]], wait[0]), reverse=True)
         for i, k, delay in forward:
@@ -268,8 +149,8 @@ class WindowOrders:
         spans = zip(self._low, self._high, strict=True)
         self._starts = [cp.new_int_var(low, high, "") for low, high in spans]
         for i, k, delay in self._waits:
-            cp.add(self._starts[k] >= self._starts[i] + self._takes[i] + delay)
-        now = map(self._ticks_of, window.begin[window.nodes].tolist())
+            cp.add(self._starts[k] >= self._ends(i) + delay)
+        now = map(self._ticks_of, window.begin.tolist())
         for start, low, high, at in zip(self._starts, self._low, self._high, now, strict=True):
             cp.add_hint(start, min(max(low, at), high))
         self._last = [cp.new_int_var(0, most, "") for most in self._closes]
@@ -284,7 +165,7 @@ class WindowOrders:
 
     def _of_rank(self, rank: int, ops: range, memory: FloatArray) -> None:
         cp, window, starts, takes = self.cp, self._window, self._starts, self._takes
-        cp.add_no_overlap(cp.new_fixed_size_interval_var(starts[i], takes[i], "") for i in ops)
+        cp.add_no_overlap(map(self._interval, ops))
         if self._period and window.opens(rank):
             self._begins_with(ops)
         kinds = window.kind[ops]
@@ -292,7 +173,7 @@ class WindowOrders:
             cp.add(self._last[rank] >= starts[i] + takes[i])
         span = np.array(takes)[ops] * (kinds != _W)
         sure = self._sure[ops.start : ops.stop, ops.start : ops.stop]
-        memories = self._memories(rank, memory)
+        memories, reliefs = self._memories(rank, memory)
         ready, takers = min(self._low[i] for i in ops), kinds == _F
         takers |= kinds == _R
         open_pairs = ~(sure | sure.T)
@@ -316,6 +197,7 @@ class WindowOrders:
             cp.add(starts[i] >= ready + done.total)
             cp.add(self._last[rank] >= starts[i] + left.total)
             for total, (change, room) in zip(sums, memories, strict=False):
+                self._relieve(total, i, reliefs)
                 cp.add(total.total + int(change[n]) <= room)
 
     @staticmethod
@@ -328,31 +210,62 @@ class WindowOrders:
         for total, (change, _) in zip(sums, memories, strict=False):
             total.add(literal, int(change[m]))
 
-    def _memories(self, rank: int, memory: FloatArray) -> list[tuple[IntArray, int]]:
+    def _memories(
+        self, rank: int, memory: FloatArray
+    ) -> tuple[list[tuple[IntArray, int]], dict[int, int]]:
         """What each op changes, in whole sizes, and the room for it: of all memory, and of that
-        which waits for a B alone."""
-        window, limit = self._window, float(self._costs.limit[rank]) * (1 + ROUNDING)
+        which waits for a B alone; and what each R that may run or not relieves."""
+        window, costs = self._window, self._window.costs
+        limit = float(costs.limit[rank]) * (1 + ROUNDING)
         if limit == inf:
-            return []
-        first, stop = int(window.first[rank]), int(window.stop[rank])
-        changed = [np.diff(memory, prepend=0.0)]
-        if not pulled(window.schedule.order):
+            return [], {}
+        first, stop, ops = int(window.first[rank]), int(window.stop[rank]), window.ops(rank)
+        held_before = float(memory[first - 1]) if first else 0.0
+        change = np.zeros(len(ops))
+        change[: stop - first] = np.diff(memory[first:stop], prepend=held_before)
+        freed = {}
+        for i, f in window.optional.items():
+            if i in ops:
+                stage, level = window.stage[i], int(levels_of(window.packed[i]))
+                freed[i] = float(costs.m_b[stage] - costs.kept[level + 1, stage])
+                change[f - ops.start], change[i - ops.start] = costs.m_b[stage], 0.0
+        changed = [(change, held_before)]
+        if not pulled(window.schedule.order) and not freed:
             kind, stage, microbatch = fields_of(window.schedule.order[rank])
-            m_b = np.broadcast_to(
-                self._costs.m_b.reshape(len(self._costs.m_b), -1), self._costs.owner.shape
-            )
-            sign = (kind == _F) * 1.0 - ((kind == _B) | (kind == _BW))
-            changed.append(sign * m_b[stage, microbatch])
-        sizes = Ticks.of(np.abs(np.concatenate(changed)).tolist(), limit, bits=MEMORY_BITS)
-        return [
+            m_b = np.broadcast_to(costs.m_b.reshape(len(costs.m_b), -1), costs.owner.shape)
+            waiting = m_b[stage, microbatch] * ((kind == _F) * 1.0 - (kind == _B) - (kind == _BW))
+            changed.append((waiting[first:stop], float(waiting[:first].sum())))
+        amounts = np.abs(np.concatenate([part for part, _ in changed])).tolist()
+        sizes = Ticks.of([*amounts, *freed.values()], limit, bits=MEMORY_BITS)
+        found = [
             (
-                np.array(
-                    [int(np.sign(c)) * sizes.down(abs(c)) for c in change[first:stop].tolist()]
-                ),
-                floor((limit - float(change[:first].sum())) * sizes.per_unit),
+                np.array([int(np.sign(c)) * sizes.down(abs(c)) for c in part.tolist()]),
+                floor((limit - before) * sizes.per_unit),
             )
-            for change in changed
+            for part, before in changed
         ]
+        return found, {i: sizes.down(amount) for i, amount in freed.items()}
+
+    def _relieve(self, total: LiteralSum, taker: int, reliefs: Mapping[int, int]) -> None:
+        """Takes off what is recomputed later of microbatches whose F has run before."""
+        for i, amount in reliefs.items():
+            f = self._window.optional[i]
+            if f == taker:
+                total.add(self._runs[i], -amount)
+            elif taker != i and not (self._sure[taker, f] or self._sure[i, taker]):
+                relieved = self.cp.new_bool_var("")
+                self.cp.add_implication(relieved, self._runs[i])
+                for a, b in ((f, taker), (taker, i)):
+                    if not self._sure[a, b]:
+                        self.cp.add_implication(relieved, self._before(a, b))
+                total.add(relieved, -amount)
+
+    def _interval(self, i: int) -> cp_model.IntervalVar:
+        if i in self._runs:
+            return self.cp.new_optional_fixed_size_interval_var(
+                self._starts[i], self._whole[i], self._runs[i], ""
+            )
+        return self.cp.new_fixed_size_interval_var(self._starts[i], self._takes[i], "")
 
     def _weights_after(self, ops: range) -> IntArray:
         """How long the W takes of each B, where both are in the window."""
@@ -397,8 +310,8 @@ class WindowOrders:
         if (a, b) not in self._literals:
             literal = self._literals[a, b] = self.cp.new_bool_var("")
             one, other = self._starts[a], self._starts[b]
-            self.cp.add(other >= one + self._takes[a]).only_enforce_if(literal)
-            self.cp.add(one >= other + self._takes[b]).only_enforce_if(~literal)
+            self.cp.add(other >= self._ends(a)).only_enforce_if(literal)
+            self.cp.add(one >= self._ends(b)).only_enforce_if(~literal)
         return self._literals[a, b]
 
     def _weight_before(self, w: int, b: int) -> cp_model.IntVar:

@@ -17,8 +17,9 @@ from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.exact.orders.general_interleaving import rank_orders
+from pipeloom.solver.exact.orders.schedule_window import ScheduleWindow
 from pipeloom.solver.exact.orders.target_bisection import find
-from pipeloom.solver.exact.orders.window_orders import ScheduleWindow, WindowOrders
+from pipeloom.solver.exact.orders.window_orders import WindowOrders
 from pipeloom.solver.remat.portfolio import one_at_a_time_with_remat
 from tests.support.oracle import TooManyOrdersError, exhaustive_optimum
 

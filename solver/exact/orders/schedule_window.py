@@ -1,0 +1,202 @@
+"""What a schedule leaves to the ops that its ranks run between two moments.
+
+Those before have their times; those behind a latest start each, if ranks are to end in time. Ops of
+one class (kind, stage, stream, and choice of remat; F's whatever the choice) keep their order.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from math import inf
+
+import numpy as np
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.cost.dependency_graph import EdgeKind, ScheduleGraph, joined
+from pipeloom.ir.cost.remat import STAYS, choice_of
+from pipeloom.ir.model.ops import (
+    CLASS_MASK,
+    KIND_MASK,
+    FloatArray,
+    IntArray,
+    OpKind,
+    at_levels,
+    fields_of,
+)
+
+from ...core.decomposition import streams_of
+from .rank_orders import OpClass, OpenOrders
+
+_F, _B, _W, _BW, _R = OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.R
+TINY = 1e-9  # milliseconds: what no R takes
+
+
+class ScheduleWindow:
+    """What a timed schedule, whose graph is given, leaves to the ops of each rank r in places
+    ``first[r]`` to ``stop[r] - 1``: what makes their inputs comes before, or is one of them.
+
+    Ops of the window are numbered from 0, rank after rank, each rank's in the order of the schedule
+    and then R's that might run as well. Where ``orders``, those of the ranks, are given, each class
+    has its microbatches by their numbers, and memory decides orders. ``optional``: the F of each R
+    that may run or not, where these are ``free``.
+    """
+
+    def __init__(
+        self,
+        graph: ScheduleGraph,
+        first: IntArray,
+        stop: IntArray,
+        orders: Sequence[OpenOrders] = (),
+        *,
+        free: bool = False,
+    ) -> None:
+        schedule = graph.schedule
+        assert schedule.timing is not None
+        self.schedule, self.first, self.stop = schedule, first, stop
+        self.offsets = graph.offsets.tolist()
+        self.costs = Costs.of(schedule.problem)
+        self._choice = choice_of(schedule.problem, schedule.order)
+        self.begins, self._end = map(np.concatenate, (schedule.timing.start, schedule.timing.end))
+        self.durations, self.flat = graph.duration, np.concatenate(schedule.order)
+        self._gather(free=free)
+        self.classes = self._by_class()
+        self._inputs(graph)
+        self.waits += [(i, k, 0.0) for i, k in self._by_memory(orders)]
+
+    def _gather(self, *, free: bool) -> None:
+        """The window's ops, and which are there already."""
+        self._at: dict[int, int] = {}
+        self.optional: dict[int, int] = {}
+        packed: list[IntArray] = []
+        begin: list[FloatArray] = []
+        ranks: list[int] = []
+        bounds = zip(self.offsets, self.first.tolist(), self.stop.tolist(), strict=False)
+        for rank, (at, first, stop) in enumerate(bounds):
+            row, starts = self.flat[at + first : at + stop], self.begins[at + first : at + stop]
+            number = len(ranks)
+            self._at |= {node: number + i for i, node in enumerate(range(at + first, at + stop))}
+            more, before = self._possible(row) if free else (row[:0], row[:0])
+            packed += [row, more]
+            begin += [starts, starts[before]]
+            ranks += [rank] * (len(row) + len(more))
+        self.packed, self.begin = np.concatenate(packed), np.concatenate(begin)
+        self.rank = np.array(ranks)
+        self.takes = self.costs.of_ops(self.packed)
+        self.kind, self.stage, self.microbatch = fields_of(self.packed)
+        if free:
+            names = {name: i for i, name in enumerate(self._names())}
+            for (kind, s, j), i in names.items():
+                ends = {(int(_B), s, j), (int(_BW), s, j)}
+                if kind == _R and (int(_F), s, j) in names and ends & names.keys():
+                    self.optional[i] = names[int(_F), s, j]
+
+    def _possible(self, row: IntArray) -> tuple[IntArray, IntArray]:
+        """R's of a rank's row that might run as well, and the places of their B's: of what stays,
+        each at the level that frees the most memory in its time."""
+        kind, stage, microbatch = fields_of(row)
+        costs, backward = self.costs, (kind == _B) | (kind == _BW)
+        name = (row & ~CLASS_MASK) | stage
+        whole = np.isin(name, name[kind == _F])
+        freed = (costs.m_b - costs.kept[1:-1]) / np.maximum(costs.again[1:], TINY)
+        stays = (self._choice[stage, microbatch] == STAYS) & (freed.max(axis=0) > 0)[stage]
+        at = np.flatnonzero(backward & whole & stays)
+        levels = freed.argmax(axis=0)[stage[at]]
+        return at_levels((row[at] & ~KIND_MASK) | int(_R), levels), at
+
+    def ops(self, rank: int) -> range:
+        """The ops of a rank."""
+        here = np.searchsorted(self.rank, [rank, rank + 1])
+        return range(int(here[0]), int(here[1]))
+
+    def opens(self, rank: int) -> bool:
+        """Whether the rank's first op is in the window."""
+        return bool(self.first[rank] == 0 < self.stop[rank])
+
+    def latest(self, deadlines: Sequence[float]) -> tuple[list[float], list[float]]:
+        """When each op of the window, and all those of each rank, end at the latest, so that ranks
+        end in time."""
+        duration, offsets = self.durations.tolist(), self.offsets
+        start = [inf] * len(duration)
+        last = dict(zip((end - 1 for end in offsets[1:]), deadlines, strict=True))
+        for u in self._behind:
+            most = min(last[u] if u in last else start[u + 1], inf)
+            for v, delay in self._after[u]:
+                most = min(most, start[v] - delay)
+            start[u] = most - duration[u]
+        ends = [inf] * len(self.packed)
+        for i, v, delay in self._leave:
+            ends[i] = min(ends[i], start[v] - delay)
+        first = [at + stop for at, stop in zip(offsets, self.stop.tolist(), strict=False)]
+        closes = [
+            start[at] if at < end else deadline
+            for at, end, deadline in zip(first, offsets[1:], deadlines, strict=True)
+        ]
+        return ends, closes
+
+    def _by_class(self) -> list[list[int]]:
+        """The ops of each class in the order of the schedule."""
+        problem = self.schedule.problem
+        stream = np.zeros(problem.microbatches, dtype=np.int64)
+        for n, own in enumerate(streams_of(problem)):
+            stream[own] = n
+        choice = self._choice[self.stage, self.microbatch] * (self.kind != _F)
+        keys = np.stack([self.kind, self.stage, stream[self.microbatch], choice], axis=1)
+        found: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for i in np.argsort(self.begin, kind="stable").tolist():
+            found[tuple(keys[i].tolist())].append(i)
+        return list(found.values())
+
+    def _inputs(self, graph: ScheduleGraph) -> None:
+        """What ops wait for: others of the window, those before it, and for those of it others."""
+        inputs = joined([graph.edges[EdgeKind.INPUT], graph.edges[EdgeKind.ACTIVATION]])
+        last = np.array(self.offsets[:-1]) + self.first - 1  # before the window, on each rank
+        ends = np.where(self.first > 0, self._end[last], -inf)
+        self.ready: list[float] = np.maximum(0.0, ends[self.rank]).tolist()
+        self.waits: list[tuple[int, int, float]] = []
+        self._leave: list[tuple[int, int, float]] = []
+        self._after: dict[int, list[tuple[int, float]]] = defaultdict(list)
+        behind = (np.array(self.offsets[:-1]) + self.stop)[graph.ranks]
+        later = (np.arange(len(behind)) >= behind).tolist()
+        for u, v, delay in zip(*(each.tolist() for each in inputs), strict=True):
+            i, k = self._at.get(u), self._at.get(v)
+            if i is not None and k is not None:
+                self.waits.append((i, k, delay))
+            elif k is not None:
+                self.ready[k] = max(self.ready[k], float(self._end[u]) + delay)
+            elif i is not None:
+                self._leave.append((i, v, delay))
+            elif later[u]:
+                self._after[u].append((v, delay))
+        nodes = np.flatnonzero(later)
+        self._behind = nodes[np.lexsort((nodes, self._end[nodes], self.begins[nodes]))][
+            ::-1
+        ].tolist()
+        for each in self.classes:
+            self.waits += [(i, k, 0.0) for i, k in pairwise(each)]
+        again = {(s, j): i for i, (kind, s, j) in enumerate(self._names()) if kind == _R}
+        for i, (kind, s, j) in enumerate(self._names()):
+            if (s, j) in again and kind in {_F, _B, _BW}:
+                pair = (i, again[s, j]) if kind == _F else (again[s, j], i)
+                self.waits.append((*pair, 0.0))
+
+    def _by_memory(self, orders: Iterable[OpenOrders]) -> Iterator[tuple[int, int]]:
+        """Pairs of ops of which the first one comes first, as memory has no room for the other
+        order."""
+        streams = streams_of(self.schedule.problem)
+        number = {j: (n, k) for n, own in enumerate(streams) for k, j in enumerate(own)}
+        at: dict[OpClass, dict[int, int]] = defaultdict(dict)
+        for i, (kind, s, j) in enumerate(self._names()):
+            stream, k = number[j]
+            at[OpClass(OpKind(kind), s, stream)][k] = i
+        for rank in orders:
+            for a, b in rank.pairs():
+                apart = rank.ahead(a, b) + 1
+                for k, i in at[a].items():
+                    if k - apart in at[b]:
+                        yield at[b][k - apart], i
+
+    def _names(self) -> Iterator[tuple[int, int, int]]:
+        """Kind, stage and microbatch of each op."""
+        return zip(self.kind.tolist(), self.stage.tolist(), self.microbatch.tolist(), strict=True)
