@@ -106,6 +106,11 @@ class Incumbent:
         timed_out = not self.limited and self.interrupt()
         return self._told_to_stop or (timed_out and self.built)
 
+    @property
+    def share_left(self) -> float:
+        """Of the time or the work that is limited; 1 where neither is."""
+        return min(self.time.share_left, 1 - self.work.used / self._options.ops)
+
     def resume(self, seconds: float) -> None:
         """Goes on for so many more seconds; limited work goes on as it is."""
         if not self.limited:

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from ..exact.orders.rank_orders import OpenOrders
 
 STEP, LONGEST_STEP = 5e-4, 1e-2  # of the cost, by which a window's schedules are better at least
-WINDOWS = 4  # in a round
-PAIRS, FEWEST = 4000.0, 500.0  # of ops in the first window, and for which one is asked
+LATE, WINDOWS = 0.8, 6  # from this share of the time or work left on: in a round, one before
+PAIRS, ROOM = 4000.0, 8000.0  # of ops in the first window, and for which there is to be time
 SHARE, SECONDS = 1 / 8, 0.6  # of the time left for a window, and at most
 PAIR, OP = 1e-5, 1e-5  # seconds for a pair of a window, and an op of all, before CP-SAT begins
 WIDER, NARROWER = 1.3, 0.7  # pairs of the next window
@@ -61,7 +61,7 @@ class WindowSearch:
 
     @property
     def able(self) -> bool:
-        return self._known and self._room() >= FEWEST
+        return self._known and self._room() >= ROOM
 
     def _room(self) -> float:
         """The pairs of which a model is made in half of a window's time."""
@@ -70,7 +70,7 @@ class WindowSearch:
         return (seconds / 2 - OP * self._ops) / PAIR
 
     def round(self, best: Incumbent) -> None:
-        for _ in range(WINDOWS):
+        for _ in range(WINDOWS if best.share_left < LATE else 1):
             if best.over() or not self.able:
                 break
             self._ask(best)

@@ -10,6 +10,7 @@ from benchmarks.small_exact.instances import problem_of
 from pipeloom.ir.cost.dependency_graph import ScheduleGraph
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InfeasibleError
+from pipeloom.ir.model.ops import KIND_MASK, OpKind
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.bounds import work_bound
@@ -72,3 +73,23 @@ def test_what_is_not_in_the_window_keeps_its_order(kind: str) -> None:
         assert (row[:a] == now[:a]).all()
         assert (row[b:] == now[b:]).all()
         assert sorted(row[a:b]) == sorted(now[a:b])
+
+
+@pytest.mark.parametrize(("every", "free"), [(False, True), (True, True), (True, False)])
+def test_what_is_recomputed_is_decided_where_it_is_free(every: bool, free: bool) -> None:
+    """Two microbatches do not fit unless they are recomputed; one of each rank's may stay."""
+    problem = large_problem_of("remat", 1, 17)
+    order = one_at_a_time_with_remat(problem, every=True) if every else one_at_a_time(problem)
+    best, schedule = _incumbent(problem), timed(Schedule(problem, order))
+    assert schedule.timing is not None
+    cost = schedule.timing.cost(problem.objective)
+    best.offer(order, "one-at-a-time", cost)
+    graph = ScheduleGraph.of(schedule)
+    lengths = np.diff(graph.offsets)
+    window = ScheduleWindow(graph, 0 * lengths, lengths, free=free)
+    find(best, WindowOrders(window, 0.6 * cost), best.budget(), 0)
+    assert best.order is not None
+    assert best.cost <= 0.6 * cost * (1 + 1e-6)
+    again = [int((row & KIND_MASK == OpKind.R).sum()) for row in best.order]
+    number = problem.microbatches
+    assert all(0 < each < number for each in again) if free else set(again) == {number}
