@@ -200,7 +200,7 @@ class Pipeline:
         self._in_place = partial(StagesInPlace, *parts)
         self._forward_rounds = ForwardRounds(context, self._training.builder, self._step_end)
         self._state = PipelineState(context, self._step_end)
-        self._agreement = StepAgreement(context)
+        self._agreement = StepAgreement(context, self._step_end.shared)
         held.callback(self._agreement.close)
         if context.relays:
             asked = self.modules.values(), self.optimizers.values()
