@@ -64,8 +64,9 @@ def _three_messages() -> tuple[float, list[float]]:
 
 
 def test_what_draws_random_numbers_is_not_recomputed() -> None:
-    with pytest.raises(LaunchError, match="'0F0': InputError: stage 0: expected no dropout"):
+    with pytest.raises(LaunchError, match="'0F0': stage 0: expected no dropout") as failed:
         launch_local(_recomputes_dropout, 2, timeout=60)
+    assert failed.value.exit_code == 2  # what was given is wrong
 
 
 def _recomputes_dropout() -> None:
