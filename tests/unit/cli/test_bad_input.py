@@ -313,8 +313,8 @@ USAGE = {
     ),
     "run P --model m:m --loss-scale -1": "argument --loss-scale: expected a number > 0, got '-1'",
     "optimize P -m 2 --placement wave:33": (
-        "argument --placement: expected linear, interleaved:K, v, wave:K, auto or a file of JSON "
-        "(a name with a dot or a slash), at most 64 stages a rank, got 'wave:33'"
+        "argument --placement: expected linear, interleaved:K, v, wave:K, bidirectional, auto or a "
+        "file of JSON (a name with a dot or a slash), at most 64 stages a rank, got 'wave:33'"
     ),
     "optimize P -m 2 --passing weights --placement v": (
         "--placement: expected none with --passing weights, where every rank runs all stages, got "
