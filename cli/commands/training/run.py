@@ -28,6 +28,7 @@ from ...model_arguments import (
     TYPED,
     add_stages_as,
     add_training,
+    announce_loading,
     interrupted,
     need_program,
     need_torch,
@@ -144,6 +145,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--every: expected a folder to save in, too, got {args.every} alone")
     need_torch()
     need_program(args.program)
+    announce_loading(args)
     from pipeloom.ir.formats import check_writable
     from pipeloom.training import run as train
 
