@@ -63,7 +63,7 @@ class StepEnd:
         options = context.options
         check_norm_groups(options, self.modules)
         squares, self._copies = make_norm_squares(context, self.modules)
-        sums = make_norm_sum(context)
+        sums, self.close = make_norm_sum(context)
         if options.loss_scale is not None:
             self._rescale(options.loss_scale.scale)
         return OptimizerStep(

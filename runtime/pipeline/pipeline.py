@@ -192,7 +192,7 @@ class Pipeline:
             held.callback(context.transport.close)
         self._transport, self._memory = context.transport, context.memory
         self._step_end = StepEnd(context, starts=starts)
-        held.callback(self._step_end.update.close)
+        held.callback(self._step_end.close)
         self.modules, self.optimizers = self._step_end.modules, self._step_end.optimizers
         self._options = options
         self._training = TrainingStep(context, self._step_end)
