@@ -220,7 +220,7 @@ class SharedParameters:
         return list({id(parameter): parameter for parameter in mine}.values())
 
     def _rows(self) -> Iterator[tuple[tuple[int, ...], str, list[nn.Parameter]]]:
-        """Of each parameter with copies on this rank the ranks, the name and these copies."""
+        """The ranks, the name and this rank's copies of each parameter that has any here."""
         for stages, rows in self._shared.items():
             ranks = ranks_of(stages, self._holders)
             for row in filter(None, rows):

@@ -133,7 +133,7 @@ def _ended(closed: Event, thread: Thread) -> None:
 
 
 def _key(ranks: Ranks, step: int | None = None) -> str:
-    """Of the last step in which these ranks meet, or of what is said in one."""
+    """The key of the last step in which these ranks meet, or of what is said in a ``step``."""
     return f"{ranks} {MEETING}" + ("" if step is None else f" {step}")
 
 

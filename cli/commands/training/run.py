@@ -33,7 +33,7 @@ from ...model_arguments import (
     need_program,
     need_torch,
 )
-from ...output import print_json, say_words
+from ...output import check_apart, print_json, say_words
 
 if TYPE_CHECKING:
     from pipeloom.runtime.train.train import RunResult
@@ -150,6 +150,7 @@ def run(args: argparse.Namespace) -> int:
     from pipeloom.training import run as train
 
     if args.trace is not None:
+        check_apart(args, "--trace", args.trace)
         check_writable(args.trace)
     with typed("local", *TYPED):
         asked = options(args, *TRAINING, *KEYS)
