@@ -97,7 +97,10 @@ def with_file(error: InputError, args: argparse.Namespace, words: Sequence[str])
     where = given if isinstance(given, str) else ", ".join(given)
     where = STANDARD_INPUT if where == "-" else where
     files = [STANDARD_INPUT, *filter(_is_file, (word.rpartition("=")[2] for word in words))]
-    lines = (x if _names(x, files) else f"{where}: {x}" for x in error.errors)
+    typed = tuple(f"{word.removeprefix('--model=')}: " for word in words)
+    lines = (
+        x if x.startswith(typed) or _names(x, files) else f"{where}: {x}" for x in error.errors
+    )
     return type(error)(*lines)
 
 
