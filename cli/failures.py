@@ -27,7 +27,7 @@ TRACEBACK = "PIPELOOM_TRACEBACK"
 STANDARD_INPUT = "standard input"
 _VARIABLE = re.compile(r"[A-Z]+(_[A-Z]+)*: ")
 """Faults of the environment begin with its variable."""
-_INPUTS = ("profile", "schedule", "file", "files", "program", "measurements")
+INPUTS = ("profile", "schedule", "file", "files", "program", "measurements")
 """Arguments that are files to read; the first that a command has is what its faults are about."""
 
 
@@ -91,13 +91,16 @@ def one_line(text: str) -> str:
 def with_file(error: InputError, args: argparse.Namespace, words: Sequence[str]) -> InputError:
     """The error with the command's file before each line that names neither a file nor an option
     of its ``words``."""
-    given = next((value for key in _INPUTS if (value := getattr(args, key, None))), None)
+    given = next((value for key in INPUTS if (value := getattr(args, key, None))), None)
     if given is None:
         return error
     where = given if isinstance(given, str) else ", ".join(given)
     where = STANDARD_INPUT if where == "-" else where
     files = [STANDARD_INPUT, *filter(_is_file, (word.rpartition("=")[2] for word in words))]
-    lines = (x if _names(x, files) else f"{where}: {x}" for x in error.errors)
+    typed = tuple(f"{word.removeprefix('--model=')}: " for word in words)
+    lines = (
+        x if x.startswith(typed) or _names(x, files) else f"{where}: {x}" for x in error.errors
+    )
     return type(error)(*lines)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from pipeloom.ir.errors import InputError, PipeloomError
 
 from .argument_types import count, seconds, whole
+from .failures import say
 
 if TYPE_CHECKING:
     from pipeloom.runtime.train.loop import StepRecord
@@ -100,6 +102,13 @@ def need_torch() -> None:
             "this command needs PyTorch: pip install 'pipeloom[runtime]' "
             "(in a checkout: pip install '.[runtime]')"
         )
+
+
+def announce_loading(args: argparse.Namespace) -> None:
+    """Says on a terminal that torch and the model are loaded, which takes seconds; under torchrun
+    the first rank does."""
+    if not args.quiet and sys.stderr.isatty() and os.environ.get("RANK", "0") == "0":
+        say(f"loading torch and {args.model}")
 
 
 def need_program(path: str) -> None:

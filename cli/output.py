@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InputError, printable, standard_output
 
+from .failures import INPUTS
+
 if TYPE_CHECKING:
     from pipeloom.ir.model.schedule import Schedule
 
@@ -22,7 +24,24 @@ def check_output(args: argparse.Namespace) -> None:
     if args.output == "-" and args.json:
         raise InputError("--output: expected a file together with --json, got - (standard output)")
     if args.output not in (None, "-"):
+        check_apart(args, "--output", args.output)
         check_writable(args.output)
+
+
+def check_apart(args: argparse.Namespace, option: str, path: str) -> None:
+    """Raises InputError where the option's file is one that the command reads: it would be lost."""
+    given = (getattr(args, key, None) for key in (*INPUTS, "model"))
+    for read in given:
+        for file in [read] if isinstance(read, str) else read or ():
+            if isinstance(file, str) and _is_one_file(file, path):
+                raise InputError(f"{option}: expected another file than what is read, got {path}")
+
+
+def _is_one_file(one: str, other: str) -> bool:
+    try:
+        return Path(other).is_file() and Path(one).samefile(other)
+    except OSError:
+        return False
 
 
 def check_folder(path: str | None, file: str) -> None:
@@ -34,7 +53,9 @@ def check_folder(path: str | None, file: str) -> None:
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--output: {path}: {error.strerror}") from None
+        raise InputError(
+            f"--output: expected a folder or a place for one, got {path!r} ({error.strerror})"
+        ) from None
     check_writable(str(Path(path) / file))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.layered_profile import LayeredProfile
-from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
@@ -24,7 +24,7 @@ from pipeloom.solver.search.robust_annealing import warm_up
 from .explain.answer import Answer
 from .explain.candidates import Candidate
 from .inputs.documents import Document, Planned
-from .inputs.placement_spec import AUTO, PlacementLike, PlacementSpec
+from .inputs.placement_spec import AUTO, BIDIRECTIONAL, PlacementLike, PlacementSpec
 from .inputs.problem_setup import (
     ProfileLike,
     ProfileSource,
@@ -85,11 +85,11 @@ def optimize(
     ``profile``: stages or layers, as an object, a JSON object or a file of one. ``memory_limit``:
     of the activations on each rank, in the profile's unit of memory; the profile's own by default.
     ``objective``: ``period`` or ``makespan``. ``passing``: ``activations``, ``weights``, or
-    ``auto``. ``placement``: ``linear`` (the default), ``interleaved:K``, ``v``, ``wave:K``, the
-    rank of each stage or a file of them, or ``auto``. ``for_``: ``megatron`` or ``torchtitan``: of
-    the schedules that it runs, on all its placements unless one is given. ``partition``: of a
-    profile by layers, ``joint`` (the default), ``balanced`` or ``even``, with at least
-    ``min_layers`` and at most ``max_layers`` in a stage. ``recompute``: ``auto``, ``all``,
+    ``auto``. ``placement``: ``linear`` (the default), ``interleaved:K``, ``v``, ``wave:K``,
+    ``bidirectional``, the rank of each stage or a file of them, or ``auto``. ``for_``: ``megatron``
+    or ``torchtitan``: of the schedules that it runs, on all its placements unless one is given.
+    ``partition``: of a profile by layers, ``joint`` (the default), ``balanced`` or ``even``, with
+    at least ``min_layers`` and at most ``max_layers`` in a stage. ``recompute``: ``auto``, ``all``,
     ``none``, or the name of a level. ``offload``: ``auto``, ``none``. ``copies``: of a stage's
     weights at most, where the placement is chosen. ``start``: a schedule of as many microbatches on
     the same stages and ranks, whose order of ops is begun with. ``time_limit``: seconds, 60 by
@@ -280,6 +280,11 @@ def _check(
             f"passing: expected activations with --recompute all, got {passing!r}: "
             "nothing is recomputed where weights are passed"
         )
+    if recompute == "all" and spec.name == BIDIRECTIONAL:
+        raise InputError(
+            f"recompute: expected none with --placement {spec.name}, where nothing is recomputed, "
+            "got 'all'"
+        )
     if copies is not None and (cut or spec.name != AUTO):
         where = "a profile by layers" if cut else f"--placement {spec.name}"
         raise InputError(
@@ -322,7 +327,9 @@ def _one_problem(
 def _tell_overfull(schedule: Schedule, search: CachedSearch, where: str) -> None:
     """Names the fullest rank where stages that stay leave too little of ``device_memory``, which
     nothing kept here."""
-    if schedule.problem.placement.passing is not Passing.ACTIVATIONS:
+    placement = schedule.problem.placement
+    two = placement.kind is PlacementKind.BIDIRECTIONAL
+    if not two and placement.passing is not Passing.ACTIVATIONS:
         return
     found = overfull(schedule)
     if found is None:

@@ -24,7 +24,7 @@ from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.stopping import NEVER
 
 from .inputs.documents import Document, Planned, read_document, read_schedule
-from .inputs.placement_spec import AUTO, PlacementLike, PlacementSpec
+from .inputs.placement_spec import AUTO, BIDIRECTIONAL, PlacementLike, PlacementSpec
 from .inputs.problem_setup import (
     ProfileLike,
     ProfileSource,
@@ -202,8 +202,10 @@ def pack(
     check_alike(stages, f"{source.where}: stages", "pack, which makes the lists")
     spec = PlacementSpec.of(placement or "linear")
     if spec.name == AUTO:
-        raise InputError("placement: expected one placement for pack, got auto")
+        raise InputError(f"placement: expected one placement for pack, got {spec.name}")
     limits: dict[str, Any] = {"memory_limit": memory_limit, "objective": objective_of(objective)}
+    if spec.name == BIDIRECTIONAL:
+        raise InputError(f"placement: expected one copy of each stage for pack, got {spec.name}")
     problem = make_problem(stages, microbatches, placement=spec, where=source.where, **limits)
     replicas = _replicas(data_parallel, stages)
     _check_room(given.lengths, where, microbatches * replicas, max_tokens)

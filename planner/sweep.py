@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -101,11 +104,20 @@ class Sweep(EvaluationTable):
         return frontier_svg(Frontier(title, self.objective.value, points, marks, scope, others))
 
     def write(self, folder: Path) -> None:
-        """Writes results.json, results.csv and frontier.svg."""
+        """Writes results.json, results.csv and frontier.svg, and removes the schedules of a sweep
+        that was written there before, unless they were changed since."""
+        stale = {*_listed(folder)} - {swept.file for swept in self.limits}
         document = {key: value for key, value in self.to_dict().items() if key != "output"}
         write_json(document, str(folder / "results.json"))
         write_text(self.csv(), str(folder / "results.csv"))
         write_text(self.picture(), str(folder / "frontier.svg"))
+        for file in stale:
+            (folder / file).unlink(missing_ok=True)
+
+    def strangers(self, folder: Path) -> list[str]:
+        """Files there that are named as schedules of a sweep are, and are not of this one."""
+        own = {swept.file for swept in self.limits}
+        return sorted(path.name for path in folder.glob("schedule-*.json") if path.name not in own)
 
 
 def sweep(
@@ -165,6 +177,8 @@ def sweep(
     swept = Sweep(known, microbatches, objective, rows, tuple(found), tuple(families), output)
     if folder is not None:
         swept.write(folder)
+        if strangers := swept.strangers(folder):
+            told(Note(f"{folder}: not of this sweep: {', '.join(strangers)}"))
     return swept
 
 
@@ -272,6 +286,18 @@ def _folder(path: str) -> Path:
     except OSError:
         raise InputError(f"output: expected a folder or a place for one, got {path!r}") from None
     return folder
+
+
+def _listed(folder: Path) -> Iterator[str]:
+    """The schedules of the sweep whose results.json is there, but for those changed since."""
+    results = folder / "results.json"
+    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+        written = results.stat().st_mtime_ns
+        for row in json.loads(results.read_text())["results"]:
+            file = row["file"]
+            known = file is not None and re.fullmatch(r"schedule-[^/\\]+\.json", file)
+            if known and (folder / file).stat().st_mtime_ns <= written:
+                yield file
 
 
 def _written(swept: Swept, folder: Path | None) -> Swept:

@@ -15,14 +15,19 @@ if TYPE_CHECKING:
     from pipeloom.ir.model.placement import Placement
     from pipeloom.ir.model.profile import Profile
 
-WORDS = "linear, interleaved:K, v, wave:K, auto or a file of JSON (a name with a dot or a slash)"
+WORDS = (
+    "linear, interleaved:K, v, wave:K, bidirectional, auto or a file of JSON (a name with a dot or "
+    "a slash)"
+)
 AUTO = "auto"
 """``optimize`` chooses the placement."""
 ONE_PLACEMENT = "placement: expected one placement here, got 'auto': optimize alone chooses"
 MOST_CHUNKS = 64
 """Stages a rank."""
-TWO_COPIES = ("bidirectional", "chimera", "dualpipe")
-"""What a placement with each stage on two ranks may be asked for by; ``auto`` alone has it."""
+BIDIRECTIONAL = "bidirectional"
+"""Each stage on two ranks."""
+ONE_EACH = ("linear", BIDIRECTIONAL)
+"""The placements of as many stages as ranks."""
 
 PlacementLike: TypeAlias = "str | os.PathLike[str] | Sequence[int] | PlacementSpec"
 """A word, a file, or the rank of each stage."""
@@ -49,7 +54,7 @@ class PlacementSpec:
             return cls("placement", None, tuple(given))
         if isinstance(given, str | os.PathLike):
             text = os.fspath(given)
-            if text in {"linear", "v"}:
+            if text in {*ONE_EACH, "v"}:
                 return cls(text, 2 if text == "v" else 1)
             if match := re.fullmatch(r"(interleaved|wave):([0-9]{1,2})", text):
                 chunks = int(match[2]) * (2 if match[1] == "wave" else 1)
@@ -57,10 +62,8 @@ class PlacementSpec:
                     return cls(text, chunks)
             if text == AUTO or "." in text or "/" in text:
                 return cls(text, None)
-        two = isinstance(given, str) and given in TWO_COPIES
-        hint = (
-            "; optimize --placement auto --copies 2 tries two copies of each stage" if two else ""
-        )
+        two = isinstance(given, str) and given in {"chimera", "dualpipe"}
+        hint = f"; its placement is {BIDIRECTIONAL}" if two else ""
         raise InputError(
             f"placement: expected {WORDS}, at most {MOST_CHUNKS} stages a rank, got {given!r}{hint}"
         )
@@ -88,6 +91,8 @@ class PlacementSpec:
             return profile, Placement.v(ranks)
         if self.name.startswith("wave"):
             return profile, Placement.wave(ranks, chunks // 2)
+        if self.name == BIDIRECTIONAL:
+            return profile, Placement.bidirectional(ranks)
         if chunks == 1:
             return profile, Placement.linear(ranks)
         return profile, Placement.interleaved(ranks, chunks)

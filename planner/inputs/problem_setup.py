@@ -9,15 +9,16 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, UnsupportedError
 from pipeloom.ir.formats.fields import MOST_PAIRS
 from pipeloom.ir.formats.stage_document import EACH
 from pipeloom.ir.model.layered_profile import LayeredProfile
-from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.placement import Placement, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
+from pipeloom.solver.placement.replication import BIDIRECTIONAL, why_one_way
 
 from ..solving.progress import Event, Listener, Note, unheard
 from .documents import Document, read_document, read_schedule
@@ -253,14 +254,18 @@ def make_problem(
 ) -> Problem:
     """The problem that the optimizer solves; ``memory_limit`` None: the profile's own.
 
-    Raises InputError where the profile, called ``where``, does not fit ``placement`` (linear by
-    default).
+    Raises InputError where the profile, called ``where``, or the number of microbatches does not
+    fit ``placement`` (linear by default).
     """
     spec = placement or PlacementSpec.of("linear")
     if passing == "weights":
         placed = _round_robin(profile, spec)
     else:
         profile, placed = spec.place(profile, where)
+    if placed.kind is PlacementKind.BIDIRECTIONAL:
+        why_not = why_one_way(profile, microbatches)
+        if why_not is not None:
+            raise UnsupportedError(f"{where}: the placement {BIDIRECTIONAL} {why_not}")
     limit = profile.limit_from(memory_limit)
     return Problem(profile, microbatches, placed, limit, objective_of(objective))
 

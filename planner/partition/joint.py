@@ -8,7 +8,7 @@ from itertools import count, pairwise
 from time import monotonic
 from typing import Any
 
-from pipeloom.ir.errors import UnsupportedError
+from pipeloom.ir.errors import InputError, UnsupportedError
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.layers import LayerKind
 from pipeloom.ir.model.placement import Placement, PlacementKind
@@ -28,7 +28,7 @@ from pipeloom.solver.placement.search import placements
 
 from ..explain.answer import Answer, NothingFits
 from ..explain.candidates import candidates_of, candidates_table
-from ..inputs.placement_spec import AUTO, PlacementSpec
+from ..inputs.placement_spec import AUTO, BIDIRECTIONAL, PlacementSpec
 from ..inputs.problem_setup import check_microbatches
 from ..placement.choose import placement_facts
 from ..solving.progress import Note
@@ -156,6 +156,11 @@ def _placements(
     one_each = replace(profile.cluster, stages=(nothing,) * profile.ranks)
     if spec.name == AUTO:
         return [placement for _, placement in placements(one_each, kinds)]
+    if spec.name == BIDIRECTIONAL:
+        raise InputError(
+            f"placement: expected a profile by stages with {BIDIRECTIONAL}, got layers that are to "
+            "be cut"
+        )
     if spec.chunks is None:
         return [Placement.of_stages(spec.owners_on(profile.ranks), spec.name, profile.ranks)]
     return [spec.place(one_each, where)[1]]

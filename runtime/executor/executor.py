@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import Op, OpKind, pack
 from pipeloom.ir.units import counted
@@ -94,7 +95,8 @@ class Executor:
             self._rerun.stale = [self._receives[t] for t in stale(program, transport.rank)]
 
     def run(self) -> None:
-        """Runs one step. Raises ExecutionError naming the instruction that failed."""
+        """Runs one step. Raises ExecutionError naming the instruction that failed, InputError where
+        what it was given is to blame."""
         self.clock.start()
         self.issue()
 
@@ -106,8 +108,11 @@ class Executor:
         try:
             for index, call in enumerate(calls):  # noqa: B007
                 call()
+        except InputError as error:
+            raise InputError(f"{self._where(positions[index])}: {error}") from error
         except Exception as error:
-            raise ExecutionError(self._describe(positions[index], error)) from error
+            told = f"{type(error).__name__}: {error}{advice(error)}"
+            raise ExecutionError(f"{self._where(positions[index])}: {told}") from error
 
     def _named(self) -> list[Call]:
         """The call of an instruction, under its text in the profiler's trace."""
@@ -177,14 +182,13 @@ class Executor:
             return None
         return partial(hand_over, cell, self._cells[target]) if target in self._cells else None
 
-    def _describe(self, position: int, error: Exception) -> str:
+    def _where(self, position: int) -> str:
         instruction = self._row[position]
         peer = _peer(self._row, instruction)
         return (
             f"rank {self._transport.rank}: instruction {position} of {len(self._row)} "
             f"({self._place(position)}), "
-            f"{str(instruction)!r}{'' if peer is None else f', peer rank {peer}'}: "
-            f"{type(error).__name__}: {error}{advice(error)}"
+            f"{str(instruction)!r}{'' if peer is None else f', peer rank {peer}'}"
         )
 
     def _place(self, position: int) -> str:

@@ -245,10 +245,7 @@ class StageRunner:
         if self._skips is not None:
             outputs = self._skips.outputs(self.stage, outputs, cell.inputs)
         if not interface.fits(outputs):
-            raise ShapeError(
-                f"stage {self.stage}: its output is {StageInterface.of(outputs)}, was {interface} "
-                "when it was tried on inputs of these shapes"
-            )
+            raise interface.unlike(self.stage, StageInterface.of(outputs))
         # what is small stays until B: cheaper than to hold its graph without it
         sizes = zip(outputs, interface.nbytes)  # noqa: B905
         cell.roots = tuple(

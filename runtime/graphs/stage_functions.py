@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, fx, nn
 
 from ..dtensors import is_dtensor, local, whole
-from ..errors import ShapeError
 from ..executor.stage_runner import as_tuple
 from ..tensors.rng_state import generators_of
 from ..tensors.skip_connections import Skips
@@ -205,10 +204,7 @@ class StageFunctions:
         values = [value_of(node) for node, _ in self.joint.of(Role.OUTPUT)]
         found = StageInterface(tuple(map(Spec.of, values)), self.needs_grad)
         if found != interface:
-            raise ShapeError(
-                f"stage {stage}: its output is {found}, was {interface} when it was tried on "
-                "inputs of these shapes"
-            )
+            raise interface.unlike(stage, found)
 
     def make(self, *, split: bool, again: bool, level: str | None) -> None:
         """Makes the functions of a microbatch, before the step that calls them: B and W where they

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.units import amount
+from pipeloom.ir.units import amount, counted
 
 LEAST_BYTES = 1000.0  # of a microbatch; less is counted in a larger unit
 FAR = 1.5  # the longer over the shorter: less is the usual noise of times on shared machines
@@ -36,6 +36,17 @@ def why_far_off(planned: Schedule, measured: Schedule) -> str | None:
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", planned.problem.ranks))
     reason = _reason(ranks, _cores(), _median_op(planned))
     return f"{ratio:.1f}x the planned makespan: {reason}; see docs/profiling.md"
+
+
+def other_size(planned: Schedule, sequences: int | None) -> str | None:
+    """A line on microbatches of another number of ``sequences`` than the profile's, else None."""
+    measured = planned.problem.profile.micro_batch
+    if None in (measured, sequences) or measured == sequences:
+        return None
+    return (
+        f"the plan's times and memory are of microbatches of {counted(measured or 0, 'sequence')}, "
+        f"as the profile's micro_batch says; these have {sequences}"
+    )
 
 
 def over_the_limit(planned: Schedule, peaks: Sequence[int]) -> str | None:

@@ -20,6 +20,7 @@ from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.transfers import stepping
 
+from ..measure.op_timer import Call
 from ..rank.context import RankContext
 from ..rank.options import MakeOptimizer
 from ..transport import Handle, Routes, Transport, connect
@@ -63,10 +64,6 @@ class NormSum(Protocol):
         """The sum of all ranks', once after each :meth:`add`."""
         ...
 
-    def close(self) -> None:
-        """Gives its connections back; all ranks call it."""
-        ...
-
 
 class GatheredNorm:
     """A sum for which all ranks wait for each other: one message, after which every rank adds up
@@ -93,9 +90,6 @@ class GatheredNorm:
 
     def total(self) -> float:
         return self._sum
-
-    def close(self) -> None:
-        pass
 
 
 class NormRelay:
@@ -127,6 +121,7 @@ class NormRelay:
         return self._sum
 
     def close(self) -> None:
+        """Gives the connections back; all ranks do that with theirs."""
         for handle, _ in self._sent.values():
             handle.wait()
         self._transport.close()
@@ -143,26 +138,34 @@ class NormRelay:
         return float(message)
 
 
-def make_norm_sum(context: RankContext) -> NormSum | None:
+def make_norm_sum(context: RankContext) -> tuple[NormSum | None, Call]:
     """The sum over all ranks that have a stage for good, of which those that have none are told,
     too: their losses are scaled by it. Relayed ones have connections of their own, and come to
-    the former alone. None where nothing needs the norm.
+    the former alone. None where nothing needs the norm. With it, what gives its connections back,
+    which all ranks call.
 
     Raises InputError where nothing can be judged by it, or too late.
     """
     options, device = context.options, context.device
     if not options.needs_norm:
-        return None
+        return None, _nothing
     check_norm_options(context.program, options.clip_grad_norm, options.optimizer)
     order = stepping(context.role.holders)
     if not context.relays:
         others = (rank for rank in range(context.transport.size) if rank not in order)
-        return GatheredNorm(context.transport, (*order, *others), device)
+        return GatheredNorm(context.transport, (*order, *others), device), _nothing
     pairs = list(pairwise(order))
     channels = {*pairs, *((after, before) for before, after in pairs)}
     own = connect(Routes.of(channels, (), options.timeout), device, options.group)
     context.transport.attach(own)
-    return NormRelay(own, order, device) if own.rank in order else None
+    if own.rank not in order:
+        return None, own.close
+    relay = NormRelay(own, order, device)
+    return relay, relay.close
+
+
+def _nothing() -> None:
+    """No connections of its own."""
 
 
 def check_norm_options(

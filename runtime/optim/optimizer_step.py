@@ -121,11 +121,6 @@ class OptimizerStep:
         if scale is not None:
             self._rescale(scale.scale)
 
-    def close(self) -> None:
-        """Gives connections back; all ranks call it."""
-        if self._sums is not None:
-            self._sums.close()
-
     def _step_again(self, norm: GlobalNorm) -> None:
         for stage in self._store.stages:
             self._store.settle(stage)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,7 @@ from ..dtensors import is_dtensor, lay_out, local
 from ..rank.context import RankContext
 from ..stages.tie_detection import Group, Member, ranks_of, stages_of
 from ..stages.unused_parameters import NOTHING, clear_unused
+from ..transport import agreed
 
 
 class SharedParameters:
@@ -32,7 +33,9 @@ class SharedParameters:
         rows, tied = context.program.instructions, context.options.tied
         self._dtype, self._holders = context.options.sum_dtype, context.role.holders
         self._store, self._transport = context.store, context.transport
+        self._device = context.device
         self._reductions = {i.stages for row in rows for i in row if isinstance(i, ir.Reduce)}
+        self._names: dict[int, str] = {}  # of the copies that are here, by id, alike on all ranks
         groups = self._groups = [g for g in map(sorted, map(set, tied)) if self._over_stages(g)]
         elsewhere = [member for group in groups for member in group]
         self._unlike: list[str] = []  # what is to be said of copies that are here
@@ -45,13 +48,61 @@ class SharedParameters:
         for stage, ranks in enumerate(self._holders):
             if len(ranks) > 1:
                 self._shared[stage,] = self._replicas(stage, elsewhere)
-        copies = (copy for rows in self._shared.values() for row in rows for copy in row)
-        self._began_trained = {id(copy) for copy in copies if copy.requires_grad}
         for said in self._transport.gather(self._unlike) if self._shared else ():
             if said:
                 raise InputError(said[0])
+        self.agree()
         self._reduced: dict[int, nn.Parameter] = {}  # what reductions sum, by id
         self._earlier: dict[int, tuple[nn.Parameter, Tensor]] = {}
+
+    def trained(self) -> dict[str, bool]:
+        """Whether each parameter with a copy on this rank is trained now, by its name.
+
+        Raises InputError where some of its copies here are frozen and some are not.
+        """
+        found = {}
+        for _, name, row in self._rows():
+            if len({copy.requires_grad for copy in row}) > 1:
+                raise InputError(_unlike(name, "True and False"))
+            found[name] = row[0].requires_grad
+        return found
+
+    def changed(self) -> dict[tuple[int, ...], list[str]]:
+        """The parameters that are frozen or trained unlike at the last :meth:`agree`, with ``=``
+        and what they are, by the ranks with copies."""
+        found: dict[tuple[int, ...], list[str]] = {}
+        for ranks, name, row in self._rows():
+            for copy in (copy for copy in row if copy.requires_grad is not self._trained[name]):
+                found.setdefault(ranks, []).append(f"{name}={copy.requires_grad}")
+        return found
+
+    def agree(self) -> None:
+        """All ranks know now what is trained; see :meth:`changed`."""
+        self._trained = self.trained()
+
+    def ranks(self) -> set[tuple[int, ...]]:
+        """The groups of ranks, with this one, that have copies of something."""
+        return {ranks for ranks, _, _ in self._rows()}
+
+    def check_among(self, ranks: tuple[int, ...]) -> None:
+        """Raises InputError where parameters of these ranks, which all call it, are trained on some
+        of them alone."""
+        names = sorted(name for found, name, _ in self._rows() if found == ranks)
+        own = [self.trained()[name] for name in names]
+        sums = torch.tensor(own, dtype=torch.float32, device=self._device)
+        self._transport.all_reduce(sums, ranks)
+        for name, mine, total in zip(names, own, sums.tolist(), strict=True):
+            if total not in (0, len(ranks)):
+                raise InputError(_unlike(name, f"{mine} here, {not mine} elsewhere"))
+
+    @staticmethod
+    def check_trained(rows: Sequence[Mapping[str, bool]]) -> None:
+        """Raises InputError where the ranks' :meth:`trained` are unlike."""
+        for name in {name: None for row in rows for name in row}:
+            having = {rank: row[name] for rank, row in enumerate(rows) if name in row}
+            if len({*having.values()}) > 1:
+                got = ", ".join(f"{value} on rank {rank}" for rank, value in having.items())
+                raise agreed(InputError(_unlike(name, got)))
 
     def begin(self) -> None:
         """Before anything is added to the gradients in a step, which starts with none."""
@@ -96,7 +147,7 @@ class SharedParameters:
 
         @torch.no_grad()
         def reduce() -> None:
-            trained = [copies for copies in shared if self._is_summed(copies)]
+            trained = [copies for copies in shared if copies[0].requires_grad]
             unsure = [c for row in trained if any(p.grad is None for p in row) for c in row]
             totals = [_total(copies) for copies in trained]
             if len(ranks) > 1 and totals:
@@ -110,21 +161,6 @@ class SharedParameters:
                 self._add_earlier(copy)
 
         return reduce
-
-    def _is_summed(self, copies: Sequence[nn.Parameter]) -> bool:
-        """Whether gradients are summed now: always of what was trained at first, as other ranks
-        may not have frozen theirs; of what was frozen, once it is trained.
-
-        Raises InputError where some of the copies here are then frozen and some are not.
-        """
-        if id(copies[0]) in self._began_trained:
-            return True
-        if len({copy.requires_grad for copy in copies}) > 1:
-            raise InputError(
-                "tied: expected requires_grad alike on all copies of a parameter, got True and "
-                f"False of one with shape {list(copies[0].shape)}"
-            )
-        return copies[0].requires_grad
 
     def counted(self, stage: int) -> list[nn.Parameter]:
         """The parameters of a stage on this rank whose first copy is here."""
@@ -168,6 +204,7 @@ class SharedParameters:
         for (name, parameter), value in zip(own, values if here else [], strict=True):
             self._unlike += value.give(parameter, f"stage {stage}: {name}")
         summed = self._ids(stage, elsewhere) if here else frozenset()
+        self._names |= {id(p): f"{name} of stage {stage}" for name, p in own}
         return [[p] for _, p in own if id(p) not in summed]
 
     def _ids(self, stage: int, members: Sequence[Member]) -> frozenset[int]:
@@ -178,7 +215,16 @@ class SharedParameters:
         """This rank's copies, each once."""
         rank = self._transport.rank
         mine = [self._find(s, name) for s, name in group if rank in self._holders[s]]
+        name = " and ".join(f"{name} of stage {stage}" for stage, name in group)
+        self._names |= {id(parameter): name for parameter in mine}
         return list({id(parameter): parameter for parameter in mine}.values())
+
+    def _rows(self) -> Iterator[tuple[tuple[int, ...], str, list[nn.Parameter]]]:
+        """The ranks, the name and this rank's copies of each parameter that has any here."""
+        for stages, rows in self._shared.items():
+            ranks = ranks_of(stages, self._holders)
+            for row in filter(None, rows):
+                yield ranks, self._names[id(row[0])], row
 
     def _find(self, stage: int, name: str) -> nn.Parameter:
         try:
@@ -193,6 +239,10 @@ class SharedParameters:
         value: _Start = self._transport.share(mine, source)
         for copy in copies:
             self._unlike += value.give(copy, f"tied: {group}")
+
+
+def _unlike(name: str, got: str) -> str:
+    return f"step: expected requires_grad alike on all copies of {name}, got {got}"
 
 
 def _total(copies: Sequence[nn.Parameter]) -> Tensor:

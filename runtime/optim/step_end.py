@@ -41,8 +41,8 @@ class StepEnd:
         program, role, options = context.program, context.role, context.options
         self._device = context.device
         self.modules = {s: context.store.module(s) for s in role.held}
-        self._shared = SharedParameters(context)
-        self.reduce = self._shared.reduction
+        self.shared = SharedParameters(context)
+        self.reduce = self.shared.reduction
         self._averaging = make_averaging(context, starts=starts)
         self.stashes = make_stashes(program, self.modules, context.memory)
         make = options.optimizer
@@ -63,7 +63,7 @@ class StepEnd:
         options = context.options
         check_norm_groups(options, self.modules)
         squares, self._copies = make_norm_squares(context, self.modules)
-        sums = make_norm_sum(context)
+        sums, self.close = make_norm_sum(context)
         if options.loss_scale is not None:
             self._rescale(options.loss_scale.scale)
         return OptimizerStep(
@@ -71,7 +71,7 @@ class StepEnd:
             self.optimizers,
             sums=sums,
             trained=_once(p for m in self.modules.values() for p in m.parameters()),
-            counted=_once(p for s in self.modules for p in self._shared.counted(s)),
+            counted=_once(p for s in self.modules for p in self.shared.counted(s)),
             squares=squares,
             rescale=self._rescale,
         )
@@ -83,7 +83,7 @@ class StepEnd:
             self._refill = refill
             self._snapshot = ForwardState(self.modules.values(), [self._device])
         elif self.adds_up:
-            self._shared.begin()
+            self.shared.begin()
         else:
             self._clear_gradients()
         if self._averaging is not None and not self.update.pending:
@@ -98,7 +98,7 @@ class StepEnd:
     def give_up(self) -> None:
         """Ends a step that failed: no norm is waited for any more."""
         self.update.pending = False
-        self._shared.restore()
+        self.shared.restore()
 
     @property
     def averages(self) -> Mapping[int, tuple[float, float]]:
@@ -159,7 +159,7 @@ class StepEnd:
     def _clear_gradients(self) -> None:
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
-        self._shared.begin()
+        self.shared.begin()
 
 
 def _once(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -14,6 +14,8 @@ import torch.distributed as dist
 from pipeloom.ir.errors import InputError, PipeloomError
 from pipeloom.ir.model.program import Program
 
+from ..optim.shared_parameters import SharedParameters
+from ..rank.consistency import ranks_in_words
 from ..rank.context import RankContext
 from ..rank.step_watch import StepWatch, named
 from ..stages.gradient_squares import summed
@@ -96,12 +98,13 @@ def gathered(
 class StepRequest:
     """One rank's wishes for a step: whether it ends with the optimizers', whether it was ``given``
     a program, the microbatches, and the place of its program among those that are known, 0 the
-    pipeline's own, None a new one."""
+    pipeline's own, None a new one; ``trained``: whether it trains each parameter with copies."""
 
     updates: bool
     given: bool
     microbatches: int
     place: int | None
+    trained: Mapping[str, bool] = field(default_factory=dict)
 
 
 class StepAgreement:
@@ -109,12 +112,14 @@ class StepAgreement:
 
     They tell each other in the first step, in each one where a number of microbatches may be asked
     for, and in all from the first with a program of its own or without an update on: where nobody
-    asks for either no other step waits for it.
+    asks for either no other step waits for it. In a step in which a parameter with copies is
+    frozen or trained unlike in the one before, its ranks alone tell each other that.
     """
 
-    def __init__(self, context: RankContext) -> None:
+    def __init__(self, context: RankContext, shared: SharedParameters) -> None:
         self._transport, self._replicas = context.transport, ReplicaAgreement(context)
-        self._watch, self._steps = StepWatch(context.transport, context.program), 0
+        self._device, self._shared, self._steps = context.device, shared, 0
+        self._watch = StepWatch(context.transport, context.program, shared.ranks())
         self._counts = self._tells = context.options.programs is not None
         self._begun = False
 
@@ -133,6 +138,7 @@ class StepAgreement:
             self._watch.begin(self._steps)
             self._replicas.begin(None)
             mine = ask()
+            self._compare_changed()
             return mine, {mine.place}
         self._begun = True
         said = f"this step with {' and '.join(words) or 'what they are given'}"
@@ -142,7 +148,8 @@ class StepAgreement:
             if not told:
                 self._watch.meet(self._steps, _said(words, program))
             self._replicas.begin(None if told else said)
-            rows = self._replicas.result(partial(gathered, self._transport, ask, around))
+            asked = partial(self._with_trained, ask)
+            rows = self._replicas.result(partial(gathered, self._transport, asked, around))
         except (RuntimeError, OSError) as error:
             raise ConnectionError(f"{note}: {error}") from error
         self._compare(rows)
@@ -169,6 +176,29 @@ class StepAgreement:
             _check("microbatches: expected one number", counts, f"{counts[0]} here", unlike)
         yes = int(found[1])
         _check("update: expected one value", updates, f"True in {yes} of {size}", 0 < yes < size)
+        self._shared.check_trained([row.trained for row in rows])
+        self._shared.agree()
+
+    def _with_trained(self, ask: Callable[[], StepRequest]) -> StepRequest:
+        return replace(ask(), trained=self._shared.trained())
+
+    def _compare_changed(self) -> None:
+        """Raises InputError where ranks freeze or train copies unlike each other from now on."""
+        changed = self._shared.changed()
+        for ranks, names in sorted(changed.items()):
+            self._shared.trained()
+            said, rank = f"requires_grad of {', '.join(names)}", self._transport.rank
+            note = (
+                f"{ranks_in_words(ranks)} are to begin this step with {said}, as rank {rank} does"
+            )
+            try:
+                self._watch.meet(self._steps, said, ranks)
+                with self._transport.noted(note):
+                    self._shared.check_among(ranks)
+            except (RuntimeError, OSError) as error:
+                raise ConnectionError(f"{note}: {error}") from error
+        if changed:
+            self._shared.agree()
 
 
 def _said(words: Sequence[str], program: Program | None) -> str:

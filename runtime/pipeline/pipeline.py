@@ -192,7 +192,7 @@ class Pipeline:
             held.callback(context.transport.close)
         self._transport, self._memory = context.transport, context.memory
         self._step_end = StepEnd(context, starts=starts)
-        held.callback(self._step_end.update.close)
+        held.callback(self._step_end.close)
         self.modules, self.optimizers = self._step_end.modules, self._step_end.optimizers
         self._options = options
         self._training = TrainingStep(context, self._step_end)
@@ -200,7 +200,7 @@ class Pipeline:
         self._in_place = partial(StagesInPlace, *parts)
         self._forward_rounds = ForwardRounds(context, self._training.builder, self._step_end)
         self._state = PipelineState(context, self._step_end)
-        self._agreement = StepAgreement(context)
+        self._agreement = StepAgreement(context, self._step_end.shared)
         held.callback(self._agreement.close)
         if context.relays:
             asked = self.modules.values(), self.optimizers.values()

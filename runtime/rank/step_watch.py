@@ -6,13 +6,18 @@
     rank 1   step()              waits for a message; its watch looks into the store, finds rank 0
                                  in this step, says which ranks do what, and ends all waits
 
+What a few ranks are to agree on, a parameter's copies say, they meet for in the same way, at a
+place of their own.
+
 A thread of its own looks, and only where a step takes longer than GLANCE: one that is over sooner
 asks nothing of anyone. It knows the watch by a weak reference, and ends with it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from threading import Event, Thread, current_thread
+from typing import TypeAlias
 from weakref import finalize, ref
 
 from pipeloom.ir.errors import of_rank
@@ -28,17 +33,23 @@ from .consistency import ranks_in_words
 GLANCE, LONGEST = 0.25, 1.0
 """Seconds of a step until the store is looked into, and between two looks at most."""
 MEETING = "ranks meet in step"
+Ranks: TypeAlias = tuple[int, ...]
+ALL: Ranks = ()  # all ranks meet
 
 
 class StepWatch:
-    """One rank's watch over its steps by ``program``, the pipeline's own."""
+    """One rank's watch over its steps by ``program``, the pipeline's own; ``groups``: this rank's
+    among those of fewer ranks that may meet."""
 
-    def __init__(self, transport: Transport, program: Program) -> None:
+    def __init__(
+        self, transport: Transport, program: Program, groups: Iterable[Ranks] = ()
+    ) -> None:
         self._transport: GroupTransport | None = None
         if isinstance(transport, GroupTransport) and transport.backend == "gloo":
             self._transport = transport if transport.size > 1 else None
         self._said = f"the pipeline's own program ({named(program)})"
-        self._step = self._over = self._met = 0
+        self._step = self._over = 0
+        self._met: dict[Ranks, int] = dict.fromkeys((ALL, *groups), 0)  # the last step
         self._seen, self._pause = 0, GLANCE
         self._kept: Store | None = None
         self._end: finalize[..., StepWatch] | None = None  # once there is a thread
@@ -57,13 +68,13 @@ class StepWatch:
         """The step is over: until the next the store is not looked into, as its process may end."""
         self._over = self._step
 
-    def meet(self, step: int, said: str) -> None:
-        """Says what this rank asks for in a step, for those that begin it without."""
-        self._met = step
+    def meet(self, step: int, said: str, ranks: Ranks = ALL) -> None:
+        """Says what this rank asks ``ranks`` for in a step, for those that begin it without."""
+        self._met[ranks] = step
         if self._transport is not None:
             store = self._store(self._transport.timeout.total_seconds())
-            store.set(_key(step, self._transport.rank), said)
-            store.set(MEETING, str(step))
+            store.set(f"{_key(ranks, step)}/{self._transport.rank}", said)
+            store.set(_key(ranks), str(step))
 
     def close(self) -> None:
         """No more looks."""
@@ -90,16 +101,20 @@ class StepWatch:
     def _looked(self, step: int, store: Store) -> bool:
         """Whether a rank asks for something in this step, of which then all are told."""
         assert self._transport is not None
-        store.allow(4 * PATIENCE)
-        if not store.has(MEETING) or not self._met < (meeting := int(store.get(MEETING))) <= step:
-            return False
-        rank = self._transport.rank
-        store.set(_key(meeting, rank), self._said)
-        told = _told(store, meeting, self._transport.size)
-        text = of_rank(rank, f"step: expected to begin alike on all ranks, got {told}")
-        store.first(FAULT, Fault(rank, "InputError", text).written())
-        self._transport.disconnect()
-        return True
+        for ranks, met in self._met.items():
+            store.allow(4 * PATIENCE)
+            key = _key(ranks)
+            if not store.has(key) or not met < (meeting := int(store.get(key))) <= step:
+                continue
+            rank, key = self._transport.rank, _key(ranks, meeting)
+            store.set(f"{key}/{rank}", self._said)
+            told = _told(store, key, ranks or range(self._transport.size))
+            whose = ranks_in_words(ranks) if ranks else "all ranks"
+            text = of_rank(rank, f"step: expected to begin alike on {whose}, got {told}")
+            store.first(FAULT, Fault(rank, "InputError", text).written())
+            self._transport.disconnect()
+            return True
+        return False
 
 
 def _watch(of: ref[StepWatch], closed: Event) -> None:
@@ -117,17 +132,18 @@ def _ended(closed: Event, thread: Thread) -> None:
         thread.join(2 * PATIENCE)
 
 
-def _key(step: int, rank: int) -> str:
-    return f"{MEETING} {step}/{rank}"
+def _key(ranks: Ranks, step: int | None = None) -> str:
+    """The key of the last step in which these ranks meet, or of what is said in a ``step``."""
+    return f"{ranks} {MEETING}" + ("" if step is None else f" {step}")
 
 
-def _told(store: Store, step: int, size: int) -> str:
+def _told(store: Store, key: str, ranks: Sequence[int]) -> str:
     """All that ranks say within a second, and which."""
-    absent = store.missing(f"{MEETING} {step}", range(size), PATIENCE)
+    absent = store.missing(key, ranks, PATIENCE)
     having: dict[str, list[int]] = {}
-    for rank in (rank for rank in range(size) if rank not in absent):
-        having.setdefault(store.get(_key(step, rank)), []).append(rank)
-    return ", ".join(f"{said} on {ranks_in_words(ranks)}" for said, ranks in having.items())
+    for rank in (rank for rank in ranks if rank not in absent):
+        having.setdefault(store.get(f"{key}/{rank}"), []).append(rank)
+    return ", ".join(f"{said} on {ranks_in_words(which)}" for said, which in having.items())
 
 
 def named(program: Program) -> str:

@@ -17,6 +17,8 @@ from math import prod
 import torch
 from torch import Tensor
 
+from ..errors import ShapeError
+
 ALIGNED = 64  # bytes: where a packed tensor may begin
 
 
@@ -68,6 +70,16 @@ class StageInterface:
             if x.requires_grad is not needs_grad and torch.is_grad_enabled():
                 return False
         return True
+
+    def unlike(self, stage: int, found: StageInterface) -> ShapeError:
+        """The error of a ``stage`` that was tried with this interface and has another one now."""
+        what = f"stage {stage}: its output is {found}, was {self} when it was tried"
+        if found.specs != self.specs:
+            return ShapeError(f"{what} on inputs of these shapes")
+        return ShapeError(
+            f"{what}: requires_grad of its parameters, or of stages' before it, is not what it was "
+            "then; expected gradients to be sent as they were planned: make the Pipeline again"
+        )
 
     @cached_property
     def _expected(self) -> list[tuple[tuple[int, ...], torch.dtype, bool]]:

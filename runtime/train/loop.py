@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pipeloom.ir.model.program import Program
 
-from ..measure.plan_deviation import over_the_limit
+from ..measure.plan_deviation import other_size, over_the_limit
 from ..pipeline.model_source import (
     EVAL_BATCH,
     PACKED,
@@ -25,6 +25,7 @@ from ..pipeline.model_source import (
     checked_batch,
 )
 from ..pipeline.pipeline import Pipeline
+from ..probes.measuring import sequences
 from .checkpoint_files import latest
 from .checkpoints import Checkpoints
 from .replicas import ALONE, Replicas
@@ -52,8 +53,9 @@ class StepRecord:
     rank's; ``tokens``: elements of the inputs; ``grad_norm``: the norm of all gradients before they
     were clipped (with post-validation that of the step before), None where nothing needs it;
     ``peak_memory``: the most bytes of activations on any rank; ``eval_loss``: the mean loss of an
-    evaluation that followed the step, else None; ``note``: in the first step in which a rank's
-    memory exceeds the plan's limit, a line that says so.
+    evaluation that followed the step, else None; ``note``: a line, in the first step where
+    microbatches are not the profile's, and in the first one in which a rank's memory exceeds the
+    plan's limit.
     """
 
     step: int
@@ -93,7 +95,8 @@ Listener: TypeAlias = Callable[[Any], object]
 
 @dataclass(frozen=True, slots=True)
 class StepMeasure:
-    """One step on one rank; ``losses`` are those of the microbatches that end here."""
+    """One step on one rank; ``losses`` are those of the microbatches that end here; ``sequences``:
+    in the first microbatch, None where that is not known."""
 
     losses: list[float]
     seconds: float
@@ -101,6 +104,7 @@ class StepMeasure:
     tokens: int
     marks: list[float]
     averages: dict[int, tuple[float, float]]
+    sequences: int | None
 
 
 class TrainingLoop:
@@ -122,6 +126,7 @@ class TrainingLoop:
         self._listener = listener
         self.step = 0
         self.note: str | None = None
+        self._exceeds = False
         self.records: list[StepRecord] = []
 
     def resume(self, pipeline: Pipeline) -> None:
@@ -171,7 +176,7 @@ class TrainingLoop:
             pipeline.grad_norm,
             max(peaks),
             evaluated,
-            self._exceeded(program, peaks),
+            self._note(program, measure.sequences, peaks),
         )
         self.records.append(record)
         self._save(pipeline)
@@ -191,11 +196,11 @@ class TrainingLoop:
         rows = self._replicas.gather(pipeline, [loss.item() for loss in losses])
         return mean_loss([losses for row in rows for losses in row])
 
-    def _exceeded(self, program: Program, peaks: Sequence[int]) -> str | None:
-        """A line on memory above the plan's limit, in the first step that has it."""
-        if any(record.note for record in self.records):
-            return None
-        return over_the_limit(program.schedule, peaks)
+    def _note(self, program: Program, size: int | None, peaks: Sequence[int]) -> str | None:
+        other = None if self.records else other_size(program.schedule, size)
+        exceeded = None if self._exceeds else over_the_limit(program.schedule, peaks)
+        self._exceeds = self._exceeds or exceeded is not None
+        return "; ".join(filter(None, (other, exceeded))) or None
 
     def _due(self, every: int | None) -> bool:
         return every is not None and self.step % every == 0
@@ -236,6 +241,7 @@ def train_step(
         sum(x.numel() for x in inputs),
         pipeline.marks(),
         pipeline.averages(),
+        sequences(inputs),
     )
 
 

@@ -20,7 +20,7 @@ from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
 from ..launch.processes import launch
 from ..launch.threads import launch_local
-from ..measure.plan_deviation import over_the_limit, why_far_off
+from ..measure.plan_deviation import other_size, over_the_limit, why_far_off
 from ..models.by_name import load_source
 from ..optim.optimizers import capturable
 from ..pipeline.layered_source import as_planned
@@ -53,8 +53,9 @@ class RunResult:
     measured times (milliseconds), the first step left out where there are more: it prepares the
     others.
     ``measured_step``: its number. ``planned``: the program's schedule. ``notes``: what a
-    checkpoint's optimizers overrule, the first loss that is no number, a peak above the plan's
-    memory limit, and why the measured schedule is far above or below the planned one.
+    checkpoint's optimizers overrule, the first loss that is no number, microbatches of another size
+    than the profile's, a peak above the plan's memory limit, and why the measured schedule is far
+    above or below the planned one.
     ``first_step``: the number of the first of these steps, where the run was resumed.
     ``evaluations``: pairs of a step that was evaluated and its loss there.
     """
@@ -208,6 +209,7 @@ def train(
     notes = (
         loop.note,
         lost_loss([record.loss for record in loop.records], loop.records[0].step),
+        other_size(program.schedule, history[0].sequences),
         exceeded,
         _of_stages(" runs eager: ", eager),
         _of_stages(": ", remade),

@@ -137,7 +137,7 @@ class GroupTransport:
 
     def attach(self, other: Transport) -> None:
         assert isinstance(other, GroupTransport)
-        self._attached.append(other)
+        self._attached = [*(one for one in self._attached if one._made), other]  # not closed ones
 
     def disconnect(self) -> None:
         """Ends the waits of all ranks for this one, and its own."""

@@ -66,6 +66,10 @@ from .memory_time import Ways, memory_times
 from .stage_moments import StageMoments
 
 TOLERANCE = 5e-7  # relative; the solver's own are a hundredth of it or less
+SCALE = 1024.0
+"""Units of the objective in a ceiling. SCIP solves again with a thousandth of its dual tolerance
+where an LP is doubtful, and SoPlex, which keeps none below 1e-10 and says so on standard error, is
+asked for no less: 1e-7 of so large an objective is a tenth of 1e-9 of the ceiling."""
 SECONDS = 3.0
 REMAT_WORDS = (
     "what microbatches hold has room, or they are recomputed or copied, between four moments on "
@@ -165,14 +169,14 @@ def least_of(solver: Any, cost: Any, budget: Budget, size: int) -> tuple[float, 
 
     ``size``: the number of stages or ranks, whose square a node takes about as long as.
     """
-    solver.Minimize(cost)
+    solver.Minimize(SCALE * cost)
     status = _solve(solver, _parameters(solver, size, budget), budget)
     budget.work.spend(ITERATION * solver.iterations())
     if status == solver.INFEASIBLE:  # no schedule is cheaper than the ceiling
         return 1 - TOLERANCE, False
     if status not in (solver.OPTIMAL, solver.FEASIBLE):
         return 0.0, False
-    return min(1.0, float(solver.Objective().BestBound())) * (1 - TOLERANCE), True
+    return min(1.0, float(solver.Objective().BestBound()) / SCALE) * (1 - TOLERANCE), True
 
 
 def _parameters(solver: Any, size: int, budget: Budget) -> Any:
@@ -180,7 +184,7 @@ def _parameters(solver: Any, size: int, budget: Budget) -> Any:
     from ortools.linear_solver import pywraplp
 
     # constraints are kept far better than TOLERANCE asks for; Ctrl-C is Python's
-    parameters = "numerics/feastol = 1e-9\nnumerics/dualfeastol = 1e-9\nmisc/catchctrlc = FALSE\n"
+    parameters = "numerics/feastol = 1e-9\nnumerics/dualfeastol = 1e-7\nmisc/catchctrlc = FALSE\n"
     if isfinite(budget.work.ops):
         parameters += f"limits/totalnodes = {1 + int(budget.work.ops / (NODE * size**2))}\n"
     if isfinite(budget.time.left):

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
+from pipeloom.planner.optimize import optimize
+from pipeloom.runtime.launch.processes import launch
 from pipeloom.runtime.launch.threads import launch_local
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from tests.distributed.cases.exchange import COUNTS, refused, trained
@@ -41,6 +47,28 @@ def test_steps_of_any_number_follow_each_other(family: str, ranks: int, ahead: b
     for apart, compared, _ in found.values():
         assert compared > 0
         assert apart <= 1e-12
+
+
+def test_exchanges_leave_no_connections_of_relayed_norms_behind() -> None:
+    """Two stages on three ranks: the last one relays nothing."""
+    profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 3)
+    program = optimize(profile, 4, placement=[0, 1], work_limit=0.01).schedule
+    programs = [compile_schedule(program, post_validation=True) for _ in range(4)]
+    for counts in launch(_groups, 3, (programs,), timeout=100).values():
+        assert counts == counts[:1] * 3
+
+
+def _groups(programs: Sequence[Program]) -> list[int]:
+    """The process groups that there are after each step by a program of its own."""
+    stages = [nn.Linear(2, 2), nn.Linear(2, 2)]
+    options: Any = {"optimizer": partial(torch.optim.SGD, lr=0.1), "clip_grad_norm": 1.0}
+    pipeline = Pipeline(programs[0], stages, loss=nn.functional.mse_loss, **options)
+    found = []
+    for program in programs[1:]:
+        pipeline.step(torch.ones(4, 2), target=torch.zeros(4, 2), program=program)
+        found.append(len(dist.distributed_c10d._world.pg_map))
+    pipeline.close()
+    return found
 
 
 def test_wrong_numbers_are_refused_on_all_ranks() -> None:

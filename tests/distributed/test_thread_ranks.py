@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -64,8 +65,9 @@ def _three_messages() -> tuple[float, list[float]]:
 
 
 def test_what_draws_random_numbers_is_not_recomputed() -> None:
-    with pytest.raises(LaunchError, match="'0F0': InputError: stage 0: expected no dropout"):
+    with pytest.raises(LaunchError, match="'0F0': stage 0: expected no dropout") as failed:
         launch_local(_recomputes_dropout, 2, timeout=60)
+    assert failed.value.exit_code == 2  # what was given is wrong
 
 
 def _recomputes_dropout() -> None:
@@ -74,6 +76,26 @@ def _recomputes_dropout() -> None:
     modules = [nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), nn.Linear(4, 4)]
     pipeline = Pipeline(compile_schedule(plan), modules, loss=nn.functional.mse_loss)
     pipeline.step(torch.randn(4, 4), target=torch.randn(4, 4))
+
+
+@pytest.mark.parametrize("stages_as", ["eager", "aten"])
+def test_a_stage_whose_output_had_no_gradient_says_what_was_frozen(stages_as: str) -> None:
+    line = r"^rank 0: .*was float32\[2, 4\] without gradient when it was tried: requires_grad of"
+    with pytest.raises(LaunchError, match=line):
+        launch_local(_thaws_a_stage, 2, (stages_as,), timeout=60)
+
+
+def _thaws_a_stage(stages_as: Any) -> None:
+    pipeline = Pipeline(
+        compile_schedule(schedule("1f1b", 2, 2)),
+        [nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 4)],
+        loss=nn.functional.mse_loss,
+        stages_as=stages_as,
+    )
+    for _ in range(2):
+        pipeline.step(torch.randn(4, 4), target=torch.randn(4, 4))
+        for module in pipeline.modules.values():
+            module.requires_grad_(True)
 
 
 def test_the_first_failure_ends_the_others_waits() -> None:

@@ -178,6 +178,41 @@ def test_a_tied_parameter_that_is_frozen_in_between_keeps_its_gradient() -> None
             assert difference(grad, times * once) <= 1e-12
 
 
+def thawed(plan: Program, source: TinyTransformer, rows: Sequence[int]) -> str:
+    """What a step says after one in which all copies are frozen and one in which they are trained
+    on the ranks of ``rows``; there too, where nothing is said, the gradient."""
+    pipeline = Pipeline.from_source(plan, source, train=False, timeout=300.0)
+    inputs, targets = source.batch(0, MICROBATCHES)
+    shared = {
+        name: parameter
+        for module in pipeline.modules.values()
+        for name, parameter in module.named_parameters()
+        if name in {"rows.weight", "columns.weight"}
+    }
+    for trains in (False, False, pipeline.rank in rows):
+        for parameter in shared.values():
+            parameter.requires_grad_(trains)
+        try:
+            pipeline.step(inputs, target=targets, update=True)
+        except InputError as error:
+            return str(error)
+    wanted = expected()["0.rows.weight"]
+    return str({name: difference(p.grad, wanted) <= 1e-12 for name, p in shared.items()})
+
+
+def test_a_copy_that_is_thawed_on_one_rank_alone_is_refused_at_once() -> None:
+    plan = program(tied=[(0, 1)])
+    for told in launch(thawed, 2, (plan, Parts(), [1]), timeout=100).values():
+        assert re.search(
+            "rank 0: step: expected to begin alike on ranks 0, 1, got the pipeline's own program "
+            r"\(.*\) on rank 0, requires_grad of rows.weight of stage 0 and columns.weight of "
+            "stage 1=True on rank 1$",
+            told,
+        ), told
+    found = launch(thawed, 2, (plan, Parts(), [0, 1]), timeout=100)
+    assert found == {0: "{'rows.weight': True}", 1: "{'columns.weight': True}"}
+
+
 def test_one_model_that_virtual_ranks_share_is_refused() -> None:
     model = whole()
     stages = [Part(model, True), Part(model, False)]

@@ -15,7 +15,7 @@ from pipeloom.planner.inputs.documents import PICTURES
 
 from ...arguments import example
 from ...inputs import options, typed
-from ...output import print_json, say_words
+from ...output import check_apart, print_json, say_words
 from ...progress import ProgressDisplay
 
 
@@ -74,6 +74,8 @@ def run(args: argparse.Namespace) -> int:
     from pipeloom.report.plan_vs_measured import text
 
     to_stdout = args.output == "-"
+    if not to_stdout:
+        check_apart(args, "--output", args.output)
     with typed("output", files="FILE", titles="--title"):
         picture = show(
             *args.files,

@@ -29,7 +29,7 @@ from ...arguments import (
 )
 from ...failures import say
 from ...inputs import CACHE, searched, typed
-from ...output import check_output, finish
+from ...output import check_apart, check_output, finish
 from ...progress import interruptible
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ def run(args: argparse.Namespace) -> int:
     check_output(args)
     if args.certificate:
         _check_apart(args)
+        check_apart(args, "--certificate", args.certificate)
         check_writable(args.certificate)
     names = (
         *("memory_limit", "recompute", "offload", "copies", "for_", "start"),

@@ -21,7 +21,7 @@ from pipeloom.report.text_table import table
 from ...argument_types import count, limit, number, seconds, whole
 from ...arguments import add_output, add_quiet, example
 from ...inputs import options, typed
-from ...model_arguments import add_model, add_stages_as, need_torch
+from ...model_arguments import add_model, add_stages_as, announce_loading, need_torch
 from ...output import check_output, finish
 from ...progress import ProgressDisplay
 
@@ -167,6 +167,7 @@ def run(args: argparse.Namespace) -> int:
         return _run_from(args)
     _check_measuring(args)
     need_torch()
+    announce_loading(args)
     from pipeloom.training import measure
 
     chosen = options(args, *KEYS) | {"warmup": WARMUP if args.warmup is None else args.warmup}

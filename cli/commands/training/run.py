@@ -28,11 +28,12 @@ from ...model_arguments import (
     TYPED,
     add_stages_as,
     add_training,
+    announce_loading,
     interrupted,
     need_program,
     need_torch,
 )
-from ...output import print_json, say_words
+from ...output import check_apart, print_json, say_words
 
 if TYPE_CHECKING:
     from pipeloom.runtime.train.train import RunResult
@@ -144,10 +145,12 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--every: expected a folder to save in, too, got {args.every} alone")
     need_torch()
     need_program(args.program)
+    announce_loading(args)
     from pipeloom.ir.formats import check_writable
     from pipeloom.training import run as train
 
     if args.trace is not None:
+        check_apart(args, "--trace", args.trace)
         check_writable(args.trace)
     with typed("local", *TYPED):
         asked = options(args, *TRAINING, *KEYS)

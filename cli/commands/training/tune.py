@@ -17,7 +17,15 @@ from pipeloom.report.text_table import table
 from ...argument_types import at_least_one, count, seconds
 from ...arguments import add_output, example
 from ...inputs import options, typed
-from ...model_arguments import TRAINING, TYPED, add_training, interrupted, need_program, need_torch
+from ...model_arguments import (
+    TRAINING,
+    TYPED,
+    add_training,
+    announce_loading,
+    interrupted,
+    need_program,
+    need_torch,
+)
 from ...output import check_output, finish
 
 if TYPE_CHECKING:
@@ -56,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     need_torch()
     need_program(args.program)
+    announce_loading(args)
     from pipeloom.ir.formats import dump_schedule
     from pipeloom.training import tune
 

@@ -313,8 +313,8 @@ USAGE = {
     ),
     "run P --model m:m --loss-scale -1": "argument --loss-scale: expected a number > 0, got '-1'",
     "optimize P -m 2 --placement wave:33": (
-        "argument --placement: expected linear, interleaved:K, v, wave:K, auto or a file of JSON "
-        "(a name with a dot or a slash), at most 64 stages a rank, got 'wave:33'"
+        "argument --placement: expected linear, interleaved:K, v, wave:K, bidirectional, auto or a "
+        "file of JSON (a name with a dot or a slash), at most 64 stages a rank, got 'wave:33'"
     ),
     "optimize P -m 2 --passing weights --placement v": (
         "--placement: expected none with --passing weights, where every rank runs all stages, got "
@@ -603,3 +603,31 @@ def test_microbatches_that_are_unlike(pipeloom: Command, tmp_path: Path, line: s
     assert (done.code, done.out) == (2, "")
     assert line in done.err.replace(str(path), "P")
     assert done.err.splitlines()[0].startswith("pipeloom: ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "optimize P -m 2 -o P",
+        "optimize P -m 2 -o x.json --certificate P",
+        "build gpipe P -m 2 --output ./P",
+        "compile S -o S",
+        "export S --to torch-csv -o S",
+        "import x.csv --from torch-csv --profile P -o P",
+        "run G --model m:m --trace G",
+        "tune G --model m:m -o G",
+        "predict C --gpu H100 -o C",
+    ],
+)
+def test_what_is_read_is_not_written_over(
+    words: str, pipeloom: Command, schedule: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = {"P": "profile.json", "S": schedule.name, "G": "program.json", "C": "config.json"}
+    Path("config.json").write_text("{}")
+    assert pipeloom("compile", schedule, "-o", "program.json").code == 0
+    before = {file: Path(file).read_text() for file in files.values()}
+    asked = [files.get(word.removeprefix("./"), word) for word in words.split()]
+    line = pipeloom(*asked).refusal
+    assert ": expected another file than what is read, got " in line
+    assert before == {file: Path(file).read_text() for file in files.values()}

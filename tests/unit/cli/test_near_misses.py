@@ -20,7 +20,7 @@ NEAR = {
     "a family as a placement": (
         ["optimize", "P", "-m", "2", "--placement", "chimera"],
         "pipeloom: argument --placement: expected linear, ",
-        "got 'chimera'; optimize --placement auto --copies 2 tries two copies of each stage ",
+        "got 'chimera'; its placement is bidirectional ",
     ),
     "no number of microbatches": (
         ["optimize", "P"],

@@ -8,11 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pipeloom.cli.model_arguments import announce_loading
 from pipeloom.cli.progress import ProgressDisplay, interruptible
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, StageProfile
@@ -46,6 +48,18 @@ def test_a_terminal_shows_one_line_that_is_written_over() -> None:
         "\r\x1b[2K   0.0 s  looking for a first schedule"
         "\r\x1b[2K   1.0 s  best 200 ms  bound 100 ms  gap 50.00 %  search\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("quiet", "rank", "told"), [(False, "0", True), (True, "0", False), (False, "1", False)]
+)
+def test_a_terminal_is_told_that_torch_is_loaded(
+    quiet: bool, rank: str, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setattr("sys.stderr", stream := Terminal())
+    announce_loading(Namespace(quiet=quiet, model="examples.gpt:small"))
+    assert stream.getvalue() == "pipeloom: loading torch and examples.gpt:small\n" * told
 
 
 def test_a_log_gets_a_line_a_change_and_none_for_the_start() -> None:

@@ -254,7 +254,10 @@ def test_a_search_that_is_told_to_stop_has_an_answer(profile: Path) -> None:
         ({"passing": "notes"}, "passing: expected activations, weights or auto, got 'notes'"),
         ({"recompute": "some"}, "recompute: expected auto, all or none, got 'some'"),
         ({"offload": "all"}, "offload: expected auto or none, got 'all'"),
-        ({"placement": 3}, "placement: expected linear, interleaved:K, v, wave:K, auto or"),
+        (
+            {"placement": 3},
+            "placement: expected linear, interleaved:K, v, wave:K, bidirectional, auto",
+        ),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], line: str) -> None:

@@ -85,7 +85,7 @@ def test_optimize_plans_weights_that_travel(
 def test_weights_that_fit_on_no_device_exit_1(pipeloom: Command, tmp_path: Path) -> None:
     stage = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5, "weight_bytes": 100.0}
     path = written(tmp_path / "p.json", profile_document(stages=[stage] * 4, device_memory=300.0))
-    done = pipeloom("optimize", path, "-m", 4, "--passing", "weights", "--time-limit", 2, "-q")
+    done = pipeloom("optimize", path, "-m", 4, "--passing", "weights", "--time-limit", 0.2, "-q")
     assert done.code == 1
     # of two stages each rank has weights and gradients, of a third one while it computes
     assert done.err.startswith("pipeloom: device_memory 300 is too small for rank")
@@ -98,7 +98,7 @@ def test_what_a_device_lacks_is_no_memory_limit(
     stage = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5, "weight_bytes": 100.0}
     path = written(tmp_path / "p.json", profile_document(stages=[stage] * 4, device_memory=300.0))
     more = ["--memory-limits", "4,8", "-o", tmp_path / "out"] if command == "sweep" else []
-    line = [command, path, "-m", 4, "--passing", "weights", "--time-limit", 1, "-q", *more]
+    line = [command, path, "-m", 4, "--passing", "weights", "--time-limit", 0.2, "-q", *more]
     answer = pipeloom(*line, "--json").json
     row = answer if command == "optimize" else answer["results"][-1]
     assert row["status"] == "infeasible"
@@ -167,7 +167,7 @@ def test_optimize_places_stages(
 def test_auto_names_every_placement_and_the_bound_of_all(
     pipeloom: Command, profile: Path, tmp_path: Path
 ) -> None:
-    words = ["optimize", profile, "-m", 2, "--time-limit", 3, "-q", "--placement", "auto"]
+    words = ["optimize", profile, "-m", 2, "--time-limit", 0.8, "-q", "--placement", "auto"]
     answer = pipeloom(*words, "-o", tmp_path / "schedule.json", "--json").json["choice"]
     assert {entry["placement"] for entry in answer["placements"]} >= {"linear", "v", "wave:2"}
     costs = [entry["cost"] for entry in answer["placements"] if entry["cost"] is not None]

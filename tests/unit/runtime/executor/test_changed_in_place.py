@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from pipeloom.compiler import compile_schedule
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.ops import parse_order
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.runtime.errors import ChangedInPlaceError, ExecutionError
+from pipeloom.runtime.errors import ChangedInPlaceError
 from pipeloom.runtime.executor.deferred_ops import Linear
 from pipeloom.runtime.executor.offload import Host, OffloadedActivations
 from pipeloom.runtime.executor.weight_grad_deferral import Deferral, WeightQueue
@@ -161,7 +162,7 @@ def test_what_the_next_microbatch_changed_is_told(
     make: Callable[[], nn.Module], text: str, order: str
 ) -> None:
     run = pipeline(order, [make(), make()])
-    with pytest.raises(ExecutionError, match=text) as caught:
+    with pytest.raises(InputError, match=text) as caught:
         run.step(X, target=Y)
     assert "\n" not in str(caught.value)
 
@@ -169,7 +170,7 @@ def test_what_the_next_microbatch_changed_is_told(
 @pytest.mark.parametrize("order", [PLAIN, RECOMPUTED, OFFLOADED])
 def test_a_loss_that_changes_what_the_model_saved_is_told(order: str) -> None:
     run = pipeline(order, [normed(), nn.Sequential(nn.Linear(4, 4), nn.Sigmoid())], scaled)
-    with pytest.raises(ExecutionError, match=r"float32\[4, 4\] that the backward needs was change"):
+    with pytest.raises(InputError, match=r"float32\[4, 4\] that the backward needs was change"):
         run.step(X, target=Y)
 
 
@@ -232,5 +233,5 @@ def test_an_input_that_a_forward_changes_is_changed_once() -> None:
 
 def test_an_input_that_a_recomputed_forward_changes_is_refused() -> None:
     run = pipeline(RECOMPUTED, [Shifting(), nn.Linear(4, 4)])
-    with pytest.raises(ExecutionError, match="stage 0: expected a forward that leaves its input"):
+    with pytest.raises(InputError, match="stage 0: expected a forward that leaves its input"):
         run.step(X.clone(), target=Y)

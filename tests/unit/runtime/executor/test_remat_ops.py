@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from pipeloom.compiler import compile_schedule
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.ops import parse_order
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.runtime.errors import ExecutionError
 from pipeloom.runtime.executor.offload import Host, OffloadedActivations
 from pipeloom.runtime.measure.activation_ledger import Ledger, Memory
 from pipeloom.runtime.pipeline.pipeline import Pipeline
@@ -101,7 +101,7 @@ class Late(nn.Module):
 
 def test_a_buffer_that_a_later_forward_begins_to_change_is_told() -> None:
     """R would change it once more, as nobody kept what it was."""
-    with pytest.raises(ExecutionError, match=r"stage 0: .* this one changes mean, which the first"):
+    with pytest.raises(InputError, match=r"stage 0: .* this one changes mean, which the first"):
         trained(RECOMPUTED, made=Late)
     trained(PLAIN, made=Late)
 

@@ -76,6 +76,21 @@ def test_a_peak_above_the_limit(
         assert found.startswith(expected)
 
 
+@pytest.mark.parametrize(("measured", "given"), [(2, 4), (2, 2), (None, 4), (2, None)])
+def test_microbatches_of_another_size(measured: int | None, given: int | None) -> None:
+    plan = lasting(5.0)
+    profile = replace(plan.problem.profile, micro_batch=measured)
+    found = lateness.other_size(
+        replace(plan, problem=replace(plan.problem, profile=profile), timing=None), given
+    )
+    assert found == (
+        "the plan's times and memory are of microbatches of 2 sequences, as the profile's "
+        "micro_batch says; these have 4"
+        if (measured, given) == (2, 4)
+        else None
+    )
+
+
 @pytest.mark.parametrize("ratio", [0.1, 5.0])
 def test_a_profile_that_nobody_measured_is_recognised(ratio: float) -> None:
     found = lateness.why_far_off(lasting(1.0), lasting(ratio))

@@ -19,7 +19,7 @@ class MarkedLoop(TrainingLoop):
 
     def _next(self, pipeline: Pipeline, plan: StepPlan | None) -> StepMeasure:
         self.step += 1
-        return StepMeasure([1.0], 0.5, 8, 4, [0.5] * MARKS, {0: (0.0, 1.0)})
+        return StepMeasure([1.0], 0.5, 8, 4, [0.5] * MARKS, {0: (0.0, 1.0)}, 4)
 
 
 def test_marks_of_a_long_run_do_not_pile_up() -> None:

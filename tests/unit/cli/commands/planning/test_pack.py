@@ -177,6 +177,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "",
     ),
     "--placement: expected one placement for pack, got auto": ({}, "--placement auto"),
+    "--placement: expected one copy of each stage for pack, got bidirectional": (
+        {},
+        "--placement bidirectional",
+    ),
 }
 
 

@@ -1,4 +1,5 @@
-"""``optimize --placement auto``: the time that placements have, and what is said of them."""
+"""``optimize --placement auto``: the time that placements have, and what is said of them; and
+``bidirectional``, asked for alone."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ from pipeloom.planner.optimize import optimize
 from pipeloom.planner.placement.choose import placement_facts
 from pipeloom.planner.solving.progress import Note
 from pipeloom.solver.placement.search import TriedPlacement
-from tests.support.command_line import Command
+from tests.support.command_line import Command, layers_document, profile_document, written
 
+SMALL = profile_document()
 PROFILE = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 2, 2)
 
 
@@ -127,3 +129,54 @@ def test_one_placement_tells_of_a_device_that_is_too_small(
         done = pipeloom(*words)
         assert done.code == 0
         assert (f"note: {profile}: device_memory: rank 0 holds" in done.err) is told
+
+
+def test_two_copies_are_asked_for_alone(pipeloom: Command, profile: Path, tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    words = ["optimize", profile, "--placement", "bidirectional", "--work-limit", 0.1, "-q"]
+    assert pipeloom(*words, "-m", 4, "-o", path).code == 0
+    assert pipeloom("verify", path).code == 0
+    ranks = [{op["stage"] for op in row} for row in json.loads(path.read_text())["order"]]
+    assert ranks == [{0, 1}, {0, 1}]
+    document = json.loads(profile.read_text())
+    profile.write_text(json.dumps(document | {"device_memory": 1e-3}))
+    assert "rank 0 holds" in pipeloom(*words, "-m", 4, "-o", path).err
+
+
+@pytest.mark.parametrize(
+    ("document", "more", "line"),
+    [
+        (
+            profile_document(),
+            ["-m", 1],
+            "placement bidirectional needs two microbatches, one each way",
+        ),
+        (
+            SMALL | {"ranks": 3, "num_stages": 3, "stages": SMALL["stages"][:1]},
+            ["-m", 2],
+            "placement bidirectional needs an even number of ranks, not 3",
+        ),
+        (
+            profile_document(),
+            ["-m", 2, "--recompute", "all"],
+            "--recompute: expected none with --placement bidire",
+        ),
+        (
+            profile_document(),
+            ["-m", 2, "--solver", "milp"],
+            "--solver: expected auto or heuristic, got 'milp'",
+        ),
+        (
+            profile_document(),
+            ["-m", 2, "--for", "megatron"],
+            "--placement: expected linear or interleaved, as",
+        ),
+        (layers_document(), ["-m", 2], "--placement: expected a profile by stages with bidirecti"),
+    ],
+)
+def test_what_two_copies_are_not_for(
+    pipeloom: Command, tmp_path: Path, document: dict[str, Any], more: list[str | int], line: str
+) -> None:
+    path = written(tmp_path / "p.json", document)
+    words = ["optimize", path, "--placement", "bidirectional", "--work-limit", 0.1, *more]
+    assert line in pipeloom(*words).refusal

@@ -30,7 +30,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_what_is_written_is_valid_and_is_what_is_told(pipeloom: Command, tmp_path: Path) -> None:
     folder = tmp_path / "plan"
-    done = pipeloom(*WORDS, "--pp", 2, "--tp", 2, "--time-limit", 3, "-o", folder, "--json")
+    done = pipeloom(*WORDS, "--pp", 2, "--tp", 2, "--work-limit", 10, "-o", folder, "--json")
     assert done.code == 0
     best = done.json["plans"][0]
     assert done.json["lower_bound"] <= best["lower_bound"] <= best["step_ms"] * (1 + 1e-9)
@@ -47,7 +47,7 @@ def test_what_is_written_is_valid_and_is_what_is_told(pipeloom: Command, tmp_pat
 
 
 def test_the_best_is_no_slower_than_what_is_predicted_for_any_other(pipeloom: Command) -> None:
-    found = plan("llama-3-8b", "H100", gpus=4, global_batch=8, seq=2048, time_limit=5.0)
+    found = plan("llama-3-8b", "H100", gpus=4, global_batch=8, seq=2048, work_limit=2)
     run = {"gpus": 4, "global_batch": 8, "seq": 2048, "sharding": "zero1"}
     for degrees in ({"tp": 4}, {"tp": 2, "pp": 2}, {"tp": 2}, {"pp": 4}, {"pp": 4, "vp": 2}):
         other = predict("llama-3-8b", cluster="H100", **run, **degrees)
@@ -98,7 +98,10 @@ def test_nothing_fits(pipeloom: Command) -> None:
         (("--work-limit", 0), "--work-limit: expected a number > 0, got '0'"),
         (("--work-limit", 5, "--time-limit", 5), "--time-limit: not allowed with"),
         (("--scheduler", "nowhere"), "--scheduler: expected the address of a Dask scheduler"),
-        (("-o", "/dev/null/x"), "--output: /dev/null/x"),
+        (
+            ("-o", "/dev/null/x"),
+            "--output: expected a folder or a place for one, got '/dev/null/x' (",
+        ),
     ],
 )
 def test_bad_input_is_one_line(pipeloom: Command, words: tuple[Any, ...], expected: str) -> None:
@@ -126,7 +129,8 @@ def test_an_output_that_cannot_be_is_said_before_the_search(
     began = monotonic()
     done = pipeloom(*words, "--time-limit", 60, "-o", file)
     assert monotonic() - began < 30
-    assert (done.code, done.err) == (2, f"pipeloom: --output: {file}: File exists\n")
+    line = f"pipeloom: --output: expected a folder or a place for one, got '{file}' (File exists)\n"
+    assert (done.code, done.err) == (2, line)
 
 
 @pytest.mark.parametrize(

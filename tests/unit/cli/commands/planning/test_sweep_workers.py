@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,25 @@ def test_what_is_finished_is_kept_when_it_is_stopped(profile: Path, tmp_path: Pa
     assert [swept.limit for swept in found.limits] == [1.5]
     assert str(told[-1]) == "interrupted: 2 limits left out"
     assert (tmp_path / "schedule-1.5.json").exists()
+
+
+def test_a_folder_has_no_schedules_of_an_earlier_sweep_but_those_that_were_changed(
+    profile: Path, tmp_path: Path
+) -> None:
+    told: list[Event] = []
+
+    def swept(*limits: float) -> set[str]:
+        library.sweep(profile, 4, limits, output=tmp_path, work_limit=0.1, progress=told.append)
+        return {path.name for path in tmp_path.glob("schedule-*.json")}
+
+    assert swept(1.5, 2.0, 3.0) == {f"schedule-{limit}.json" for limit in ("1.5", "2", "3")}
+    (tmp_path / "schedule-mine.json").write_text("{}")
+    later = (tmp_path / "results.json").stat().st_mtime_ns + 1
+    os.utime(tmp_path / "schedule-3.json", ns=(later, later))
+    assert swept(2.0) == {"schedule-2.json", "schedule-3.json", "schedule-mine.json"}
+    assert str(told[-1]) == f"{tmp_path}: not of this sweep: schedule-3.json, schedule-mine.json"
+    (tmp_path / "results.json").write_text('{"results": [{"file": "../results.json"}, 5]}')
+    assert "schedule-3.json" in swept(2.0)
 
 
 @pytest.mark.parametrize(

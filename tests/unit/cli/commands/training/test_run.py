@@ -115,6 +115,7 @@ def test_steps_ahead_of_the_norm_and_a_loss_scale(
     [
         ("tests.support.models", "tests.support.models: expected MODULE:ATTRIBUTE"),
         ("tests.absent:model", "tests.absent:model: No module named 'tests.absent'"),
+        ("absent:model", "No module named 'absent' (looked in "),
         ("tests.support.models:absent", "tests.support.models has no attribute absent"),
     ],
 )
@@ -122,7 +123,9 @@ def test_a_model_that_is_not_there(
     pipeloom: Command, program: Path, monkeypatch: pytest.MonkeyPatch, model: str, line: str
 ) -> None:
     monkeypatch.chdir(ROOT)
-    assert line in pipeloom("run", program, "--model", model).refusal
+    told = pipeloom("run", program, "--model", model).refusal
+    assert line in told
+    assert told.startswith(f"pipeloom: {model}: ")  # the program is not to blame
 
 
 def test_profile_measures_what_build_can_use(
