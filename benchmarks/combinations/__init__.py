@@ -77,7 +77,7 @@ def checked(cases: Sequence[Case]) -> Iterator[tuple[Case, Outcome]]:
     """Each case with what came of it; those in as many processes share some."""
     groups: dict[object, list[Case]] = {}
     for case in cases:
-        key = (case["ranks"], case.replicas) if case.in_processes else case.number
+        key = (case["ranks"], case.replicas, case.width) if case.in_processes else case.number
         groups.setdefault(key, []).append(case)
     for group in groups.values():
         for i in range(0, len(group), TOGETHER):
@@ -150,7 +150,7 @@ def _launched(cases: Sequence[Case]) -> list[Sequence[Found | str]]:
     """Findings of the ranks, by case; all in threads, or in as many processes."""
     first, seconds = cases[0], SECONDS * (2 + len(cases))
     with tempfile.TemporaryDirectory() as folder:
-        given: Any = (run_cases, first["ranks"], (cases, folder))
+        given: Any = (run_cases, first["ranks"] * first.width, (cases, folder))
         if not first.in_processes:
             rows = launch_local(*given, timeout=seconds)
         else:

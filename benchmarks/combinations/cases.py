@@ -17,7 +17,7 @@ from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.ops import Op, OpKind, pack
 from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.profile import Level, Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.families import FAMILIES, build_family
@@ -39,13 +39,16 @@ PIECES = (
     *("weight norm", "slices", "attention", "frozen", "in place", "idle", "hook", "all frozen"),
     "empty",
 )
+HUGGING = ("gpt2", "llama", "mixtral", "gemma2", "mamba")
 RANDOM, ANYWHERE, ENDS = "any order", "any rank for any op", "replicated ends"
 MANY = ("interleaved-1f1b:2", "wave:2", "weights-inside:2", "activations-inside:2")
 AXES: dict[str, tuple[Any, ...]] = {
     "ranks": (2, 3, 4),
     "plan": ("1f1b", *FAMILIES, *MANY, *(RANDOM, ANYWHERE, ENDS) * 4),
     "microbatches": (4, 2, 3, 5, 6, 8),
+    "model": ("parts", "parts", *HUGGING),
     "processes": (False, False, False, True),
+    "tensor parallel": ("none", "some", "all"),
     "replicas": (1, 1, 1, 2, 2, "sharded"),
     "input": ("floats", "tokens"),
     "tied": ("none", "ends", "second name", "middle", "idle"),
@@ -58,8 +61,9 @@ AXES: dict[str, tuple[Any, ...]] = {
     "dtype": ("float64", "float64", "float32"),
     "param_dtype": (None, "float32", "bfloat16"),
     "reduce_dtype": (None, "float32"),
-    "stages_as": ("eager", "aten"),
-    "remat": ("none", "R", "O", "some"),
+    "stages_as": ("eager", *("aten",) * 9, "inductor"),
+    "compiled": ("no", *("whole", "in place", "parts") * 3, "inductor"),
+    "remat": ("none", "R", "O", "some", "levels"),
     "loss": ("function", "metrics", "model"),
     "scale_grads": (True, False),
     "factor": (False, True),
@@ -89,7 +93,13 @@ PROFILED = StageProfile(
         "weight_bytes": 1e6,
     },
 )
+LEVELS = tuple(Level(name, 2.0, 1e9) for name in ("full", "70%", "30%", "5%"))
+AT_LEVELS = replace(PROFILED, m_b=1e9, t_r=None, m_r=None, levels=LEVELS)
+"""At most so many bytes are held where shapes may vary."""
 BACKWARDS = (OpKind.B, OpKind.BW)
+OF_PARTS = {*PIECES, "edges", "skips", "factor", "loss", "tied", "input", "thaws", "overflow"}
+UNCUT = {"hook", "processes", "replicas", "lengths"}
+"""Choices that models of Hugging Face have not, and stages that are not tensor parallel."""
 
 
 @dataclass(frozen=True)
@@ -121,11 +131,24 @@ class Case:
             for axis, values in AXES.items()
             if draw.random() < (1.0 if axis in ("plan", "ranks") else share)
         }
-        if picked.get("tied") in ("ends", "second name"):
-            picked["input"] = "tokens"
         if "thaws" in picked:
             picked |= {"frozen": "all", "restores": "no"}
             picked |= {"empty": "none", "all frozen": "none"}
+        if picked.get("model", "parts") != "parts":
+            picked = {axis: value for axis, value in picked.items() if axis not in OF_PARTS}
+        if picked.get("model") == "mamba":  # torch cannot compile it beside param_dtype
+            picked.pop("compiled", None)
+        if picked.get("replicas") == "sharded":  # fully_shard calls no hooks
+            picked.pop("hook", None)
+        if "compiled" in picked:  # what is split runs as written: its buffers have other versions
+            picked.pop("batch norm", None)
+        if picked.get("tensor parallel", "none") != "none":
+            picked = {axis: value for axis, value in picked.items() if axis not in UNCUT}
+            picked |= {"ranks": 2} | ({"tied": "ends"} if "tied" in picked else {})
+        if picked.get("tied") in ("ends", "second name"):
+            picked["input"] = "tokens"
+        if picked.get("remat") == "levels":
+            picked.setdefault("stages_as", "aten")
         return cls.of(seed, number, picked)
 
     @classmethod
@@ -158,6 +181,20 @@ class Case:
         return bool(self["replicas"] == "sharded")
 
     @property
+    def width(self) -> int:
+        """Processes of a rank."""
+        return 1 if self["tensor parallel"] == "none" else 2
+
+    def cut(self, stage: int) -> bool:
+        """Whether a stage is tensor parallel."""
+        some = self["tensor parallel"] == "some" and self._some("tensor parallel", stage)
+        return some or bool(self["tensor parallel"] == "all")
+
+    @property
+    def hugging(self) -> bool:
+        return bool(self["model"] != "parts")
+
+    @property
     def overflows(self) -> bool:
         """Whether gradients may: where a norm is asked for, as all would be NaN else."""
         return bool(self["overflow"] and (self["clip"] or self["loss_scale"]))
@@ -165,7 +202,8 @@ class Case:
     @property
     def in_processes(self) -> bool:
         """Thread ranks have one generator, and no replicas."""
-        return bool(self["processes"] or self.replicas > 1 or self["dropout"] != "none")
+        more = self.replicas > 1 or self.width > 1
+        return bool(self["processes"] or more or self["dropout"] != "none")
 
     @cached_property
     def stages(self) -> int:
@@ -187,6 +225,10 @@ class Case:
     @property
     def tied(self) -> list[list[tuple[int, str]]]:
         last = self.stages - 1
+        if self.hugging:
+            from .models import source
+
+            return [list(group) for group in source(self["model"], self.stages).tied(self.stages)]
         match self["tied"]:
             case "ends" | "second name":
                 return [[(0, "embedding.weight"), (last, "head.weight")]]
@@ -246,7 +288,8 @@ class Case:
 
     def _profile(self, stages: int) -> Profile:
         link = Link(0.0, 0.05)
-        return Profile((PROFILED,) * stages, self["ranks"], t_comm=0.1, host_link=link)
+        stage = AT_LEVELS if self["remat"] == "levels" else PROFILED
+        return Profile((stage,) * stages, self["ranks"], t_comm=0.1, host_link=link)
 
 
 @cache
@@ -289,7 +332,8 @@ def _anywhere(profile: Profile, count: int, draw: Random, seed: int) -> Schedule
 def given_up(schedule: Schedule, how: str, draw: Random) -> Schedule:
     """With activations recomputed (R) or offloaded (O) between F and B: of all microbatches, or of
     some each way."""
-    ways: Sequence[str] = {"none": [""], "R": "R", "O": "O", "some": ["", "R", "O"]}[how]
+    known = {"none": [""], "R": "R", "O": "O", "some": ["", "R", "O"], "levels": ["", *"0123"]}
+    ways: Sequence[str] = known[how]
     pairs = [
         (s, j) for s in range(schedule.problem.stages) for j in range(schedule.problem.microbatches)
     ]
@@ -298,11 +342,11 @@ def given_up(schedule: Schedule, how: str, draw: Random) -> Schedule:
         return schedule
     rows = [
         [
-            Op(kind, op.stage, op.microbatch)
+            Op(kind, op.stage, op.microbatch, int(way) if kind is OpKind.R and way.isdigit() else 0)
             for op in schedule.ops(rank)
             for way in [chosen[op.stage, op.microbatch]]
             for kind in (
-                *([OpKind.R if way == "R" else OpKind.L] if way and op.kind in BACKWARDS else ()),
+                *([OpKind.L if way == "O" else OpKind.R] if way and op.kind in BACKWARDS else ()),
                 op.kind,
                 *([OpKind.O] if way == "O" and op.kind is OpKind.F else ()),
             )

@@ -18,7 +18,11 @@ BOUNDS = {"float64": 1e-7, "float32": 3e-4, "bfloat16": 0.15}
 
 def compared(case: Case, rows: Sequence[Found], wanted: Found) -> Iterator[str]:
     """Lines on what ranks have that one process has not."""
-    dtypes = (case["dtype"], case["param_dtype"], case["reduce_dtype"])
+    dtypes = (
+        "float32" if case.hugging else case["dtype"],
+        case["param_dtype"],
+        case["reduce_dtype"],
+    )
     bound = max(BOUNDS[dtype] for dtype in dtypes if dtype)
     for kind in ("losses", "evaluated", "outputs"):
         pairs = [pair for row in rows for pair in getattr(row, kind).items()]
@@ -57,7 +61,7 @@ def _norm(found: Found) -> float | None:
 
 def _apart(bound: float, found: float, wanted: float) -> str:
     alike = found == wanted or (isnan(found) and isnan(wanted))
-    alike = alike or abs(found - wanted) <= bound * (abs(wanted) + 1e-2)
+    alike = alike or abs(found - wanted) <= bound * (abs(wanted) + 1e-1)
     return "" if alike else f"{found} not {wanted}"
 
 

@@ -4,14 +4,24 @@ and the plain loop have in common."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from tempfile import TemporaryDirectory
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
+
+from pipeloom import HuggingFace
 
 from .cases import Case
 
@@ -37,7 +47,7 @@ class RunningMean(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(1))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
@@ -227,14 +237,65 @@ def thaw(stage: nn.Module) -> list[nn.Parameter]:
     return frozen
 
 
+@cache
+def source(kind: str, stages: int) -> HuggingFace:
+    """A small model of Hugging Face that has as many layers."""
+    from transformers import AutoConfig
+
+    sizes = {"vocab_size": WORDS, "hidden_size": 2 * WIDTH, "num_hidden_layers": stages}
+    more = {"intermediate_size": 3 * WIDTH, "num_attention_heads": 2, "num_key_value_heads": 2}
+    more |= {"head_dim": WIDTH, "num_local_experts": EXPERTS, "max_position_embeddings": 8}
+    no_dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), 0)
+    given = sizes | (ids if kind == "mamba" else more | no_dropout | ids)
+    with TemporaryDirectory() as folder:
+        AutoConfig.for_model(kind, **given).save_pretrained(folder)
+        found = HuggingFace(folder, seq=4, experts="eager", recompute="none")
+        found.check()
+        found.skeleton, found.files  # noqa: B018 (is read)
+    return found
+
+
 def make_stage(case: Case, stage: int) -> nn.Module:
     """A stage whose weights depend on nothing else; the same numbers are drawn after it."""
     with torch.random.fork_rng():
+        if case.hugging:
+            made = source(case["model"], case.stages).stages(case.stages)[stage]
+            return cast("nn.Module", made()).to(case.dtype)
         return Part(case, stage).to(case.dtype)
 
 
+def parallel(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """Tensor parallel, with whole tensors between stages."""
+    columns = partial(ColwiseParallel, output_layouts=Replicate())
+    rows = partial(RowwiseParallel, input_layouts=Replicate())
+    styles = {
+        **dict.fromkeys(("product", "head", "lm_head"), columns),
+        **dict.fromkeys(("embedding", "embed_tokens", "wte"), rows),
+        **dict.fromkeys(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"), ColwiseParallel),
+        **dict.fromkeys(("o_proj", "down_proj"), RowwiseParallel),
+    }
+    leaves = {name: name.rpartition(".")[2] for name, _ in module.named_modules()}
+    return parallelize_module(
+        module, mesh, {name: styles[leaf]() for name, leaf in leaves.items() if leaf in styles}
+    )
+
+
+def compiled(module: nn.Module, how: str) -> nn.Module:
+    """Under ``torch.compile``: by itself, in place, or its parts."""
+    backend = "inductor" if how == "inductor" else "aot_eager"
+    torch._inductor.config.fallback_random = True  # dropout's numbers are torch's
+    if how in ("whole", "inductor"):
+        return cast("nn.Module", torch.compile(module, backend=backend))
+    for part in [module] if how == "in place" else module.children():
+        part.compile(backend=backend)
+    return module
+
+
 def mean_square(output: Any, target: Any) -> Tensor:
-    """The loss of one microbatch."""
+    """The loss of one microbatch; of tokens the next one's cross entropy."""
+    if not target.is_floating_point():
+        return functional.cross_entropy(output[:, :-1].flatten(0, 1), target[:, 1:].flatten())
     return functional.mse_loss(output, target.to(output.dtype))
 
 
@@ -263,9 +324,9 @@ def batch(case: Case, step: int, count: int) -> tuple[list[Tensor], list[Tensor]
         generator = torch.Generator().manual_seed(1000 * step + j)
         draw = partial(torch.randn, generator=generator, dtype=case.dtype)
         x = draw(rows, length, WIDTH)
-        if case["input"] == "tokens":
+        if case["input"] == "tokens" or case.hugging:
             x = torch.randint(WORDS, (rows, length), generator=generator)
-        y = draw(rows, length, WORDS)
+        y = x if case.hugging else draw(rows, length, WORDS)
         if case.overflows and (step, j) == (OVERFLOWS, 1):
             y = y * 1e200
         for row, value in zip(found, (x, y, draw(rows, 1, 1)), strict=True):

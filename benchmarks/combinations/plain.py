@@ -21,7 +21,7 @@ from pipeloom.ir.model.schedule import Schedule, Updates
 from .cases import Case, Step
 from .models import Noise, batch, make_stage, mean_square, optimizer, thaw, with_metrics
 
-DIVERGED = 1e4
+DIVERGED = 1e3
 Losses: TypeAlias = dict[tuple[int, int], float]  # by step and microbatch
 
 

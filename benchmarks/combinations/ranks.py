@@ -19,10 +19,21 @@ from pipeloom import LossScale, Pipeline
 from pipeloom.ir.errors import PipeloomError
 
 from .cases import Case, Step
-from .models import WORDS, batch, make_stage, mean_square, optimizer, thaw, with_metrics
+from .models import (
+    WORDS,
+    batch,
+    compiled,
+    make_stage,
+    mean_square,
+    optimizer,
+    parallel,
+    source,
+    thaw,
+    with_metrics,
+)
 from .plain import Found, summed
 
-SECONDS, AFTER = 30.0, "after the first step: "
+SECONDS, AFTER = 120.0, "after the first step: "
 
 
 def run_cases(cases: Sequence[Case], folder: str) -> list[Found | str]:
@@ -49,10 +60,13 @@ class Ranked:
         self.case, self.folder, self.found = case, folder, Found()
         self.mesh: DeviceMesh | None = None
         self.replica = 0
-        if case.replicas > 1:
-            size = (case.replicas, case["ranks"])
-            self.mesh = init_device_mesh("cpu", size, mesh_dim_names=("dp", "pp"))
+        if case.replicas * case.width > 1:
+            sizes = {"dp": case.replicas, "pp": case["ranks"], "tp": case.width}
+            size = tuple(sizes.values())
+            self.mesh = init_device_mesh("cpu", size, mesh_dim_names=tuple(sizes))
             self.replica = self.mesh.get_local_rank("dp")
+        if case["compiled"] != "no":
+            torch._dynamo.reset()
 
     def run(self, pipeline: Pipeline) -> Found:
         """Raises what the first step does; what comes after it is no refusal."""
@@ -75,8 +89,9 @@ class Ranked:
         pipeline.finish()
         for s, module in pipeline.modules.items():
             for name, p in module.named_parameters(remove_duplicate=False):
-                self.found.gradients[f"{s}.{name}"] = None if p.grad is None else _whole(p.grad)
-                self.found.parameters[f"{s}.{name}"] = _whole(p.detach()).clone()
+                key = f"{s}.{name}".replace("_orig_mod.", "")
+                self.found.gradients[key] = None if p.grad is None else _whole(p.grad)
+                self.found.parameters[key] = _whole(p.detach()).clone()
         self.found.norm = self.ran.grad_norm
         scale = pipeline.loss_scale
         self.found.scale = None if scale is None else scale.scale
@@ -86,10 +101,9 @@ class Ranked:
     def made(self, *, resumed: bool) -> Pipeline:
         case, groups = self.case, dict[str, Any]()
         if self.mesh is not None:
-            groups = {
-                "group": self.mesh["pp"].get_group(),
-                "data_group": self.mesh["dp"].get_group(),
-            }
+            groups["group"] = self.mesh["pp"].get_group()
+            if case.replicas > 1:
+                groups["data_group"] = self.mesh["dp"].get_group()
         dtypes = {
             name: None if case[name] is None else getattr(torch, case[name])
             for name in ("param_dtype", "reduce_dtype")
@@ -104,9 +118,11 @@ class Ranked:
             optimizer=None if case["optimizer"] == "none" else partial(optimizer, case),
             tied=case.tied,
             skips=case.skips,
-            names=lambda stage, name: f"{stage}.{name}",
+            names=source(case["model"], case.stages).names(case.stages)
+            if case.hugging
+            else lambda stage, name: f"{stage}.{name}",
             programs=partial(case.program, resumed=resumed) if counts else None,
-            varying_shapes=case["lengths"] == "each step",
+            varying_shapes=case["lengths"] == "each step" or case["remat"] == "levels",
             clip_grad_norm=case["clip"],
             loss_scale=None if scale is None else LossScale(scale, interval=2),
             stages_as=case["stages_as"],
@@ -118,8 +134,11 @@ class Ranked:
 
     def _stage(self, stage: int) -> nn.Module:
         module = make_stage(self.case, stage)
-        if self.case.sharded:
-            assert self.mesh is not None
+        if self.mesh is not None and self.case.cut(stage):
+            module = parallel(module, self.mesh["tp"])
+        if self.case["compiled"] != "no":
+            module = compiled(module, self.case["compiled"])
+        if self.mesh is not None and self.case.sharded:
             fully_shard(module, mesh=self.mesh["dp"])
         return module
 

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from ..cuda import make_event, make_stream
 from ..dtensors import PLAIN, parts
 from ..measure.activation_ledger import Memory, Versioned, apart, unchanged
+from ..uncompiled import uncompiled
 
 Copies: TypeAlias = Sequence[tuple[Tensor, Tensor]]  # target, source; bytes
 Wait: TypeAlias = Callable[[], None]
@@ -157,6 +158,7 @@ class OffloadedActivations:
         self._places.clear()
         self._saved.clear()
 
+    @uncompiled
     def pack(self, tensor: Tensor) -> Packed:
         """The handle of a tensor that goes out, within :meth:`packing`."""
         if type(tensor) not in PLAIN and is_traceable_wrapper_subclass(tensor):
@@ -233,6 +235,7 @@ class _Wrapped:
 Packed: TypeAlias = Versioned | _SavedActivation | _Wrapped
 
 
+@uncompiled
 def unpack(saved: Packed) -> Tensor:
     """The tensor that was packed; it is here. Raises ChangedInPlaceError."""
     if isinstance(saved, Versioned):

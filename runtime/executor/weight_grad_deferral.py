@@ -24,6 +24,7 @@ from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode
 
 from ..measure.activation_ledger import Held, Ledger, Memory, unchanged
+from ..uncompiled import uncompiled
 from .deferred_ops import RULES, Rule
 from .offload import OffloadedActivations
 from .parameter_views import OfView, base_of, of_view
@@ -104,6 +105,7 @@ class Deferral(TorchFunctionMode):
     def __exit__(self, *_: object) -> None:
         _pop()
 
+    @uncompiled
     def __torch_function__(
         self,
         func: Callable[..., Any],
@@ -117,8 +119,7 @@ class Deferral(TorchFunctionMode):
             rule = None if reading is None else self._deferred(reading[0])
             if reading is not None and rule is not None:
                 recorded = torch.is_grad_enabled()
-                hooks = None if is_compiling() else _saving(True)
-                if not recorded or (hooks is not None and not _ours(hooks[0])):
+                if not recorded or is_compiling() or not _ours(_saving(True)):
                     self._queue.again = True
                 if recorded:
                     return _apply(rule, reading[1], self._queue)
@@ -179,9 +180,10 @@ def _nothing(*_: object) -> None:
     pass
 
 
-def _ours(pack: object) -> bool:
-    """Whether a hook keeps what autograd saves, instead of making it once more."""
-    return isinstance(getattr(pack, "__self__", None), Ledger | OffloadedActivations)
+def _ours(hooks: tuple[object, object] | None) -> bool:
+    """Whether hooks keep what autograd saves, instead of making it once more."""
+    kinds = Ledger | OffloadedActivations
+    return hooks is None or isinstance(getattr(hooks[0], "__self__", None), kinds)
 
 
 def run_backward(roots: tuple[GradientEdge | Tensor, ...], gradients: tuple[Tensor, ...]) -> None:

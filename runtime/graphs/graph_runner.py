@@ -44,6 +44,7 @@ from .module_state import ModuleState
 from .stage_functions import Make, StageForward, StageFunctions
 from .torch_internals.aten import below_autograd
 from .torch_internals.errors import TraceError
+from .torch_internals.export import run_as_written
 
 _REMADE = "its graphs were made again after the first step, for"
 LIMIT = 16  # graphs of a stage: where shapes are always others, tracing costs more than it saves
@@ -70,6 +71,7 @@ class GraphRunner(StageRunner):
         **given: Unpack[RunnerOptions],
     ) -> None:
         super().__init__(stage, module, **given)
+        run_as_written()
         using, self._eager_weight = given.get("using", unchanged_weights), self.weight
         self._watching = self.memory.watching()
         self._in_model, self._maker = loss_in_model, make

@@ -20,6 +20,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from ..dtensors import PLAIN, parts
 from ..errors import ChangedInPlaceError
 from ..fake_tensors import is_fake
+from ..uncompiled import uncompiled
 
 Held: TypeAlias = tuple[tuple[int, int], ...]
 Turns: TypeAlias = tuple[Callable[[], None], Callable[[], None]]
@@ -124,6 +125,7 @@ class Ledger(Memory):
         del self._counts[pointer]
         self.live -= size
 
+    @uncompiled
     def _pack(self, tensor: Tensor) -> Versioned | _CountedTensor:
         if type(tensor) not in PLAIN:
             return self._pack_parts(tensor)
@@ -185,6 +187,7 @@ def apart(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_leaf else tensor.detach()
 
 
+@uncompiled
 def _unpack(saved: Versioned | _CountedTensor) -> Tensor:
     return unchanged(saved.tensor, saved.version)
 

@@ -22,6 +22,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from pipeloom.ir.errors import InputError
 
 from ..fake_tensors import really
+from ..uncompiled import uncompiled
 
 Placeholder: TypeAlias = Callable[[int, torch.dtype, torch.device], "tuple[Any, StandIns]"]
 Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
@@ -132,7 +133,7 @@ class LayerCalls:
 
     def __init__(self, placeholder: Placeholder) -> None:
         self._placeholder = placeholder
-        self._plans: dict[tuple[object, ...], CallPlan] = {}
+        self._plans: dict[tuple[Any, ...], CallPlan] = {}
 
     def __deepcopy__(self, memo: object) -> LayerCalls:
         return self
@@ -141,10 +142,15 @@ class LayerCalls:
         """The plan for tokens of this shape. Raises CutError where layers get something but
         tensors."""
         key = (shape, dtype, device)
+        if key not in self._plans:
+            self._make(*key)
+        return self._plans[key]
+
+    @uncompiled
+    def _make(self, *key: Any) -> None:
         with LIBRARY, really():
             if key not in self._plans:
-                self._plans[key] = self._made(shape, dtype, device)
-        return self._plans[key]
+                self._plans[key] = self._made(*key)
 
     def fixed_tensors(self) -> list[Tensor]:
         """The tensors in plans that are the same in every call."""
@@ -177,6 +183,7 @@ def _leaf(one: Any, other: Any, handed: dict[int, Handed]) -> Any:
     return one
 
 
+@uncompiled
 def capture(model: Any, stand_ins: StandIns, tokens: Tensor) -> list[Call]:
     """The calls of the layers for these tokens.
 

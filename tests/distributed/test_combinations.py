@@ -28,6 +28,8 @@ FOUND: list[tuple[int, dict[str, Any]]] = [
     (0, {"ranks": 3, "plan": "pipedream", "twice": "all"}),
     (827, {"ranks": 4, "plan": "weights-inside", "restores": ANYWHERE, "empty": "some"}),
     (402, {"ranks": 3, "plan": RANDOM, "clip": 0.05, "ahead": True}),
+    (0, {"ranks": 2, "plan": "zb-h1", "compiled": "in place", "twice": "all"}),
+    (0, {"ranks": 2, "compiled": "parts", "stages_as": "aten", "remat": "levels"}),
 ]
 """Numbers of plans, and features that met: they trained otherwise than one process, without a word,
 or failed."""

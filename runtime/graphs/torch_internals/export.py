@@ -9,11 +9,13 @@ from threading import get_ident
 from typing import Any
 
 import torch
+import torch._dynamo.config
 import torch._meta_registrations as meta
 from torch import Tensor, fx, nn
 from torch._functorch._aot_autograd import descriptors as desc
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.compiler import set_stance as as_written  # what torch.compile has made does not run
 
 from .errors import LOCK, TraceError, why
 from .random_numbers import DRAWN, SEEDS, TRACING, undrawn
@@ -79,7 +81,8 @@ def export_joint(
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)  # tensors that are mere attributes
     context = torch._guards.TracingContext(mode)
-    with LOCK, undrawn(), ExitStack() as held, torch._guards.tracing(context), _as_traced():
+    tracing = torch._guards.tracing(context)
+    with LOCK, undrawn(), ExitStack() as held, tracing, _as_traced(), as_written("force_eager"):
         try:
             found = aot_export_joint_with_descriptors(
                 held, _Computation(function), tuple(arguments), {}
@@ -139,6 +142,12 @@ _REPLACED: list[tuple[Any, str, Any]] = [
     *SEEDS,
     (meta, "_meta_grouped_mm_common", _grouped_in_any),
 ]
+
+
+def run_as_written() -> None:
+    """From now on what torch.compile has made runs as it was written in this thread while torch
+    traces, here or, on thread ranks, in another one; it would raise an error."""
+    torch._dynamo.config.error_on_nested_fx_trace = False
 
 
 @contextmanager

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.convert_frame import input_codes
 from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
@@ -320,6 +322,24 @@ def test_a_compiled_stage_is_split_too() -> None:
     run_split(torch.compile(model, backend="aot_eager"), [x])
     for name, grad in gradients(model, [x]).items():
         assert (grad - expected[name]).abs().max() <= 1e-6 * expected[name].abs().max(), name
+    seen = [found for code in input_codes.seen if (found := code()) is not None]
+    assert seen
+    names = {Path(code.co_filename).name for code in seen}
+    assert names.isdisjoint({"activation_ledger.py", "weight_grad_deferral.py"})
+
+
+def test_w_of_a_convolution_needs_no_weights() -> None:
+    """Where weights are sent they are elsewhere by then."""
+    torch.manual_seed(0)
+    model, x = nn.Conv1d(6, 6, 4, groups=6), torch.randn(2, 6, 8, requires_grad=True)
+    model(x).sum().backward()
+    expected = gradients(model, [x])
+    _, queue = waiting(model, x)
+    for parameter in model.parameters():
+        parameter.untyped_storage().resize_(0)
+    queue.run()
+    for name, grad in gradients(model, [x]).items():
+        assert torch.equal(grad, expected[name]), name
 
 
 def test_what_runs_within_a_function_transform_is_left_to_autograd() -> None:

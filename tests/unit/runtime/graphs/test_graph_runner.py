@@ -360,6 +360,24 @@ def test_memory_is_that_of_what_crosses_the_cuts() -> None:
     assert split.peak <= 1.3 * graphs.peak
 
 
+def test_compiled_parts_are_traced_as_they_are_written() -> None:
+    module, same_module = tied(), tied()
+    same_module.load_state_dict(module.state_dict())
+    module[1].compile(backend="aot_eager")
+    found = run(module, X, stages_as="aten")
+    assert found.refusal is None
+    assert not same(found, run(same_module, X))
+
+
+def test_they_run_so_where_another_thread_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    run(Block(WIDTH), X, stages_as="aten")
+    calls: list[object] = []
+    function = torch.compile(torch.sin, backend=lambda module, _: calls.append(module) or module)
+    monkeypatch.setattr("torch.fx._symbolic_trace._is_fx_tracing_flag", True)
+    assert torch.equal(function(X), X.sin())
+    assert not calls
+
+
 @pytest.mark.parametrize("given", ["graph", "", "ATEN"])
 def test_an_unknown_way_to_run_stages_is_refused(given: Any) -> None:
     for make in (PipelineOptions, RunSettings):
