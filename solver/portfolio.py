@@ -6,6 +6,8 @@
                 improve, prove, improve elsewhere
     heuristic   first schedules, construct, better bounds, improve
     exact       first schedules, construct, better bounds, an exact solver
+
+To improve is to anneal, to construct near the best, and to ask CP-SAT about windows of it.
 """
 
 from __future__ import annotations

@@ -34,7 +34,9 @@ class TimeLimit:
 
     @property
     def share_left(self) -> float:
-        """1 where time is unlimited."""
+        """1 where time is unlimited, 0 where there is none."""
+        if self.seconds <= 0.0:
+            return 0.0
         return self.left / self.seconds if self.seconds < inf else 1.0
 
 

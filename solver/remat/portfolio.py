@@ -170,10 +170,12 @@ class _Annealing:
     def __init__(self, problem: Problem, rng: np.random.Generator, starts: _Starts) -> None:
         self._annealer = RematAnnealer(problem, rng, starts.every)
         self._starts = starts
+        self._left: list[Order] = []
 
     def round(self, best: Incumbent) -> None:
-        for start in self._starts.best():
-            self._starts.offer(self._annealer.anneal(best, start))
+        self._left = self._left or self._starts.best()
+        while self._left:
+            self._starts.offer(self._annealer.anneal(best, self._left.pop(0)))
             if best.over():
                 break
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.dependency_graph import ScheduleGraph
 from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.cost.simulator import timed
@@ -41,7 +42,8 @@ PAIRS, ROOM = 4000.0, 8000.0  # of ops in the first window, and for which there 
 SHARE, SECONDS = 1 / 8, 0.6  # of the time left for a window, and at most
 PAIR, OP = 1e-5, 1e-5  # seconds for a pair of a window, and an op of all, before CP-SAT begins
 WIDER, NARROWER = 1.3, 0.7  # pairs of the next window
-OPS = 20_000  # of a problem at most
+RECOMPUTED = 3  # times as long a pair takes where it may be recomputed
+OPS = 10_000  # of a problem at most
 
 
 class WindowSearch:
@@ -56,7 +58,9 @@ class WindowSearch:
         self._pairs, self._step = PAIRS, STEP
         self._ops = 3 * problem.stages * problem.microbatches
         unknown = problem.profile.unlike or overlap_saves(problem)
-        self._known = self._ops <= OPS and not unknown
+        works = bool(Costs.of(problem).durations[:3].any())
+        self._known = self._ops <= OPS and works and not unknown
+        self._pair = PAIR * (RECOMPUTED if self._free else 1)
         self._order: Order = ()
 
     @property
@@ -67,7 +71,7 @@ class WindowSearch:
         """The pairs of which a model is made in half of a window's time."""
         budget = self._best.budget(SHARE, SECONDS)
         seconds = min(budget.time.left, budget.work.left / OPS_A_SECOND)
-        return (seconds / 2 - OP * self._ops) / PAIR
+        return (seconds / 2 - OP * self._ops) / self._pair
 
     def round(self, best: Incumbent) -> None:
         for _ in range(WINDOWS if best.share_left < LATE else 1):
@@ -85,10 +89,14 @@ class WindowSearch:
             self._order, self._graph = order, self._graph_of(order)
         if self._graph is None:
             return
-        self._pairs = min(self._pairs, self._room())
-        best.work.spend((self._pairs * PAIR + self._ops * OP) * OPS_A_SECOND)
-        window = ScheduleWindow(self._graph, *self._window(), self._orders, free=self._free)
-        model = WindowOrders(window, cost * (1 - self._step))
+        pairs = min(self._pairs, self._room())
+        best.work.spend((max(0.0, pairs) * self._pair + self._ops * OP) * OPS_A_SECOND)
+        first, stop = self._window(self._graph, pairs)
+        if (first == stop).all():
+            self._pairs = PAIRS
+            return
+        window = ScheduleWindow(self._graph, first, stop, self._orders, free=self._free)
+        model = WindowOrders(window, max(cost * (1 - self._step), best.bound.value))
         seed = int(self._rng.integers(1 << 31))
         search = find(best, model, best.budget(SHARE, SECONDS), seed)
         if best.cost < cost:
@@ -114,11 +122,10 @@ class WindowSearch:
             order = tuple(map(split_backwards, order))
         return ScheduleGraph.of(timed(Schedule(problem, order)))
 
-    def _window(self) -> tuple[IntArray, IntArray]:
+    def _window(self, graph: ScheduleGraph, pairs: float) -> tuple[IntArray, IntArray]:
         """The places of each rank's first op of a window and of the first behind it, about a random
-        moment."""
-        assert self._graph is not None
-        timing = self._graph.schedule.timing
+        moment, that has so many pairs."""
+        timing = graph.schedule.timing
         assert timing is not None
         starts = timing.start
         ends = max(row[-1] for row in starts if len(row))
@@ -129,7 +136,7 @@ class WindowSearch:
             stop = np.array([row.searchsorted(middle + width, "right") for row in starts])
             if high - low <= 1e-3 * ends:
                 return first, stop
-            if ((stop - first) ** 2).sum() / 2 > self._pairs:
+            if ((stop - first) ** 2).sum() / 2 > pairs:
                 high = width
             else:
                 low = width

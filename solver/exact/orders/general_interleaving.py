@@ -67,10 +67,8 @@ class LiteralSum:
     literals: list[cp_model.LiteralT] = field(default_factory=list)
     weights: list[int] = field(default_factory=list)
 
-    def add(self, literal: cp_model.LiteralT | bool, weight: int) -> None:
-        if isinstance(literal, bool):
-            self.constant += weight * literal
-        elif weight:
+    def add(self, literal: cp_model.LiteralT, weight: int) -> None:
+        if weight:
             self.literals.append(literal)
             self.weights.append(weight)
 
@@ -289,11 +287,8 @@ class RankConstraints:
                 ends = self._model.start(b, i - apart) + self._model.takes(b)
                 self._cp.add(self._model.start(a, i) >= ends)
 
-    def _before(self, a: OpClass, i: int, b: OpClass, j: int) -> cp_model.LiteralT | bool:
-        """Whether a(i) runs before b(j)."""
-        known = self._rank.known(a, i, b, j)
-        if known is not None:
-            return known
+    def _before(self, a: OpClass, i: int, b: OpClass, j: int) -> cp_model.LiteralT:
+        """Whether a(i) runs before b(j), which is open."""
         places = [(each.stream, self._rank.place(each)) for each in (a, b)]
         if places[0] > places[1]:
             return ~self._literal(Pair(b, j, a, i))
@@ -308,11 +303,8 @@ class RankConstraints:
             self._cp.add(first >= second + self._model.takes(b)).only_enforce_if(~literal)
         return self._literals[pair]
 
-    def _weight_before(self, w: OpClass, j: int, f: OpClass, k: int) -> cp_model.LiteralT | bool:
+    def _weight_before(self, w: OpClass, j: int, f: OpClass, k: int) -> cp_model.LiteralT:
         """A literal that only a W which has run before an F can fulfil."""
-        known = self._rank.known(w, j, f, k)
-        if known is not None:
-            return known
         pair = Pair(w, j, f, k)
         if pair not in self._literals:
             literal = self._literals[pair] = self._cp.new_bool_var("")

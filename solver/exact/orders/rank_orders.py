@@ -77,19 +77,6 @@ class OpenOrders:
             found[each] = at if each.kind is FORWARD else back - at + behind
         return found
 
-    def known(self, a: OpClass, i: int, b: OpClass, j: int) -> bool | None:
-        """Whether a(i) runs before b(j); None where both orders are possible."""
-        if a.stream != b.stream:
-            return None
-        if a == b:
-            return i < j
-        if self.place(a) > self.place(b):
-            before = self.known(b, j, a, i)
-            return None if before is None else not before
-        if i <= j:
-            return True
-        return False if i - j > self.ahead(a, b) else None
-
     def beside(self, a: OpClass, b: OpClass, k: int) -> tuple[int, range]:
         """How many ops of ``a``, the first ones, run before b(k), and which may."""
         count = self.counts[a.stream]

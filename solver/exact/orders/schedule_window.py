@@ -119,7 +119,8 @@ class ScheduleWindow:
         end in time."""
         duration, offsets = self.durations.tolist(), self.offsets
         start = [inf] * len(duration)
-        last = dict(zip((end - 1 for end in offsets[1:]), deadlines, strict=True))
+        ranks = zip(pairwise(offsets), deadlines, strict=True)
+        last = {end - 1: deadline for (at, end), deadline in ranks if at < end}
         for u in self._behind:
             most = min(last[u] if u in last else start[u + 1], inf)
             for v, delay in self._after[u]:

@@ -76,7 +76,8 @@ class WindowOrders:
         self._period = problem.objective is Objective.PERIOD
         self._between()
         self._starts: list[cp_model.IntVar] = []
-        if any(low > high for low, high in zip(self._low, self._high, strict=True)):
+        spans = [*zip(self._low, self._high, strict=True), *((0, most) for most in self._closes)]
+        if any(low > high for low, high in spans):
             self.cp.add_bool_or([])
         else:
             self._constrain()

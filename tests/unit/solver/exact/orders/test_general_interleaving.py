@@ -86,14 +86,11 @@ def test_memory_decides_most_pairs() -> None:
     """Two chunks fit: F of microbatch 2 on the lower stage waits for the B of microbatch 0."""
     rank = rank_orders(a_v())[0]
     f, b = OpClass(FORWARD, 0, 0), OpClass(BACKWARD, 0, 0)
-    assert rank.known(f, 2, b, 0) is False
-    assert rank.known(b, 0, f, 2) is True
-    assert rank.known(f, 1, b, 0) is None
-    assert rank.known(f, 1, b, 1) is True
-    w = OpClass(WEIGHT, 0, 0)
-    assert rank.known(f, 2, w, 0) is None
-    assert rank.known(f, 3, w, 0) is False
-    assert rank_orders(a_v())[1].known(OpClass(FORWARD, 2, 0), 1, b._replace(stage=1), 0) is False
+    assert rank.beside(f, b, 0) == (1, range(1, 2))
+    assert rank.beside(b, f, 2) == (1, range(1, 2))
+    assert rank.beside(OpClass(WEIGHT, 0, 0), f, 3) == (1, range(1, 3))
+    above = rank_orders(a_v())[1]
+    assert above.beside(OpClass(FORWARD, 2, 0), b._replace(stage=1), 0) == (1, range(1, 1))
 
 
 @pytest.mark.parametrize("objective", Objective)
