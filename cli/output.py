@@ -16,6 +16,9 @@ from .failures import INPUTS
 if TYPE_CHECKING:
     from pipeloom.ir.model.schedule import Schedule
 
+READ = ("model", "start", "like", "cluster", "partition", "measured")
+"""Other arguments that may be files to read, beside the file of a placement."""
+
 
 def check_output(args: argparse.Namespace) -> None:
     """Fails before the work where its result could not be written."""
@@ -30,8 +33,8 @@ def check_output(args: argparse.Namespace) -> None:
 
 def check_apart(args: argparse.Namespace, option: str, path: str) -> None:
     """Raises InputError where the option's file is one that the command reads: it would be lost."""
-    given = (getattr(args, key, None) for key in (*INPUTS, "model"))
-    for read in given:
+    given = [getattr(args, key, None) for key in (*INPUTS, *READ)]
+    for read in (*given, getattr(getattr(args, "placement", None), "name", None)):
         for file in [read] if isinstance(read, str) else read or ():
             if isinstance(file, str) and _is_one_file(file, path):
                 raise InputError(f"{option}: expected another file than what is read, got {path}")

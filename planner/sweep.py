@@ -103,10 +103,11 @@ class Sweep(EvaluationTable):
         marks = [(row.name, row.peak_memory, row.bubble_rate) for row in families]
         return frontier_svg(Frontier(title, self.objective.value, points, marks, scope, others))
 
-    def write(self, folder: Path) -> None:
-        """Writes results.json, results.csv and frontier.svg, and removes the schedules of a sweep
-        that was written there before, unless they were changed since."""
-        stale = {*_listed(folder)} - {swept.file for swept in self.limits}
+    def write(self, folder: Path, *, complete: bool = True) -> None:
+        """Writes results.json, results.csv and frontier.svg, and, once ``complete``, removes the
+        schedules of a sweep that was written there before, unless they were changed since."""
+        listed = {*_listed(folder)} if complete else set()
+        stale = listed - {swept.file for swept in self.limits}
         document = {key: value for key, value in self.to_dict().items() if key != "output"}
         write_json(document, str(folder / "results.json"))
         write_text(self.csv(), str(folder / "results.csv"))
@@ -176,7 +177,7 @@ def sweep(
     rows = tuple(swept.row for swept in found)
     swept = Sweep(known, microbatches, objective, rows, tuple(found), tuple(families), output)
     if folder is not None:
-        swept.write(folder)
+        swept.write(folder, complete=len(found) == len(limits))
         if strangers := swept.strangers(folder):
             told(Note(f"{folder}: not of this sweep: {', '.join(strangers)}"))
     return swept
@@ -296,8 +297,16 @@ def _listed(folder: Path) -> Iterator[str]:
         for row in json.loads(results.read_text())["results"]:
             file = row["file"]
             known = file is not None and re.fullmatch(r"schedule-[^/\\]+\.json", file)
-            if known and (folder / file).stat().st_mtime_ns <= written:
+            if known and _changed(folder / file) <= written:
                 yield file
+
+
+def _changed(file: Path) -> float:
+    """When it was written, or put where it is, in nanoseconds; inf where it is not there."""
+    with suppress(OSError):
+        found = file.lstat()
+        return max(found.st_mtime_ns, found.st_ctime_ns)
+    return math.inf
 
 
 def _written(swept: Swept, folder: Path | None) -> Swept:

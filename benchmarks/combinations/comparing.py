@@ -61,7 +61,8 @@ def _norm(found: Found) -> float | None:
 
 def _apart(bound: float, found: float, wanted: float) -> str:
     alike = found == wanted or (isnan(found) and isnan(wanted))
-    alike = alike or abs(found - wanted) <= bound * (abs(wanted) + 1e-1)
+    small = 0.1 if bound == BOUNDS["bfloat16"] else 0.01
+    alike = alike or abs(found - wanted) <= bound * (abs(wanted) + small)
     return "" if alike else f"{found} not {wanted}"
 
 

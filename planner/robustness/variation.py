@@ -14,7 +14,7 @@ import numpy as np
 from pipeloom.ir.cost.spread import LogNormal, Ratios
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import FloatArray
-from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import StageProfile
 from pipeloom.report.summaries import percent
@@ -106,7 +106,9 @@ def slowed(problem: Problem, slow: Slow) -> Problem:
         return problem
     by = Variation.of(None, slow).of_ranks(problem.ranks)
     if problem.placement.passing is not Passing.ACTIVATIONS:
-        raise InputError("slow: expected each stage on one rank, got --passing weights")
+        two = problem.placement.kind is PlacementKind.BIDIRECTIONAL
+        got = "--placement bidirectional" if two else "--passing weights"
+        raise InputError(f"slow: expected each stage on one rank, got {got}")
     owners = problem.owner[:, 0]
     stages = tuple(
         stage.changed(partial(_longer, times=times))

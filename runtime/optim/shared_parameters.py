@@ -72,8 +72,8 @@ class SharedParameters:
         and what they are, by the ranks with copies."""
         found: dict[tuple[int, ...], list[str]] = {}
         for ranks, name, row in self._rows():
-            for copy in (copy for copy in row if copy.requires_grad is not self._trained[name]):
-                found.setdefault(ranks, []).append(f"{name}={copy.requires_grad}")
+            if any(copy.requires_grad is not self._trained[name] for copy in row):
+                found.setdefault(ranks, []).append(f"{name}={not self._trained[name]}")
         return found
 
     def agree(self) -> None:
@@ -81,12 +81,12 @@ class SharedParameters:
         self._trained = self.trained()
 
     def ranks(self) -> set[tuple[int, ...]]:
-        """The groups of ranks, with this one, that have copies of something."""
-        return {ranks for ranks, _, _ in self._rows()}
+        """The groups of several ranks, with this one, that have copies of something."""
+        return {ranks for ranks, _, _ in self._rows() if len(ranks) > 1}
 
     def check_among(self, ranks: tuple[int, ...]) -> None:
-        """Raises InputError where parameters of these ranks, which all call it, are trained on some
-        of them alone."""
+        """Raises InputError where parameters of these several ranks, which all call it, are trained
+        on some of them alone."""
         names = sorted(name for found, name, _ in self._rows() if found == ranks)
         own = [self.trained()[name] for name in names]
         sums = torch.tensor(own, dtype=torch.float32, device=self._device)
@@ -204,8 +204,9 @@ class SharedParameters:
         for (name, parameter), value in zip(own, values if here else [], strict=True):
             self._unlike += value.give(parameter, f"stage {stage}: {name}")
         summed = self._ids(stage, elsewhere) if here else frozenset()
-        self._names |= {id(p): f"{name} of stage {stage}" for name, p in own}
-        return [[p] for _, p in own if id(p) not in summed]
+        left = [(name, p) for name, p in own if id(p) not in summed]
+        self._names |= {id(p): f"{name} of stage {stage}" for name, p in left}
+        return [[p] for _, p in left]
 
     def _ids(self, stage: int, members: Sequence[Member]) -> frozenset[int]:
         """The ids of the members of a stage on this rank, whichever of their names they go by."""

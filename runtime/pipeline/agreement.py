@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -17,7 +17,7 @@ from pipeloom.ir.model.program import Program
 from ..optim.shared_parameters import SharedParameters
 from ..rank.consistency import ranks_in_words
 from ..rank.context import RankContext
-from ..rank.step_watch import StepWatch, named
+from ..rank.step_watch import Ranks, StepWatch, named
 from ..stages.gradient_squares import summed
 from ..transport import Transport, agreed
 
@@ -135,10 +135,11 @@ class StepAgreement:
         self._steps += 1
         told = self._tells or not self._begun
         if not (told or words):
+            changed = self._say_changed()
             self._watch.begin(self._steps)
             self._replicas.begin(None)
             mine = ask()
-            self._compare_changed()
+            self._compare_changed(changed)
             return mine, {mine.place}
         self._begun = True
         said = f"this step with {' and '.join(words) or 'what they are given'}"
@@ -182,23 +183,36 @@ class StepAgreement:
     def _with_trained(self, ask: Callable[[], StepRequest]) -> StepRequest:
         return replace(ask(), trained=self._shared.trained())
 
-    def _compare_changed(self) -> None:
-        """Raises InputError where ranks freeze or train copies unlike each other from now on."""
+    def _say_changed(self) -> dict[Ranks, str]:
+        """What this rank says about copies that it freezes or trains from now on, by the ranks that
+        have some. They are told all of it before the step begins: a rank that waits for those of
+        one group is missed in no other."""
         changed = self._shared.changed()
-        for ranks, names in sorted(changed.items()):
-            self._shared.trained()
-            said, rank = f"requires_grad of {', '.join(names)}", self._transport.rank
-            note = (
-                f"{ranks_in_words(ranks)} are to begin this step with {said}, as rank {rank} does"
-            )
-            try:
-                self._watch.meet(self._steps, said, ranks)
-                with self._transport.noted(note):
-                    self._shared.check_among(ranks)
-            except (RuntimeError, OSError) as error:
-                raise ConnectionError(f"{note}: {error}") from error
         if changed:
+            self._shared.trained()
+        said = {ranks: f"requires_grad of {', '.join(names)}" for ranks, names in changed.items()}
+        for ranks in sorted(self._shared.ranks() & said.keys()):
+            with self._lost(ranks, said[ranks]):
+                self._watch.meet(self._steps, said[ranks], ranks)
+        return said
+
+    def _compare_changed(self, said: Mapping[Ranks, str]) -> None:
+        """Raises InputError where ranks freeze or train copies unlike each other from now on."""
+        for ranks in sorted(self._shared.ranks() & said.keys()):
+            with self._lost(ranks, said[ranks]) as note, self._transport.noted(note):
+                self._shared.check_among(ranks)
+        if said:
             self._shared.agree()
+
+    @contextmanager
+    def _lost(self, ranks: Ranks, said: str) -> Iterator[str]:
+        """What the ranks are to do, which errors of lost connections in it say."""
+        rank = self._transport.rank
+        note = f"{ranks_in_words(ranks)} are to begin this step with {said}, as rank {rank} does"
+        try:
+            yield note
+        except (RuntimeError, OSError) as error:
+            raise ConnectionError(f"{note}: {error}") from error
 
 
 def _said(words: Sequence[str], program: Program | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -211,6 +212,68 @@ def test_a_copy_that_is_thawed_on_one_rank_alone_is_refused_at_once() -> None:
         ), told
     found = launch(thawed, 2, (plan, Parts(), [0, 1]), timeout=100)
     assert found == {0: "{'rows.weight': True}", 1: "{'columns.weight': True}"}
+
+
+def test_a_tie_of_one_rank_is_thawed() -> None:
+    """Its copies need no message."""
+    profile = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),), 1)
+    plan = compile_schedule(build_family("zb-v", profile, MICROBATCHES), tied=[(0, 1)])
+    found = launch(thawed, 1, (plan, Parts(), [0]), timeout=100)
+    assert found == {0: "{'rows.weight': True, 'columns.weight': True}"}
+
+
+class Pair(nn.Module):
+    """Two parameters of one shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.z = nn.Parameter(torch.eye(4)), nn.Parameter(torch.eye(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x @ self.a @ self.z
+        return out
+
+
+def crossed(plan: Program, unlike: bool) -> None:
+    """Steps of replicated stages of which one's ``a`` is the next one's ``z``, and the reverse: one
+    of the two is frozen before the first step on rank 0 alone, or before the second on all."""
+    tied = [[(0, "a"), (1, "z")], [(0, "z"), (1, "a")]]
+    pipeline = Pipeline(plan, [Pair] * 4, loss=nn.functional.mse_loss, tied=tied)
+    batch, target = torch.ones(MICROBATCHES, 4), torch.zeros(MICROBATCHES, 4)
+    if not unlike:
+        pipeline.step(batch, target=target)
+    for stage, module in pipeline.modules.items():
+        if stage in ((0,) if unlike else (0, 1)) and not (unlike and pipeline.rank):
+            (module.a, module.z)[stage].requires_grad_(False)  # type: ignore[operator]
+    pipeline.step(batch, target=target)
+
+
+def test_copies_of_replicated_stages_have_one_name_on_all_ranks() -> None:
+    plan = program(4, [(0, 1)], "chimera")
+    launch_local(crossed, 4, (plan, False), timeout=60)
+    line = "on all copies of a of stage 0 and z of stage 1, got False on rank 0, True on rank 1"
+    with pytest.raises(LaunchError, match=line):
+        launch_local(crossed, 4, (plan, True), timeout=60)
+
+
+def late(plan: Program) -> None:
+    """A step before which all copies of two groups are frozen, and which the first rank is late
+    for."""
+    tied = [[(0, "a"), (1, "z")], [(1, "a"), (2, "z")]]
+    pipeline = Pipeline(plan, [Pair] * 3, loss=nn.functional.mse_loss, tied=tied)
+    batch, target = torch.ones(MICROBATCHES, 4), torch.zeros(MICROBATCHES, 4)
+    pipeline.step(batch, target=target)
+    ((stage, module),) = pipeline.modules.items()
+    for name in {0: ["a"], 1: ["a", "z"], 2: ["z"]}[stage]:
+        module.get_parameter(name).requires_grad_(False)
+    if pipeline.rank == 0:
+        time.sleep(2.0)
+    pipeline.step(batch, target=target)
+    pipeline.close()
+
+
+def test_ranks_that_wait_for_a_late_one_do_not_refuse_what_others_of_them_do() -> None:
+    launch(late, 3, (program(3, [(0, 1), (1, 2)]),), timeout=100)
 
 
 def test_one_model_that_virtual_ranks_share_is_refused() -> None:

@@ -617,6 +617,13 @@ def test_microbatches_that_are_unlike(pipeloom: Command, tmp_path: Path, line: s
         "run G --model m:m --trace G",
         "tune G --model m:m -o G",
         "predict C --gpu H100 -o C",
+        "predict llama-3-8b --cluster C -o C",
+        "predict llama-3-8b --gpu H100 --measured P -o P",
+        "optimize P -m 2 --start S -o S",
+        "optimize P -m 2 --placement O -o O",
+        "build 1f1b P -m 2 --partition S -o S",
+        "profile --from x.csv --like P -o P",
+        "show S --measured G -o G",
     ],
 )
 def test_what_is_read_is_not_written_over(
@@ -624,7 +631,9 @@ def test_what_is_read_is_not_written_over(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     files = {"P": "profile.json", "S": schedule.name, "G": "program.json", "C": "config.json"}
+    files["O"] = "owners.json"
     Path("config.json").write_text("{}")
+    Path("owners.json").write_text("[0, 1]")
     assert pipeloom("compile", schedule, "-o", "program.json").code == 0
     before = {file: Path(file).read_text() for file in files.values()}
     asked = [files.get(word.removeprefix("./"), word) for word in words.split()]

@@ -156,6 +156,9 @@ REFUSED = {
     "P --slow 4:2": "--slow: expected ranks 0..3, got 4",
     "P --slow 1:-2": "argument --slow: expected RANK:X, each rank once and X > 0",
     "P --slow 1:2 --passing weights": "--slow: expected one placement, got --passing weights",
+    "P --slow 1:2 --placement bidirectional": (
+        "--slow: expected each stage on one rank, got --placement bidirectional"
+    ),
 }
 
 

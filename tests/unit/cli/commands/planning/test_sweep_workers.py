@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -80,12 +81,24 @@ def test_a_folder_has_no_schedules_of_an_earlier_sweep_but_those_that_were_chang
         library.sweep(profile, 4, limits, output=tmp_path, work_limit=0.1, progress=told.append)
         return {path.name for path in tmp_path.glob("schedule-*.json")}
 
-    assert swept(1.5, 2.0, 3.0) == {f"schedule-{limit}.json" for limit in ("1.5", "2", "3")}
+    older = tmp_path / "mine.json"
+    older.write_text("{}")
+    assert swept(1.5, 1.75, 2.0, 3.0, 4.0) == {
+        f"schedule-{limit}.json" for limit in ("1.5", "1.75", "2", "3", "4")
+    }
     (tmp_path / "schedule-mine.json").write_text("{}")
+    (tmp_path / "schedule-1.5.json").unlink()
     later = (tmp_path / "results.json").stat().st_mtime_ns + 1
     os.utime(tmp_path / "schedule-3.json", ns=(later, later))
-    assert swept(2.0) == {"schedule-2.json", "schedule-3.json", "schedule-mine.json"}
-    assert str(told[-1]) == f"{tmp_path}: not of this sweep: schedule-3.json, schedule-mine.json"
+    sleep(0.05)  # clocks of file systems tick slowly
+    older.rename(tmp_path / "schedule-4.json")  # keeps the time when it was written
+    kept = ["schedule-3.json", "schedule-4.json", "schedule-mine.json"]
+    assert swept(2.0) == {"schedule-2.json", *kept}
+    assert str(told[-1]) == f"{tmp_path}: not of this sweep: {', '.join(kept)}"
+    assert "schedule-1.5.json" in swept(1.5, 2.0)
+    stopped = {"work_limit": 0.1, "should_stop": lambda: True}
+    assert len(library.sweep(profile, 4, [2.0, 4.5], output=tmp_path, **stopped).limits) == 1
+    assert (tmp_path / "schedule-1.5.json").exists()
     (tmp_path / "results.json").write_text('{"results": [{"file": "../results.json"}, 5]}')
     assert "schedule-3.json" in swept(2.0)
 
