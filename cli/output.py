@@ -16,7 +16,7 @@ from .failures import INPUTS
 if TYPE_CHECKING:
     from pipeloom.ir.model.schedule import Schedule
 
-READ = ("model", "start", "like", "cluster", "partition", "measured")
+READ = ("model", "start", "cluster", "partition", "measured")
 """Other arguments that may be files to read, beside the file of a placement."""
 
 

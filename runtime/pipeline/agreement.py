@@ -184,9 +184,9 @@ class StepAgreement:
         return replace(ask(), trained=self._shared.trained())
 
     def _say_changed(self) -> dict[Ranks, str]:
-        """What this rank says about copies that it freezes or trains from now on, by the ranks that
-        have some. They are told all of it before the step begins: a rank that waits for those of
-        one group is missed in no other."""
+        """The words of this rank about copies that it freezes or trains from now on, by the ranks
+        that have some. They are told all of it before the step begins: a rank that waits for those
+        of one group is missed in no other."""
         changed = self._shared.changed()
         if changed:
             self._shared.trained()
@@ -206,7 +206,7 @@ class StepAgreement:
 
     @contextmanager
     def _lost(self, ranks: Ranks, said: str) -> Iterator[str]:
-        """What the ranks are to do, which errors of lost connections in it say."""
+        """The words of what ranks are to do, which errors of lost connections in it say."""
         rank = self._transport.rank
         note = f"{ranks_in_words(ranks)} are to begin this step with {said}, as rank {rank} does"
         try:

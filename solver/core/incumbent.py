@@ -108,7 +108,7 @@ class Incumbent:
 
     @property
     def share_left(self) -> float:
-        """Of the time or the work that is limited; 1 where neither is."""
+        """The share left of the time or the work that is limited; 1 where neither is."""
         return min(self.time.share_left, 1 - self.work.used / self._options.ops)
 
     def resume(self, seconds: float) -> None:

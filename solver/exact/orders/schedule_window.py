@@ -1,4 +1,4 @@
-"""What a schedule leaves to the ops that its ranks run between two moments.
+"""The surroundings of the ops that the ranks of a schedule run between two moments.
 
 Those before have their times; those behind a latest start each, if ranks are to end in time. Ops of
 one class (kind, stage, stream, and choice of remat; F's whatever the choice) keep their order.
@@ -34,8 +34,8 @@ TINY = 1e-9  # milliseconds: what no R takes
 
 
 class ScheduleWindow:
-    """What a timed schedule, whose graph is given, leaves to the ops of each rank r in places
-    ``first[r]`` to ``stop[r] - 1``: what makes their inputs comes before, or is one of them.
+    """The surroundings, in a timed schedule whose graph is given, of the ops of each rank r in
+    places ``first[r]`` to ``stop[r] - 1``: what makes their inputs comes before, or is of them.
 
     Ops of the window are numbered from 0, rank after rank, each rank's in the order of the schedule
     and then R's that might run as well. Where ``orders``, those of the ranks, are given, each class
@@ -150,7 +150,7 @@ class ScheduleWindow:
         return list(found.values())
 
     def _inputs(self, graph: ScheduleGraph) -> None:
-        """What ops wait for: others of the window, those before it, and for those of it others."""
+        """Gathers what ops wait for: others of the window, those before it, and for them others."""
         inputs = joined([graph.edges[EdgeKind.INPUT], graph.edges[EdgeKind.ACTIVATION]])
         last = np.array(self.offsets[:-1]) + self.first - 1  # before the window, on each rank
         ends = np.where(self.first > 0, self._end[last], -inf)

@@ -214,7 +214,7 @@ class WindowOrders:
     def _memories(
         self, rank: int, memory: FloatArray
     ) -> tuple[list[tuple[IntArray, int]], dict[int, int]]:
-        """What each op changes, in whole sizes, and the room for it: of all memory, and of that
+        """The change by each op, in whole sizes, and the room for it: of all memory, and of that
         which waits for a B alone; and what each R that may run or not relieves."""
         window, costs = self._window, self._window.costs
         limit = float(costs.limit[rank]) * (1 + ROUNDING)
@@ -324,7 +324,7 @@ class WindowOrders:
         return self._literals[w, b]
 
     def _implications(self) -> None:
-        """What runs before an op runs before the next of its class; and what is after, after."""
+        """Adds that what runs before an op runs before the next of its class, and after, after."""
         after = {i: k for each in self._window.classes for i, k in pairwise(each)}
         for (a, b), literal in self._literals.items():
             if (other := self._literals.get((after.get(a, -1), b))) is not None:

@@ -622,7 +622,6 @@ def test_microbatches_that_are_unlike(pipeloom: Command, tmp_path: Path, line: s
         "optimize P -m 2 --start S -o S",
         "optimize P -m 2 --placement O -o O",
         "build 1f1b P -m 2 --partition S -o S",
-        "profile --from x.csv --like P -o P",
         "show S --measured G -o G",
     ],
 )
