@@ -88,7 +88,8 @@ class SharedParameters:
         """Raises InputError where parameters of these several ranks, which all call it, are trained
         on some of them alone."""
         names = sorted(name for found, name, _ in self._rows() if found == ranks)
-        own = [self.trained()[name] for name in names]
+        trained = self.trained()
+        own = [trained[name] for name in names]
         sums = torch.tensor(own, dtype=torch.float32, device=self._device)
         self._transport.all_reduce(sums, ranks)
         for name, mine, total in zip(names, own, sums.tolist(), strict=True):

@@ -189,7 +189,7 @@ class StepAgreement:
         of one group is missed in no other."""
         changed = self._shared.changed()
         if changed:
-            self._shared.trained()
+            self._shared.trained()  # refuses copies that are unlike here
         said = {ranks: f"requires_grad of {', '.join(names)}" for ranks, names in changed.items()}
         for ranks in sorted(self._shared.ranks() & said.keys()):
             with self._lost(ranks, said[ranks]):

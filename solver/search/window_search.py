@@ -27,7 +27,7 @@ from pipeloom.ir.model.ops import (
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
-from ..core.decomposition import streams_of
+from ..core.decomposition import stream_numbers
 from ..core.incumbent import Incumbent
 from ..core.options import Order
 from ..core.relaxations import fusible, has_remat, recomputable
@@ -62,6 +62,7 @@ class WindowSearch:
         self._known = self._ops <= OPS and works and not unknown
         self._pair = PAIR * (RECOMPUTED if self._free else 1)
         self._order: Order = ()
+        self._graph: ScheduleGraph | None = None
 
     @property
     def able(self) -> bool:
@@ -145,10 +146,7 @@ class WindowSearch:
 def by_turns(problem: Problem, order: Order) -> Order:
     """The order with each BW as B and W, and the ops of a kind, stage and stream by microbatch:
     these are alike, so that the same times do."""
-    stream = np.zeros(problem.microbatches, dtype=np.int64)
-    for n, own in enumerate(streams_of(problem)):
-        stream[own] = n
-    rows = []
+    stream, rows = stream_numbers(problem), []
     for row in map(split_backwards, order):
         of_class = (row & CLASS_MASK) + (stream[row >> MICROBATCH_SHIFT] << MICROBATCH_SHIFT)
         found = np.empty_like(row)

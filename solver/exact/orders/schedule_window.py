@@ -19,6 +19,7 @@ from pipeloom.ir.cost.remat import STAYS, choice_of
 from pipeloom.ir.model.ops import (
     CLASS_MASK,
     KIND_MASK,
+    KINDS,
     FloatArray,
     IntArray,
     OpKind,
@@ -26,7 +27,7 @@ from pipeloom.ir.model.ops import (
     fields_of,
 )
 
-from ...core.decomposition import streams_of
+from ...core.decomposition import stream_numbers, streams_of
 from .rank_orders import OpClass, OpenOrders
 
 _F, _B, _W, _BW, _R = OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.R
@@ -122,7 +123,7 @@ class ScheduleWindow:
         ranks = zip(pairwise(offsets), deadlines, strict=True)
         last = {end - 1: deadline for (at, end), deadline in ranks if at < end}
         for u in self._behind:
-            most = min(last[u] if u in last else start[u + 1], inf)
+            most = last[u] if u in last else start[u + 1]
             for v, delay in self._after[u]:
                 most = min(most, start[v] - delay)
             start[u] = most - duration[u]
@@ -138,12 +139,9 @@ class ScheduleWindow:
 
     def _by_class(self) -> list[list[int]]:
         """The ops of each class in the order of the schedule."""
-        problem = self.schedule.problem
-        stream = np.zeros(problem.microbatches, dtype=np.int64)
-        for n, own in enumerate(streams_of(problem)):
-            stream[own] = n
+        stream = stream_numbers(self.schedule.problem)[self.microbatch]
         choice = self._choice[self.stage, self.microbatch] * (self.kind != _F)
-        keys = np.stack([self.kind, self.stage, stream[self.microbatch], choice], axis=1)
+        keys = np.stack([self.kind, self.stage, stream, choice], axis=1)
         found: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for i in np.argsort(self.begin, kind="stable").tolist():
             found[tuple(keys[i].tolist())].append(i)
@@ -190,7 +188,7 @@ class ScheduleWindow:
         at: dict[OpClass, dict[int, int]] = defaultdict(dict)
         for i, (kind, s, j) in enumerate(self._names()):
             stream, k = number[j]
-            at[OpClass(OpKind(kind), s, stream)][k] = i
+            at[OpClass(KINDS[kind], s, stream)][k] = i
         for rank in orders:
             for a, b in rank.pairs():
                 apart = rank.ahead(a, b) + 1

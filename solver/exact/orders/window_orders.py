@@ -74,6 +74,8 @@ class WindowOrders:
         self._takes = [0 if i in window.optional else t for i, t in enumerate(self._whole)]
         self._runs = {i: self.cp.new_bool_var("") for i in window.optional}
         self._period = problem.objective is Objective.PERIOD
+        ranks = range(len(window.first))
+        self._opening = [rank for rank in ranks if self._period and window.opens(rank)]
         self._between()
         self._starts: list[cp_model.IntVar] = []
         spans = [*zip(self._low, self._high, strict=True), *((0, most) for most in self._closes)]
@@ -109,20 +111,16 @@ class WindowOrders:
 
     def _deadlines(self) -> list[float]:
         """When each rank ends at the latest; inf where that depends on the window."""
-        begins = self._window.begins
-        return [
-            self._target + float(begins[at]) * self._period if at < end else inf
-            for at, end in pairwise(self._window.offsets)
-        ]
+        begins, found = self._window.begins, []
+        for rank, (at, end) in enumerate(pairwise(self._window.offsets)):
+            known = at < end and rank not in self._opening
+            found.append(self._target + float(begins[at]) * self._period if known else inf)
+        return found
 
     def _between(self) -> None:
         """Earliest and latest starts, and which op surely runs before which."""
         window, takes = self._window, self._takes
-        deadlines = [
-            inf if self._period and window.opens(rank) else end
-            for rank, end in enumerate(self._deadlines())
-        ]
-        ends, closes = window.latest(deadlines)
+        ends, closes = window.latest(self._deadlines())
         self._closes = [self._ticks_of(end) for end in closes]
         ready = (self._ticks.down(time - self._zero) for time in window.ready)
         self._low = low = list(map(max, ready, [0] * len(takes)))
@@ -160,34 +158,34 @@ class WindowOrders:
             if len(ops := window.ops(rank)):
                 self._of_rank(rank, ops, row)
         self._implications()
-        if self._period:
-            for rank in filter(window.opens, range(len(memory))):
-                self._from_its_first(rank)
+        for rank in self._opening:
+            self._from_its_first(rank)
 
     def _of_rank(self, rank: int, ops: range, memory: FloatArray) -> None:
         cp, window, starts, takes = self.cp, self._window, self._starts, self._takes
         cp.add_no_overlap(map(self._interval, ops))
-        if self._period and window.opens(rank):
+        if rank in self._opening:
             self._begins_with(ops)
         kinds = window.kind[ops]
+        weights = (kinds == _W).tolist()
+        takers = ((kinds == _F) | (kinds == _R)).tolist()
         for i in ops:
             cp.add(self._last[rank] >= starts[i] + takes[i])
         span = np.array(takes)[ops] * (kinds != _W)
         sure = self._sure[ops.start : ops.stop, ops.start : ops.stop]
         memories, reliefs = self._memories(rank, memory)
-        ready, takers = min(self._low[i] for i in ops), kinds == _F
-        takers |= kinds == _R
+        ready = min(self._low[i] for i in ops)
         open_pairs = ~(sure | sure.T)
         np.fill_diagonal(open_pairs, val=False)
         after = span + self._weights_after(ops)
         for n, i in enumerate(ops):
-            if kinds[n] == _W:
+            if weights[n]:
                 continue
             before = sure[:, n]
             done, left = LiteralSum(int(span[before].sum())), LiteralSum(int(after[~before].sum()))
             sums = [LiteralSum(int(change[before].sum())) for change, _ in memories if takers[n]]
             for m in np.flatnonzero(open_pairs[:, n]).tolist():
-                if kinds[m] == _W:
+                if weights[m]:
                     if takers[n]:
                         self._add(sums, memories, m, self._weight_before(ops[m], i))
                     continue
