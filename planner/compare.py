@@ -201,8 +201,7 @@ def evaluate_optimum(
 
 
 def _under_all_cuts(answer: Answer) -> Schedule:
-    report = answer.schedule.report
-    assert report is not None
+    report = answer.schedule.known_report
     report = replace(
         report, lower_bound=answer.lower_bound, bound_name="all cuts", status=answer.status
     )

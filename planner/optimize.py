@@ -316,10 +316,8 @@ def _one_problem(
     order = None if start is None else order_of(start, problem)
     schedule = search.solve(problem, start=order)
     _tell_overfull(schedule, search, where)
-    assert schedule.report is not None
-    assert schedule.timing is not None
-    bound = schedule.report.lower_bound or 0.0
-    cost = schedule.timing.iteration_time(problem.objective)
+    bound = schedule.known_report.lower_bound or 0.0
+    cost = schedule.known_timing.iteration_time(problem.objective)
     candidate = Candidate(problem.placement.name, cost, bound, None)
     return Answer(schedule, search, cost, bound, (candidate,), search.stopped)
 

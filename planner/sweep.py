@@ -323,8 +323,7 @@ def _better(row: Evaluation, known: Evaluation | None, limit: float) -> Evaluati
     report = row.schedule.report
     if known is None or row.cost <= known.cost or report is None:
         return row
-    assert known.schedule.report is not None
-    report = replace(report, family=known.schedule.report.family)
+    report = replace(report, family=known.schedule.known_report.family)
     problem = _under(limit, known.schedule.problem, row.schedule.problem)
     return replace(row, planned=replace(known.schedule, problem=problem, report=report))
 

@@ -20,7 +20,7 @@ from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
 
-from .bars import peak_memory, timed, times
+from .bars import peak_memory, timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def attribute(planned: Schedule, measured: Schedule) -> Attribution:
     comparison = _Comparison(planned, measured)
     chain = tuple(reversed(list(comparison.chain())))
     causes = sum((loss.causes for loss in chain), Causes())
-    plan, took = times(planned).makespan, times(measured).makespan
+    plan, took = planned.known_timing.makespan, measured.known_timing.makespan
     ranks = tuple(comparison.rank(rank) for rank in range(planned.problem.ranks))
     expected = ExpectedMakespan.of(planned, took)
     return Attribution(plan, took, causes.total - (took - plan), causes, chain, ranks, expected)
@@ -263,7 +263,7 @@ class _Comparison:
             rank,
             planned_compute=sum(self._planned[node] for node in nodes),
             compute=sum(self._took[node] for node in nodes),
-            waiting=waiting + times(measured).makespan - before,
+            waiting=waiting + measured.known_timing.makespan - before,
             receive=receive,
             host=host,
             planned_peak=peak_memory(planned)[rank],
@@ -280,7 +280,7 @@ class _Comparison:
 
 def _flat(schedule: Schedule) -> tuple[list[float], list[float]]:
     """Start and end of each op, rank after rank."""
-    timing = times(schedule)
+    timing = schedule.known_timing
     return (
         [t for row in timing.start for t in row.tolist()],
         [t for row in timing.end for t in row.tolist()],

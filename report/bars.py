@@ -47,22 +47,16 @@ def _earlier(timing: Timing, by: float) -> Timing:
     )
 
 
-def times(schedule: Schedule) -> Timing:
-    """The timing of a schedule that :func:`timed` made."""
-    assert schedule.timing is not None
-    return schedule.timing
-
-
 def averages(schedule: Schedule, rank: int) -> Sequence[Averaged]:
     """The averages of ``rank`` over replicas, beside its ops."""
-    rows = times(schedule).averages
+    rows = schedule.known_timing.averages
     return rows[rank] if rows else ()
 
 
 def last(schedule: Schedule) -> float:
     """When all ops and all averaging are over."""
-    ends = [one.end for row in times(schedule).averages for one in row]
-    return max([times(schedule).makespan, *ends])
+    ends = [one.end for row in schedule.known_timing.averages for one in row]
+    return max([schedule.known_timing.makespan, *ends])
 
 
 def bars(schedule: Schedule, rank: int) -> Iterator[OpBar]:
@@ -76,7 +70,7 @@ def copies(schedule: Schedule, rank: int) -> Iterator[OpBar]:
 
 
 def _every(schedule: Schedule, rank: int) -> Iterator[OpBar]:
-    timing = times(schedule)
+    timing = schedule.known_timing
     ops = schedule.ops(rank)
     stages = sorted({op.stage for op in ops})
     shade = {stage: i / max(1, len(stages) - 1) for i, stage in enumerate(stages)}

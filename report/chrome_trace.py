@@ -8,7 +8,7 @@ from typing import Any
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.schedule import Schedule
 
-from .bars import OpBar, averages, bars, copies, memory_steps, timed, times
+from .bars import OpBar, averages, bars, copies, memory_steps, timed
 from .colours import NAMES
 from .summaries import heading
 
@@ -128,7 +128,7 @@ def _transfers(schedule: Schedule) -> list[dict[str, Any]]:
     """Weight transfers as asynchronous events, since those of one rank may overlap."""
     events: list[dict[str, Any]] = []
     for i, (transfer, (start, end)) in enumerate(
-        zip(schedule.transfers, times(schedule).transfers.tolist(), strict=False)
+        zip(schedule.transfers, schedule.known_timing.transfers.tolist(), strict=False)
     ):
         common = {
             "name": f"{transfer.kind.value} {transfer.stage}: {transfer.source} to "

@@ -16,7 +16,7 @@ from pipeloom.ir.model.schedule import Schedule, Status, gap_between
 from pipeloom.ir.model.weight_versions import staleness
 from pipeloom.ir.units import amount, counted, duration
 
-from .bars import peak_memory, timed, times
+from .bars import peak_memory, timed
 
 
 def percent(share: float) -> str:
@@ -97,7 +97,7 @@ def memory(schedule: Schedule) -> str:
 def summary(schedule: Schedule) -> str:
     """One line: bubble, period, makespan, memory, proof."""
     schedule = timed(schedule)
-    timing, objective = times(schedule), schedule.problem.objective
+    timing, objective = schedule.known_timing, schedule.problem.objective
     parts = [
         f"bubble {percent(timing.bubble_rate(objective))} of the {objective.value}",
         f"period {duration(timing.period)}",
@@ -113,7 +113,7 @@ def summary(schedule: Schedule) -> str:
 
 def repeats(schedule: Schedule) -> str | None:
     """The interval at which a picture's one iteration repeats; None where iterations are apart."""
-    timing, objective = times(timed(schedule)), schedule.problem.objective
+    timing, objective = timed(schedule).known_timing, schedule.problem.objective
     if objective is Objective.MAKESPAN or timing.period > timing.makespan * (1 - 1e-6):
         return None
     every = duration(timing.iteration_time(objective))
@@ -129,7 +129,7 @@ def heading(schedule: Schedule, *, with_family: bool = True) -> str:
 def facts(schedule: Schedule) -> str:
     """Several lines, a name and a figure each: what is known of a schedule."""
     schedule = timed(schedule)
-    timing, problem, report = times(schedule), schedule.problem, schedule.report
+    timing, problem, report = schedule.known_timing, schedule.problem, schedule.report
     peaks = peak_memory(schedule)
     fullest = max(range(problem.ranks), key=lambda rank: peaks[rank])
     lines = [
@@ -165,7 +165,7 @@ def facts(schedule: Schedule) -> str:
 def averaging(schedule: Schedule) -> str | None:
     """The cost of averaging over replicas in words; None where there are none."""
     schedule = timed(schedule)
-    timing, objective = times(schedule), schedule.problem.objective
+    timing, objective = schedule.known_timing, schedule.problem.objective
     if not any(timing.averages):
         return None
     busy = max(math.fsum(one.end - one.start for one in row) for row in timing.averages)
@@ -220,7 +220,7 @@ def gap(schedule: Schedule) -> float | None:
     report = schedule.report
     if report is None or report.lower_bound is None:
         return None
-    cost = times(timed(schedule)).cost(schedule.problem.objective)
+    cost = timed(schedule).known_timing.cost(schedule.problem.objective)
     return gap_between(cost, report.lower_bound)
 
 

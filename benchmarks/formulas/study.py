@@ -139,21 +139,19 @@ def cell(name: str, ranks: int, rounds: int, times: Times) -> Cell:
     schedule = build_family(method.family, times.profile(ranks), rounds * ranks)
     wrong = verify_schedule(dump_schedule(schedule))
     assert not wrong, wrong
-    assert schedule.timing is not None
     return Cell(
         name,
         ranks,
         rounds * ranks,
         times,
-        (method.bubble(ranks, times), idle(schedule.timing, method.at_rank(ranks))),
+        (method.bubble(ranks, times), idle(schedule.known_timing, method.at_rank(ranks))),
         (method.parameters, max(footprint(schedule).weights)),
         (float(method.activations(ranks)), held(schedule)),
     )
 
 
 def held(schedule: Schedule) -> float:
-    assert schedule.timing is not None
-    return max(schedule.timing.peak_memory)
+    return max(schedule.known_timing.peak_memory)
 
 
 def idle(timing: Timing, rank: int) -> float:

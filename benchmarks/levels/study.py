@@ -49,9 +49,7 @@ def _found(problem: Problem, *, everywhere: bool) -> dict[str, Any] | None:
     except InfeasibleError:
         return None
     assert verify_schedule(dump_schedule(schedule)) == []
-    timing, report = schedule.timing, schedule.report
-    assert timing is not None
-    assert report is not None
+    timing, report = schedule.known_timing, schedule.known_report
     stages = problem.profile.stages
     counts = Counter(
         stages[op.stage].levels[op.level].name

@@ -25,6 +25,7 @@ from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.linear_instance import LinearInstance
 from pipeloom.solver.core.options import SolveOptions
+from pipeloom.solver.core.schedule_cost import objective_cost
 from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.exact import BACKENDS
 from pipeloom.solver.exact.orders.interleaving import Interleaving
@@ -93,11 +94,10 @@ def _faults(instance: Instance, work_limit: float, outcome: Outcome) -> Iterator
         return
     schedule = optimize(problem, work_limit=work_limit)
     yield from _valid(schedule, outcome)
-    bound, cost = _bound(schedule), _cost(schedule)
-    assert schedule.report is not None
-    outcome.status = schedule.report.status.value
+    bound, cost = schedule.known_report.known_bound, objective_cost(schedule)
+    outcome.status = schedule.known_report.status.value
     outcome.gap = (cost - bound) / cost if cost > 0 else 0.0
-    outcome.bound_name = schedule.report.bound_name or ""
+    outcome.bound_name = schedule.known_report.bound_name or ""
     yield from _families(problem, bound, cost, outcome)
     if instance.seed % TWICE == 0:
         yield from _same(schedule, optimize(problem, work_limit=work_limit))
@@ -138,13 +138,13 @@ def _families(problem: Problem, bound: float, best: float, outcome: Outcome) -> 
         except (InfeasibleError, InputError):
             continue
         yield from (f"{name}: {fault}" for fault in _valid(schedule, outcome))
-        least = lower_bound(schedule.problem).value
+        cost, least = objective_cost(schedule), lower_bound(schedule.problem).value
         if schedule.problem == problem:
             least = max(least, bound)
-            if _cost(schedule) < best * (1 - BEATEN):
-                yield f"{name}: cost {_cost(schedule)!r}, but optimize found {best!r} at best"
-        if _cost(schedule) < least * (1 - EQUAL):
-            yield f"{name}: cost {_cost(schedule)!r} below the bound {least!r}"
+            if cost < best * (1 - BEATEN):
+                yield f"{name}: cost {cost!r}, but optimize found {best!r} at best"
+        if cost < least * (1 - EQUAL):
+            yield f"{name}: cost {cost!r} below the bound {least!r}"
 
 
 def _valid(schedule: Schedule, outcome: Outcome) -> Iterator[str]:
@@ -155,34 +155,33 @@ def _valid(schedule: Schedule, outcome: Outcome) -> Iterator[str]:
     again = parse_schedule(document, "schedule")
     if [row.tolist() for row in again.order] != [row.tolist() for row in schedule.order]:
         yield "read back, the order is another"
-    report = schedule.report
+    report, cost = schedule.report, objective_cost(schedule)
     if report is None or report.lower_bound is None:
         return
-    if _cost(schedule) < report.lower_bound * (1 - EQUAL):
-        yield f"cost {_cost(schedule)!r} below the bound {report.lower_bound!r}"
-    met = _cost(schedule) - report.lower_bound <= CLOSED * _cost(schedule)
+    if cost < report.lower_bound * (1 - EQUAL):
+        yield f"cost {cost!r} below the bound {report.lower_bound!r}"
+    met = cost - report.lower_bound <= CLOSED * cost
     if met != (report.status is Status.OPTIMAL):
-        yield f"{report.status.value}: cost {_cost(schedule)!r}, bound {report.lower_bound!r}"
+        yield f"{report.status.value}: cost {cost!r}, bound {report.lower_bound!r}"
 
 
 def _same(schedule: Schedule, again: Schedule) -> Iterator[str]:
     """A work limit makes solves repeatable."""
     if [row.tolist() for row in again.order] != [row.tolist() for row in schedule.order]:
-        yield (
-            f"solved again, the order is another, of cost {_cost(again)!r} for {_cost(schedule)!r}"
-        )
-    if _bound(again) != _bound(schedule):
-        yield f"solved again, the bound is {_bound(again)!r} instead of {_bound(schedule)!r}"
+        costs = f"{objective_cost(again)!r} for {objective_cost(schedule)!r}"
+        yield f"solved again, the order is another, of cost {costs}"
+    bound, before = (each.known_report.known_bound for each in (again, schedule))
+    if bound != before:
+        yield f"solved again, the bound is {bound!r} instead of {before!r}"
 
 
 def _against(optimum: float, schedule: Schedule) -> Iterator[str]:
-    cost, bound = _cost(schedule), _bound(schedule)
-    assert schedule.report is not None
+    cost, bound = objective_cost(schedule), schedule.known_report.known_bound
     if bound > optimum * (1 + EQUAL):
-        yield f"bound {bound!r} ({schedule.report.bound_name}) above the optimum {optimum!r}"
+        yield f"bound {bound!r} ({schedule.known_report.bound_name}) above the optimum {optimum!r}"
     if cost < optimum * (1 - EQUAL):
         yield f"cost {cost!r} below the optimum {optimum!r}"
-    if schedule.report.status is Status.OPTIMAL and cost > optimum * (1 + 2 * CLOSED):
+    if schedule.known_report.status is Status.OPTIMAL and cost > optimum * (1 + 2 * CLOSED):
         yield f"cost {cost!r} called optimal, above the optimum {optimum!r}"
 
 
@@ -229,19 +228,8 @@ def _exactly(problem: Problem, optimum: float) -> Iterator[str]:
         if found.schedule is None:
             yield f"{name}: no schedule"
             continue
-        cost = _cost(found.schedule)
+        cost = objective_cost(found.schedule)
         if not math.isclose(cost, optimum, rel_tol=CLOSED):
             yield f"{name}: cost {cost!r}, the optimum is {optimum!r}"
         if not optimum * (1 - CLOSED) <= found.lower_bound <= optimum * (1 + EQUAL):
             yield f"{name}: bound {found.lower_bound!r}, the optimum is {optimum!r}"
-
-
-def _cost(schedule: Schedule) -> float:
-    assert schedule.timing is not None
-    return schedule.timing.cost(schedule.problem.objective)
-
-
-def _bound(schedule: Schedule) -> float:
-    assert schedule.report is not None
-    assert schedule.report.lower_bound is not None
-    return schedule.report.lower_bound

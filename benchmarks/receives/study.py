@@ -65,8 +65,7 @@ def row(family: str, t_comm: float) -> list[str]:
 
 def vary(program: Program, random: np.random.Generator) -> dict[Op, float]:
     """Each op's planned duration times a lognormal factor of mean 1."""
-    timing = program.schedule.timing
-    assert timing is not None
+    timing = program.schedule.known_timing
     times: dict[Op, float] = {}
     for rank, (start, end) in enumerate(zip(timing.start, timing.end, strict=True)):
         factor = np.exp(random.normal(-(VARIATION**2) / 2, VARIATION, len(start)))

@@ -39,15 +39,12 @@ def _found(problem: Problem) -> dict[str, Any] | None:
     except InfeasibleError:
         return None
     assert verify_schedule(dump_schedule(schedule)) == []
-    timing, report = schedule.timing, schedule.report
-    assert timing is not None
-    assert report is not None
-    assert report.lower_bound is not None
+    timing, report = schedule.known_timing, schedule.known_report
     choice = choice_of(problem, schedule.order)
     counts = [int(each.sum()) for each in (choice == 0, choice > 0, choice < 0)]
     return {
         "period": timing.period,
-        "bound": report.lower_bound,
+        "bound": report.known_bound,
         "bound_name": report.bound_name,
         "stays_recomputed_offloaded": counts,
         "seconds": round(report.solve_seconds, 1),

@@ -93,9 +93,7 @@ def solved(kind: str, seed: int, seconds: float) -> Found | None:
     except InfeasibleError:
         return None
     took = perf_counter() - began
-    report, timing = schedule.report, schedule.timing
-    assert report is not None
-    assert timing is not None
+    report, timing = schedule.known_report, schedule.known_timing
     cost, bound = timing.cost(problem.objective), report.lower_bound or 0.0
     proven = report.status is Status.OPTIMAL
     optimum = least(problem, cost)

@@ -39,8 +39,7 @@ class Row:
     def rates(self, family: str) -> dict[str, float]:
         """The period's bubble rate; of interleaved-1f1b the published rule's too, see table 5."""
         schedule = self.schedule(family)
-        timing = schedule.timing
-        assert timing is not None
+        timing = schedule.known_timing
         rate = timing.bubble_rate(Objective.PERIOD)
         if family != "interleaved-1f1b":
             return {family: rate}

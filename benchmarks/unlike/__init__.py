@@ -84,9 +84,7 @@ def compared(instance: Instance, work_limit: float, folder: Path | None) -> dict
     others["mean"] = _from_mean(problem, work_limit)
     if folder is not None:
         others["dynapipe"] = dynapipe(problem, folder)
-    assert ours.report is not None
-    assert ours.report.lower_bound is not None
-    bound = ours.report.lower_bound
+    bound = ours.known_report.known_bound
     cost, best = objective_cost(ours), min(cost for cost in others.values() if cost is not None)
     return {
         "number": instance.number,

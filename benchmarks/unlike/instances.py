@@ -125,8 +125,7 @@ def _limited(problem: Problem, room: float) -> Problem:
     peak = 0.0
     for family in ("1f1b", "zb-h1"):
         built = build_family(family, problem.profile, problem.microbatches)
-        assert built.timing is not None
-        peak = max(peak, *built.timing.peak_memory)
+        peak = max(peak, *built.known_timing.peak_memory)
     return replace(problem, memory_limit=(room * peak,) * problem.ranks)
 
 

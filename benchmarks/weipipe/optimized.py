@@ -71,11 +71,7 @@ def _row(
     problem = Problem(profile, count, placement, profile.limit_from(limit), objective)
     schedule = optimize(problem, work_limit=WORK)
     published = build_family("weipipe-interleave", profile, count, objective=objective)
-    timing, report = schedule.timing, schedule.report
-    assert timing is not None
-    assert published.timing is not None
-    assert report is not None
-    assert report.lower_bound is not None
+    timing, report = schedule.known_timing, schedule.known_report
     cost = timing.cost(objective)
     return {
         "ranks": ranks,
@@ -85,11 +81,11 @@ def _row(
         "memory_limit": limit,
         "objective": objective.value,
         "bubble": timing.bubble_rate(objective),
-        "published": published.timing.bubble_rate(objective),
+        "published": published.known_timing.bubble_rate(objective),
         "cost": cost,
-        "lower_bound": report.lower_bound,
+        "lower_bound": report.known_bound,
         "bound": report.bound_name,
-        "gap": (cost - report.lower_bound) / cost,
+        "gap": (cost - report.known_bound) / cost,
         "status": report.status.value,
         "schedule": report.family,
         "step": step_time(schedule),

@@ -206,6 +206,20 @@ class Report:
     solve_seconds: float | None = None
     seed: int | None = None
 
+    @property
+    def known_bound(self) -> float:
+        """The lower bound. Raises ValueError where none is known."""
+        return _known(self.lower_bound, "lower bound")
+
+
+_Known = TypeVar("_Known")
+
+
+def _known(value: _Known | None, what: str) -> _Known:
+    if value is None:
+        raise ValueError(f"{what}: expected a known one, got None")
+    return value
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Schedule:
@@ -245,14 +259,23 @@ class Schedule:
         words = [family, problem.placement.name, *(counted(*size) for size in sizes)]
         return f"Schedule({', '.join(filter(None, words))})"
 
+    @property
+    def known_timing(self) -> Timing:
+        """The timing. Raises ValueError of a schedule that was not simulated or recorded."""
+        return _known(self.timing, "timing")
+
+    @property
+    def known_report(self) -> Report:
+        """The report. Raises ValueError where there is none."""
+        return _known(self.report, "report")
+
     def ops(self, rank: int) -> list[Op]:
         """The ops of a rank, in its order."""
         return unpack(self.order[rank])
 
     def op_times(self) -> Iterator[tuple[Op, float]]:
         """Each op of a timed schedule, and how long it takes."""
-        assert self.timing is not None
-        for row, took in zip(self.order, self.timing.took, strict=True):
+        for row, took in zip(self.order, self.known_timing.took, strict=True):
             yield from zip(unpack(row), took.tolist(), strict=True)
 
     @property

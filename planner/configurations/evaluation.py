@@ -106,8 +106,7 @@ def improve(asked: BoundedConfiguration, known: Evaluated, options: SolveOptions
         schedule = optimize(problem, replace(options, start=start))
     except InfeasibleError:
         return replace(known, lower_bound=inf) if known.step_ms == inf else known
-    assert schedule.report is not None
-    certified = _with_ends(step, schedule.report.lower_bound or 0.0)
+    certified = _with_ends(step, schedule.known_report.lower_bound or 0.0)
     known = replace(known, lower_bound=max(known.lower_bound, certified))
     apart = asked.configuration.splits
     order = schedule.order if apart else tuple(map(_joined, schedule.order))
@@ -129,8 +128,7 @@ def _with_weights(
         if not error.device:
             raise
         return replace(known, tightest_gib=min(known.tightest_gib, _needed(step, problem, error)))
-    assert schedule.report is not None
-    certified = _with_ends(step, schedule.report.lower_bound or 0.0)
+    certified = _with_ends(step, schedule.known_report.lower_bound or 0.0)
     planned = replace(step, planned=OpOrder(schedule))
     memory = fullest(planned)
     least, tightest = max(known.lower_bound, certified), min(known.tightest_gib, memory)

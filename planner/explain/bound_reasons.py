@@ -78,8 +78,7 @@ PAIRED = "with pairs: what a pair saves counts as time that its BW does not take
 
 def losses(schedule: Schedule) -> list[Loss]:
     """One a rank, by the schedule's own times."""
-    timing = timed(schedule).timing
-    assert timing is not None
+    timing = timed(schedule).known_timing
     cost = timing.cost(schedule.problem.objective)
     rows = zip(schedule.order, timing.start, timing.end, strict=True)
     return [_loss(rank, cost, *row) for rank, row in enumerate(rows)]

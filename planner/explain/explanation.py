@@ -110,8 +110,7 @@ def explain(
     file is wrong.
     """
     found = timed(read_schedule(schedule)[0])
-    problem, timing = found.problem, found.timing
-    assert timing is not None
+    problem, timing = found.problem, found.known_timing
     cost, reason = timing.cost(problem.objective), why(found)
     now = Change(
         "as it is", reason.value, bubble(problem, reason.value), cost, bubble(problem, cost)

@@ -10,10 +10,11 @@ from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
-from pipeloom.ir.model.schedule import Schedule, Status
+from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.decomposition import different_parts
+from pipeloom.solver.core.schedule_cost import status_under
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED, ROUNDING
 from pipeloom.solver.optimize import optimize
@@ -69,8 +70,7 @@ def plan_passing(
     facts, words = {"choice": as_json(choice)}, text(choice)
     if choice.best is None:
         raise NothingFits("no scheme fits", words, facts)
-    best, report = choice.best, choice.best.schedule.report
-    assert report is not None
+    best, report = choice.best, choice.best.schedule.known_report
     return Answer(
         best.schedule,
         search,
@@ -145,20 +145,13 @@ def searching(time_limit: float, seed: int = 0) -> Searcher:
 
 def certified(schedule: Schedule) -> Schedule:
     """``schedule`` with a bound for all of its placement, where it has none yet."""
-    report, timing, problem = schedule.report, schedule.timing, schedule.problem
-    assert report is not None
-    assert timing is not None
+    report, timing, problem = schedule.known_report, schedule.known_timing, schedule.problem
     if report.lower_bound is not None:
         return schedule
     bound, cost = lower_bound(problem), timing.cost(problem.objective)
     assert bound.value <= cost * (1 + CLOSED), f"{bound} above {cost}"
-    closed = cost - bound.value <= CLOSED * cost
-    known = replace(
-        report,
-        lower_bound=min(bound.value, cost),
-        bound_name=bound.name,
-        status=Status.OPTIMAL if closed else Status.FEASIBLE,
-    )
+    value, status = min(bound.value, cost), status_under(bound.value, cost)
+    known = replace(report, lower_bound=value, bound_name=bound.name, status=status)
     return replace(schedule, report=known)
 
 

@@ -312,8 +312,7 @@ def _until_home(schedule: Schedule) -> tuple[FloatArray, FloatArray]:
 
 def _most_sent(schedule: Schedule) -> float:
     """Milliseconds that the rank sends that sends longest."""
-    timing = schedule.timing
-    assert timing is not None
+    timing = schedule.known_timing
     sources = [transfer.source for transfer in schedule.transfers]
     return float(np.bincount(sources, np.diff(timing.transfers)[:, 0]).max())
 

@@ -29,7 +29,12 @@ from pipeloom.solver.construct.warm_start import warm_starts
 from pipeloom.solver.core.linear_instance import LinearInstance
 from pipeloom.solver.core.options import Order, SolveOptions
 from pipeloom.solver.core.relaxations import offloadable, recomputable
-from pipeloom.solver.core.schedule_cost import iteration_time, status_under, within_memory
+from pipeloom.solver.core.schedule_cost import (
+    iteration_time,
+    objective_cost,
+    status_under,
+    within_memory,
+)
 from pipeloom.solver.families.applicable import families_of
 from pipeloom.solver.search.robust_annealing import RobustAnnealer
 from pipeloom.solver.search.robust_construction import constructed
@@ -194,10 +199,8 @@ def _difference(before: FloatArray, after: FloatArray, share: float) -> tuple[fl
 def _reported(plain: Schedule, order: Order) -> Schedule:
     """The order with the plain search's bound, which holds for every order."""
     found = timed(Schedule(plain.problem, order))
-    assert found.timing is not None
-    assert plain.report is not None
-    cost, bound = found.timing.cost(plain.problem.objective), plain.report.lower_bound or 0.0
-    report = replace(plain.report, family="robust", status=status_under(bound, cost))
+    report, cost = plain.known_report, objective_cost(found)
+    report = replace(report, family="robust", status=status_under(report.lower_bound or 0.0, cost))
     return replace(found, report=report)
 
 

@@ -24,7 +24,7 @@ from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.schedule import Schedule, TransferKind
 from pipeloom.ir.units import amount, duration
 
-from ..bars import OpBar, averages, bars, copies, kinds, last, peak_memory, timed, times
+from ..bars import OpBar, averages, bars, copies, kinds, last, peak_memory, timed
 from ..colours import AVERAGE, AVERAGED, NAMES, as_hex, colour, is_light
 from ..summaries import heading, shape, summary
 from .elements import FAINT, INK, MUTED, document, element, label, number, ticks
@@ -110,7 +110,9 @@ def timeline_svg(
 
 def _grid(schedules: Sequence[Schedule], width: float) -> Grid:
     end = max(map(last, schedules))
-    lengths = np.concatenate([took for schedule in schedules for took in times(schedule).took])
+    lengths = np.concatenate(
+        [took for schedule in schedules for took in schedule.known_timing.took]
+    )
     short, usual = np.quantile(lengths, [0.3, 0.5]).tolist() if len(lengths) else (0.0, 0.0)
     wanted = LEFT + RIGHT
     if short > 0:
@@ -148,7 +150,7 @@ def _legend(
         entry([_TRANSFER[moved]], f"{moved.value} arriving")
     if any(any(schedule.pairs) for _, schedule in shown):
         entry([], "one above the other: at once")
-    if any(times(schedule).averages for _, schedule in shown):
+    if any(schedule.known_timing.averages for _, schedule in shown):
         entry([as_hex(AVERAGE)], AVERAGED)
     if several:
         entry([], "dark to light: a rank's first to last stage")
@@ -191,7 +193,7 @@ def _axis(grid: Grid, rows: float, bottom: float) -> list[str]:
 
 def _longest(schedule: Schedule, grid: Grid, y: float) -> list[str]:
     """A dimension line over the rank that spans longest: the period."""
-    timing = times(schedule)
+    timing = schedule.known_timing
     rank = max(range(schedule.problem.ranks), key=lambda r: timing.spans[r])
     left, right = grid.x(float(timing.start[rank][0])), grid.x(float(timing.end[rank][-1]))
     words = f"period {duration(timing.period)} (rank {rank})"
@@ -276,7 +278,7 @@ def _averages(schedule: Schedule, rank: int, grid: Grid, y: float) -> Iterator[s
 
 def _transfers(schedule: Schedule, rank: int, grid: Grid, y: float) -> Iterator[str]:
     """Weights and gradients on their way to ``rank``, as thin lines under its row."""
-    moved = zip(schedule.transfers, times(schedule).transfers.tolist(), strict=False)
+    moved = zip(schedule.transfers, schedule.known_timing.transfers.tolist(), strict=False)
     for transfer, (start, end) in moved:
         if transfer.target == rank and end > start:
             kind, at = transfer.kind, y + 1.8 * (transfer.kind is TransferKind.GRADIENT)

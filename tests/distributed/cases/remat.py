@@ -187,9 +187,8 @@ def at_levels(family: str, ranks: int, dtype: torch.dtype) -> Schedule:
         for rank in range(ranks)
     ]
     made = timed(Schedule.of(plain.problem, rows, "custom"))
-    assert made.timing is not None
     ahead = found.profile.stages[0].activation_bytes or 0.0
-    limit = tuple(peak + ahead for peak in made.timing.peak_memory)
+    limit = tuple(peak + ahead for peak in made.known_timing.peak_memory)
     return timed(Schedule.of(replace(plain.problem, memory_limit=limit), rows, "custom"))
 
 

@@ -94,8 +94,9 @@ def test_a_bound_above_the_optimum_is_a_fault(monkeypatch: pytest.MonkeyPatch) -
 def test_a_worse_schedule_called_optimal_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     def worse(problem: Problem, **_: object) -> Schedule:
         schedule = optimize(problem)
-        assert schedule.report is not None
-        report = replace(schedule.report, lower_bound=0.9 * (schedule.report.lower_bound or 0.0))
+        report = replace(
+            schedule.known_report, lower_bound=0.9 * (schedule.known_report.lower_bound or 0.0)
+        )
         return replace(schedule, report=replace(report, status=Status.OPTIMAL))
 
     instance = tiny()

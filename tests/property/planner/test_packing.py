@@ -64,10 +64,8 @@ def least(costs: SequenceCosts, part: list[list[int]], known: dict[str, float]) 
             known[key] = np.inf
         else:
             found = optimize(problem, time_limit=20.0)
-            assert found.report is not None
-            assert found.timing is not None
-            assert found.report.status is Status.OPTIMAL
-            known[key] = found.timing.cost(problem.objective)
+            assert found.known_report.status is Status.OPTIMAL
+            known[key] = found.known_timing.cost(problem.objective)
     return known[key]
 
 

@@ -34,9 +34,8 @@ def assert_bounds_all(profile: Profile | LayeredProfile, microbatches: int, most
             made = pipeloom.build(name, profile, microbatches)
         except (InfeasibleError, InputError):
             continue
-        assert made.timing is not None
         if overfull(made) is None:
-            assert answer.lower_bound <= made.timing.period * (1 + 1e-9), name
+            assert answer.lower_bound <= made.known_timing.period * (1 + 1e-9), name
 
 
 @settings(max_examples=25)

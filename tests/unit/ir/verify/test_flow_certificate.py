@@ -27,10 +27,8 @@ def certified() -> tuple[dict[str, Any], dict[str, Any]]:
     """The document of a schedule whose bound is by a rank's linear program, and its certificate."""
     problem = problem_of("interleaved", 0, 17)
     schedule = optimize(problem, work_limit=1, solver="heuristic")
-    assert schedule.report is not None
-    assert schedule.timing is not None
-    bound = flow_bound(problem, 0.0, schedule.timing.period, Budget(20.0), 100)
-    report = replace(schedule.report, lower_bound=bound.value, bound_name=bound.name)
+    bound = flow_bound(problem, 0.0, schedule.known_timing.period, Budget(20.0), 100)
+    report = replace(schedule.known_report, lower_bound=bound.value, bound_name=bound.name)
     schedule = replace(schedule, report=report)
     return dump_schedule(schedule), certificate(schedule)
 

@@ -79,8 +79,7 @@ def waits_for(op: Op, stages: int) -> tuple[OpKind, int, int] | None:
 
 def moments(schedule: Schedule, i: int, unit: float) -> dict[tuple[str, int], float]:
     """The variables of stage i: its moments and its counts."""
-    timing, ops = schedule.timing, schedule.ops(i)
-    assert timing is not None
+    timing, ops = schedule.known_timing, schedule.ops(i)
     ways = len(schedule.problem.profile.stages[i].all_levels)
     choice = choice_of(schedule.problem, schedule.order)[i]
     at = {(op.kind, op.microbatch): place for place, op in enumerate(ops)}
@@ -113,8 +112,7 @@ def moments(schedule: Schedule, i: int, unit: float) -> dict[tuple[str, int], fl
 
 def broken_rows(seed: int) -> list[str]:
     schedule = any_schedule(seed)
-    assert schedule.timing is not None
-    unit = schedule.timing.cost(schedule.problem.objective)
+    unit = schedule.known_timing.cost(schedule.problem.objective)
     facts = LinearFacts.of(read_facts(dump_schedule(schedule), "schedule"))
     values: defaultdict[tuple[str, int], float] = defaultdict(float, {("C", 0): 1.0})
     for i in range(schedule.problem.stages):

@@ -42,9 +42,10 @@ def trace(path: Path, events: Sequence[Any], rank: int | None = None) -> Path:
 def measured(path: Path, profile: Profile) -> Path:
     """A schedule that ran as planned, but a millisecond late."""
     schedule = build_family("zb-h1", profile, 3)
-    assert schedule.timing is not None
-    start, end = (tuple(t + 1 for t in x) for x in (schedule.timing.start, schedule.timing.end))
-    late = replace(schedule, timing=replace(schedule.timing, start=start, end=end))
+    start, end = (
+        tuple(t + 1 for t in x) for x in (schedule.known_timing.start, schedule.known_timing.end)
+    )
+    late = replace(schedule, timing=replace(schedule.known_timing, start=start, end=end))
     path.write_text(json.dumps(dump_schedule(late)))
     return path
 

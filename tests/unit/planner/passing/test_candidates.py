@@ -82,8 +82,7 @@ def test_a_row_of_one_stage_a_rank_keeps_the_optimizers_certificate() -> None:
     scheme = posed(profile(4, 4, (1, 2)), 8)[0]
     (schedule,) = scheme.optimized(look, scheme.problem.memory_limit)
     assert asked == [scheme.problem]
-    assert schedule.report is not None
-    assert schedule.report.lower_bound is not None
+    assert schedule.known_report.known_bound
     assert schedule.problem.placement.passing is Passing.ACTIVATIONS
 
 
