@@ -40,9 +40,8 @@ def test_orders_are_valid_and_cost_what_the_kernel_says(
         if np.isfinite(cost):
             rows = tuple(np.split(order, 3 * 5 * stages.offsets[1:-1]))
             schedule = timed(Schedule(problem, rows))
-            assert schedule.timing is not None
             assert verify_schedule(dump_schedule(schedule)) == []
-            assert schedule.timing.cost(problem.objective) <= cost * (1 + 1e-9)
+            assert schedule.known_timing.cost(problem.objective) <= cost * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -59,9 +58,8 @@ def test_two_copies_are_scheduled(number: int) -> None:
             found += 1
             rows = np.split(order, 3 * (problem.microbatches // 2) * stages.offsets[1:-1])
             schedule = timed(Schedule(problem, tuple(rows)))
-            assert schedule.timing is not None
             assert verify_schedule(dump_schedule(schedule)) == []
-            assert schedule.timing.cost(problem.objective) <= cost * (1 + 1e-9)
+            assert schedule.known_timing.cost(problem.objective) <= cost * (1 + 1e-9)
     assert found > 0
 
 
@@ -99,25 +97,20 @@ def test_annealing_its_numbers_never_loses_the_best() -> None:
     assert cost < first
     rows = tuple(np.split(best, 3 * 16 * stages.offsets[1:-1]))
     found = timed(Schedule(problem, rows))
-    assert found.timing is not None
-    assert found.timing.period <= cost * (1 + 1e-9)  # less where F's need not be so far apart
+    assert found.known_timing.period <= cost * (1 + 1e-9)  # less where F's need not be so far apart
 
 
 def test_below_p_m_b_the_published_v_is_beaten() -> None:
     problem = folded(6.0)
     published = build_family("v-half", problem.profile, 16, memory_limit=6.0)
-    assert published.timing is not None
     schedule = optimize(problem, solver="heuristic", work_limit=30.0)
-    assert schedule.timing is not None
-    assert schedule.timing.period < 0.97 * published.timing.period
+    assert schedule.known_timing.period < 0.97 * published.known_timing.period
 
 
 def test_at_p_m_b_the_published_v_is_beaten_where_b_takes_longer_than_f() -> None:
     """Seven ranks: ZB-V idles .5 % more than it has to."""
     profile = Profile((StageProfile(9.458, 9.748, 7.288, 1.0, 0.43),) * 14, 7, 0.879)
     published = build_family("zb-v", profile, 28)
-    assert published.timing is not None
     problem = Problem(profile, 28, Placement.v(7), (14.0,) * 7)
     schedule = optimize(problem, solver="heuristic", work_limit=20.0)
-    assert schedule.timing is not None
-    assert schedule.timing.period < 0.996 * published.timing.period
+    assert schedule.known_timing.period < 0.996 * published.known_timing.period

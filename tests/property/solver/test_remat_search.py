@@ -56,8 +56,7 @@ def test_one_at_a_time_keeps_the_smallest_limit(schedule: Schedule, every: bool)
     limit, _ = smallest_limit(schedule.problem)
     problem = replace(schedule.problem, memory_limit=(limit,) * schedule.problem.ranks)
     alone = timed(Schedule(problem, one_at_a_time_with_remat(problem, every=False)))
-    assert alone.timing is not None
-    assert max(alone.timing.peak_memory) <= limit * (1 + 1e-9)
+    assert max(alone.known_timing.peak_memory) <= limit * (1 + 1e-9)
     if every:
         simulate(Schedule(problem, one_at_a_time_with_remat(problem, every=True)))
     if limit > 0:
@@ -95,8 +94,7 @@ def test_a_limit_that_nothing_else_keeps(profile: Profile, kinds: set[OpKind]) -
     assert used
     assert used <= kinds
     alone = simulate(Schedule(problem, one_at_a_time_with_remat(problem, every=False)))
-    assert found.timing is not None
-    assert found.timing.period < 0.9 * alone.period
+    assert found.known_timing.period < 0.9 * alone.period
     again = optimize(problem, work_limit=15.0)
     assert [row.tolist() for row in again.order] == [row.tolist() for row in found.order]
 
@@ -210,11 +208,8 @@ def test_the_least_period_of_two_microbatches(limit: float) -> None:
     problem = Problem(profile, 2, Placement.linear(1), (limit,))
     least = exhaustive(problem)
     found = optimize(problem, work_limit=2.0)
-    assert found.report is not None
-    assert found.timing is not None
-    assert found.report.lower_bound is not None
-    assert found.report.lower_bound <= least
-    assert found.timing.period == pytest.approx(least)
+    assert found.known_report.known_bound <= least
+    assert found.known_timing.period == pytest.approx(least)
 
 
 def rows_that_fit(problem: Problem, rank: int) -> list[tuple[IntArray, tuple[int, ...]]]:
@@ -262,8 +257,7 @@ def test_the_least_period_of_two_ranks(limit: float) -> None:
     problem = Problem(profile, 2, Placement.linear(2), (limit,) * 2)
     least = least_of_two_ranks(problem)
     found = optimize(problem, work_limit=2.0)
-    assert found.timing is not None
-    assert found.timing.period == pytest.approx(least)
+    assert found.known_timing.period == pytest.approx(least)
     assert max(bound.value for bound in lower_bounds(problem)) <= least * (1 + 1e-9)
 
 
@@ -292,8 +286,7 @@ def test_the_least_cost_among_levels(seed: int) -> None:
     least = least_of_two_ranks(problem)
     found = optimize(problem, work_limit=1.0)
     assert verify_schedule(dump_schedule(found)) == []
-    assert found.timing is not None
-    assert found.timing.cost(problem.objective) == pytest.approx(least)
+    assert found.known_timing.cost(problem.objective) == pytest.approx(least)
     assert max(bound.value for bound in lower_bounds(problem)) <= least * (1 + 1e-9)
     relaxed = remat_relaxation(problem, 1.5 * least, Budget())
     assert relaxed is not None
@@ -336,8 +329,7 @@ def test_what_need_not_be_offloaded_stays_in_hundreds() -> None:
 
 def test_offload_that_frees_no_place_is_proven_of_no_use() -> None:
     found = optimize(gap_problem("offload", 0, 17), work_limit=20.0)
-    assert found.report is not None
-    assert found.report.status is Status.OPTIMAL
+    assert found.known_report.status is Status.OPTIMAL
     assert not pulled(found.order)
 
 
@@ -345,9 +337,8 @@ def test_at_once_there_is_more_than_one_microbatch_at_a_time() -> None:
     stage = replace(STAGE, m_o=None, offload_bytes=None)
     problem = Problem(Profile((stage,) * 4, 4, t_comm=0.5), 64, Placement.linear(4), (24.0,) * 4)
     found = optimize(problem, time_limit=0.0)
-    assert found.timing is not None
     alone = simulate(Schedule(problem, one_at_a_time_with_remat(problem, every=False)))
-    assert found.timing.period < 0.5 * alone.period
+    assert found.known_timing.period < 0.5 * alone.period
 
 
 def seeded(seed: int, limit: float) -> Problem:
@@ -379,17 +370,14 @@ def test_more_memory_is_never_worse(seed: int) -> None:
 def test_levers_pay_where_plain_schedules_fit(seed: int) -> None:
     problem = seeded(seed, 20.0)
     with_remat, without = (optimize(p, work_limit=2.0) for p in (problem, plain(problem)))
-    assert with_remat.timing is not None
-    assert without.timing is not None
-    assert with_remat.timing.period < without.timing.period
+    assert with_remat.known_timing.period < without.known_timing.period
     assert pulled(with_remat.order)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_one_microbatch_at_a_time_is_proven_where_no_more_fits(seed: int) -> None:
     found = optimize(seeded(seed, 10.0), work_limit=2.0)
-    assert found.report is not None
-    assert found.report.status is Status.OPTIMAL
+    assert found.known_report.status is Status.OPTIMAL
 
 
 def test_the_head_is_paid_for_by_recomputing_or_by_waiting() -> None:
@@ -424,8 +412,7 @@ def test_places_in_memory_are_paid_for_by_copies() -> None:
     assert max(bound.value for bound in lower_bounds(problem)) < relaxed.value
     assert [line for line in relaxed.explained() if "one microbatch more" in line]
     found = optimize(problem, work_limit=4.0)
-    assert found.timing is not None
-    assert found.timing.period >= relaxed.value
+    assert found.known_timing.period >= relaxed.value
 
 
 def test_ways_beyond_all_numbers_leave_the_bound_of_the_others(

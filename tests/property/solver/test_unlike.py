@@ -78,8 +78,7 @@ def test_optimum_of_tiny_instances(seed: int) -> None:
         assert_certified_below(problem, optimum)
         found = optimize(problem, work_limit=1)
         assert verify_schedule(dump_schedule(found)) == []
-        assert found.timing is not None
-        assert found.timing.cost(objective) == pytest.approx(optimum, rel=1e-6)
+        assert found.known_timing.cost(objective) == pytest.approx(optimum, rel=1e-6)
         if profile.unlike:
             assert_model_of_all_orders(problem, optimum)
 
@@ -103,8 +102,7 @@ def test_few_orders_of_more_microbatches_are_searched() -> None:
     stages = [_stage(rng, 6, whole=False) for _ in range(3)]
     problem = Problem.linear(parse_profile(_profile(3, stages), "profile"), 6, 8.0)
     found = optimize(problem, work_limit=40)
-    assert found.report is not None
-    assert found.report.bound_name == "interleaving"
+    assert found.known_report.bound_name == "interleaving"
     assert verify_schedule(dump_schedule(found)) == []
 
 
@@ -188,8 +186,7 @@ def _check(seed: int) -> None:
         assert optimum in {None, np.inf}
         return
     assert verify_schedule(dump_schedule(found)) == []
-    assert found.timing is not None
-    cost = found.timing.cost(objective)
+    cost = found.known_timing.cost(objective)
     assert max(bound.value for bound in bounds) <= (optimum or cost) * (1 + 1e-9)
     assert optimum is None or cost >= optimum * (1 - 1e-9)
 
@@ -255,8 +252,7 @@ def test_layers_are_summed_microbatch_by_microbatch() -> None:
 def test_memory_in_pictures_is_that_of_each_microbatch() -> None:
     stages = [_stage(np.random.default_rng(s), 5, whole=False) for s in range(2)]
     schedule = build_family("zb-h1", parse_profile(_profile(2, stages), "profile"), 5)
-    assert schedule.timing is not None
-    for rank, peak in enumerate(schedule.timing.peak_memory):
+    for rank, peak in enumerate(schedule.known_timing.peak_memory):
         assert max(held for _, held in memory_steps(schedule, rank)) == pytest.approx(peak)
 
 

@@ -120,8 +120,7 @@ def test_a_whole_takes_as_long_as_its_merged_parts_and_holds_no_more(
 
     def plan(one: Problem) -> list[list[Op]]:
         schedule = FAMILIES[family].build(one)
-        assert schedule.timing is not None
-        plans.append(schedule.timing)
+        plans.append(schedule.known_timing)
         return [schedule.ops(rank) for rank in range(one.ranks)]
 
     try:

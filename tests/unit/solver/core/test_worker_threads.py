@@ -102,8 +102,7 @@ def test_an_interrupt_while_workers_run_keeps_the_best() -> None:
 
     schedule = optimize(problem, progress=interrupt, time_limit=60.0)
     assert schedule.num_ops == 3 * 6 * 20
-    assert schedule.report is not None
-    assert schedule.report.status is Status.FEASIBLE
+    assert schedule.known_report.status is Status.FEASIBLE
 
 
 def test_work_that_does_not_look_at_the_clock_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,8 +139,7 @@ def test_what_was_left_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
     solving = Solving.of(PROBLEM)
     for _ in range(2):  # still not there: it is not begun twice
         left = solving.run(0.0)
-        assert left.report is not None
-        assert left.report.family != FALLBACK
+        assert left.known_report.family != FALLBACK
         assert not solving.done
     gate.set()
     solving.run(60.0)

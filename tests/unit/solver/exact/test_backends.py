@@ -203,8 +203,7 @@ def test_presolving_proves_no_bound_above_a_schedule() -> None:
     stage = StageProfile(14.407, 14.38, 9.676, 1.0, 65536 / 151552)
     problem = Problem(Profile((stage,) * 8, 4, 1.61), 8, Placement.v(4), (10.0,) * 4)
     known = timed(Schedule.of(problem, map(parse_order, NINE_CHUNKS), "known"))
-    assert known.timing is not None
-    assert known.timing.period == pytest.approx(638.896)
+    assert known.known_timing.period == pytest.approx(638.896)
     incumbent = build_family("zb-v", problem.profile, 8, memory_limit=10.0)
     model = CpSatModel.of(Formulation.of(problem), incumbent, 0.0)
     with CpSatThread(
@@ -217,4 +216,4 @@ def test_presolving_proves_no_bound_above_a_schedule() -> None:
         while search.next(NEVER) is not None:
             pass
     assert search.bound is not None
-    assert search.bound / model.ticks.per_unit <= known.timing.period
+    assert search.bound / model.ticks.per_unit <= known.known_timing.period

@@ -19,7 +19,7 @@ from pipeloom.ir.model.ops import Op, OpKind, format_order
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Compute, WaitReceive
-from pipeloom.ir.model.schedule import Schedule, Timing
+from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.model.transfers import holders
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import build_family
@@ -32,14 +32,9 @@ def profile(ranks: int, share: float = 1.0, t: tuple[float, ...] = (1.0, 1.0, 1.
     return Profile((stage,) * ranks, ranks)
 
 
-def timing_of(schedule: Schedule) -> Timing:
-    assert schedule.timing is not None
-    return schedule.timing
-
-
 def idle(schedule: Schedule, rank: int) -> float:
     """What of the makespan a rank does nothing in."""
-    timing = timing_of(schedule)
+    timing = schedule.known_timing
     busy = np.zeros(round(timing.makespan * 1000), dtype=bool)
     for start, end in zip(timing.start[rank], timing.end[rank], strict=True):
         busy[round(start * 1000) : round(end * 1000)] = True
@@ -65,7 +60,7 @@ def test_the_published_bubble_parameters_and_activations(
     schedule = build_family("dualpipe", profile(ranks, share), rounds * ranks)
     middle = ranks // 2 - 1
     assert idle(schedule, middle) == pytest.approx((ranks / 2 - 1) * (3 * share + 2 - 3))
-    assert max(timing_of(schedule).peak_memory) == ranks + 1
+    assert max(schedule.known_timing.peak_memory) == ranks + 1
     assert footprint(schedule).weights == (2.0,) * ranks
 
 

@@ -10,7 +10,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import format_order
 from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule, Timing
+from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.families import FAMILIES, build_family
 from pipeloom.solver.families.weights.islands import usual_size
 
@@ -21,11 +21,6 @@ def build(name: str, ranks: int, microbatches: int, stages: int | None = None) -
     stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.0, activation_bytes=10.0, weight_bytes=1000.0)
     profile = Profile((stage,) * (stages or ranks), ranks, links=Links(Link(0.0, 1e9)))
     return build_family(name, profile, microbatches)
-
-
-def timing(schedule: Schedule) -> Timing:
-    assert schedule.timing is not None
-    return schedule.timing
 
 
 def orders(schedule: Schedule) -> list[str]:
@@ -60,7 +55,7 @@ def test_a_rank_runs_its_stages_as_one() -> None:
 def test_bubbles_and_memory_are_those_of_the_docs(ranks: int, size: int) -> None:
     count, islands = 4 * ranks, ranks // size
     for name, bubble in (("weights", ranks - size), ("activations", ranks - islands)):
-        found = timing(build(f"{name}-inside:{size}", ranks, count))
+        found = build(f"{name}-inside:{size}", ranks, count).known_timing
         assert found.period - 3.0 * count == pytest.approx(3.0 * bubble, abs=1e-3)
         assert max(found.peak_memory) == ranks
 

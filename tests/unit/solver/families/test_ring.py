@@ -12,7 +12,7 @@ from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.ops import OpKind, format_order
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule, Timing, TransferKind
+from pipeloom.ir.model.schedule import Schedule, TransferKind
 from pipeloom.ir.model.transfers import journeys, owners
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import FAMILIES, build_family
@@ -31,11 +31,6 @@ EQUAL = StageProfile(t_f=1.0, t_b=1.0, t_w=1.0, m_b=1.0, m_w=1.0)
 
 def build(name: str, ranks: int, count: int, stage: StageProfile = EQUAL) -> Schedule:
     return build_family(name, Profile((stage,) * ranks, ranks), count)
-
-
-def timing(schedule: Schedule) -> Timing:
-    assert schedule.timing is not None
-    return schedule.timing
 
 
 @pytest.mark.parametrize(
@@ -138,7 +133,7 @@ def test_bubble_at_equal_times(name: str, turns: float, ranks: int, rounds: int)
     if not fits(name, ranks):
         pytest.skip("not with so many ranks")
     count = ranks * rounds
-    found = timing(build(name, ranks, count))
+    found = build(name, ranks, count).known_timing
     rate = (ranks - 1) / (turns * count + ranks - 1)
     assert found.bubble_rate(Objective.MAKESPAN) == pytest.approx(rate, abs=1e-12)
     if name == "wzb2":
@@ -160,7 +155,7 @@ def test_a_turn_lasts_as_long_as_its_busiest_rank_at_most(
         for turn, op in row:
             work[turn] = work.get(turn, 0.0) + durations[op.kind]
         busiest |= {turn: max(busiest.get(turn, 0.0), t) for turn, t in work.items()}
-    makespan = timing(build(name, 4, 16, StageProfile(*times))).makespan
+    makespan = build(name, 4, 16, StageProfile(*times)).known_timing.makespan
     assert makespan <= sum(busiest.values()) + 1e-9
     if name != "wzb1":
         assert makespan == pytest.approx(sum(busiest.values()))
@@ -175,8 +170,8 @@ def test_a_remainder_costs_no_more_than_a_whole_round(name: str, ranks: int) -> 
     for count in range(1, 3 * ranks):
         whole = -(-count // ranks) * ranks
         assert (
-            timing(build(name, ranks, count, stage)).makespan
-            <= timing(build(name, ranks, whole, stage)).makespan + 1e-9
+            build(name, ranks, count, stage).known_timing.makespan
+            <= build(name, ranks, whole, stage).known_timing.makespan + 1e-9
         )
 
 
@@ -184,7 +179,7 @@ def test_a_remainder_costs_no_more_than_a_whole_round(name: str, ranks: int) -> 
     ("name", "held"), [("weipipe-naive", 1), ("weipipe-interleave", 1), ("wzb1", 1.5), ("wzb2", 1)]
 )
 def test_memory_in_whole_models(name: str, held: float) -> None:
-    assert timing(build(name, 4, 16)).peak_memory == (4 * held,) * 4
+    assert build(name, 4, 16).known_timing.peak_memory == (4 * held,) * 4
 
 
 @pytest.mark.parametrize(

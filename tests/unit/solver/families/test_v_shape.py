@@ -25,9 +25,7 @@ def text(schedule: Schedule) -> list[str]:
 
 
 def timing_of(name: str, ranks: int, microbatches: int) -> Timing:
-    timing = build_family(name, chunks(ranks), microbatches).timing
-    assert timing is not None
-    return timing
+    return build_family(name, chunks(ranks), microbatches).known_timing
 
 
 def test_zb_v_fills_its_memory_before_the_first_microbatch_is_back() -> None:

@@ -59,12 +59,13 @@ def test_what_is_not_in_the_window_keeps_its_order(kind: str) -> None:
     remat = kind == "remat"
     order = one_at_a_time_with_remat(problem, every=True) if remat else one_at_a_time(problem)
     best, schedule = _incumbent(problem), timed(Schedule(problem, order))
-    assert schedule.timing is not None
-    cost = schedule.timing.cost(problem.objective)
+    cost = schedule.known_timing.cost(problem.objective)
     best.offer(order, "one-at-a-time", cost)
-    middle = max(row[-1] for row in schedule.timing.start) / 2
-    first = np.array([row.searchsorted(0.7 * middle) for row in schedule.timing.start])
-    stop = np.array([row.searchsorted(1.1 * middle, "right") for row in schedule.timing.start])
+    middle = max(row[-1] for row in schedule.known_timing.start) / 2
+    first = np.array([row.searchsorted(0.7 * middle) for row in schedule.known_timing.start])
+    stop = np.array(
+        [row.searchsorted(1.1 * middle, "right") for row in schedule.known_timing.start]
+    )
     window = ScheduleWindow(ScheduleGraph.of(schedule), first, stop)
     find(best, WindowOrders(window, 0.98 * cost), best.budget(), 0)
     assert best.order is not None
@@ -81,8 +82,7 @@ def test_what_is_recomputed_is_decided_where_it_is_free(every: bool, free: bool)
     problem = large_problem_of("remat", 1, 17)
     order = one_at_a_time_with_remat(problem, every=True) if every else one_at_a_time(problem)
     best, schedule = _incumbent(problem), timed(Schedule(problem, order))
-    assert schedule.timing is not None
-    cost = schedule.timing.cost(problem.objective)
+    cost = schedule.known_timing.cost(problem.objective)
     best.offer(order, "one-at-a-time", cost)
     graph = ScheduleGraph.of(schedule)
     lengths = np.diff(graph.offsets)
