@@ -43,11 +43,7 @@ def build(
     fitting = profile_of(family)
     with naming(source.where):
         schedule = build_family(
-            family,
-            fitting,
-            microbatches,
-            memory_limit=memory_limit,
-            objective=objective,
+            family, fitting, microbatches, memory_limit=memory_limit, objective=objective
         )
     if replicate:
         schedule = keep_copies(schedule, replicate)

@@ -166,11 +166,7 @@ def evaluate_families(
     def evaluate(name: str) -> Evaluation:
         try:
             schedule = build_family(
-                name,
-                profile_of(name),
-                microbatches,
-                memory_limit=memory_limit,
-                objective=objective,
+                name, profile_of(name), microbatches, memory_limit=memory_limit, objective=objective
             )
         except InfeasibleError as error:
             return Evaluation(name, infeasible=error)

@@ -12,11 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
@@ -206,11 +202,7 @@ class Part(nn.Module):
             self.product.weight.register_hook(partial(torch.mul, 0.5))
 
     def forward(
-        self,
-        x: Tensor,
-        *more: Tensor,
-        factor: Tensor | None = None,
-        labels: Tensor | None = None,
+        self, x: Tensor, *more: Tensor, factor: Tensor | None = None, labels: Tensor | None = None
     ) -> Any:
         if not self.first:
             x = x.transpose(-1, -2).contiguous() if self.edges == "transposed" else x

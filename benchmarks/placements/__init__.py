@@ -46,10 +46,7 @@ def _cell(budget: Budget, asked: tuple[str, float]) -> dict[str, Any]:
 def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.placements", description=__doc__)
     parser.add_argument(
-        "--seconds",
-        type=float,
-        default=10.0,
-        help="that each placement has, alone and within auto",
+        "--seconds", type=float, default=10.0, help="that each placement has, alone and within auto"
     )
     parser.add_argument(
         "--work",

@@ -23,18 +23,7 @@ from pipeloom.solver.optimize import Solving, optimize
 from pipeloom.solver.placement.replication import why_one_way
 from pipeloom.solver.placement.search import Chosen, best_placement, placements
 
-from ..frontier.unequal import (
-    M_B,
-    M_W,
-    T_B,
-    T_COMM,
-    T_F,
-    T_W,
-    Kind,
-    heavy_ends,
-    slow_link,
-    times,
-)
+from ..frontier.unequal import M_B, M_W, T_B, T_COMM, T_F, T_W, Kind, heavy_ends, slow_link, times
 from ..table8.optimized import SHARES as SWEEP
 from ..table8.rows import Row, load_rows
 

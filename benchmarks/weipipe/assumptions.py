@@ -95,10 +95,7 @@ def variations() -> list[tuple[str, Assumptions]]:
         "capacity": (40.0, 80.0),
     }
     changed = [
-        (
-            f"{name} {'none' if value is None else value}",
-            replace(BASE, **{name: value}),
-        )
+        (f"{name} {'none' if value is None else value}", replace(BASE, **{name: value}))
         for name, values in numbers.items()
         for value in values
     ]

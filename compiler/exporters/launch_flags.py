@@ -23,11 +23,7 @@ TORCHTITAN_NAMES = {
     PlacementKind.INTERLEAVED: "PipelineScheduleMulti",
     PlacementKind.V: "ZBVZeroBubble",
 }
-TORCHTITAN_FAMILIES = {
-    "gpipe": "GPipe",
-    "1f1b": "1F1B",
-    "interleaved-1f1b": "Interleaved1F1B",
-}
+TORCHTITAN_FAMILIES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved-1f1b": "Interleaved1F1B"}
 """torch's classes whose order of ops is our family's."""
 
 

@@ -21,8 +21,7 @@ def average_gradients(program: Program) -> Program:
     streamed = program.schedule.streamed
     rows = zip(program.instructions, owned(program.schedule), strict=True)
     return replace(
-        program,
-        instructions=tuple(_averaged(row, stages, streamed) for row, stages in rows),
+        program, instructions=tuple(_averaged(row, stages, streamed) for row, stages in rows)
     )
 
 

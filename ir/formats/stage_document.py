@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import (
-    PlainValidator,
-    TypeAdapter,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import PlainValidator, TypeAdapter, ValidationInfo, field_validator, model_validator
 
 from ..units import counted
 from .fields import MOST_LAYERS, MOST_LEVELS, Cost, Name

@@ -13,13 +13,7 @@ from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    GetCoreSchemaHandler,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import chain_schema, custom_error_schema, float_schema, int_schema
 from typing_extensions import is_typeddict

@@ -34,15 +34,7 @@ from .certificates.linear import LinearFacts
 from .certificates.microbatches import critical_path, head_tail, memory_time, through
 from .certificates.orders import check_every_order
 from .certificates.ranks import RankFacts
-from .certificates.rows import (
-    COUNTS,
-    Box,
-    NotProvenError,
-    Row,
-    Variable,
-    expect_alone,
-    times_of,
-)
+from .certificates.rows import COUNTS, Box, NotProvenError, Row, Variable, expect_alone, times_of
 from .certificates.slots import crossings, slots
 from .schedule_facts import Facts, read_facts
 

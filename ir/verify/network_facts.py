@@ -52,10 +52,7 @@ class Network:
         if self.shared == "ring":
             return list(self._way(source, target))
         groups = self.shared if isinstance(self.shared, list) else []
-        return [
-            (source, target),
-            *(k for k in range(len(groups)) if (source, target) in groups[k]),
-        ]
+        return [(source, target), *(k for k in range(len(groups)) if (source, target) in groups[k])]
 
     def _over_links(self, source: int, target: int, size: float) -> float:
         if self.link is None:

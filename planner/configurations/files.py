@@ -76,11 +76,7 @@ def _with_layers(step: StepTimes, schedule: Schedule) -> Schedule:
     ends = ((0, len(stages) - 1),) if setup.model.tied and len(stages) > 1 else ()
     replicas = DataParallel(setup.run.dp, step.replica_link) if setup.run.dp > 1 else None
     named = replace(
-        profile,
-        stages=stages,
-        micro_batch=setup.run.micro_batch,
-        tied=ends,
-        data_parallel=replicas,
+        profile, stages=stages, micro_batch=setup.run.micro_batch, tied=ends, data_parallel=replicas
     )
     return replace(schedule, problem=replace(schedule.problem, profile=named))
 

@@ -23,14 +23,7 @@ from ..models.reading import ModelLike
 from ..models.run import Sharding, TrainingRun
 from ..models.run_faults import faults_of
 from ..prediction.setup import Setup, placement_of
-from .configuration import (
-    LEVELS,
-    PLACED_BY,
-    ROUND_ROBIN,
-    SCHEDULES,
-    Configuration,
-    passes_weights,
-)
+from .configuration import LEVELS, PLACED_BY, ROUND_ROBIN, SCHEDULES, Configuration, passes_weights
 from .given import Given
 
 Cut: TypeAlias = Callable[[TrainingRun], tuple[int, ...]]

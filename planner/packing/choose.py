@@ -158,10 +158,7 @@ def _improved(
 
 
 def scheduled(
-    costs: SequenceCosts,
-    packed: Microbatches,
-    orders: Sequence[Order | None],
-    search: CachedSearch,
+    costs: SequenceCosts, packed: Microbatches, orders: Sequence[Order | None], search: CachedSearch
 ) -> list[Schedule]:
     """A schedule of each replica, from its order if there is one; they share time or work."""
     share = search.share(1 / len(orders))

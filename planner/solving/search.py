@@ -53,12 +53,7 @@ class CachedSearch:
         return replace(self, options=self.options.share(share))
 
     def solve(
-        self,
-        problem: Problem,
-        name: str = "",
-        *,
-        by_step: bool = False,
-        start: Order | None = None,
+        self, problem: Problem, name: str = "", *, by_step: bool = False, start: Order | None = None
     ) -> Schedule:
         """The best schedule found, or the one in the cache, where a new one is kept.
 
@@ -80,12 +75,7 @@ class CachedSearch:
         return schedule
 
     def run(
-        self,
-        problem: Problem,
-        name: str = "",
-        *,
-        by_step: bool = False,
-        start: Order | None = None,
+        self, problem: Problem, name: str = "", *, by_step: bool = False, start: Order | None = None
     ) -> Schedule:
         """The best schedule found from ``start``, an order that is known, if there is one."""
 

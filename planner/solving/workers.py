@@ -163,9 +163,7 @@ class KeptWorkers(Workers):
         self._stack.__exit__(*sys.exc_info())
 
 
-def in_order(
-    results: Iterator[tuple[int, Result]],
-) -> Iterator[tuple[int, Result]]:
+def in_order(results: Iterator[tuple[int, Result]]) -> Iterator[tuple[int, Result]]:
     """The same by number: each once all before it are there, in the end those after a gap."""
     early: dict[int, Result] = {}
     following = 0

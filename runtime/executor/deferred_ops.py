@@ -197,10 +197,7 @@ class EmbeddingLookup:
         ):
             padding = -1 if self.padding is None else self.padding
             number = self.weight.shape[0]
-            add(
-                self.weight,
-                torch.ops.aten.embedding_dense_backward(dy, x, number, padding, False),
-            )
+            add(self.weight, torch.ops.aten.embedding_dense_backward(dy, x, number, padding, False))
         else:  # only the rows that were picked are touched
             grad.index_add_(0, x.reshape(-1), _rows(dy).to(grad.dtype))
 

@@ -78,11 +78,7 @@ class Joint:
 Forward = Callable[[nn.Module, Sequence[Tensor]], Sequence[Tensor]]
 
 
-def trace_joint(
-    module: nn.Module,
-    inputs: Sequence[Tensor],
-    forward: Forward,
-) -> Joint:
+def trace_joint(module: nn.Module, inputs: Sequence[Tensor], forward: Forward) -> Joint:
     """The joint graph of ``forward(module, inputs)``, a tuple of tensors.
 
     Nothing is computed: of ``inputs`` and the module's parameters shapes, dtypes and whether they

@@ -33,14 +33,7 @@ from ..stages.gradient_squares import squares_of
 from ..stages.tie_detection import Group
 from ..transport import gather_early, whereabouts
 from .copies import CopiesCheck, Named
-from .shard_squares import (
-    Processes,
-    ShardSquares,
-    Squares,
-    mesh_axes,
-    processes_of,
-    sharded_over,
-)
+from .shard_squares import Processes, ShardSquares, Squares, mesh_axes, processes_of, sharded_over
 
 Numbers: TypeAlias = frozenset[int]  # of groups
 

@@ -74,9 +74,7 @@ def group_options(
     ]
 
 
-def _entries(
-    optimizer: torch.optim.Optimizer,
-) -> Iterator[tuple[dict[str, Any], Tensor, _State]]:
+def _entries(optimizer: torch.optim.Optimizer) -> Iterator[tuple[dict[str, Any], Tensor, _State]]:
     """Each parameter with its group and its state."""
     _check_stepping(optimizer)
     for group in optimizer.param_groups:

@@ -149,10 +149,7 @@ def check_lengths(source: ModelSource, step: int, planned: Sequence[int]) -> Non
 
 
 def checked_batch(
-    source: ModelSource,
-    step: int,
-    microbatches: int | Sequence[Sequence[int]],
-    method: str = BATCH,
+    source: ModelSource, step: int, microbatches: int | Sequence[Sequence[int]], method: str = BATCH
 ) -> tuple[list[Tensor], list[Tensor]]:
     """``source.batch(step, microbatches)``, or that of the optional methods ``eval_batch``, or
     ``packed``, which takes the sequences of each microbatch.

@@ -152,13 +152,7 @@ def measure_profile(
     parts, links, tied, micro_batch = next(iter(results.values()))
     shown = 1 if view == "rank" else ranks
     found = measurement(
-        parts,
-        links,
-        ranks=shown,
-        together=together,
-        name=name,
-        tied=tied,
-        micro_batch=micro_batch,
+        parts, links, ranks=shown, together=together, name=name, tied=tied, micro_batch=micro_batch
     )
     return found if not layers else _named(found, layers)
 

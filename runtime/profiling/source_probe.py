@@ -16,13 +16,7 @@ from ..dtensors import is_dtensor
 from ..executor.stage_runner import Cell, StageRunner
 from ..graphs.graph_runner import runner_kind
 from ..measure.activation_ledger import Ledger
-from ..pipeline.model_source import (
-    ModelSource,
-    checked_batch,
-    checked_stages,
-    names_of,
-    skips_of,
-)
+from ..pipeline.model_source import ModelSource, checked_batch, checked_stages, names_of, skips_of
 from ..pipeline.steps.shape_inference import ShapeInference
 from ..probes.held_bytes import HeldBytes, held_bytes
 from ..probes.measuring import sequences

@@ -17,10 +17,7 @@ SHOWN = 16  # digits of a hash in a message
 
 
 def check_agreement(
-    program: Program,
-    options: Mapping[str, object],
-    group: dist.ProcessGroup | None,
-    seconds: float,
+    program: Program, options: Mapping[str, object], group: dist.ProcessGroup | None, seconds: float
 ) -> None:
     """Raises InputError, the same on all ranks of ``group``, where program or options differ.
 

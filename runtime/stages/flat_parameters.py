@@ -24,10 +24,7 @@ class Layout:
     """
 
     def __init__(
-        self,
-        parameters: Sequence[nn.Parameter],
-        dtype: torch.dtype,
-        spacing: int | None = None,
+        self, parameters: Sequence[nn.Parameter], dtype: torch.dtype, spacing: int | None = None
     ) -> None:
         self.parameters = parameters
         self.dtype = dtype

@@ -142,11 +142,7 @@ class _Stage:
     """One stage on one rank: its weights, wherever they are, and its gradients."""
 
     def __init__(
-        self,
-        module: nn.Module,
-        owned: bool,
-        precision: MixedPrecision,
-        device: torch.device,
+        self, module: nn.Module, owned: bool, precision: MixedPrecision, device: torch.device
     ) -> None:
         parameters, spacing = list(module.parameters()), precision.spacing
         trained = [p for p in parameters if p.requires_grad]

@@ -80,10 +80,7 @@ def listening(callbacks: Sequence[Listener | str], steps: int | None) -> Iterato
         callbacks, steps = (), None
     shown = () if steps is None else (Bar(steps) if sys.stderr.isatty() else write_line,)
     with ExitStack() as held:
-        everyone: list[Listener] = [
-            *map(_named, callbacks),
-            *shown,
-        ]
+        everyone: list[Listener] = [*map(_named, callbacks), *shown]
         for callback in everyone:
             held.callback(_close, callback)
         yield lambda record: [

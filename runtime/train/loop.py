@@ -17,13 +17,7 @@ from torch import Tensor
 from pipeloom.ir.model.program import Program
 
 from ..measure.plan_deviation import other_size, over_the_limit
-from ..pipeline.model_source import (
-    EVAL_BATCH,
-    PACKED,
-    ModelSource,
-    check_lengths,
-    checked_batch,
-)
+from ..pipeline.model_source import EVAL_BATCH, PACKED, ModelSource, check_lengths, checked_batch
 from ..pipeline.pipeline import Pipeline
 from ..probes.measuring import sequences
 from .checkpoint_files import latest

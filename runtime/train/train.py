@@ -242,11 +242,7 @@ def _of_stages(words: str, rows: Sequence[Sequence[Mapping[int, str]]]) -> str |
 
 
 def make_pipeline(
-    program: Program,
-    model: ModelSource,
-    settings: RunSettings,
-    *,
-    replicas: Replicas = ALONE,
+    program: Program, model: ModelSource, settings: RunSettings, *, replicas: Replicas = ALONE
 ) -> Pipeline:
     """The pipeline of ``model`` in the settings' dtype and on their device, one of ``replicas``."""
     device = torch.device(settings.device)

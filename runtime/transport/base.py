@@ -146,10 +146,7 @@ class Routes:
 
     @classmethod
     def of(
-        cls,
-        channels: Iterable[tuple[int, int]],
-        groups: Iterable[tuple[int, ...]],
-        seconds: float,
+        cls, channels: Iterable[tuple[int, int]], groups: Iterable[tuple[int, ...]], seconds: float
     ) -> Routes:
         return cls(frozenset(channels), frozenset(groups), timedelta(seconds=seconds))
 

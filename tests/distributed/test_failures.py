@@ -273,10 +273,7 @@ def test_steps_that_ranks_do_not_begin_alike_are_refused_on_all() -> None:
 MAKING = (
     ("InputError", "rank 1: stages: this rank runs stages [1], [1] are missing"),
     ("ExecutionError", "rank 1: ValueError: a bad optimizer"),
-    (
-        "ExecutionError",
-        "rank 1: not there where all ranks make their Pipeline, waited at most 1 s",
-    ),
+    ("ExecutionError", "rank 1: not there where all ranks make their Pipeline, waited at most 1 s"),
 )
 
 

@@ -18,8 +18,7 @@ outcomes = launched(cases, run_cases, lambda case: case.slow)
 
 
 @pytest.mark.parametrize(
-    "case",
-    [pytest.param(c, id=str(c), marks=[pytest.mark.slow] if c.slow else []) for c in ALL],
+    "case", [pytest.param(c, id=str(c), marks=[pytest.mark.slow] if c.slow else []) for c in ALL]
 )
 def test_gradients_are_one_processs(case: Case) -> None:
     rows = outcomes(case.ranks, case.slow)[case]

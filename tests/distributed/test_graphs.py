@@ -27,9 +27,7 @@ ACTIVATIONS = [
     gradients.Case("zb-h1", 2, 4, FLOAT64, stages_as="aten"),
     gradients.Case(gradients.V, 2, 5, FLOAT64, steps=3, stages_as="aten"),
 ]
-WEIGHTS = [
-    weights.Case("interleave with B and W apart", 2, 4, FLOAT64, 2, stages_as="aten"),
-]
+WEIGHTS = [weights.Case("interleave with B and W apart", 2, 4, FLOAT64, 2, stages_as="aten")]
 REMAT = [remat.Case(lever, 2, FLOAT64, stages_as="aten") for lever in ("recompute", "offload")]
 LEVELS = remat.level_cases(2)
 REMAT += LEVELS

@@ -86,10 +86,7 @@ def _trained(
     plan = schedule(family, RANKS, MICROBATCHES)
     stages = plan.problem.stages
     program = compile_schedule(
-        plan,
-        tied=[(0, stages - 1)],
-        data_parallel=True,
-        post_validation=family == "zb-h1",
+        plan, tied=[(0, stages - 1)], data_parallel=True, post_validation=family == "zb-h1"
     )
     with pytest.raises(InputError, match="data_group: expected a process group"):
         Pipeline.from_source(program, source, group=group)

@@ -123,9 +123,7 @@ def check(outcome: Outcome, dtype: torch.dtype) -> None:
     assert 0.4 < outcome.share < 0.6
 
 
-def test_what_cannot_be_sharded_is_said(
-    outcomes: dict[int, Found],
-) -> None:
+def test_what_cannot_be_sharded_is_said(outcomes: dict[int, Found]) -> None:
     for _, (part, bare, cast), *_ in outcomes.values():
         assert "expected fully_shard on the stage itself" in part
         assert "data_group: expected" in bare
@@ -139,9 +137,7 @@ def test_gradients_of_lower_precision_add_up_in_the_parameters_own(
         assert 0 < difference < 0.05
 
 
-def test_after_close_fully_shard_reduces_and_releases_by_itself(
-    outcomes: dict[int, Found],
-) -> None:
+def test_after_close_fully_shard_reduces_and_releases_by_itself(outcomes: dict[int, Found]) -> None:
     for *_, returned in outcomes.values():
         assert returned.same
         assert 0 < returned.forward < returned.whole  # the root keeps its own until the backward

@@ -15,15 +15,7 @@ from pipeloom.ir.model.ops import FloatArray, OpKind
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.transfers import owned
 from pipeloom.runtime.launch.processes import launch
-from tests.distributed.cases.weights import (
-    BOUNDS,
-    STEPS,
-    Case,
-    Outcome,
-    cases,
-    run_cases,
-    schedule,
-)
+from tests.distributed.cases.weights import BOUNDS, STEPS, Case, Outcome, cases, run_cases, schedule
 from tests.support.models import reference
 
 RANKS = (2, 3, 4, 8)

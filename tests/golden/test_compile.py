@@ -32,8 +32,7 @@ def lines(block: str) -> list[str]:
 
 def test_1f1b_with_tied_ends() -> None:
     program = compile_schedule(
-        schedule((0, 1), "0F0 0F1 0BW0 0F2 0BW1 0BW2", "1F0 1BW0 1F1 1BW1 1F2 1BW2"),
-        tied=[(0, 1)],
+        schedule((0, 1), "0F0 0F1 0BW0 0F2 0BW1 0BW2", "1F0 1BW0 1F1 1BW1 1F2 1BW2"), tied=[(0, 1)]
     )
     assert text(program) == [
         lines(

@@ -55,11 +55,7 @@ def _fits(row: Sequence[Op], stages: Sequence[Stage], limit: float) -> bool:
 
 
 def _cost(
-    rows: Sequence[Sequence[Op]],
-    stages: Sequence[Stage],
-    owner: Sequence[int],
-    *,
-    makespan: bool,
+    rows: Sequence[Sequence[Op]], stages: Sequence[Stage], owner: Sequence[int], *, makespan: bool
 ) -> float:
     """The cost of one order of each rank; infinite where some op can never start."""
     ends: dict[Op, float] = {}

@@ -36,16 +36,7 @@ from typing import TypeAlias
 
 from ..schedule_facts import Facts
 from .room_over_time import SizeWeights, lost_while_filling, weights
-from .rows import (
-    MEMORY,
-    Box,
-    LeastFacts,
-    NotProvenError,
-    Row,
-    Variable,
-    expect_alone,
-    least_of,
-)
+from .rows import MEMORY, Box, LeastFacts, NotProvenError, Row, Variable, expect_alone, least_of
 
 ZERO, ONE = Fraction(0), Fraction(1)
 

@@ -28,14 +28,7 @@ from math import isfinite
 from typing import Any
 
 from ..schedule_facts import Facts
-from .rows import (
-    MEMORY,
-    FractionalChoice,
-    NotProvenError,
-    expect_alone,
-    kept_of,
-    times_of,
-)
+from .rows import MEMORY, FractionalChoice, NotProvenError, expect_alone, kept_of, times_of
 
 ZERO = Fraction(0)
 

@@ -241,8 +241,7 @@ class _Crossings:
                 now, later = r + t * self._d, r + (t + 1) * self._d
                 spans = (
                     max(
-                        q + self._up[0] + after_b[now],
-                        p + after_f[later] if later < self._m else 0,
+                        q + self._up[0] + after_b[now], p + after_f[later] if later < self._m else 0
                     )
                     for p, q in pairs
                 )

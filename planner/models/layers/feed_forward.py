@@ -56,23 +56,11 @@ def _write_matrices(sheet: Sheet, model: Model, part: _Part) -> None:
     tokens, split, width = sheet.tokens, part.split, part.width
     wide = width * (1 + model.gated)
     sheet.linear(
-        f"{part.prefix}in",
-        part.module,
-        tokens,
-        model.hidden,
-        wide,
-        column=split,
-        bias=part.biases,
+        f"{part.prefix}in", part.module, tokens, model.hidden, wide, column=split, bias=part.biases
     )
     _write_activation(sheet, model, part, tokens * width / split)
     sheet.linear(
-        f"{part.prefix}out",
-        part.module,
-        tokens,
-        width,
-        model.hidden,
-        row=split,
-        bias=part.biases,
+        f"{part.prefix}out", part.module, tokens, width, model.hidden, row=split, bias=part.biases
     )
 
 

@@ -71,8 +71,7 @@ class _Computation(nn.Module):
 
 
 def export_joint(
-    function: Callable[..., Sequence[Tensor]],
-    arguments: Sequence[Tensor],
+    function: Callable[..., Sequence[Tensor]], arguments: Sequence[Tensor]
 ) -> TracedFunction:
     """The joint graph of ``function``, which takes tensors and gives a tuple of them, for
     arguments of these shapes; nothing is computed.

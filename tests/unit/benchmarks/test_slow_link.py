@@ -179,13 +179,7 @@ def test_bytes_over_each_link() -> None:
 def test_bytes_of_forwarded_messages_count_on_each_link_that_they_pass() -> None:
     """fsdp, M = P: per stage two weights to each other rank and a gradient back. Of the ways 0-1-2,
     1-2-3, 2-3-0, 3-0-1 each link lies on two, upwards, beside its own."""
-    assert (
-        wires(build_family("fsdp", profile(), 4))
-        == [
-            (3 * 3 * 4000, 3 * 4000),
-        ]
-        * 4
-    )
+    assert wires(build_family("fsdp", profile(), 4)) == [(3 * 3 * 4000, 3 * 4000)] * 4
 
 
 def test_fully_sharded_steps_by_hand() -> None:

@@ -53,8 +53,7 @@ def test_control_characters_are_escaped_and_a_long_line_says_how_much_was_cut(
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"name": "\x1b[31m"}, {"name": "a\nb"}, {"name": "\ud800"}, {"name": "a\u202eb"}],
+    "changes", [{"name": "\x1b[31m"}, {"name": "a\nb"}, {"name": "\ud800"}, {"name": "a\u202eb"}]
 )
 def test_names_have_no_control_characters(
     pipeloom: Command, tmp_path: Path, changes: dict[str, Any]

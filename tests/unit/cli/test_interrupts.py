@@ -21,9 +21,7 @@ UNLIKE = [{"t_f": f, "t_b": b, "t_w": w, "m_b": 1, "m_w": 0.5} for f, b, w in TI
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_cbc_and_its_folder_end_with_an_interrupted_or_killed_solve(
-    tmp_path: Path,
-) -> None:
+def test_cbc_and_its_folder_end_with_an_interrupted_or_killed_solve(tmp_path: Path) -> None:
     document = profile_document(stages=UNLIKE, ranks=5, t_comm=2.5, memory_limit=3)
     path = written(tmp_path / "p.json", document)
     words = ["optimize", path, "-m", 8, "--solver", "milp", "--time-limit", 200]

@@ -40,12 +40,7 @@ def measured(
 ) -> Schedule:
     """``plan`` with times of a run: ops longer, their inputs late, the rank pausing before them."""
     stages = plan.problem.profile.stages
-    parts = {
-        OpKind.F: ("t_f",),
-        OpKind.B: ("t_b",),
-        OpKind.W: ("t_w",),
-        OpKind.BW: ("t_b", "t_w"),
-    }
+    parts = {OpKind.F: ("t_f",), OpKind.B: ("t_b",), OpKind.W: ("t_w",), OpKind.BW: ("t_b", "t_w")}
     end: dict[Op, float] = {}
     start: list[list[float]] = [[] for _ in range(RANKS)]
     clock = [0.0] * RANKS

@@ -109,10 +109,7 @@ def test_summary_counts_the_bubble_of_the_objective() -> None:
 def test_the_terminal_reads_without_colour() -> None:
     text = timeline_text(small(), columns=9 + 7 * 3)
     rows = [line for line in text.splitlines() if line.startswith("rank")]
-    assert rows == [
-        "rank 0 │F0─F1─···B0═W0┄B1═W1┄│",
-        "rank 1 │   F0─B0═F1─B1═W0┄W1┄│",
-    ]
+    assert rows == ["rank 0 │F0─F1─···B0═W0┄B1═W1┄│", "rank 1 │   F0─B0═F1─B1═W0┄W1┄│"]
     assert "\x1b" not in text
 
 
@@ -252,11 +249,7 @@ def test_a_legend_that_is_too_long_goes_on_below() -> None:
     tops = {
         float(t.get("y", 0))
         for t in root.iter(f"{SVG}text")
-        if t.text
-        in {
-            "F forward",
-            "one above the other: at once",
-        }
+        if t.text in {"F forward", "one above the other: at once"}
     }
     assert max(tops) < float(title.get("y", 0))
 

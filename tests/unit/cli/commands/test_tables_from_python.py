@@ -34,10 +34,7 @@ CASES: dict[str, tuple[str, Callable[[str], Any]]] = {
         "stages",
         lambda path: pipeloom.sweep(path, 4, LIMITS, output="DIR", **HURRY),
     ),
-    "analyze P -m 4 --tokens 1000": (
-        "stages",
-        lambda path: pipeloom.analyze(path, 4, tokens=1000),
-    ),
+    "analyze P -m 4 --tokens 1000": ("stages", lambda path: pipeloom.analyze(path, 4, tokens=1000)),
     "analyze P -m 4 --spread .1 --slow 1:1.5 --seed 3": (
         "stages",
         lambda path: pipeloom.analyze(path, 4, spread=0.1, slow={1: 1.5}, seed=3),

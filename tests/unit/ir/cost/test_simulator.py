@@ -33,10 +33,7 @@ def test_an_op_starts_when_rank_and_inputs_are_there() -> None:
             Profile(stages, 2, t_comm=0.5), 2, "0F0 0F1 0B0 0W0 0B1 0W1", "1F0 1B0 1F1 1B1 1W0 1W1"
         )
     )
-    assert starts(timing) == [
-        [0.0, 2.0, 6.0, 7.0, 9.0, 10.0],
-        [2.5, 3.5, 5.5, 6.5, 8.5, 9.0],
-    ]
+    assert starts(timing) == [[0.0, 2.0, 6.0, 7.0, 9.0, 10.0], [2.5, 3.5, 5.5, 6.5, 8.5, 9.0]]
     assert timing.spans == (11.0, 7.0)
     assert (timing.period, timing.makespan, timing.work) == (11.0, 11.0, 15.0)
 

@@ -23,10 +23,7 @@ STAGE = StageProfile(1.0, 2.0, 0.0, activation_bytes=2e6, weight_bytes=3e6, grad
 
 
 def schedule(
-    rows: list[str],
-    passing: Passing,
-    *transfers: Transfer,
-    **profile: object,
+    rows: list[str], passing: Passing, *transfers: Transfer, **profile: object
 ) -> Schedule:
     """Stages alike; 1 GB/s without latency, so that 1 MB takes 1 ms."""
     order = [parse_order(row) for row in rows]
@@ -111,8 +108,7 @@ def test_nothing_enters_or_leaves_a_rank_that_has_not_begun() -> None:
     # rank 0 has three and waits for D after the last: it is done at 9, rank 1 at 6
     rows = ["0F0 0BW0 0F2 0BW2 0F3 0BW3", "0F1 0BW1"]
     late_source = play_iterations(
-        schedule(rows, Passing.WEIGHTS, there, replace(home, before=6), stages=quick),
-        2,
+        schedule(rows, Passing.WEIGHTS, there, replace(home, before=6), stages=quick), 2
     )
     assert late_source.begin[1].tolist() == [9.0, 6.0]
     assert late_source.timings[1].transfers[0].tolist() == [9.0, 12.0]

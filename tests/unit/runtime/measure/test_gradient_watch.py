@@ -46,9 +46,7 @@ def watched(
 
 def test_a_parameter_whose_gradient_comes_in_both_is_in_b() -> None:
     assert watched(Mixed()) == WeightCoverage(
-        1,
-        {"linear.weight": 16, "linear.bias": 4},
-        {"norm.weight": 4, "norm.bias": 4, "both": 16},
+        1, {"linear.weight": 16, "linear.bias": 4}, {"norm.weight": 4, "norm.bias": 4, "both": 16}
     )
 
 

@@ -442,10 +442,7 @@ def test_wrong_settings_are_named(settings: str, fault: str, tmp_path: Path) -> 
     ("name", "fault"),
     [
         ("hf:", "^hf:: expected hf:PATH, a folder with a config.json, or such a file$"),
-        (
-            "hf:a/b",
-            "^hf:a/b: expected a folder with a config.json, or such a file; hf download ",
-        ),
+        ("hf:a/b", "^hf:a/b: expected a folder with a config.json, or such a file; hf download "),
     ],
 )
 def test_a_folder_without_a_model_is_named(name: str, fault: str) -> None:

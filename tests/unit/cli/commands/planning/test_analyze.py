@@ -25,12 +25,7 @@ WHOLE = [
 ]  # two ranks have no islands
 WEIGHTS = 2.0 * 12 * HIDDEN**2 * LAYERS / RANKS  # bytes of a stage, two a parameter
 STAGE = StageProfile(
-    1.0,
-    1.1,
-    0.9,
-    activation_bytes=2.0 * TOKENS * HIDDEN,
-    weight_bytes=WEIGHTS,
-    grad_bytes=WEIGHTS,
+    1.0, 1.1, 0.9, activation_bytes=2.0 * TOKENS * HIDDEN, weight_bytes=WEIGHTS, grad_bytes=WEIGHTS
 )
 
 

@@ -87,10 +87,7 @@ def test_nothing_fits(pipeloom: Command) -> None:
         (("--recompute", "auto", "--schedule", "1f1b"), "--recompute: expected none, selective or"),
         (("--offload", "auto", "--schedule", "1f1b"), "--offload: expected none with a schedule"),
         (("--offload", "all"), "--offload: invalid choice: 'all'"),
-        (
-            ("--passing", "weights", "--schedule", "1f1b"),
-            "--passing: expected activations with a",
-        ),
+        (("--passing", "weights", "--schedule", "1f1b"), "--passing: expected activations with a"),
         (("--ep", 2), "--ep: expected 1, llama-3-8b has no experts, got 2"),
         (("--dp", 4, "--micro-batch", 3), "--global-batch: expected a multiple of dp x micro_bat"),
         (("--layers-per-stage", "3,4"), "--layers-per-stage: expected 2 numbers that sum to 32"),
@@ -148,9 +145,7 @@ def test_an_output_that_cannot_be_is_said_before_the_search(
         ),
         (
             {"ep": 1, "etp": 1, "sharding": "fsdp", "precision": "fp8"},
-            {
-                "--parallelism.fsdp_reshard_after_forward always",
-            },
+            {"--parallelism.fsdp_reshard_after_forward always"},
             {"--expert-tensor-parallel-size 1", "--fp8-format hybrid", "--use-megatron-fsdp"},
         ),
     ],
