@@ -28,8 +28,19 @@ def _cpu() -> str:
 
 def record(folder: Path, name: str, result: dict[str, Any]) -> Path:
     """Writes ``result`` with the environment to ``folder/results/name.json``."""
-    path = folder / "results" / f"{name}.json"
+    path = _path(folder, name)
     path.parent.mkdir(exist_ok=True)
     text = json.dumps({"environment": environment(), **result}, indent=1)
     path.write_text(text + "\n", encoding="utf-8")
     return path
+
+
+def recorded(folder: Path, name: str) -> dict[str, Any]:
+    """The result that is recorded there, with its environment; empty where there is none."""
+    path = _path(folder, name)
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / "results" / f"{name}.json"

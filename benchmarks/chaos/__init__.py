@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import tempfile
@@ -13,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..recording import record
+from ..recording import record, recorded
 from .apart import left_behind, set_apart, unmount
 from .faults import STARTS, Fault, differing
 from .started import RANKS, SCHEMES, Started, Trial
@@ -38,7 +37,7 @@ def main(arguments: list[str]) -> int:
     counts, broken = result["faults"], result["broken"]
     print(f"{sum(counts.values())} faults, {len(broken)} promises broken")
     if options.record:
-        runs = [*_recorded(), result]
+        runs = [*recorded(HERE, "chaos").get("runs", []), result]
         faults = sum((Counter(run["faults"]) for run in runs), Counter[str]())
         whole = {"total": faults.total(), "broken": sum(len(run["broken"]) for run in runs)}
         path = record(HERE, "chaos", {**whole, "faults": dict(faults), "runs": runs})
@@ -53,12 +52,6 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--record", action="store_true", help="adds to results/chaos.json")
     return parser.parse_args(arguments)
-
-
-def _recorded() -> list[dict[str, Any]]:
-    path = HERE / "results" / "chaos.json"
-    found: list[dict[str, Any]] = json.loads(path.read_text())["runs"] if path.exists() else []
-    return found
 
 
 def _disturbed(options: argparse.Namespace, folder: Path) -> dict[str, Any]:

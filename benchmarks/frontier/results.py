@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeloom import __version__
 
-from ..recording import environment, record
+from ..recording import environment, record, recorded
 from .instances import Instance
 
 Cells = dict[str, dict[str, Any]]
@@ -41,10 +41,7 @@ def settings(instance: Instance, time_limit: float | None, seed: int) -> dict[st
 
 def load(folder: Path, name: str) -> Cells:
     """The recorded cells of a set; none where nothing is recorded."""
-    path = folder / "results" / f"{name}.json"
-    if not path.exists():
-        return {}
-    cells: Cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    cells: Cells = recorded(folder, name).get("cells", {})
     return cells
 
 

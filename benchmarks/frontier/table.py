@@ -5,22 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..markdown import line, markdown
 from .targets import MIB
 
 HEADER = (
-    "instance",
-    "P",
-    "M",
-    "limit",
-    "bubble",
-    "published",
-    "bound",
-    "gap",
-    "s",
-    "CPU s",
-    "MiB",
+    "instance", "P", "M", "limit", "bubble", "published", "bound", "gap", "s", "CPU s", "MiB",
     "proven by",
-)
+)  # fmt: skip
 
 
 def render(cells: Mapping[str, dict[str, Any]]) -> str:
@@ -35,14 +26,14 @@ def widest(cells: Mapping[str, dict[str, Any]], count: int) -> str:
 
 
 def heading() -> list[str]:
-    return [_line(HEADER), _line(["---"] * len(HEADER))]
+    return markdown(HEADER, ())
 
 
 def row(name: str, cell: dict[str, Any]) -> str:
     if "error" in cell:
-        return _line([name, cell["error"], *[""] * (len(HEADER) - 2)])
+        return line([name, cell["error"], *[""] * (len(HEADER) - 2)])
     published = cell["published"]
-    return _line(
+    return line(
         [
             name,
             str(cell["ranks"]),
@@ -62,7 +53,3 @@ def row(name: str, cell: dict[str, Any]) -> str:
 
 def _rate(value: float) -> str:
     return f"{value:.4f}"
-
-
-def _line(words: list[str] | tuple[str, ...]) -> str:
-    return f"| {' | '.join(words)} |"

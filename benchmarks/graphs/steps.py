@@ -22,6 +22,7 @@ from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.options import StagesAs
 from pipeloom.solver.families import build_family
 
+from ..markdown import markdown
 from ..runtime_overhead.both import Span, Step, in_turn, stages_here, torch_step
 from ..runtime_overhead.table import median_step
 from .measuring import LENGTH, ROWS, blocks
@@ -122,14 +123,11 @@ def summary(case: Case, found: Mapping[int, Found]) -> dict[str, Any]:
 def table(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Lines of Markdown; in brackets the processor's time."""
     ways = [*OURS, SPLIT, WHOLE]
-    lines = [
-        f"| d | ranks | {' | '.join(f'{way} ms' for way in ways)} |",
-        "| --- " * (2 + len(ways)) + "|",
-    ]
+    lines = []
     for row in rows:
         times = [f"{row['ms'][way]:.1f} ({row['cpu_ms'][way]:.1f})" for way in ways]
-        lines.append(f"| {row['width']} | {row['ranks']} | {' | '.join(times)} |")
-    return lines
+        lines.append([str(row["width"]), str(row["ranks"]), *times])
+    return markdown(["d", "ranks", *(f"{way} ms" for way in ways)], lines)
 
 
 def judged(rows: Iterable[Mapping[str, Any]]) -> dict[str, bool]:

@@ -5,25 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..markdown import markdown
+
 Row = Mapping[str, Any]
+HEADER = (
+    "stage", "way", "F ms", "B ms", "W ms", "B + W ms", "BW ms", "(B + W) / BW of eager",
+    "before B", "between B and W",
+)  # fmt: skip
 
 
 def table(rows: Iterable[Row]) -> list[str]:
     """Lines of Markdown; in brackets the ratio of the processor's times."""
-    lines = [
-        "| stage | way | F ms | B ms | W ms | B + W ms | BW ms | (B + W) / BW of eager "
-        "| before B | between B and W |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    rows = list(rows)
+    lines, rows = [], list(rows)
     cpu = {row["stage"]: row["cpu_bw"] for row in rows if row["way"] == "eager"}
     for row in rows:
         times = [_number(row.get(kind)) for kind in ("f", "b", "w", "b_w", "bw")]
         ratio = _number(row.get("of_eager"))
         ratio += f" ({row['cpu_b_w'] / cpu[row['stage']]:.3f})" if ratio else ""
         held = [_kib(row.get(key)) for key in ("before_b", "between")]
-        lines.append("| " + " | ".join([row["stage"], row["way"], *times, ratio, *held]) + " |")
-    return lines
+        lines.append([row["stage"], row["way"], *times, ratio, *held])
+    return markdown(HEADER, lines)
 
 
 def judged(rows: Sequence[Row]) -> dict[str, bool]:

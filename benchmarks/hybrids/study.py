@@ -18,6 +18,8 @@ from pipeloom.planner.passing.choose import choose
 from pipeloom.planner.passing.reasons import as_json
 from pipeloom.solver.optimize import optimize
 
+from ..markdown import markdown
+
 RANKS, MICROBATCHES = 8, 32
 LAYERS, HIDDEN, TERAFLOPS, DEVICE_MEMORY = 32, 2048, 150.0, 40e9
 SEQUENCES = (1024, 4096, 8192, 16384, 32768, 65536)
@@ -73,10 +75,8 @@ SCHEMES = ("activations", "weights-inside", "activations-inside", "weights", "fs
 
 def table(found: Sequence[dict[str, Any]]) -> list[str]:
     """One line a cell: the best step, and by how much each kind is slower."""
-    lines = [["cluster", "tokens", "best step", *SCHEMES]]
-    lines.append(["---", *["---:"] * (len(lines[0]) - 1)])
-    lines += [[cell["cluster"], str(cell["sequence"]), *_steps(cell["schemes"])] for cell in found]
-    return [f"| {' | '.join(line)} |" for line in lines]
+    rows = [[cell["cluster"], str(cell["sequence"]), *_steps(cell["schemes"])] for cell in found]
+    return markdown(["cluster", "tokens", "best step", *SCHEMES], rows, left=1)
 
 
 def _steps(schemes: Sequence[dict[str, Any]]) -> list[str]:

@@ -17,6 +17,7 @@ from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.planner.inputs.problem_setup import with_remat
 from pipeloom.solver.optimize import optimize
 
+from ..markdown import markdown
 from .front import Model, profile
 
 MICROBATCHES = 16
@@ -69,15 +70,16 @@ def _found(problem: Problem, *, everywhere: bool) -> dict[str, Any] | None:
 def table(cells: Sequence[Mapping[str, Any]]) -> list[str]:
     names = list(cells[0]["found"])
     head = ["model", "memory", *names, "gained", "gap"]
-    rows = [f"| {' | '.join(head)} |", "| --- |" + " ---: |" * (len(head) - 1)]
+    rows = []
     for each in cells:
         periods = [_period(each, name) for name in names]
         words = [f"{period:.1f}" if period < float("inf") else "-" for period in periods]
         last = each["found"][LEVELS]
         gap = 1 - last["bound"] / last["period"]
-        words = [each["model"], f"{each['share']:g}", *words, _percent(gained(each)), _percent(gap)]
-        rows.append(f"| {' | '.join(words)} |")
-    return rows
+        rows.append(
+            [each["model"], f"{each['share']:g}", *words, _percent(gained(each)), _percent(gap)]
+        )
+    return markdown(head, rows, left=1)
 
 
 def gained(each: Mapping[str, Any]) -> float:

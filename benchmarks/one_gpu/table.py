@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
+from ..markdown import markdown
 from .plans import GRAPHED, NAMES
 
 Parts = Mapping[str, Mapping[str, Any]]
@@ -28,7 +29,7 @@ def render(parts: Parts) -> str:
         "ranks", "schedule", "planned ms", "measured ms", "measured / planned", "on own times",
         "host", "peak / planned", "allocated / planned", "step ms",
     ]  # fmt: skip
-    lines = [head, ["---"] * len(head)]
+    lines = []
     for part, name, row in rows(parts):
         steps = sorted(row["step_ms"])
         lines.append(
@@ -45,8 +46,7 @@ def render(parts: Parts) -> str:
                 f"{steps[len(steps) // 2]:.1f}",
             ]
         )
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return "\n".join([table, *_others(parts), *_failures(parts)])
+    return "\n".join([*markdown(head, lines), *_others(parts), *_failures(parts)])
 
 
 def _memory(row: Row) -> float:

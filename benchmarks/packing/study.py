@@ -19,6 +19,8 @@ from pipeloom.planner.packing.sequence_costs import SequenceCosts
 from pipeloom.planner.solving.search import CachedSearch
 from pipeloom.solver.core.options import SolveOptions
 
+from ..markdown import markdown
+
 BATCHES, SEED, WORK, REFERENCE = 20, 18, 20.0, 4096
 OTHERS = {"by length": "sorted", "first fit": "first fit", "sorted runs": "dynamic programming"}
 """Constructors that are compared with, and what they are called."""
@@ -98,14 +100,14 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     """The rows in Markdown."""
     names = ["ours", *OTHERS.values()]
     head = ["batch", "P", "M", "replicas", "sequences", *names, "bound", "gap", "CPU s"]
-    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join(["---"] * len(head)) + " |"]
+    lines = []
     for each in rows:
         cells = [each[key] for key in ("batch", "ranks", "microbatches", "data_parallel")]
         costs = ["none" if each[name] is None else f"{each[name]:.0f}" for name in names]
         gap = f"{1 - each['bound'] / each['ours']:.2%}"
         cells += [each["sequences"], *costs, f"{each['bound']:.0f}", gap]
-        lines.append("| " + " | ".join(map(str, [*cells, f"{each['cpu_seconds']:.2f}"])) + " |")
-    return lines
+        lines.append([*map(str, cells), f"{each['cpu_seconds']:.2f}"])
+    return markdown(head, lines)
 
 
 def best_other(each: dict[str, Any]) -> float:

@@ -6,30 +6,17 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
+from ..markdown import markdown
 from .study import SAME, better, gain, gap
 
-HEADER = (
-    "seed",
-    "P",
-    "blocks",
-    "M",
-    "placement",
-    "objective",
-    "limit",
-    "joint",
-    "balanced",
-    "even",
-    "gap",
-)
 OTHERS = ("balanced", "even")
+HEADER = ("seed", "P", "blocks", "M", "placement", "objective", "limit", "joint", *OTHERS, "gap")
 
 
 def table(cells: Sequence[dict[str, Any]]) -> list[str]:
     """A line a model: the joint way's cost, how much more the others cost, how far any cut is
     below."""
-    lines = [list(HEADER), ["---:"] * len(HEADER)]
-    lines += [_line(cell) for cell in cells]
-    return [f"| {' | '.join(line)} |" for line in lines]
+    return markdown(HEADER, map(_line, cells), left=0)
 
 
 def _line(cell: dict[str, Any]) -> list[str]:

@@ -4,13 +4,12 @@ work."""
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..recording import record
+from ..recording import record, recorded
 from ..spreading import add_workers, spread
 from .cells import CASES, Budget, above, cell, excess, table
 
@@ -74,8 +73,7 @@ def _cells(text: str) -> tuple[int, int]:
 
 def _recorded(name: str, budget: dict[str, float]) -> dict[tuple[str, float], dict[str, Any]]:
     """The cells recorded so far with the same budget."""
-    path = HERE / "results" / f"{name}.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
+    known = recorded(HERE, name)
     if known.get("budget") != budget:
         return {}
     return {(each["case"], each["share"]): each for each in known["cells"]}

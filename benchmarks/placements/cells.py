@@ -24,6 +24,7 @@ from pipeloom.solver.placement.replication import why_one_way
 from pipeloom.solver.placement.search import Chosen, best_placement, placements
 
 from ..frontier.unequal import M_B, M_W, T_B, T_COMM, T_F, T_W, Kind, heavy_ends, slow_link, times
+from ..markdown import markdown
 from ..table8.optimized import SHARES as SWEEP
 from ..table8.rows import Row, load_rows
 
@@ -174,14 +175,14 @@ def table(cells: list[dict[str, Any]]) -> list[str]:
     names = list(dict.fromkeys(name for cell in cells for name in cell["alone"]))
     shared = ["shared"] if all("shared" in cell for cell in cells) else []
     heads = ["stages", "P", "M", "memory / P M_B", *names, "auto", "its choice", *shared]
-    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+    lines = []
     for cell in cells:
         costs = [_ratio(cell["alone"].get(name), cell["bound"]) for name in names]
         head = [cell["case"], str(cell["ranks"]), str(cell["microbatches"]), f"{cell['share']:g}"]
         found = [_ratio(cell["auto"], cell["bound"]), cell["choice"]]
         found += [_ratio(cell[what], cell["bound"]) for what in shared]
-        lines.append(f"| {' | '.join([*head, *costs, *found])} |")
-    return lines
+        lines.append([*head, *costs, *found])
+    return markdown(heads, lines)
 
 
 def _ratio(cost: float | None, bound: float | None) -> str:

@@ -10,13 +10,12 @@ valid.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recording import record
+from benchmarks.recording import record, recorded
 
 from .study import GRID, missed, of_grid, of_published, published_cases, table
 
@@ -68,10 +67,7 @@ def _of_least_work(study: Callable[[float], dict[str, Any]], most: float) -> dic
 
 def _recorded(part: str) -> dict[str, dict[str, Any]]:
     """The cases that are recorded, by name."""
-    path = Path(__file__).parent / "results" / f"{part}.json"
-    if not path.exists():
-        return {}
-    cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
+    cases = recorded(Path(__file__).parent, part).get("cases", [])
     return {case["name"]: case for case in cases}
 
 

@@ -16,6 +16,8 @@ from pipeloom.planner.plan import Plan, plan
 from pipeloom.planner.prediction.measured_rows import MeasuredRow
 from pipeloom.planner.prediction.step import StepTimes
 
+from ..markdown import markdown
+
 VTRAIN = "vtrain"
 WITHIN = 0.05
 """How far a plan may be from its bound."""
@@ -120,16 +122,15 @@ def missed(found: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def table(found: Sequence[Mapping[str, Any]]) -> str:
     """Markdown, one line a case."""
-    lines = ["| case | plan | schedule | step ms | gap | published / plan | GiB |"]
-    lines.append("| --- | --- | --- | ---: | ---: | ---: | ---: |")
+    head = ["case", "plan", "schedule", "step ms", "gap", "published / plan", "GiB"]
+    lines = []
     for each in found:
         if "plan" not in each:
-            lines.append(f"| {each['name']} | nothing fits | | | | | |")
+            lines.append([each["name"], "nothing fits", *[""] * 5])
             continue
         ratios = [p["step_ms"] / each["step_ms"] for p in each.get("published", [])]
         shown = ", ".join(f"{ratio:.3f}" for ratio in ratios)
-        lines.append(
-            f"| {each['name']} | {each['plan']} | {each['schedule']} | {each['step_ms']:.1f} "
-            f"| {each['gap'] * 100:.2f} % | {shown} | {each['memory_gib']:.1f} |"
-        )
-    return "\n".join(lines)
+        figures = [f"{each['step_ms']:.1f}", f"{each['gap'] * 100:.2f} %", shown]
+        names = [each[key] for key in ("name", "plan", "schedule")]
+        lines.append([*names, *figures, f"{each['memory_gib']:.1f}"])
+    return "\n".join(markdown(head, lines, left=3))

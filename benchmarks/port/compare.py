@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..markdown import markdown
 from . import ported, script
 
 MOST_CHANGED = 8
@@ -109,4 +110,4 @@ def render(rows: Sequence[Row]) -> str:
         ]
         for row in rows
     ]
-    return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *cells))
+    return "".join(f"{line}\n" for line in markdown(head, cells))

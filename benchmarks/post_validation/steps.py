@@ -21,6 +21,8 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.solver.families import build_family
 
+from ..markdown import markdown
+
 RANKS, MILLISECONDS, LATENCY = 4, 10.0, 0.1
 ANY, NONE = float("inf"), 1e-9
 
@@ -119,14 +121,9 @@ class Row:
 def table(rows: Sequence[Row]) -> list[str]:
     """The step without a norm in milliseconds, the others as ratios to it."""
     names = [way.name for way in WAYS[1:]]
-    lines = [
-        f"| schedule | M | planned | no norm | {' | '.join(names)} |",
-        f"| --- | --- | --- | --- |{' --- |' * len(names)}",
-    ]
+    lines = []
     for row in rows:
         ratios = (f"{row.seconds[name] / row.seconds['none']:.3f}" for name in names)
-        base = f"{row.planned * 1e3:.1f} ms | {row.seconds['none'] * 1e3:.1f} ms"
-        lines.append(
-            f"| {row.case.family} | {row.case.microbatches} | {base} | {' | '.join(ratios)} |"
-        )
-    return lines
+        base = [f"{seconds * 1e3:.1f} ms" for seconds in (row.planned, row.seconds["none"])]
+        lines.append([row.case.family, str(row.case.microbatches), *base, *ratios])
+    return markdown(["schedule", "M", "planned", "no norm", *names], lines)

@@ -29,6 +29,8 @@ from pipeloom.ir.model.program import (
 )
 from pipeloom.solver.families import build_family
 
+from ..markdown import markdown
+
 RANKS, MICROBATCHES, DRAWS, VARIATION = 8, 24, 50, 0.2
 START = 10**6  # more ops early than there are: at the start
 SLACKS = (START, 0, 1, 2)
@@ -42,7 +44,7 @@ def table() -> list[str]:
         for family in ("1f1b", "zb-h1", "zb-h2", "interleaved-1f1b:2")
         for t_comm in (0.02, 0.3)
     ]
-    return [f"| {' | '.join(cells)} |" for cells in (names, ["---"] * len(names), *rows)]
+    return markdown(names, rows)
 
 
 def row(family: str, t_comm: float) -> list[str]:

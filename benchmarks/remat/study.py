@@ -18,6 +18,8 @@ from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.core.relaxations import plain
 from pipeloom.solver.optimize import optimize
 
+from ..markdown import markdown
+
 PROFILE = Path(__file__).parents[2] / "examples" / "profiles" / "gpt-6.2b-remat.json"
 MICROBATCHES = 24
 WORK = 150.0
@@ -52,23 +54,13 @@ def _found(problem: Problem) -> dict[str, Any] | None:
 
 
 def table(cells: Sequence[dict[str, Any]]) -> list[str]:
-    head = [
-        "limit, GB",
-        "without: ms",
-        "gap",
-        "s",
-        "with: ms",
-        "gap",
-        "s",
-        "recomputed",
-        "offloaded",
-    ]
-    rows = [f"| {' | '.join(head)} |", "| --- |" + " ---: |" * (len(head) - 1)]
+    head = ["limit, GB", "without: ms", "gap", "s", "with: ms", "gap", "s"]
+    rows = []
     for each in cells:
         words = [f"{each['limit'] / 1e9:g}", *_words(each["without"]), *_words(each["with"])]
         words += [str(count) for count in each["with"]["stays_recomputed_offloaded"][1:]]
-        rows.append(f"| {' | '.join(words)} |")
-    return rows
+        rows.append(words)
+    return markdown([*head, "recomputed", "offloaded"], rows, left=1)
 
 
 def _words(found: dict[str, Any] | None) -> list[str]:

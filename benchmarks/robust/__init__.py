@@ -11,15 +11,15 @@ or a measured step is outside of what is predicted.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from ..recording import record
+from ..recording import record, recorded
 from ..spreading import add_workers, spread
 from .study import SEED_OF_INSTANCES, SPREADS, WORK, Case, failures, instances, solved, table
 from .trace import left_out, outside, trace_table
+
+HERE = Path(__file__).parent
 
 
 def main(arguments: list[str]) -> int:
@@ -36,16 +36,11 @@ def main(arguments: list[str]) -> int:
         for _, row in spread(options, solved, cases):
             rows.append(row)
             print(table([row])[-1], flush=True)
-    steps = _recorded_steps() if options.trace is None else left_out(options.trace)
+    known = recorded(HERE, "robust").get("trace", [])
+    steps = known if options.trace is None else left_out(options.trace)
     wrong = [*failures(rows), *outside(steps)]
     print("\n".join(["", *table(rows), "", *trace_table(steps), "", *wrong]))
     if options.seed == SEED_OF_INSTANCES:
         result = {"work_limit": WORK, "rows": rows, "trace": steps}
-        print(f"recorded in {record(Path(__file__).parent, 'robust', result).name}")
+        print(f"recorded in {record(HERE, 'robust', result).name}")
     return 1 if wrong else 0
-
-
-def _recorded_steps() -> list[dict[str, Any]]:
-    path = Path(__file__).parent / "results" / "robust.json"
-    steps: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["trace"]
-    return steps

@@ -15,6 +15,8 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.planner.optimize import optimize
 
+from ..markdown import markdown
+
 WORK = 400.0
 """Millions of simulated ops, for each of the two: about eight seconds."""
 SPREADS = (0.05, 0.10)
@@ -96,14 +98,14 @@ def _costs(schedule: Schedule, by: float) -> np.ndarray[tuple[int, ...], np.dtyp
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line for each case."""
-    head = "| instance | spread | plain: planned | mean | robust: planned | mean | gain | of p95 |"
-    lines = [head, "| --- |" + " ---: |" * 7]
+    head = ["instance", "spread", "plain: planned", "mean", "robust: planned", "mean", "gain"]
+    lines = []
     for row in rows:
         (plain, robust), (before, after), (low, high) = row["planned"], row["mean"], row["p95"]
         cells = [f"{row['spread']:.0%}", *(f"{x:.1f}" for x in (plain, before, robust, after))]
         cells += [f"{row['gain']:.2%}", f"{1 - high / low:.2%}"]
-        lines.append(f"| {row['instance']} | {' | '.join(cells)} |")
-    return lines
+        lines.append([row["instance"], *cells])
+    return markdown([*head, "of p95"], lines, left=1)
 
 
 def failures(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

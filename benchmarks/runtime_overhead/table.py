@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..markdown import markdown
 from .both import Case, Span
 
 Row = dict[str, Any]
@@ -105,8 +106,7 @@ def render_split(rows: Sequence[Row]) -> str:
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return "".join(f"{line}\n" for line in markdown(head, rows))
 
 
 def judged(steps: Sequence[Row]) -> dict[str, bool]:

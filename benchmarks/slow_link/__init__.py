@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 from pathlib import Path
@@ -59,16 +58,16 @@ def _run(args: argparse.Namespace, configurations: list[Any]) -> int:
     found = [fault for result in results for fault in faults(result)]
     for fault in found:
         print(fault)
-    print(f"recorded in {record(HERE, 'slow_link', {'results': recorded(results)})}")
+    print(f"recorded in {record(HERE, 'slow_link', {'results': last_results(results)})}")
     return 1 if found else 0
 
 
-def recorded(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def last_results(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The last result of every configuration that there is: of ``results``, else as recorded."""
+    from ..recording import recorded
     from .configurations import CONFIGURATIONS
 
-    path = HERE / "results" / "slow_link.json"
-    known = json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else []
+    known = recorded(HERE, "slow_link").get("results", [])
     last = {result["name"]: result for result in (*known, *results)}
     return [last[c.name] for c in CONFIGURATIONS if c.name in last]
 

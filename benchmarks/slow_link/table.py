@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..markdown import markdown
+
 HEADER = (
-    "configuration",
-    "scheme",
-    "schedule",
-    "predicted ms",
-    "measured ms",
-    "error",
+    "configuration", "scheme", "schedule", "predicted ms", "measured ms", "error",
     "MB a step over the slow link",
-)
+)  # fmt: skip
 
 
 def render(results: Sequence[Mapping[str, Any]]) -> str:
     """One line a scheme; says which ones are fastest and which one auto picks."""
-    rows = [HEADER, ("---",) * len(HEADER)]
-    for result in results:
-        rows += [_row(result, scheme) for scheme in result["schemes"]]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    rows = [_row(result, scheme) for result in results for scheme in result["schemes"]]
+    return "\n".join(markdown(HEADER, rows))
 
 
 def _row(result: Mapping[str, Any], scheme: Mapping[str, Any]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import find_family
 from pipeloom.solver.optimize import optimize
 
+from ..markdown import markdown
 from .rows import Row
 
 SHARES = (0.4, 0.5, 0.6, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0)
@@ -64,13 +65,11 @@ def _cut(row: Row, cut: str, share: float) -> Problem:
 
 def cut_lines(cells: list[dict[str, Any]]) -> str:
     """A Markdown table of :func:`other_cuts`."""
-    head = "| placement | memory / P M_B | found | gap | bound |\n" + "| --- " * 5 + "|"
     rows = [
-        f"| {c['placement']} | {c['share']:g} | {_four(c['found'])} | {c['gap']:.2%} | "
-        f"{c['bound']} |"
+        [c["placement"], f"{c['share']:g}", _four(c["found"]), f"{c['gap']:.2%}", c["bound"]]
         for c in cells
     ]
-    return "\n".join([head, *rows])
+    return "\n".join(markdown(["placement", "memory / P M_B", "found", "gap", "bound"], rows))
 
 
 def _cell(row: Row, share: float, seconds: float) -> dict[str, Any]:
@@ -135,15 +134,13 @@ def failures(cells: list[dict[str, Any]]) -> list[str]:
 
 def lines(cells: list[dict[str, Any]]) -> str:
     """A Markdown table."""
-    head = "| model | P | M | memory / P M_B | published | found | gap |"
-    rows = [
-        f"| {c['model']} | {c['ranks']} | {c['microbatches']} | {c['share']:g} | "
-        f"{_four(c['published'])} "
-        f"| {_four(c['found'])} | "
-        f"{'optimal' if c['status'] == 'optimal' else format(c['gap'], '.2%')} |"
-        for c in cells
-    ]
-    return "\n".join([head, "| --- " * 7 + "|", *rows])
+    head = ["model", "P", "M", "memory / P M_B", "published", "found", "gap"]
+    rows = []
+    for cell in cells:
+        words = [cell["model"], str(cell["ranks"]), str(cell["microbatches"]), f"{cell['share']:g}"]
+        gap = "optimal" if cell["status"] == "optimal" else f"{cell['gap']:.2%}"
+        rows.append([*words, _four(cell["published"]), _four(cell["found"]), gap])
+    return "\n".join(markdown(head, rows))
 
 
 def _four(rate: float | None) -> str:

@@ -6,11 +6,11 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from ..markdown import markdown
 from ..recording import record
 from .agreement import Agreement, Compared, compare, sensitivity
 from .assumptions import BASE, SOURCES
 from .predict import FAMILY
-from .table import line
 
 WINNERS_NEEDED = 20  # of 21
 
@@ -69,7 +69,7 @@ def _assumptions() -> str:
         [key, _value(entry["value"]), entry["what"], entry["source"]]
         for key, entry in _plain().items()
     ]
-    return _table(["assumption", "value", "what it is", "source"], rows)
+    return "\n".join(markdown(["assumption", "value", "what it is", "source"], rows))
 
 
 def _value(value: Any) -> str:
@@ -85,7 +85,7 @@ def _throughputs(compared: list[Compared]) -> str:
         cells = [_throughput(one, name) for name in FAMILY]
         winner = one.winner if one.right else f"{one.winner}, not {one.row.winner}"
         rows.append([*_head(one), *cells, winner])
-    return _table(["GPUs and links", "H", "S", "G", *FAMILY, "predicted winner"], rows)
+    return "\n".join(markdown(["GPUs and links", "H", "S", "G", *FAMILY, "predicted winner"], rows))
 
 
 def _throughput(one: Compared, scheme: str) -> str:
@@ -103,7 +103,7 @@ def _memories(compared: list[Compared]) -> str:
         for one in compared
         if one.row.memory
     ]
-    return _table(["GPUs and links", "H", "S", "G", *FAMILY], rows)
+    return "\n".join(markdown(["GPUs and links", "H", "S", "G", *FAMILY], rows))
 
 
 def _memory(one: Compared, scheme: str) -> str:
@@ -117,13 +117,11 @@ def _sensitivity(base: Agreement, varied: list[tuple[str, Agreement]]) -> str:
         [words, f"{found.winners} of 21", f"{found.memory} of 105", f"{found.error:.0%}"]
         for words, found in [("nothing", base), *varied]
     ]
-    return _table(["changed alone", "winners right", "fits or not right", "median error"], rows)
+    return "\n".join(
+        markdown(["changed alone", "winners right", "fits or not right", "median error"], rows)
+    )
 
 
 def _head(one: Compared) -> list[str]:
     row = one.row
     return [row.table.replace("_", " "), str(row.hidden), str(row.sequence), str(row.microbatch)]
-
-
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    return "\n".join(map(line, [header, ["---"] * len(header), *rows]))

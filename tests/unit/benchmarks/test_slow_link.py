@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from benchmarks.slow_link import main, recorded
+from benchmarks.slow_link import last_results, main
 from benchmarks.slow_link.experiment import allclose, faults, winners
 from benchmarks.slow_link.measuring import RankRun, measured
 from benchmarks.slow_link.network import (
@@ -220,7 +220,7 @@ def test_losses_of_another_length_are_not_equal() -> None:
 
 
 def test_the_record_has_no_fault_and_winners_of_each_kind() -> None:
-    results = recorded([])
+    results = last_results([])
     assert len(results) >= 6
     assert [fault for result in results for fault in faults(result)] == []
     alone = {result["winners"][0] for result in results if len(result["winners"]) == 1}
