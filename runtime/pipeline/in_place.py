@@ -27,9 +27,9 @@ from ..probes.link_probe import ring_routes
 from ..probes.measuring import (
     LinkParts,
     check_levels,
+    check_numbers,
     check_view,
     gathered,
-    gathering,
     measurement,
     probed,
     probed_links,
@@ -64,10 +64,7 @@ class AskedInPlace:
         if program.schedule.transfers:
             raise InputError("profile: expected a program that sends activations, not weights")
         check_view(self.view)
-        for key, least in (("repeats", 1), ("warmup", 0), ("in_flight", 1)):
-            value = getattr(self, key)
-            if value is not None and value < least:
-                raise InputError(f"{key}: expected a whole number >= {least}, got {value}")
+        check_numbers(repeats=self.repeats, warmup=self.warmup, in_flight=self.in_flight)
 
 
 class StagesInPlace:
@@ -90,10 +87,8 @@ class StagesInPlace:
         with self._undone():
             probe = self._probe(asked, view)
             parts = probed(probe, held.__getitem__, repeats=given.repeats, warmup=given.warmup)
-        links = LinkParts()
-        if view != "rank":
-            gather = gathering(view, context.transport, context.options.timeout)
-            parts, links = gathered(gather, parts, self._links)
+        seconds = context.options.timeout
+        parts, links = gathered(view, context.transport, seconds, parts, self._links)
         name = context.program.schedule.problem.profile.name
         tied = tied_stages(context.options.tied) if view != "rank" else ()
         shown = ranks if view != "rank" else 1

@@ -27,7 +27,6 @@ from .stage_probe import Sizes, StageProbe
 
 MESSAGES = 20  # round trips of each size on each link
 VIEWS = ("all", "pipeline", "rank")
-Gather = Callable[[Any], list[Any]]
 
 
 def check_view(view: str) -> None:
@@ -44,14 +43,15 @@ def check_levels(levels: int, stages_as: StagesAs) -> None:
         raise InputError("levels: expected stages_as aten or inductor beside them, got eager")
 
 
-def gathering(view: str, transport: Transport, timeout: float) -> Gather:
-    """The gathering of what each process has: of ``all``, or of the transport's ranks alone."""
-    if view == "all":
-        return partial(_gathered, seconds=timeout)
-    return transport.gather
+def check_numbers(**numbers: int | None) -> None:
+    """Raises InputError for those that are below 1, of ``warmup`` below 0; None: by default."""
+    for key, value in numbers.items():
+        least = 0 if key == "warmup" else 1
+        if value is not None and value < least:
+            raise InputError(f"{key}: expected a whole number >= {least}, got {value}")
 
 
-def _gathered(value: Any, seconds: float) -> list[Any]:
+def _of_all(value: Any, seconds: float) -> list[Any]:
     """The values of all ranks or processes, objects too."""
     if here() is not None or not dist.is_initialized():
         return gather_early(value, None, seconds)
@@ -136,9 +136,17 @@ def probed_links(
 
 
 def gathered(
-    gather: Gather, parts: Sequence[StagePart], links_of_rank: Callable[[int], LinkParts]
+    view: str,
+    transport: Transport,
+    seconds: float,
+    parts: list[StagePart],
+    links_of_rank: Callable[[int], LinkParts],
 ) -> tuple[list[StagePart], LinkParts]:
-    """Measurements of all that ``gather`` reaches: stages, then links, by the largest message."""
+    """Measurements of the ``view``: of a rank its ``parts``; else stages of the transport's ranks,
+    or of all processes, then links, by the largest message."""
+    if view == "rank":
+        return parts, LinkParts()
+    gather = partial(_of_all, seconds=seconds) if view == "all" else transport.gather
     every = [part for row in gather(list(parts)) for part in row]
     largest = max(part.sizes.activation or 0 for part in every)
     links = gather(links_of_rank(largest))

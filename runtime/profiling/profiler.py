@@ -27,9 +27,9 @@ from ..probes.measuring import (
     LinkParts,
     StagePart,
     check_levels,
+    check_numbers,
     check_view,
     gathered,
-    gathering,
     measurement,
     probed,
     probed_links,
@@ -111,50 +111,35 @@ def measure_profile(
     Raises InputError for impossible settings, LaunchError where a rank fails.
     """
     check_stages_as(stages_as)
-    layers: Sequence[Layer] = ()
     check_levels(levels, stages_as)
     if levels and stages is None:
         raise InputError("levels: expected stages, as a graph is of a whole stage, got layers")
-    recompute = recompute or levels > 0
+    layers: Sequence[Layer] = ()
     if stages is None:
         source, layers = by_layers(source)
         stages = len(layers)
-    for key, value, least in (
-        ("stages", stages, 1),
-        ("ranks", ranks, 1),
-        ("repeats", repeats, 1),
-        ("warmup", warmup, 0),
-        ("in_flight", in_flight or 1, 1),
-    ):
-        if value < least:
-            raise InputError(f"{key}: expected a whole number >= {least}, got {value}")
+    check_numbers(
+        stages=stages, ranks=ranks, repeats=repeats, warmup=warmup, in_flight=in_flight or 1
+    )
     _check_place(group, view, ranks, local=local, together=together)
     in_flight = max(in_flight or ranks, 2 if pairs else 1)
-    asked = Asked(in_flight, not layers, recompute, offload, levels)
+    asked = Asked(in_flight, not layers, recompute or levels > 0, offload, levels)
     if memory_only:
         _check_memory_only(device, pairs=pairs, local=local, group=group is not None)
         found = calculate_memory(
             source, stages, ranks, asked, dtype=dtype, name=name, stages_as=stages_as
         )
-        return found if not layers else _named(found, layers)
+        return _named(found, layers)
     settings = Settings(
         *(stages, ranks, repeats, warmup, asked, pairs, dtype, device, timeout),
         *(group, data_group, view, stages_as),
     )
-    count, arguments = ranks if together else 1, (source, settings, source.tied(stages))
-    if group is not None:
-        results = {0: _measure_rank(*arguments)}
-    elif local:
-        results = launch_local(_measure_rank, count, arguments, device=device)
-    else:
-        backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
-        results = launch(_measure_rank, count, arguments, backend=backend)
-    parts, links, tied, micro_batch = next(iter(results.values()))
+    parts, links, tied, micro_batch = _on_ranks(source, settings, local=local, together=together)
     shown = 1 if view == "rank" else ranks
     found = measurement(
         parts, links, ranks=shown, together=together, name=name, tied=tied, micro_batch=micro_batch
     )
-    return found if not layers else _named(found, layers)
+    return _named(found, layers)
 
 
 def _check_place(
@@ -181,7 +166,9 @@ def _check_memory_only(device: str, **others: bool) -> None:
 
 
 def _named(found: Measurement, layers: Sequence[Layer]) -> Measurement:
-    """The profile, with the layer that each stage is."""
+    """The profile, with the layer that each stage is, where there are layers."""
+    if not layers:
+        return found
     named = [
         replace(stage, layers=(layer,))
         for stage, layer in zip(found.profile.stages, layers, strict=True)
@@ -191,6 +178,21 @@ def _named(found: Measurement, layers: Sequence[Layer]) -> Measurement:
 
 
 Found = tuple[list[StagePart], LinkParts, list[tuple[int, ...]], int | None]
+
+
+def _on_ranks(source: ModelSource, settings: Settings, *, local: bool, together: bool) -> Found:
+    """What the first of the ranks measures: of the caller's group, threads, or new processes."""
+    count = settings.ranks if together else 1
+    arguments = source, settings, source.tied(settings.stages)
+    if settings.group is not None:
+        return _measure_rank(*arguments)
+    if local:
+        results = launch_local(_measure_rank, count, arguments, device=settings.device)
+    else:
+        backend = "nccl" if torch.device(settings.device).type == "cuda" else "gloo"
+        results = launch(_measure_rank, count, arguments, backend=backend)
+    found: Found = next(iter(results.values()))
+    return found
 
 
 def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]) -> Found:
@@ -219,15 +221,13 @@ def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]
         warmup=settings.warmup,
         pairs=settings.pairs,
     )
-    links = LinkParts()
-    if settings.view != "rank":
-        parts, links = gathered(
-            gathering(settings.view, transport, settings.timeout),
-            parts,
-            lambda largest: probed_links(
-                transport, largest, device, offload=settings.asked.offload
-            ),
-        )
+    parts, links = gathered(
+        settings.view,
+        transport,
+        settings.timeout,
+        parts,
+        lambda largest: probed_links(transport, largest, device, offload=settings.asked.offload),
+    )
     if group is not None:
         made.close()
         transport.close()
