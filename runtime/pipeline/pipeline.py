@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
@@ -24,7 +23,7 @@ from ..measure.trace import TracedOp, measured_schedule, traced_ops
 from ..optim.optimizer_step import finish_before_state_dicts
 from ..optim.optimizers import taken_over
 from ..optim.step_end import StepEnd
-from ..rank.checks import check_exchange, check_tied, checked_program
+from ..rank.checks import check_exchange, check_tied
 from ..rank.context import RankContext
 from ..rank.loss_scale import LossScale
 from ..rank.options import Options, PipelineOptions
@@ -34,14 +33,15 @@ from ..stages.streamed_weights import StreamedStages
 from ..tensors.microbatches import Batch
 from ..tensors.receive_buffers import ReceiveBuffers
 from ..transport import GroupTransport, ReplicaFaults, ending_together, made_together
-from .agreement import StepAgreement, StepRequest
+from .agreement import StepAgreement
 from .in_place import AskedInPlace, StagesInPlace
 from .layered_source import as_planned
 from .model_source import ModelSource, checked_stages, names_of, skips_of
 from .preparation import check_given, connected, device_for, store_for, with_ties
 from .state import PipelineState
+from .step_programs import StepPrograms
 from .steps.forward_rounds import ForwardRounds
-from .steps.step_io import StepData, checked_count
+from .steps.step_io import StepData
 from .steps.training_step import TrainingStep
 
 
@@ -159,10 +159,6 @@ class Pipeline:
             program, self.rank, self.device, given, modules, replicas=self._replicas
         )
         self._turn: list[Pipeline] = []  # of several with these stages the one that stepped last
-        self._by_count: dict[int, Pipeline] = {}  # those of other numbers of microbatches
-        self._other: Pipeline | None = None  # of these the one that ran the last step
-        self._given: Pipeline | None = None  # that of the last step with a program of its own
-        self._buffers = ReceiveBuffers(self.device)  # of these
         held.callback(self.store.close)
         self._open(role, given, held)
 
@@ -202,6 +198,9 @@ class Pipeline:
         self._state = PipelineState(context, self._step_end)
         self._agreement = StepAgreement(context, self._step_end.shared)
         held.callback(self._agreement.close)
+        self._programs = StepPrograms(self._agreement, options.programs)
+        self._other: Pipeline | None = None  # the one that ran the last step, where not this one
+        self._buffers = ReceiveBuffers(self.device)  # of steps with programs of their own
         if context.relays:
             asked = self.modules.values(), self.optimizers.values()
             for hook in finish_before_state_dicts(self.finish, *asked):
@@ -218,7 +217,7 @@ class Pipeline:
         one's does not (or the reverse) or steps after each microbatch, and with ``cuda_graph``.
         """
         other = self._beside(program)
-        self._held.callback(other._held.close)
+        self._held.callback(other._release)
         return other
 
     def _beside(self, program: Program, before: RankContext | None = None) -> Pipeline:
@@ -238,8 +237,7 @@ class Pipeline:
         other.device, other.store, other._turn = self.device, self.store, self._turn
         if isinstance(self.store, StreamedStages):
             other.store = self.store.by(program.schedule, self.rank)
-        other._replicas, other._by_count = self._replicas, {}
-        other._other = other._given = None
+        other._replicas = self._replicas
         with ExitStack() as held:
             with made_together(options.group, options.timeout):
                 role = RankRole.of(program, self.rank)
@@ -312,7 +310,8 @@ class Pipeline:
         error of the first that failed.
         """
         data = StepData(inputs, options, target, loss_kwargs or {})
-        ran = self._of_step(program, microbatches, update=update)
+        asked = program, microbatches
+        ran = self._programs.of_step(self, self._instead, *asked, update=update)
         self._other = None if ran is self else ran
         with ending_together(ran._transport):
             ran._training.put(data, updates=update)
@@ -408,9 +407,7 @@ class Pipeline:
         """
         self.finish()
         self._training.close()
-        if self._given is not None:
-            self._given._held.close()
-        self._held.close()
+        self._release()
 
     def finish(self) -> None:
         """Returns once the last step is final and all that was queued on the device is done.
@@ -583,66 +580,20 @@ class Pipeline:
         """The pipeline that ran the last step: this one, or that of another number."""
         return self if self._other is None else self._other
 
-    def _of_step(
-        self, program: Program | None, microbatches: int | None, *, update: bool
-    ) -> Pipeline:
-        """The pipeline of a step: of its own program, or of so many microbatches, made when they
-        are first asked for; all ranks call it."""
-        made: list[Program] = []
-        asks = {"program=": program is not None, "update=False": not update}
-        ask = partial(self._asked, program, microbatches, update, made)
-        with ending_together(self._transport):
-            words = [x for x, asked in asks.items() if asked]
-            mine, places = self._agreement.check(ask, words, program)
-        count = mine.microbatches
-        if places == {1} and self._given is not None:
-            return self._given
-        if places != {0}:
-            planned = self._by_count.get(count, self).program
-            return self._by(program or next(iter(made), planned))
-        if made:
-            self._by_count[count] = self.with_program(made[0])
-        return self._by_count.get(count, self)
-
-    def _asked(
-        self, program: Program | None, microbatches: int | None, update: bool, made: list[Program]
-    ) -> StepRequest:
-        """This rank's request. Raises InputError for what cannot be."""
-        if program is None:
-            return StepRequest(update, False, self._counted(microbatches, made), 0)
-        if not isinstance(program, Program):
-            raise InputError(f"program: expected a Program, got {type(program).__name__}")
-        count = program.schedule.problem.microbatches
-        if microbatches not in (None, count):
-            raise InputError(f"microbatches: expected {count}, as program= has, got {microbatches}")
-        known = [self] if self._given is None else [self, self._given]
-        place = next((i for i, each in enumerate(known) if each.program is program), None)
-        return StepRequest(update, True, count, place)
-
-    def _by(self, program: Program) -> Pipeline:
+    def _instead(self, last: Pipeline | None, program: Program) -> Pipeline:
         """The pipeline of a step's own program, in place of the last such one's; all ranks call
-        it. What one rank knows and another does not, a copy that was sent to it say, is new."""
-        last = self._given
+        it."""
         new = self._beside(program, replace(self._context, buffers=self._buffers))
         new._training.builder.follow((last or self)._training.builder)
         if last is not None:
             last._held.close()
-        self._given = new
         return new
 
-    def _counted(self, microbatches: int | None, made: list[Program]) -> int:
-        """The number of microbatches, whose program is added to ``made`` where it is a new one.
-        Raises InputError."""
-        count = self.microbatches if microbatches is None else checked_count(microbatches)
-        if count in (self.microbatches, *self._by_count):
-            return count
-        if self._options.programs is None:
-            raise InputError(
-                f"microbatches: expected {self.microbatches}, as the program has, without "
-                f"programs=, which makes others, got {count!r}"
-            )
-        made.append(checked_program(self._options.programs, count))
-        return count
+    def _release(self) -> None:
+        """Gives back the connections, first those of a step's own program."""
+        if self._programs.given is not None:
+            self._programs.given._held.close()
+        self._held.close()
 
     def _take_turn(self) -> None:
         """Goes on from what the last step left, where another pipeline with these stages ran it."""

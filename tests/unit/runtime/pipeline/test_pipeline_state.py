@@ -116,6 +116,19 @@ def test_the_program_that_stepped_last_has_the_loss_scale() -> None:
     assert second.state_dict()["loss_scale"]["scale"] == 4.0
 
 
+def test_a_pipeline_of_another_program_steps_by_a_steps_own_too() -> None:
+    """It had no buffers to receive into, and ended with an AttributeError."""
+    first, plain = made(), made()
+    second = first.with_program(compile_schedule(schedule("1f1b", 1, 4)))
+    own = compile_schedule(schedule("gpipe", 1, 2))
+    x, found, expected = torch.linspace(0.0, 1.0, 16).view(4, 4), list[Tensor](), list[Tensor]()
+    second.step(x, target=x, losses=found, program=own)
+    plain.step(x, target=x, losses=expected, program=own)
+    assert list(map(float, found)) == list(map(float, expected))
+    assert len(found) == second.microbatches - 2 == 2
+    first.close()
+
+
 @pytest.mark.parametrize(
     ("section", "key", "value", "line"),
     [
