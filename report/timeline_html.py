@@ -53,7 +53,6 @@ svg.addEventListener("dblclick", () => {{ view = [...whole]; apply(); }});
 """
 
 
-def timeline_html(panels: Sequence[tuple[str, Schedule]], *, title: str | None = None) -> str:
+def timeline_html(panels: Sequence[tuple[str, Schedule]]) -> str:
     """One self-contained page around :func:`timeline_svg`."""
-    svg = timeline_svg(panels, title=title)
-    return _PAGE.format(title=escape(title or panels[0][0]), svg=svg)
+    return _PAGE.format(title=escape(panels[0][0]), svg=timeline_svg(panels))

@@ -11,7 +11,6 @@ import numpy as np
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.cost.spread import StepSamples, sample_steps
 from pipeloom.ir.model.ops import OpKind, fields_of
-from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted, duration
 from pipeloom.report.summaries import percent
@@ -84,16 +83,11 @@ def late_table(rows: Sequence[LateStep]) -> str:
 
 
 def late_step(
-    schedule: Schedule,
-    variation: Variation,
-    name: str = "schedule",
-    *,
-    seed: int = 0,
-    samples: int | None = None,
+    schedule: Schedule, variation: Variation, name: str = "schedule", *, seed: int
 ) -> LateStep:
     """The cost of ``schedule`` under ``variation``. Raises InputError where that does not fit."""
     problem = schedule.problem
-    count = (samples or drawn_samples(schedule.num_ops)) if variation.spreads else 1
+    count = drawn_samples(schedule.num_ops) if variation.spreads else 1
     found = sampled(schedule, variation, seed=seed, samples=count)
     return LateStep(
         name,
@@ -108,20 +102,11 @@ def late_step(
     )
 
 
-def sampled(
-    schedule: Schedule,
-    variation: Variation,
-    *,
-    seed: int = 0,
-    samples: int,
-    objective: Objective | None = None,
-) -> StepSamples:
+def sampled(schedule: Schedule, variation: Variation, *, seed: int, samples: int) -> StepSamples:
     """The samples of the schedule's cost under ``variation``."""
     slow = variation.of_ranks(schedule.problem.ranks) if variation.slow else None
     ratios = variation.ratios(schedule.problem)
-    return sample_steps(
-        schedule, ratios, samples=samples, seed=seed, slow=slow, objective=objective
-    )
+    return sample_steps(schedule, ratios, samples=samples, seed=seed, slow=slow)
 
 
 def _late_ops(schedule: Schedule, found: StepSamples) -> list[LateOps]:

@@ -35,14 +35,14 @@ def write_embedding(sheet: Sheet, model: Model) -> None:
         sheet.hold("embedding dropout mask", EMBEDDING, count)
 
 
-def write_head(sheet: Sheet, model: Model, *, owns: bool = True, norm: bool = True) -> None:
+def write_head(sheet: Sheet, model: Model, *, owns: bool) -> None:
     """The last norm, the product with the vocabulary's matrix, and the loss.
 
     The matrix is another's where it is tied, or another head's: then not ``owns``, though where the
     embedding is on another rank a copy is held (``tied`` of :class:`..work.Parameters`).
     """
     tp, width = sheet.run.tp, model.embedding_width or model.hidden
-    if norm and model.final_norm:
+    if model.final_norm:
         write_norm(sheet, model, "final norm", held=HEAD)
     else:
         sheet.hold("head input", HEAD, sheet.spread * model.hidden * sheet.element, W)

@@ -41,16 +41,14 @@ def _gemma(kind: str, *sizes: int, **more: Any) -> dict[str, Any]:
     return {"model_type": kind} | _sizes(*sizes) | more
 
 
-def _gpt(
-    hidden: int, layers: int, heads: int, positions: int = 2048, vocab: int = 51200
-) -> dict[str, Any]:
+def _gpt(hidden: int, layers: int, heads: int, positions: int = 2048) -> dict[str, Any]:
     """GPT-3's kind (Brown et al., 2020) as Megatron runs it, its vocabulary padded."""
     return {
         "mlp": "gelu-4h",
         "hidden_size": hidden,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
-        "vocab_size": vocab,
+        "vocab_size": 51200,
         "positions": positions,
     }
 
