@@ -16,7 +16,7 @@ from pipeloom.ir.formats.json_reader import read_json
 from pipeloom.ir.formats.packing_document import parse_lengths
 from pipeloom.ir.units import counted
 
-from ..rank.options import ModelNames
+from ..rank.options import ModelNames, Options
 from ..stages.store import Stage
 
 
@@ -59,6 +59,17 @@ def names_of(source: ModelSource, count: int) -> ModelNames | None:
     optional method ``names``."""
     names: Callable[[int], ModelNames] | None = getattr(source, "names", None)
     return None if names is None else names(count)
+
+
+def options_of(source: ModelSource, count: int) -> Options:
+    """What a source of ``count`` stages says of a :class:`Pipeline`'s options."""
+    return {
+        "loss": source.loss,
+        "optimizer": source.optimizer,
+        "tied": source.tied(count),
+        "skips": skips_of(source, count),
+        "names": names_of(source, count),
+    }
 
 
 BATCH, EVAL_BATCH, PACKED = "batch", "eval_batch", "packed"

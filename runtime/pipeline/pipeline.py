@@ -36,7 +36,7 @@ from ..transport import GroupTransport, ReplicaFaults, ending_together, made_tog
 from .agreement import StepAgreement
 from .in_place import AskedInPlace, StagesInPlace
 from .layered_source import as_planned
-from .model_source import ModelSource, checked_stages, names_of, skips_of
+from .model_source import ModelSource, checked_stages, options_of
 from .preparation import check_given, connected, device_for, store_for, with_ties
 from .state import PipelineState
 from .step_programs import StepPrograms
@@ -258,14 +258,10 @@ class Pipeline:
         steps. What ``options`` say goes before what the source does."""
         count = program.schedule.problem.stages
         source = as_planned(source, program.schedule.problem.profile)
-        merged: Options = {
-            "loss": source.loss,
-            "optimizer": source.optimizer if train else None,
-            "tied": source.tied(count),
-            "skips": skips_of(source, count),
-            "names": names_of(source, count),
-            **options,
-        }
+        merged = options_of(source, count)
+        if not train:
+            merged["optimizer"] = None
+        merged.update(options)
         return cls(program, checked_stages(source, count), **merged)
 
     def step(

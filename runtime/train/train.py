@@ -24,13 +24,7 @@ from ..measure.plan_deviation import other_size, over_the_limit, why_far_off
 from ..models.by_name import load_source
 from ..optim.optimizers import capturable
 from ..pipeline.layered_source import as_planned
-from ..pipeline.model_source import (
-    ModelSource,
-    check_evaluation,
-    checked_stages,
-    names_of,
-    skips_of,
-)
+from ..pipeline.model_source import ModelSource, check_evaluation, checked_stages, options_of
 from ..pipeline.pipeline import Pipeline
 from ..stages.store import Stage, made
 from .callbacks import listening
@@ -253,17 +247,11 @@ def make_pipeline(
     model = as_planned(model, program.schedule.problem.profile)
     made_here = enumerate(checked_stages(model, count))
     stages = [partial(_placed, s, stage, device, dtype) for s, stage in made_here]
-    options = settings.options()
-    options |= {
-        "loss": model.loss,
-        "optimizer": capturable(model.optimizer) if settings.cuda_graph else model.optimizer,
-        "tied": model.tied(count),
-        "skips": skips_of(model, count),
-        "names": names_of(model, count),
-        "group": replicas.group,
-        "data_group": replicas.data_group,
-        "device": device,
-    }
+    options = options_of(model, count)
+    if settings.cuda_graph:
+        options["optimizer"] = capturable(model.optimizer)
+    options.update(settings.options())
+    options |= {"group": replicas.group, "data_group": replicas.data_group, "device": device}
     return Pipeline(program, stages, **options)
 
 
