@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats import PROGRAM, SCHEDULE, parse_program, parse_schedule
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.profile import WHOLE, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
 
-from ..inputs.documents import Planned, read_document, read_schedule
+from ..inputs.documents import Planned, read_schedule
 from ..inputs.problem_setup import ProfileLike, ProfileSource
 from ..solving.progress import Listener
 
@@ -23,18 +21,13 @@ Like: TypeAlias = ProfileLike | Schedule | Planned
 
 def profile_like(given: Like, progress: Listener | None = None) -> Profile:
     """The profile by stages, or that of a schedule or program. Raises InputError for layers."""
-    if isinstance(given, Mapping | str | os.PathLike):
-        document, where = read_document(given, "like")
-        if document.get("format") == SCHEDULE:
-            return parse_schedule(document, where).problem.profile
-        if document.get("format") == PROGRAM:
-            return parse_program(document, where).schedule.problem.profile
-        source = ProfileSource(document, progress)
-        source.where = where
-    elif isinstance(given, Schedule | Planned):
+    if isinstance(given, Schedule | Planned):
         return read_schedule(given)[0].problem.profile
-    else:
-        source = ProfileSource(given, progress)
+    source = ProfileSource(given, progress)
+    if isinstance(given, Mapping):
+        source.where = "like"
+    if (planned := source.in_place) is not None:
+        return planned.problem.profile
     if not source.has_stages:
         raise InputError(
             f"like: expected a profile by stages, got one by layers ({source.where}): a schedule "
