@@ -1,0 +1,125 @@
+"""``verify``: valid or not, and whether a lower bound is checked; certificates of ``optimize``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import Command, profile_document
+
+
+def test_verify_says_ok_or_every_violation(
+    pipeloom: Command, schedule: Path, tmp_path: Path
+) -> None:
+    done = pipeloom("verify", schedule)
+    assert (done.code, done.out) == (0, f"ok: {schedule} is a valid schedule\n")
+    document = json.loads(schedule.read_text())
+    document["order"][0].pop()
+    document["order"][1][0]["start"] += 0.5
+    schedule.write_text(json.dumps(document))
+    done = pipeloom("verify", schedule)
+    assert (done.code, done.err) == (1, "")
+    lines = done.out.splitlines()
+    assert len(lines) > 1
+    assert all(line.startswith(f"{schedule}: ") for line in lines)
+    answer = pipeloom("verify", schedule, "--json")
+    assert answer.code == 1
+    assert not answer.json["ok"]
+    assert [f"{schedule}: {v}" for v in answer.json["violations"]] == lines
+
+
+def test_a_certificate_proves_a_bound(pipeloom: Command, profile: Path, tmp_path: Path) -> None:
+    plan, proof = tmp_path / "plan.json", tmp_path / "proof.json"
+    asked = ("optimize", profile, "-m", 4, "--work-limit", 5, "-o", plan, "--certificate", proof)
+    assert pipeloom(*asked).code == 0
+    done = pipeloom("verify", plan, "--certificate", proof)
+    assert (done.code, done.out) == (
+        0,
+        f"ok: {plan} is a valid schedule; its lower bound is checked\n",
+    )
+    document = json.loads(proof.read_text())
+    proof.write_text(json.dumps(document | {"lower_bound": 2 * document["lower_bound"]}))
+    done = pipeloom("verify", plan, "--certificate", proof)
+    assert (done.code, done.err) == (1, "")
+    assert done.out.startswith(f"{plan}: {proof}: argument: ")
+    flow = {"kind": "rank-flow", "rank": 0, "until": "B", "steps": 0}
+    proof.write_text(json.dumps(document | {"objective": "speed", "argument": flow}))
+    done = pipeloom("verify", plan, "--certificate", proof)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"pipeloom: {proof}: objective: expected ")
+    assert f"pipeloom: {proof}: argument: steps: expected a whole number >= 1" in done.err
+
+
+def test_what_has_no_certificate_is_refused_before_the_search(
+    pipeloom: Command, tmp_path: Path
+) -> None:
+    path, plan, proof = tmp_path / "p.json", tmp_path / "plan.json", tmp_path / "proof.json"
+    pairs = [stage | {"t_fb": 1.5} for stage in profile_document()["stages"]]
+    path.write_text(json.dumps(profile_document(stages=pairs)))
+    done = pipeloom("optimize", path, "-m", 2, "-q", "-o", plan, "--certificate", proof)
+    expected = f"--certificate: expected no t_fb in {path}: none yet where ops overlap"
+    assert (done.code, done.out, done.err) == (2, "", f"pipeloom: {expected}\n")
+    assert not plan.exists()
+    assert not proof.exists()
+
+
+def test_a_bound_without_a_certificate_is_a_no_beside_the_schedule(
+    pipeloom: Command, profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeloom.planner.explain.certificate.certify", lambda *_: None)
+    plan, proof = tmp_path / "plan.json", tmp_path / "proof.json"
+    asked = ("optimize", profile, "-m", 2, "-q", "-o", plan, "--certificate", proof)
+    done = pipeloom(*asked, "--json")
+    assert (done.code, done.json["certificate"]) == (1, None)
+    assert done.err.startswith("pipeloom: --certificate: none ")
+    assert done.err.endswith(f"; {proof} is not written\n")
+    assert pipeloom("verify", plan).code == 0
+    assert not proof.exists()
+
+
+def test_verify_of_what_lacks_a_key(pipeloom: Command, schedule: Path) -> None:
+    document = json.loads(schedule.read_text())
+    del document["order"][1][0]["end"]
+    schedule.write_text(json.dumps(document))
+    done = pipeloom("verify", schedule)
+    expected = "schedule: order[1][0]: end: missing; expected a finite number >= 0"
+    assert (done.code, done.out, done.err) == (2, "", f"pipeloom: {schedule}: {expected}\n")
+
+
+def test_verify_of_a_program(pipeloom: Command, schedule: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program.json"
+    assert pipeloom("compile", schedule, "-o", program).code == 0
+    answer = pipeloom("verify", program, "--json").json
+    assert (answer["kind"], answer["ok"]) == ("program", True)
+    document = json.loads(program.read_text())
+    document["instructions"][0].remove("0F0")
+    program.write_text(json.dumps(document))
+    assert pipeloom("verify", program).code == 1
+
+
+def test_verify_of_neither(pipeloom: Command, profile: Path) -> None:
+    assert (
+        'format: expected "pipeloom.schedule" or "pipeloom.program"'
+        in pipeloom("verify", profile).refusal
+    )
+
+
+def test_a_forged_bound_is_said_to_be_unchecked(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    """The cost as the bound makes a schedule optimal, whoever says so."""
+    best, forged = tmp_path / "best.json", tmp_path / "forged.json"
+    assert pipeloom("optimize", profile, "-m", 4, "-q", "-o", best).code == 0
+    assert pipeloom("verify", best).out.endswith("; its lower bound is checked\n")
+    assert pipeloom("show", best, "--as", "svg").err == ""
+    assert pipeloom("build", "gpipe", profile, "-m", 4, "-o", forged).code == 0
+    document = json.loads(forged.read_text())
+    report = document["report"]
+    report |= {"lower_bound": report["period"], "gap": 0.0, "status": "optimal"}
+    forged.write_text(json.dumps(document))
+    unchecked = "its lower bound is not checked, but taken from the file\n"
+    assert pipeloom("verify", forged).out == f"ok: {forged} is a valid schedule; {unchecked}"
+    assert pipeloom("verify", forged, "--json").json["lower_bound"].startswith("not checked")
+    assert pipeloom("show", forged).err == f"pipeloom: note: {forged}: {unchecked}"

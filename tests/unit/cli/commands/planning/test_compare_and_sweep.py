@@ -1,0 +1,213 @@
+"""``compare`` and ``sweep``: rows side by side, limits, and what they print of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from pipeloom.report.text_table import WIDEST
+from tests.support.command_line import Command, profile_document, written
+from tests.support.families import ELSEWHERE, TRAVELLING
+
+
+@pytest.mark.parametrize("command", ["compare", "sweep"])
+def test_other_commands_plan_weights_too(
+    command: str, pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    more = ["--memory-limits", "1,2", "-o", tmp_path / "out"] if command == "sweep" else []
+    line = [command, profile, "-m", 4, "--passing", "weights", "--time-limit", 1, "-q", "--json"]
+    results = pipeloom(*line, *more).json["results"]
+    if command == "sweep":
+        assert [row["status"] for row in results] == ["infeasible", "optimal"]
+    else:
+        assert results[-1]["scope"] == "passing weights, each stage on one owner"
+        assert results[-1]["period"] == 12.0
+
+
+def test_compare_of_what_nothing_fits_is_a_no(pipeloom: Command, profile: Path) -> None:
+    done = pipeloom("compare", profile, "-m", 4, "--memory-limit", 0.5, "-q", "--json")
+    assert {result["status"] for result in done.json["results"]} == {"infeasible"}
+    assert done.code == 1
+
+
+def test_compare_lays_all_side_by_side(pipeloom: Command, profile: Path) -> None:
+    from pipeloom.solver.families import FAMILIES
+
+    words = ["compare", profile, "-m", 4, "--memory-limit", 2.5, "--time-limit", 5, "-q"]
+    results = {r["schedule"]: r for r in pipeloom(*words, "--json").json["results"]}
+    assert list(results) == [*FAMILIES, "optimize"]
+    assert results["gpipe"]["status"] == "infeasible"
+    assert results["gpipe"]["smallest_memory_limit"] == 4.0
+    scope = results["optimize"]["scope"]
+    built = [r["period"] for r in results.values() if r.get("scope") == scope]
+    assert len(built) == 4
+    assert results["optimize"]["period"] <= min(built) * (1 + 1e-9)
+    rows, footer = pipeloom(*words).out.split("\n\n")
+    table = rows.splitlines()
+    assert footer.splitlines() == [
+        "optimize, its bound and gap: of all schedules with one stage a rank, passing activations",
+        "of another placement or passing, which may cost less: interleaved-1f1b, "
+        "interleaved-1f1b-grouped, "
+        "zb-v, v-half, v-min, wave, dualpipev, chimera,",  # dualpipe and wzb1 need more memory
+        "  weipipe-naive, weipipe-interleave, wzb2, fsdp, weights-inside, activations-inside",
+    ]
+    by_cost = sorted(results.values(), key=lambda r: r.get("period", math.inf))
+    assert [line.split()[0] for line in table[2:]] == [r["schedule"] for r in by_cost]
+    assert results["1f1b"]["work_ratio"] == 1.0
+    assert "infeasible: needs 4 on rank 0" in next(line for line in table if "gpipe" in line)
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "note"),
+    [
+        ({"t_comm": None}, {}, "no links in the profile: transfers counted as free"),
+        ({}, {}, "no links in the profile: transfers counted as t_comm each"),
+        (
+            {"links": {"gigabytes_per_second": 1}},
+            {},
+            "weight_bytes unknown: transfers counted as free",
+        ),
+        ({"links": {"gigabytes_per_second": 1}}, {"weight_bytes": 1e6}, None),
+    ],
+)
+def test_weights_that_travel_for_free_are_marked(
+    pipeloom: Command, tmp_path: Path, changes: dict[str, object], size: object, note: str | None
+) -> None:
+    stage = profile_document()["stages"][0] | size
+    path = written(tmp_path / "p.json", profile_document(stages=[stage, stage], **changes))
+    words = ["compare", path, "-m", 4, "--no-optimizer"]
+    results = {r["schedule"]: r for r in pipeloom(*words, "--json").json["results"]}
+    notes = {name: result["note"] for name, result in results.items()}
+    # of two ranks weights-inside makes islands of one, inside which nothing travels
+    assert {notes.pop(name) for name in TRAVELLING if name != "weights-inside"} == {note}
+    assert notes.pop("pipedream") == "asynchronous: gradients lag by up to 1 update"
+    assert set(notes.values()) == {None}
+    out = pipeloom(*words).out
+    assert max(map(len, out.splitlines())) <= WIDEST
+    row = next(line for line in re.split(r"\n(?! )", out) if line.startswith("activations-inside"))
+    assert " ".join(row.split()).endswith(f"feasible; {note}" if note else "feasible")
+    said = pipeloom("build", "weipipe-interleave", path, "-m", 4, "--json").err
+    assert said == (f"pipeloom: {path}: {note}\n" if note else "")
+
+
+def test_sweep_leaves_a_schedule_a_limit_and_a_picture(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "made" / "sweep"
+    words = ["sweep", profile, "-m", 4, "--memory-limits", "2,0.5,4,none,2", "--time-limit", 3]
+    done = pipeloom(*words, "-o", folder, "-q")
+    assert (done.code, done.err) == (0, "")
+    results = json.loads((folder / "results.json").read_text())["results"]
+    assert [r["memory_limit"] for r in results] == [0.5, 2.0, 4.0, None]
+    assert [r["status"] == "infeasible" for r in results] == [True, False, False, False]
+    rates = [r["bubble_rate"] for r in results[1:]]
+    assert rates == sorted(rates, reverse=True)
+    for result in results[1:]:
+        document = json.loads((folder / result["file"]).read_text())
+        assert document["report"]["bubble_rate"] == result["bubble_rate"]
+    with (folder / "results.csv").open() as file:
+        assert [row["status"] for row in csv.DictReader(file)] == [r["status"] for r in results]
+    ElementTree.parse(folder / "frontier.svg")
+    svg = (folder / "frontier.svg").read_text()
+    assert "no schedule with one stage a rank, passing activations, can be there" in svg
+    assert svg.count(">another placement</text>") == len(ELSEWHERE)  # in the legend
+    answer = pipeloom(*words, "-o", folder, "-q", "--json").json
+    assert [r["bubble_rate"] for r in answer["results"]] == [r["bubble_rate"] for r in results]
+
+
+def test_sweep_keeps_limits_apart_that_differ_late(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    """Files were named by six digits: of two limits in bytes the second took the first's."""
+    limits = "400000001,400000002"
+    assert pipeloom("sweep", profile, "-m", 2, "--memory-limits", limits, "-o", tmp_path).code == 0
+    schedules = {path.name for path in tmp_path.glob("schedule-*.json")}
+    assert schedules == {"schedule-400000001.json", "schedule-400000002.json"}
+
+
+def test_limits_are_called_as_they_were_typed(
+    pipeloom: Command, tmp_path: Path, profile: Path
+) -> None:
+    stage = profile_document()["stages"][0] | {"m_b": 5e9, "m_w": 1e9}
+    profile.write_text(json.dumps(profile_document(stages=[stage, stage])))
+    words = [
+        "sweep",
+        profile,
+        "-m",
+        3,
+        "--memory-limits",
+        "20e9,1GiB, 12.5 GB,none",
+        "-o",
+        tmp_path,
+    ]
+    done = pipeloom(*words)
+    assert [line.split("  ")[0] for line in done.out.splitlines()[2:-1]] == [
+        "1GiB", "12.5GB", "20e9", "none"
+    ]  # fmt: skip
+    assert "infeasible: needs 5 G" in done.out
+    lines = done.err.splitlines()
+    assert "pipeloom: 4 limits, at most 30 s each (--time-limit)" in lines
+    assert "pipeloom: limit 1 of 4 (1GiB): infeasible" in lines
+    assert any(s.startswith("limit 3 of 4 (20e9): ") and s.endswith("  optimal") for s in lines)
+    assert {path.name for path in tmp_path.glob("schedule-*.json")} == {
+        "schedule-12.5GB.json", "schedule-20e9.json", "schedule-none.json"
+    }  # fmt: skip
+    results = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert [r["memory_limit"] for r in results] == [2.0**30, 12.5e9, 20e9, None]
+
+
+def test_sweep_of_infeasible_limits_alone_is_a_no(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    assert pipeloom("sweep", profile, "-m", 2, "--memory-limits", "0.1", "-o", tmp_path).code == 1
+
+
+def test_compare_has_a_column_of_iterations_where_gradients_are_averaged(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "replicas.json"
+    document = json.loads(profile.read_text())
+    for stage in document["stages"]:
+        stage["weight_bytes"] = 3e6
+    replicas = {"size": 3, "latency": 0.0, "gigabytes_per_second": 1.0}  # 4 ms for each stage
+    path.write_text(json.dumps(document | {"data_parallel": replicas}))
+    words = ["compare", path, "-m", 4, "--no-optimizer"]
+    results = {r["schedule"]: r for r in pipeloom(*words, "--json").json["results"]}
+    out = pipeloom(*words).out
+    head, _, *rows = out.split("\n\n", maxsplit=1)[0].splitlines()
+    assert head.split()[:3] == ["schedule", "iteration", "period"]
+    cells = [row.split() for row in rows if not row.startswith(" ")]
+    times = {name: float(time) for name, time, unit, *_ in cells if unit == "ms"}
+    assert len(times) > 5
+    assert [*times.values()] == sorted(times.values())
+    for name, time in times.items():
+        assert time == pytest.approx(results[name]["iteration_time"], rel=1e-3)
+    assert times["gpipe"] == pytest.approx(results["gpipe"]["period"] + 4.0, rel=1e-3)
+    assert "iteration: the period until gradients are averaged over the replicas" in out
+    assert "iteration" not in pipeloom("compare", profile, *words[2:]).out
+
+
+def test_compare_says_that_bounds_cover_pairs(pipeloom: Command, tmp_path: Path) -> None:
+    stage = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5, "t_fb": 2.0}
+    path = written(tmp_path / "pairs.json", profile_document(stages=[stage], num_stages=4))
+    asked = ["compare", path, "-m", 8, "--placement", "v", "--work-limit", 0.1, "-q"]
+    rows = {row["schedule"]: row for row in pipeloom(*asked, "--json").json["results"]}
+    assert rows["optimize"]["lower_bound"] <= rows["optimize"]["period"]
+    assert rows["optimize"]["period"] <= rows["dualpipev"]["period"]
+    assert rows["dualpipev"]["scope"] == rows["optimize"]["scope"]
+    said = pipeloom(*asked).out
+    assert "in a V, passing activations, with pairs or without them" in said
+    (others,) = [line for line in said.splitlines() if "of another placement or passing" in line]
+    assert "dualpipev" not in others
+    assert "interleaved-1f1b" in others
+    (busy,) = [line for line in said.splitlines() if line.startswith("busy for another time")]
+    assert "dualpipev" in busy
+    assert rows["dualpipev"]["work_ratio"] < rows["zb-v"]["work_ratio"] == 1.0
+    first = said.splitlines()[2].split()
+    assert first[0] == min(rows.values(), key=lambda row: row.get("period", math.inf))["schedule"]
