@@ -21,7 +21,7 @@ from pipeloom.runtime.launch.processes import launch
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.stages.store import made
 from tests.distributed.cases.gradients import schedule
-from tests.support.models import TinyTransformer, reference
+from tests.support.models import TinyTransformer, gradient, named, reference, worst
 
 REPLICAS, RANKS, MICROBATCHES = 2, 2, 3
 Wrap = Callable[[nn.Module, DeviceMesh], nn.Module]
@@ -119,10 +119,6 @@ def _trained(mesh: DeviceMesh) -> float:
     mine = slice(data_group.rank() * MICROBATCHES, (data_group.rank() + 1) * MICROBATCHES)
     pipeline.step(inputs[mine], target=targets[mine])
     _, expected = reference(source, RANKS, REPLICAS * MICROBATCHES)
-    apart = 0.0
-    for name, parameter in module.named_parameters():
-        assert parameter.grad is not None
-        exact = expected[f"{rank}.{name}"]
-        apart = max(apart, float((parameter.grad - exact).abs().max() / exact.abs().max()))
+    apart = worst(named({rank: module}, gradient), expected)
     pipeline.close()
     return apart
