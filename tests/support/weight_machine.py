@@ -7,7 +7,11 @@ with the next D of that stage to leave the rank.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
+from random import Random
 
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.program import (
     Compute,
@@ -22,8 +26,10 @@ from pipeloom.ir.model.program import (
     WaitReceive,
     WaitSend,
 )
-from pipeloom.ir.model.transfers import holders, journeys, previous
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.transfers import holders, journeys, owned, previous
 from tests.support.machine import Machine
+from tests.support.program_footprint import passing_of
 
 Sum = frozenset[int]  # the microbatches that a gradient has collected
 
@@ -131,6 +137,25 @@ class WeightMachine(Machine):
         for tensor in self.leaving[rank]:
             mine = tensor.kind is TensorKind.WEIGHT and self.earlier[tensor.index] is None
             assert not (mine and tensor.stage == stage), f"{tensor} leaves while it is stepped"
+
+
+def run_compiled(
+    schedule: Schedule, seed: int = 0, tied: Sequence[Sequence[int]] = ()
+) -> WeightMachine:
+    """The machine after the program of ``schedule`` has run: with the memory that is planned, every
+    op and step done, every gradient collected once, and nothing left behind."""
+    program = compile_schedule(schedule, tied=tied)
+    assert footprint(schedule).passing == passing_of(program)
+    machine = WeightMachine(program)
+    machine.run(Random(seed))
+    everything = frozenset(range(schedule.problem.microbatches))
+    assert machine.total == dict.fromkeys(range(schedule.problem.stages), everything)
+    for rank, mine in enumerate(owned(schedule)):
+        assert machine.ran[rank] == set(schedule.ops(rank))
+        assert machine.stepped[rank] == list(mine)
+        assert not machine.content[rank], "buffers left taken"
+        assert not machine.leaving[rank], "sends not waited for"
+    return machine
 
 
 def travels(tensor: Tensor) -> bool:

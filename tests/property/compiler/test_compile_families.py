@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.formats import dump_program
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.verify.program import verify_program
 from pipeloom.solver.families import ASYNCHRONOUS, FAMILIES, build_family
 from tests.support.families import fits
-from tests.support.program_footprint import passing_of
-from tests.support.weight_machine import WeightMachine
+from tests.support.weight_machine import run_compiled
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ASYNCHRONOUS])
@@ -30,12 +26,7 @@ def test_every_synchronous_family_compiles(name: str, ranks: int, microbatches: 
     if reason is not None:
         pytest.skip(reason)
     schedule = family.build(problem)
-    program = compile_schedule(schedule)
-    assert footprint(schedule).passing == passing_of(program)
-    machine = WeightMachine(program)
-    machine.run(Random(0))
-    for rank in range(ranks):
-        assert machine.ran[rank] == set(schedule.ops(rank))
+    run_compiled(schedule)
 
 
 @pytest.mark.parametrize(("ranks", "microbatches"), [(1, 1), (2, 1), (3, 7), (4, 8), (4, 5)])

@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeloom.compiler import compile_schedule
-from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.ops import pack
@@ -21,9 +19,8 @@ from pipeloom.ir.model.program import TensorKind
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.weight_passing.streaming import Route, Streaming, streamed
-from tests.support.program_footprint import passing_of
 from tests.support.random_schedules import random_order
-from tests.support.weight_machine import WeightMachine
+from tests.support.weight_machine import run_compiled
 
 TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])
 SEEDS = st.integers(0, 2**32)
@@ -87,12 +84,7 @@ def test_its_program_collects_every_gradient_once(
     schedule = planned(problem, plan, seed)
     if schedule is None:
         return
-    program = compile_schedule(schedule)
-    assert footprint(schedule).passing == passing_of(program)
-    machine = WeightMachine(program)
-    machine.run(Random(seed))
-    everything = frozenset(range(problem.microbatches))
-    assert machine.total == dict.fromkeys(range(problem.stages), everything)
+    machine = run_compiled(schedule, seed)
     if plan.route is Route.DIRECT:
-        for row in program.buffers:
+        for row in machine.program.buffers:
             assert sum(b.kind is TensorKind.WEIGHT for b in row) <= plan.buffers

@@ -4,13 +4,11 @@ limit."""
 from __future__ import annotations
 
 from dataclasses import replace
-from random import Random
 
 import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.formats.program_json import dump_program
@@ -22,7 +20,7 @@ from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.families import find_family
 from pipeloom.solver.optimize import optimize
-from tests.support.weight_machine import WeightMachine
+from tests.support.weight_machine import run_compiled
 
 TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])
 LINKS = st.builds(Links, st.builds(Link, TIMES, st.just(1.0)), shared=st.sampled_from(Sharing))
@@ -73,9 +71,4 @@ def test_any_problem_is_solved(problem: Problem, seed: int) -> None:
     schedule = optimize(problem, work_limit=0.5, seed=seed)
     assert verify_schedule(dump_schedule(schedule)) == []
     assert schedule.known_timing.cost(problem.objective) >= lower_bound(problem).value * (1 - 1e-9)
-    program = compile_schedule(schedule)
-    assert verify_program(dump_program(program)) == []
-    machine = WeightMachine(program)
-    machine.run(Random(seed))
-    everything = frozenset(range(problem.microbatches))
-    assert machine.total == dict.fromkeys(range(problem.stages), everything)
+    assert verify_program(dump_program(run_compiled(schedule, seed).program)) == []

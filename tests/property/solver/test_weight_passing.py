@@ -12,9 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pipeloom.compiler import compile_schedule, passes
-from pipeloom.compiler.passes.compute import compute
-from pipeloom.ir.cost.memory_footprint import footprint
+from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import simulate, timed
 from pipeloom.ir.cost.steady_state.send_points import posted_between_ops
 from pipeloom.ir.cost.transfer_order import in_sending_order
@@ -25,13 +23,12 @@ from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
-from pipeloom.ir.model.transfers import journeys, owned, previous
+from pipeloom.ir.model.transfers import journeys, previous
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import build_family
 from tests.support.families import TRAVELLING, fits
 from tests.support.plain_wires import listed_times
-from tests.support.program_footprint import passing_of
-from tests.support.weight_machine import WeightMachine
+from tests.support.weight_machine import WeightMachine, run_compiled
 
 TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])
 SEEDS = st.integers(0, 2**32)
@@ -105,28 +102,7 @@ def test_a_schedule_and_its_file_are_valid(schedule: Schedule) -> None:
 
 @given(schedules(), SEEDS)
 def test_its_program_runs_and_collects_every_gradient_once(schedule: Schedule, seed: int) -> None:
-    program = compile_schedule(schedule)
-    assert footprint(schedule).passing == passing_of(program)
-    machine = WeightMachine(program)
-    machine.run(Random(seed))
-    problem = schedule.problem
-    everything = frozenset(range(problem.microbatches))
-    assert machine.total == dict.fromkeys(range(problem.stages), everything)
-    for rank, mine in enumerate(owned(schedule)):
-        assert machine.ran[rank] == set(schedule.ops(rank))
-        assert machine.stepped[rank] == list(mine)
-        assert not machine.content[rank], "buffers left taken"
-        assert not machine.leaving[rank], "sends not waited for"
-
-
-@given(schedules())
-def test_passes_leave_their_argument_as_it_was(schedule: Schedule) -> None:
-    program = compute(schedule)
-    for lower in passes():
-        before = program.instructions
-        lowered = lower(program)
-        assert program.instructions is before
-        program = lowered
+    run_compiled(schedule, seed)
 
 
 def changed_at_random(transfer: Transfer, schedule: Schedule, random: Random) -> list[Transfer]:
