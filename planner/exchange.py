@@ -130,7 +130,7 @@ def _size_notes(given: int | None, measured: int | None) -> tuple[str, ...]:
 
 def _check_modules(profile: Profile, model: Any) -> None:
     """Raises InputError, a line for each fault: torchtitan says nothing and leaves modules out."""
-    known, parameters = _names_of(model)
+    known, needed = _names_of(model)
     errors, seen = list[str](), set[str]()
     for number, stage in enumerate(profile.stages):
         for name in (name for layer in stage.layers for name in layer.modules):
@@ -141,19 +141,20 @@ def _check_modules(profile: Profile, model: Any) -> None:
             elif name in seen:
                 errors.append(f"{where}: is in an earlier stage already")
             seen.add(name)
-    left = [p for p in parameters if not any(p == s or p.startswith(f"{s}.") for s in seen)]
+    left = [n for n in needed if not any(n == s or n.startswith(f"{s}.") for s in seen)]
     if left and not errors:
-        errors.append(f"model: {left[0]} is in no stage, expected each of its parameters in one")
+        errors.append(f"model: {left[0]} is in no stage, expected each part of the model in one")
     if errors:
         raise InputError(*errors)
 
 
 def _names_of(model: Any) -> tuple[set[str], list[str]]:
-    """The names of modules, and of parameters where they are known."""
+    """The names of modules, and of what has to be in some stage: parameters, or layers' modules."""
     if hasattr(model, "named_modules"):
         return {name for name, _ in model.named_modules()}, [n for n, _ in model.named_parameters()]
     if hasattr(model, "named_layers"):
-        return {name for layer, _ in model.named_layers() for name in layer.modules}, []
+        modules = [name for layer, _ in model.named_layers() for name in layer.modules]
+        return set(modules), modules
     if isinstance(model, Iterable) and not isinstance(model, str):
         return set(model), []
     raise InputError(

@@ -25,7 +25,7 @@ from pipeloom.solver.core.stopping import NEVER
 from .configurations.choose import Ranking, SpaceSearch, summary
 from .configurations.evaluation import Evaluated, certified, planned_step
 from .configurations.files import write_files
-from .configurations.reasons import OtherRate, other_rates, parts_of, reason
+from .configurations.reasons import RATE_WORDS, OtherRate, other_rates, parts_of, reason
 from .configurations.space import Space
 from .models.reading import ModelLike
 from .optimize import positive
@@ -251,11 +251,12 @@ class Plan:
         if self.ranking.too_large:
             size, name = self.ranking.too_large[0]
             short = size - self.space.cluster.gpu.memory_gib
-            yield f"nearest of what does not fit: {name} is at least {short:.1f} GiB short"
+            least = f"{short:.1f} GiB" if short >= 0.05 else f"{short * 1024:.2g} MiB"
+            yield f"nearest of what does not fit: {name} is at least {least} short"
 
     def _rates(self) -> Iterator[str]:
         for each in self.other_rates:
-            word = f"{each.rate} {'+' if each.factor > 1 else '-'}10 %"
+            word = f"{RATE_WORDS[each.rate]} {'+' if each.factor > 1 else '-'}10 %"
             if each.lost <= 0:
                 yield f"{word}: the same plan, {duration(each.step_ms)}"
             else:

@@ -14,8 +14,8 @@ SHOWN = 5  # ops that the text names
 LEAST = 5e-4
 """Milliseconds: less is not shown."""
 CAUSES = {
-    "slower": "ops slower than profiled, each kind and stage in its median",
-    "uneven": "ops slower than their own median: contention, clocks",
+    "slower": "what ops took beyond the profile, each kind and stage in its median",
+    "uneven": "what ops took beyond their own median: contention, clocks",
     "receive": "inputs that came later than planned",
     "host": "idle though all inputs were there",
     "start": "the chain's first op began late",

@@ -121,12 +121,16 @@ def _check(facts: Facts, certificate: CertificateDocument) -> None:
             f"objective: expected the schedule's, {facts.report.objective}, got "
             f"{certificate.objective}"
         )
+    _check_argument(facts, bound, certificate.argument)
     if Fraction(claimed) > bound * (1 + CLAIM):
         raise NotProvenError(
             f"lower_bound: expected the schedule's, {claimed:.9g}, got "
-            f"{certificate.lower_bound:.9g}, which is less{_without(facts.report.bound_name)}"
+            f"{certificate.lower_bound:.9g}, which is proven, but less"
+            f"{_without(facts.report.bound_name)}"
         )
-    argument = certificate.argument
+
+
+def _check_argument(facts: Facts, bound: Fraction, argument: Mapping[str, Any]) -> None:
     if argument["kind"] in INSTANCES:
         instance = INSTANCES[argument["kind"]](facts, argument)
         check_tree(instance, bound, argument.get("nodes", []))
@@ -138,7 +142,7 @@ def _check(facts: Facts, certificate: CertificateDocument) -> None:
     if proven < bound:
         raise NotProvenError(
             f"argument: {argument['kind']}: proves {float(proven):.9g}, expected lower_bound, "
-            f"{certificate.lower_bound:.9g}"
+            f"{float(bound):.9g}"
         )
 
 

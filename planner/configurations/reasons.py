@@ -18,6 +18,14 @@ from .evaluation import Evaluated, planned_step
 OFF = 0.1
 """By how much rates may be wrong."""
 RATES = ("gemm", "memory", "inside", "between")
+RATE_WORDS = {
+    "gemm": "matrix multiplications",
+    "memory": "memory bandwidth",
+    "inside": "links inside nodes",
+    "between": "links between nodes",
+    "host": "links to the host",
+}
+"""How a rate is called in words: its memory is no capacity."""
 
 
 def parts_of(step: StepTimes) -> dict[str, float]:

@@ -196,7 +196,7 @@ def _words(schedule: Schedule, facts: dict[str, Any]) -> str:
     which = "of all cuts with all these placements" if len(tried) > 1 else "of all cuts"
     return "\n".join(
         [
-            _table(schedule),
+            stages_table(schedule),
             *(["", candidates_table("placement", tried)] if len(tried) > 1 else []),
             f"{which}: at most {percent(facts['gap'])} from the best "
             f"({facts['cuts_seen']} looked at, {searched} searched)",
@@ -204,7 +204,8 @@ def _words(schedule: Schedule, facts: dict[str, Any]) -> str:
     )
 
 
-def _table(schedule: Schedule) -> str:
+def stages_table(schedule: Schedule) -> str:
+    """Each stage's rank, what it takes and holds, and its layers."""
     rows = [
         [
             str(number),

@@ -33,6 +33,7 @@ from ..inputs.placement_spec import AUTO, PlacementSpec
 from ..inputs.problem_setup import check_choice
 from ..solving.search import CachedSearch
 from .family_cut import FamilyPlan, best_family_cut
+from .joint import stages_table
 from .more_stages import bound_from
 
 OWN_SHARE = 0.1
@@ -239,6 +240,9 @@ def answer_for(
     if not (system.any_order or schedule.problem.profile.stages[0].layers):
         line += f"\nnote: a {system.name} layout needs a profile by layers (profile --layers)"
     words = [free.words] if free is not None and free.words else []
+    own = free is None or schedule is not free.schedule
+    if own and schedule.problem.profile.stages[0].layers:
+        words = [stages_table(schedule)]
     return Answer(
         schedule,
         search,

@@ -181,7 +181,7 @@ def placement_facts(tried: TriedPlacement, best: float | None) -> dict[str, Any]
 
 def _not_searched(tried: TriedPlacement, best: float | None) -> str:
     beaten = best is not None and tried.bound is not None and tried.bound >= best * (1 - CLOSED)
-    return f"not searched: {'cannot be shorter' if beaten else 'no time left'}"
+    return f"not searched: {'cannot be shorter' if beaten else 'the search ended before'}"
 
 
 def _words(chosen: Chosen) -> str:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import amount, counted
 
@@ -49,13 +50,14 @@ def other_size(planned: Schedule, sequences: int | None) -> str | None:
     )
 
 
-def over_the_limit(planned: Schedule, peaks: Sequence[int]) -> str | None:
+def over_the_limit(program: Program, peaks: Sequence[int]) -> str | None:
     """A line on the rank whose measured peak (bytes) exceeds the plan's limit most, else None.
 
     None too where the profile counts in a larger unit than bytes.
     """
-    problem = planned.problem
-    if max(stage.m_b for stage in problem.profile.stages) < LEAST_BYTES:
+    problem = program.schedule.problem
+    stages = problem.profile.stages
+    if max(stage.m_b for stage in stages) < LEAST_BYTES:
         return None
     over = [
         (peak / limit if limit else float("inf"), rank)
@@ -65,9 +67,17 @@ def over_the_limit(planned: Schedule, peaks: Sequence[int]) -> str | None:
     if not over:
         return None
     ratio, rank = max(over)
-    figures = f"{amount(peaks[rank])} bytes, limit {amount(problem.memory_limit[rank])}"
+    limit = problem.memory_limit[rank]
+    figures = f"{amount(peaks[rank])} bytes, limit {amount(limit)}"
+    ahead = len(program.buffers[rank]) * max(stage.activation_bytes or 0.0 for stage in stages)
+    if peaks[rank] <= limit + ahead:
+        return (
+            f"rank {rank} held {amount(peaks[rank] - limit)} bytes more than the plan's memory "
+            f"limit ({figures}): messages that it receives ahead, of {amount(ahead)} at most, are "
+            "not in the plan"
+        )
     return (
-        f"rank {rank} held {ratio:.2g}x the plan's memory limit ({figures}): do seq, micro_batch "
+        f"rank {rank} held {ratio:.3g}x the plan's memory limit ({figures}): do seq, micro_batch "
         "or dtype differ from the profile's?"
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 import torch
 
@@ -99,9 +100,12 @@ def _ping_pong(
     return times[WARMUP:]
 
 
-def links_of(samples: Sequence[LinkSamples]) -> Links:
-    """The link of all pairs, and those whose delay differs by a factor above ``ALIKE``."""
-    common = link_of(samples)
+def links_of(samples: Sequence[LinkSamples], most: float = inf) -> Links:
+    """The link of all pairs, and those whose delay differs by a factor above ``ALIKE``.
+
+    ``most``: milliseconds that a longer message took, which the latency of all pairs cannot exceed.
+    """
+    common = link_of(samples, most)
     size = samples[0].size
     measured = [(sample.ranks, link_of([sample])) for sample in samples]
     pairs = [
@@ -112,10 +116,11 @@ def links_of(samples: Sequence[LinkSamples]) -> Links:
     return Links(common, tuple(pairs))
 
 
-def link_of(samples: Sequence[LinkSamples]) -> Link:
-    """Latency and bandwidth by which small and large messages take their median times."""
+def link_of(samples: Sequence[LinkSamples], most: float = inf) -> Link:
+    """Latency, ``most`` milliseconds at most, and bandwidth by which small and large messages take
+    their median times."""
     latency = statistics.median(t for sample in samples for t in sample.small)
     large = statistics.median(t for sample in samples for t in sample.large)
     # where size drowns in the noise: as if it made a thousandth of the time
-    latency = min(latency, large * 0.999)
+    latency = min(latency, large * 0.999, most)
     return Link(latency, max(samples[0].size, 1) / ((large - latency) * 1e6))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from math import inf
 from typing import Any
 
 import torch
@@ -173,7 +174,7 @@ def measurement(
     whole = [_joined([part for part in parts if part.stage == s]) for s in numbers]
     sent = [time for link in links.messages for time in link.large]
     delay = Figure.of(sent) if sent else None
-    found = links_of(links.links) if links.links else None
+    found = links_of(links.links, delay.median if delay else inf) if links.links else None
     uniform = found is None or not found.pairs
     times = tuple({k: Figure.of(ms) for k, ms in part.times.items()} for part in whole)
     pairs = tuple(Figure.of(part.pairs) for part in whole if part.pairs)

@@ -192,7 +192,7 @@ class TrainingLoop:
 
     def _note(self, program: Program, size: int | None, peaks: Sequence[int]) -> str | None:
         other = None if self.records else other_size(program.schedule, size)
-        exceeded = None if self._exceeds else over_the_limit(program.schedule, peaks)
+        exceeded = None if self._exceeds else over_the_limit(program, peaks)
         self._exceeds = self._exceeds or exceeded is not None
         return "; ".join(filter(None, (other, exceeded))) or None
 

@@ -199,7 +199,7 @@ def train(
     measured = pipeline.gather_trace(history[median].marks, history[median].averages)
     pipeline.close()
     peak_memory = tuple(max(peak for peak, _ in of_rank) for of_rank in zip(*rows, strict=True))
-    exceeded = over_the_limit(program.schedule, peak_memory)
+    exceeded = over_the_limit(program, peak_memory)
     notes = (
         loop.note,
         lost_loss([record.loss for record in loop.records], loop.records[0].step),

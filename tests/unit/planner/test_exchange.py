@@ -13,6 +13,7 @@ import pytest
 import pipeloom
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_profile, dump_schedule
+from pipeloom.ir.model.layers import Layer
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from tests.support.layered_profiles import model
@@ -114,6 +115,11 @@ def test_names_of_modules_are_held_against_the_model() -> None:
     assert "such as output" in line
     with pytest.raises(InputError, match=r"positions\.weight is in no stage"):
         pipeloom.export(schedule, "torchtitan", model=module(*NAMES, extra="positions"))
+    deeper = SimpleNamespace(
+        named_layers=lambda: [(Layer(name, modules=(name,)), None) for name in (*NAMES, "more")]
+    )
+    with pytest.raises(InputError, match="model: more is in no stage"):
+        pipeloom.export(schedule, "torchtitan", model=deeper)
     with pytest.raises(InputError, match="model: expected none for megatron-layout"):
         pipeloom.export(schedule, "megatron-layout", model=NAMES)
     with pytest.raises(InputError, match="micro_batch_size: expected a whole number from 1 on"):

@@ -56,6 +56,8 @@ def every_cost(memory_limit: float = math.inf) -> float:
 def test_megatron_gets_the_best_of_all_its_cuts_and_schedules(limit: float) -> None:
     answer = pipeloom.optimize(LAYERS, MICROBATCHES, for_="megatron", memory_limit=limit, **ENOUGH)
     assert answer.cost == pytest.approx(every_cost(limit), rel=1e-9)
+    assert "stage  rank  a microbatch" in str(answer)  # the cut that was chosen
+    assert answer.schedule.problem.profile.stages[-1].layers[-1].name in str(answer)
     assert answer.status is Status.OPTIMAL
     assert not verify_schedule(answer.document)
     layout = pipeloom.export(answer, "megatron-layout")

@@ -56,7 +56,7 @@ def test_what_is_certified_is_proven(seed: int, objective: str) -> None:
         assert faults(answer, certificate) == []
     else:  # by an argument that has no certificate
         assert answer.schedule.report.bound_name in ("crossings", "slots", "throughput")
-        assert "which is less" in faults(answer, certificate)[0]
+        assert "which is proven, but less" in faults(answer, certificate)[0]
 
 
 def test_multipliers_of_a_thousand_are_no_part_of_a_certificate() -> None:
@@ -110,7 +110,7 @@ def test_multipliers_that_leave_a_solution_are_no_proof() -> None:
     ("change", "words"),
     [
         ({"objective": "makespan"}, "objective: expected the schedule's, period"),
-        ({"lower_bound": 1e-3}, "which is less"),
+        ({"lower_bound": 1e-3}, "which is proven, but less"),
         ({"argument": {"kind": "work", "rank": 77}}, "work: proves 0, expected"),
         ({"argument": {"kind": "critical-path"}}, "critical-path: proves"),
     ],
@@ -118,6 +118,14 @@ def test_multipliers_that_leave_a_solution_are_no_proof() -> None:
 def test_what_proves_less_or_something_else_is_told(change: dict[str, Any], words: str) -> None:
     answer, certificate = moments()
     assert words in faults(answer, certificate | change)[0]
+
+
+def test_a_bound_below_the_schedules_is_not_taken_for_proven() -> None:
+    answer, certificate = moments()
+    schedule = dump_schedule(answer.schedule)
+    schedule["report"]["lower_bound"] *= 2
+    certificate["lower_bound"] *= 1.5
+    assert "argument: " in verify_certificate(schedule, certificate, "certificate")[0]
 
 
 @pytest.mark.parametrize("key", ["format", "objective", "lower_bound", "argument"])

@@ -107,7 +107,7 @@ def test_a_bound_without_a_certificate_is_told() -> None:
     document, found = copy.deepcopy(certified())
     document["report"] |= {"bound_name": "interleaving", "lower_bound": found["lower_bound"] * 1.01}
     said = verify_certificate(document, found, "certificate")
-    assert said[0].endswith("is less; no argument for interleaving has a certificate yet")
+    assert said[0].endswith("but less; no argument for interleaving has a certificate yet")
 
 
 def test_overlap_and_transfers_are_refused() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
@@ -56,6 +57,7 @@ def test_a_plan_of_slower_ops(ratio: float, expected: str | None) -> None:
     [
         (4000.0, 10000.0, (32000, 12000), "rank 0 held 3.2x the plan's memory limit (32"),
         (4000.0, 10000.0, (9000, 12000), "rank 1 held 1.2x the plan's memory limit (12"),
+        (4000.0, 10000.0, (9000, 10020), "rank 1 held 20 bytes more than the plan's memory limit"),
         (4000.0, 10000.0, (9000, 10000), None),
         (4000.0, float("inf"), (9000, 10000), None),
         (1.0, 2.0, (9000, 10000), None),  # counted in microbatches
@@ -65,10 +67,13 @@ def test_a_peak_above_the_limit(
     held: float, limit: float, peaks: tuple[int, int], expected: str | None
 ) -> None:
     plan = lasting(5.0)
-    stages = tuple(replace(stage, m_b=held) for stage in plan.problem.profile.stages)
+    stages = tuple(
+        replace(stage, m_b=held, activation_bytes=15.0) for stage in plan.problem.profile.stages
+    )
     profile = replace(plan.problem.profile, stages=stages)
     problem = replace(plan.problem, profile=profile, memory_limit=(limit, limit))
-    found = lateness.over_the_limit(replace(plan, problem=problem, timing=None), peaks)
+    program = compile_schedule(replace(plan, problem=problem, timing=None))
+    found = lateness.over_the_limit(program, peaks)
     if expected is None:
         assert found is None
     else:

@@ -39,6 +39,12 @@ def test_a_large_message_that_seems_faster_than_a_small_one_keeps_its_time() -> 
     assert 0.99 < link.latency < 1.0
 
 
+def test_latency_is_no_more_than_what_an_activation_took() -> None:
+    links = links_of([measured((0, 1), 1.0, 2.0)], most=0.25)
+    assert links.default.latency == 0.25
+    assert links.default.delay(MEGABYTE) == pytest.approx(2.0)
+
+
 @pytest.mark.parametrize(
     ("ranks", "pairs"),
     [(2, [(0, 1)]), (3, [(0, 1), (0, 2), (1, 2)]), (4, [(0, 1), (0, 3), (1, 2), (2, 3)])],

@@ -115,7 +115,7 @@ def test_copies_are_for_auto_alone(pipeloom: Command, profile: Path) -> None:
 
 def test_the_table_says_why_a_placement_was_not_searched() -> None:
     late, beaten = TriedPlacement("v", 90.0), TriedPlacement("linear", 100.0)
-    assert placement_facts(late, 100.0)["reason"] == "not searched: no time left"
+    assert placement_facts(late, 100.0)["reason"] == "not searched: the search ended before"
     assert placement_facts(beaten, 100.0)["reason"] == "not searched: cannot be shorter"
 
 

@@ -56,6 +56,10 @@ def test_the_best_is_no_slower_than_what_is_predicted_for_any_other(pipeloom: Co
             assert found.best.step_ms <= other.step_ms
     assert len(found.other_rates) == 8
     assert "no plan takes less than" in str(found)
+    assert "memory bandwidth -10 %: " in str(found)  # no capacity
+    nearly = [(found.space.cluster.gpu.memory_gib + 0.01, "pp4")]
+    short = replace(found, ranking=replace(found.ranking, too_large=nearly))
+    assert "pp4 is at least 10 MiB short" in str(short)
 
 
 def test_megatron_runs_a_plan_of_its_own_schedule(
