@@ -26,11 +26,11 @@ from .construct.backward_tail import TailBuilder
 from .construct.linear import Constructor, HeuristicParameters, settings
 from .construct.one_at_a_time import one_at_a_time
 from .construct.warm_start import warm_starts
-from .core.decomposition import streams_of
 from .core.incumbent import Incumbent
 from .core.linear_instance import LinearInstance
 from .core.options import LEAST_WORKERS
 from .core.progress import FALLBACK
+from .core.streams import streams_of
 from .core.tolerances import ROUNDING
 from .core.worker_threads import Pieces, Worker, side_by_side, workers_abreast
 from .exact.enumeration import enumerate_orders
@@ -42,7 +42,7 @@ from .search.local_search import Annealer, FillingAnnealer
 from .search.overlap_annealing import OverlapAnnealer
 from .search.periodic_search import PERIODIC, search_periodic
 from .search.rounds import Round, improve
-from .search.unrolling import Unroller, fewer_microbatches
+from .search.unrolling import PieceSearch, Unroller, fewer_microbatches
 from .search.window_search import WindowSearch
 
 EXACT_OPS = 400  # up to which ``auto`` tries an exact solver
@@ -140,7 +140,11 @@ class ConstructAndImprove:
             yield
 
     def improve(self, best: Incumbent) -> Pieces:
-        """Searches near the orders and near the constructors' parameters in turn."""
+        """Searches near the orders and near the constructors' parameters in turn; where ranks have
+        several stages and there are many microbatches, some of them alone at first."""
+        if self._constructor is None:
+            for fewer in unrollers(best, self._rng)[1:]:
+                yield from fewer.first(best)
         rounds: list[Round] = [*overlap_annealers(best, self._rng), self._annealer]
         if self._constructor is not None:
             built = self._constructor, self._tried, self._rng
@@ -156,8 +160,8 @@ class ConstructAndImprove:
                 rounds = [*rounds[:-1], filling, ends, rounds[-1], scheduler]
             else:
                 rounds = [*rounds, ends, scheduler, filling]
-        windows = WindowSearch(best, self._rng)
-        yield from improve(best, [*rounds, *unrollers(best, self._rng), windows])
+        pieces, windows = PieceSearch(best.problem, self._rng), WindowSearch(best, self._rng)
+        yield from improve(best, [*rounds, pieces, windows])
 
 
 def search_elsewhere(
@@ -168,6 +172,7 @@ def search_elsewhere(
     rounds: list[Round] = [
         *overlap_annealers(best, rng),
         *unrollers(best, rng),
+        PieceSearch(best.problem, rng),
         Annealer(best.problem, rng),
     ]
     if LinearInstance.of(best.problem) is None and listable(best.problem):
@@ -195,13 +200,14 @@ def little_memory(problem: Problem) -> bool:
     return bool((costs.limit < problem.ranks * held * (1 - ROUNDING)).any())
 
 
-def unrollers(best: Incumbent, rng: np.random.Generator) -> list[Round]:
+def unrollers(best: Incumbent, rng: np.random.Generator) -> list[Unroller]:
     """The searches of fewer microbatches, where there are many."""
 
     def search(small: Incumbent) -> Pieces:
         yield from start(small, int(rng.integers(1 << 31))).pieces(small)
 
-    return [Unroller(best, fewer, search) for fewer in fewer_microbatches(best.problem)]
+    few = fewer_microbatches(best.problem)
+    return [Unroller(best, fewer, search, rng) for fewer in few]
 
 
 def prove_and_search(best: Incumbent, seed: int) -> Pieces:

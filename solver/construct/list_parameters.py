@@ -12,7 +12,7 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import FloatArray, IntArray
 from pipeloom.ir.model.problem import Problem
 
-from ..core.decomposition import streams_of
+from ..core.streams import streams_of
 from ..core.tolerances import ROUNDING
 from ..core.unlike import typical
 from .list_scheduler_linear import ANY

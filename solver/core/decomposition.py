@@ -17,14 +17,14 @@ from dataclasses import dataclass, replace
 from itertools import combinations, groupby
 from typing import TypeAlias
 
-import numpy as np
-
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.layered_profile import joined
-from pipeloom.ir.model.ops import IntArray, Op, OpKind
+from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Link, Links, Profile
+
+from .streams import streams_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +37,6 @@ class SubPipeline:
     ranks: tuple[int, ...]
     microbatches: tuple[int, ...]
     problem: Problem
-
-
-def streams_of(problem: Problem) -> list[list[int]]:
-    """The microbatches that run each stage on the same ranks, in groups."""
-    found: dict[tuple[int, ...], list[int]] = {}
-    for j, owners in enumerate(problem.owner.T.tolist()):
-        found.setdefault(tuple(owners), []).append(j)
-    return list(found.values())
-
-
-def stream_numbers(problem: Problem) -> IntArray:
-    """The number in :func:`streams_of` of each microbatch's group, (M,)."""
-    numbers = np.empty(problem.microbatches, dtype=np.int64)
-    for number, own in enumerate(streams_of(problem)):
-        numbers[own] = number
-    return numbers
 
 
 def parts_of(problem: Problem) -> tuple[SubPipeline, ...]:

@@ -17,21 +17,18 @@ from pipeloom.ir.cost.dependency_graph import ScheduleGraph
 from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.ops import (
-    CLASS_MASK,
     KIND_MASK,
-    MICROBATCH_SHIFT,
     IntArray,
     OpKind,
     split_backwards,
 )
-from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
-from ..core.decomposition import stream_numbers
 from ..core.incumbent import Incumbent
 from ..core.options import Order
 from ..core.relaxations import fusible, has_remat, recomputable
 from ..core.stopping import OPS_A_SECOND
+from ..core.streams import by_turns
 
 if TYPE_CHECKING:
     from ..exact.orders.rank_orders import OpenOrders
@@ -141,15 +138,3 @@ class WindowSearch:
                 high = width
             else:
                 low = width
-
-
-def by_turns(problem: Problem, order: Order) -> Order:
-    """The order with each BW as B and W, and the ops of a kind, stage and stream by microbatch:
-    these are alike, so that the same times do."""
-    stream, rows = stream_numbers(problem), []
-    for row in map(split_backwards, order):
-        of_class = (row & CLASS_MASK) + (stream[row >> MICROBATCH_SHIFT] << MICROBATCH_SHIFT)
-        found = np.empty_like(row)
-        found[np.argsort(of_class, kind="stable")] = row[np.lexsort((row, of_class))]
-        rows.append(found)
-    return tuple(rows)

@@ -50,10 +50,10 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.units import duration
 
 from ...core.bound import Bound
-from ...core.decomposition import streams_of
 from ...core.overlap_relaxation import least_times
 from ...core.relaxations import unfused
 from ...core.stopping import Budget
+from ...core.streams import streams_of
 from ...core.tolerances import ROUNDING
 from ..general import busy
 from ..milp_relaxation import SECONDS, least_of, new_solver

@@ -41,8 +41,8 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack
 from pipeloom.ir.model.problem import Objective, Problem
 
-from ...core.decomposition import streams_of
 from ...core.relaxations import unfused
+from ...core.streams import streams_of
 from ...core.tolerances import ROUNDING
 from ..integer_time import Ticks
 from .interleaving import BITS

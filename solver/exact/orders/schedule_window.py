@@ -27,7 +27,7 @@ from pipeloom.ir.model.ops import (
     fields_of,
 )
 
-from ...core.decomposition import stream_numbers, streams_of
+from ...core.streams import stream_numbers, streams_of
 from .rank_orders import OpClass, OpenOrders
 
 _F, _B, _W, _BW, _R = OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.R

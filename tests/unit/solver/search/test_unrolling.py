@@ -9,16 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks.frontier.unequal import KINDS, unequal
-from pipeloom.ir.cost.simulator import Simulator, simulate, timed
+from pipeloom.ir.cost.simulator import simulate, timed
 from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.ops import (
-    format_order,
-    offsets_of,
-    pack,
-    parse_order,
-    split_backwards,
-    unpack,
-)
+from pipeloom.ir.model.ops import format_order, pack, parse_order, unpack
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
@@ -27,70 +20,105 @@ from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.incumbent import Incumbent
-from pipeloom.solver.core.options import SolveOptions
+from pipeloom.solver.core.options import Order, SolveOptions
+from pipeloom.solver.core.schedule_cost import within_memory
+from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
 from pipeloom.solver.portfolio import search_elsewhere, unrollers
-from pipeloom.solver.search.unrolling import STEP, fewer_microbatches, unrolled
+from pipeloom.solver.search.splicing import Splices, lengthened
+from pipeloom.solver.search.unrolling import fewer_microbatches
+
+RNG = np.random.default_rng(0)
+FAR = 48  # microbatches more
 
 
-def test_the_steady_state_is_repeated() -> None:
+def _line(microbatches: int) -> Problem:
+    stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)
+    return Problem.linear(Profile((stage,), 1, 0.0), microbatches, 2.0)
+
+
+def test_a_piece_is_run_again_or_left_out() -> None:
     row = pack(parse_order("0F0 0F1 0B0 0W0 0F2 0B1 0W1 0B2 0W2"))
-    (first, *_) = unrolled((row,), 3, 3 + STEP)
-    steady = " ".join(f"0F{j + 1} 0B{j} 0W{j}" for j in range(2 + STEP))
-    assert format_order(unpack(first[0])) == f"0F0 {steady} 0B50 0W50"
+    splices = Splices(_line(3), (row,), RNG)
+    classes = [0, 0, 0]
+    for op in parse_order("0F0 0F1 0B0 0W0"):
+        classes[op.kind] += 1
+    cut = np.array(classes)
+    (twice,) = splices.spliced(cut, 1, 2)
+    steady = "0F2 0B1 0W1 0F3 0B2 0W2 0F4 0B3 0W3"
+    assert format_order(unpack(twice)) == f"0F0 0F1 0B0 0W0 {steady} 0B4 0W4"
+    (less,) = splices.spliced(cut, 1, -1)
+    assert format_order(unpack(less)) == "0F0 0F1 0B0 0W0 0B1 0W1"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(3))
-def test_unrolled_orders_are_valid(kind: str, seed: int) -> None:
+def test_longer_orders_are_valid(kind: str, seed: int) -> None:
     given = unequal(kind, seed, most=(5, 24))
-    small = replace(given, microbatches=20)
-    problem = replace(given, microbatches=20 + STEP)
+    small, problem = (replace(given, microbatches=m) for m in (20, 20 + FAR))
     order = optimize(small, work_limit=10).order
-    simulator = Simulator(problem, offsets_of([np.zeros(3 * (20 + STEP))] * problem.ranks))
-    found = 0
-    for rows in unrolled(order, 20, 20 + STEP):
-        if not np.isfinite(simulator.cost(np.concatenate(rows))):
-            continue  # the cuts do not go together
-        schedule = Schedule(problem, rows, report=Report(problem.objective, "unrolled"))
-        peaks = zip(simulate(schedule).peak_memory, problem.memory_limit, strict=True)
-        assert all(peak <= limit * (1 + 1e-9) for peak, limit in peaks)
-        if found == 0:
-            assert verify_schedule(json.loads(json.dumps(dump_schedule(timed(schedule))))) == []
-        found += 1
-    assert found > 0
+    found = lengthened(problem, order, 20, RNG, Budget())
+    assert found is not None
+    _check(problem, found)
+
+
+def _check(problem: Problem, order: Order) -> float:
+    schedule = timed(Schedule(problem, order, report=Report(problem.objective, "unrolled")))
+    assert within_memory(problem, schedule.known_timing)
+    assert verify_schedule(json.loads(json.dumps(dump_schedule(schedule)))) == []
+    return schedule.known_timing.cost(problem.objective)
+
+
+PLACEMENTS = {
+    "v": (Placement.v(3), 6),
+    "wave": (Placement.wave(3, 2), 12),
+    "interleaved": (Placement.interleaved(3, 2), 6),
+    "two copies": (Placement.bidirectional(4), 4),
+}
+
+
+@pytest.mark.parametrize("kind", PLACEMENTS)
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_the_piece_its_orders_can_run(kind: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    placement, stages = PLACEMENTS[kind]
+    ranks = 1 + max(max(each) for each in placement.table)
+    times = rng.choice([0.0, 1.0, 1.3, 2.0], (stages, 3)).tolist()
+    profile = Profile(tuple(StageProfile(*each, 1.0, 0.5) for each in times), ranks, 0.2)
+    problem = Problem(profile, 12, placement, (0.6 * stages,) * ranks)
+    order = optimize(problem, work_limit=1, seed=seed).order
+    splices = Splices(problem, order, rng)
+    for period in splices.periods(6):
+        for copies in (-1, 1, 2):
+            other = replace(problem, microbatches=12 + copies * period)
+            for cut in splices.cuts:
+                if int(cut.max()) + period // splices.streams <= 12 // splices.streams:
+                    rows = splices.spliced(cut, period, copies)
+                    simulate(Schedule(other, rows))  # raises where an op can never start
+                    ops = sorted(np.concatenate(rows).tolist())
+                    assert ops == sorted(np.concatenate(one_at_a_time(other)).tolist())
 
 
 @pytest.mark.parametrize("family", ["zb-v", "interleaved-1f1b"])
-def test_orders_of_several_stages_a_rank_unroll(family: str) -> None:
+def test_orders_of_several_stages_a_rank_lengthen(family: str) -> None:
     """Six unequal stages on three ranks: no worse than what the family builds for all
     microbatches."""
     rng = np.random.default_rng(1)
     times = rng.uniform(0.9, 1.1, (6, 3)).tolist()
     profile = Profile(tuple(StageProfile(*each, 1.0, 0.5) for each in times), 3, 0.1)
-    small, whole = (build_family(family, profile, m) for m in (24, 24 + STEP))
-    found = []
-    for rows in unrolled(tuple(map(split_backwards, small.order)), 24, 24 + STEP):
-        cost = Simulator(whole.problem, offsets_of(rows)).cost(np.concatenate(rows))
-        if np.isfinite(cost):
-            found.append((cost, rows))
-    best = timed(Schedule(whole.problem, min(found, key=lambda each: each[0])[1]))
-    assert verify_schedule(json.loads(json.dumps(dump_schedule(best)))) == []
-    assert best.known_timing.period <= whole.known_timing.period * (1 + 1e-9)
+    small, whole = (build_family(family, profile, m) for m in (24, 24 + FAR))
+    found = lengthened(whole.problem, small.order, 24, RNG, Budget())
+    assert found is not None
+    assert _check(whole.problem, found) <= whole.known_timing.period * (1 + 1e-9)
 
 
-def test_kinds_out_of_the_order_of_microbatches_are_left_alone() -> None:
-    row = pack(parse_order("0F1 0F0 0B1 0W1 0B0 0W0"))
-    assert list(unrolled((row,), 2, 2 + STEP)) == []
-
-
-def test_where_few_more_are_asked_for_nothing_is_unrolled() -> None:
+def test_where_few_more_are_asked_for_none_are_left_out() -> None:
     stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)
-    problem = Problem.linear(Profile((stage,) * 4, 4, 0.1), 12, 2.0)
+    problem = Problem.linear(Profile((stage,) * 4, 4, 0.1), 11, 2.0)
     assert fewer_microbatches(problem) == []
-    assert fewer_microbatches(replace(problem, microbatches=100)) == [52]
-    assert fewer_microbatches(replace(problem, microbatches=200)) == [8, 56]
+    assert fewer_microbatches(replace(problem, microbatches=12)) == [8]
+    assert fewer_microbatches(replace(problem, microbatches=100)) == [8, 12]
 
 
 def test_the_steady_state_of_fewer_microbatches_makes_a_good_schedule() -> None:
