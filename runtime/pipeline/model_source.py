@@ -62,7 +62,7 @@ def names_of(source: ModelSource, count: int) -> ModelNames | None:
 
 
 def options_of(source: ModelSource, count: int) -> Options:
-    """What a source of ``count`` stages says of a :class:`Pipeline`'s options."""
+    """The options of a :class:`Pipeline` that a source of ``count`` stages gives."""
     return {
         "loss": source.loss,
         "optimizer": source.optimizer,

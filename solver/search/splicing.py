@@ -44,7 +44,7 @@ LONGEST = 24  # period, in microbatches of a stream
 BUILT = 4  # simulated ops that an op counts of an order that is tried
 
 
-class Piece(NamedTuple):
+class Splice(NamedTuple):
     """``cost``: of each microbatch that it adds, or takes away."""
 
     cut: IntArray
@@ -85,7 +85,7 @@ class Splices:
         longest = min(self._count // 2, most // self.streams, LONGEST)
         return [d * self.streams for d in range(1, longest + 1)]
 
-    def best(self, periods: Sequence[int], copies: int, budget: Budget) -> Piece | None:
+    def best(self, periods: Sequence[int], copies: int, budget: Budget) -> Splice | None:
         """The piece of these periods that costs least a microbatch with so many more copies; with
         -1 the one that saves most. None where there is none that memory holds."""
         found, least = None, inf
@@ -102,7 +102,7 @@ class Splices:
                 budget.work.spend(BUILT * len(self._flat))
                 cost = (judge.cost(self.spliced(cut, period, copies)) - self.cost) / added
                 if copies * cost < least:
-                    found, least = Piece(cut, period, cost), copies * cost
+                    found, least = Splice(cut, period, cost), copies * cost
         return found
 
     def spliced(self, cut: IntArray, period: int, copies: int) -> Order:
