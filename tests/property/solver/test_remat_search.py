@@ -166,13 +166,22 @@ def test_what_has_room_is_not_recomputed(limit: float, left: int) -> None:
     assert int((choice_of(problem, found) == 1).sum()) == left
 
 
+def test_little_work_has_room_for_the_relaxation() -> None:
+    """A round of the list scheduler is longer than all of this work."""
+    found = optimize(without_offload(seeded(0, 21.0)), work_limit=2.0)
+    assert found.report is not None
+    assert found.report.bound_name == "remat-relaxation"
+    assert found.report.status is Status.OPTIMAL
+
+
 def test_listed_schedules_keep_the_limit() -> None:
     problem = without_offload(seeded(0, 21.0))
     tuner = RematListTuner.of(problem, np.random.default_rng(0))
     assert tuner is not None
     best = Incumbent(problem, next(lower_bounds(problem)), SolveOptions(work_limit=1.0))
-    rows = list(tuner.round(best))
+    rows = list(tuner.round(best, 1e6))
     assert rows
+    assert best.work.used < 2e6  # the random parameters to begin with included
     for each in rows:
         timing = simulate(Schedule(problem, each))
         assert max(timing.peak_memory) <= 21.0 * (1 + 1e-9)
