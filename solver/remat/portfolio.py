@@ -156,7 +156,7 @@ def _lists(
     """Schedules of the list scheduler."""
     begun = best.work.used
     while tuner is not None and not budget() and best.work.used - begun < budget.work.ops:
-        for rows in tuner.round(best, budget.work.ops):
+        for rows in tuner.round(best):
             starts.offer(rows)
         yield
 
