@@ -25,6 +25,8 @@ from .tolerances import CLOSED
 
 Pairs = tuple[tuple[int, ...], ...]
 """The places in each rank's order where an F and a BW run at once."""
+SLICE = 10_000_000  # simulated ops of a piece of a round of search, about 0.2 s
+PIECES = 16  # of which all work has room for as many at least
 MARKS = (1 / 8, 1 / 4, 1 / 2, 1.0)  # shares of limited work at which workers exchange schedules
 
 
@@ -110,6 +112,12 @@ class Incumbent:
     def share_left(self) -> float:
         """The share left of the time or the work that is limited; 1 where neither is."""
         return min(self.time.share_left, 1 - self.work.used / self._options.ops)
+
+    @property
+    def slice(self) -> float:
+        """The simulated ops of a piece of a round of search: fewer where all work is little, so
+        that other methods have their turns."""
+        return min(SLICE, self._options.ops / PIECES)
 
     def resume(self, seconds: float) -> None:
         """Goes on for so many more seconds; limited work goes on as it is."""

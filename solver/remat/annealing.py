@@ -23,7 +23,7 @@ from pipeloom.ir.model.schedule import Schedule
 from ..core.incumbent import Incumbent
 from ..core.options import Order
 from ..core.relaxations import fusible, offloadable, recomputable
-from ..search.local_search import SLICE, OrderAnnealer, cooled
+from ..search.local_search import OrderAnnealer, cooled
 
 OUT, FUSED = -2, -1  # rows of the choices that stages may have
 
@@ -51,7 +51,7 @@ class RematAnnealer(OrderAnnealer):
         order = np.concatenate(whole)
         stop = offsets[:-1] + np.array(list(map(len, rows)))
         hot, reach = self._draw(-0.5)
-        moves = max(100, SLICE // (2 * len(order)))
+        moves = max(100, int(best.slice // (2 * len(order))))
         reached, least = start, simulate(Schedule(problem, start)).cost(problem.objective)
         for heat in cooled(hot):
             found, chosen, ends = order.copy(), choice.copy(), stop.copy()

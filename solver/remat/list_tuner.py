@@ -22,7 +22,7 @@ from ..core.kernels import seeded
 from ..core.linear_instance import LinearInstance
 from ..core.options import Order
 from ..core.relaxations import plain, recomputable
-from ..search.local_search import COLD, SLICE
+from ..search.local_search import COLD
 from .whole_stages import levels_of_stages
 
 LIST_OP = 3  # simulated ops that an op of an order takes as long as
@@ -74,7 +74,7 @@ class RematListTuner:
         parameters = self._drawn(levels) if new else pool[self._rng.integers(len(pool))][1].copy()
         best.work.spend(self._build * DRAWN * new)
         hot = self._unit * 10 ** self._rng.uniform(-1.5, 0.0)
-        moves = max(10, 4 * SLICE // self._build)
+        moves = max(10, int(4 * best.slice // self._build))
         cost, reached = tune_remat_list(
             self._linear, levels, parameters, self._makespan, self._order, self._number,
             np.inf, self._unit, hot, hot * COLD, moves, self._state, best.interrupt.flag,

@@ -83,11 +83,12 @@ def search_remat(best: Incumbent, optimizer: Optimizer, options: SolveOptions) -
     yield from _reduced(best, starts, solved, every)
     if problem.limited and not every:
         yield from _fitted(starts, solved, problem)
-    number, listed = workers_abreast(best), best.budget(LISTED)
-    workers: list[Worker] = [
-        partial(_search, shared=starts, listed=listed, number=n, of=number, seed=options.seed)
-        for n in range(number)
-    ]
+    number = workers_abreast(best)
+    listed, proved = best.budget(LISTED), best.budget(PROVED, SECONDS)
+    search = partial(
+        _search, shared=starts, listed=listed, proved=proved, of=number, seed=options.seed
+    )
+    workers: list[Worker] = [partial(search, number=n) for n in range(number)]
     yield from side_by_side(best, workers)
 
 
@@ -106,14 +107,21 @@ def _first(starts: _Starts, solved: _Solve, problem: Problem, lists: RematListTu
 
 
 def _search(  # noqa: PLR0917
-    best: Incumbent, shared: _Starts, listed: Budget, number: int, of: int, seed: int
+    best: Incumbent,
+    shared: _Starts,
+    listed: Budget,
+    proved: Budget,
+    number: int,
+    of: int,
+    seed: int,
 ) -> Pieces:
-    """The part of one worker: lists within their budget, relaxation, annealing."""
+    """The part of one worker: lists and relaxation within their budgets, annealing."""
     problem, every, rng = best.problem, shared.every, np.random.default_rng((seed, number))
     starts = shared.part(best, number, of)
     yield from _lists(best, starts, listed, None if every else RematListTuner.of(problem, rng))
     if number == 0:
-        _tighten(best)
+        # what is left until workers compare next may be nearly nothing, and time be given later on
+        _tighten(best, proved if best.limited else best.budget(PROVED, SECONDS))
         yield
     windows = WindowSearch(best, rng, free=not every)
     yield from improve(best, [_Annealing(problem, rng, starts), windows])
@@ -153,11 +161,11 @@ def _lists(
         yield
 
 
-def _tighten(best: Incumbent) -> None:
+def _tighten(best: Incumbent, budget: Budget) -> None:
     """Looks for a better bound where none has met the best schedule."""
     if best.over():
         return
-    found = remat_relaxation(best.problem, best.cost, best.budget(PROVED, SECONDS))
+    found = remat_relaxation(best.problem, best.cost, budget)
     if found is not None:
         best.raise_bound(found)
 

@@ -15,7 +15,7 @@ from ..construct.round_based import RoundParameters
 from ..core.incumbent import Incumbent
 from ..core.kernels import seeded
 from ..core.options import Order
-from .local_search import SLICE, cooled
+from .local_search import cooled
 
 POOL = 8  # parameters that are tuned side by side
 BUILD_OP, BUILD = 10, 20_000  # simulated ops that building an order counts, an op and in all
@@ -44,14 +44,13 @@ class RoundTuner:
         self._rng = rng
         ops = 3 * constructor.linear.stages * constructor.linear.microbatches
         self._build = building(ops)
-        self._builds = max(10, SLICE // self._build)
 
     @property
     def able(self) -> bool:
         return bool(self._pool)
 
     def round(self, best: Incumbent) -> None:
-        for _ in range(self._builds):
+        for _ in range(max(10, int(best.slice // self._build))):
             slot = int(self._rng.integers(len(self._pool)))
             best.work.spend(self._build)
             before, parameters = self._pool[slot]
@@ -80,7 +79,6 @@ class LinearListTuner:
         tried: Sequence[Tried],
         rng: np.random.Generator,
         objective: Objective,
-        ops: int = SLICE,
     ) -> None:
         self._constructor, self._rng = constructor, rng
         self._pool: list[tuple[float, LinearListParameters]] = []
@@ -91,7 +89,6 @@ class LinearListTuner:
         self._state = seeded(rng)
         c = constructor.linear
         self._unit = float((c.f + c.b + c.down + c.up).mean())
-        self._moves = max(10, ops // (LIST_OP * 3 * c.stages * c.microbatches))
 
     @property
     def able(self) -> bool:
@@ -101,13 +98,14 @@ class LinearListTuner:
         parameters = self._pool[int(self._rng.integers(len(self._pool)))][1].copy()
         linear = self._constructor.linear
         order = np.empty((linear.stages, 3 * linear.microbatches), dtype=np.int64)
+        moves = max(10, int(best.slice // (LIST_OP * order.size)))
         hot = self._unit * 10 ** self._rng.uniform(-2.5, 0.0)
         for heat in cooled(hot):
             cost = tune_linear_list(
                 linear, parameters, self._makespan, order, best.cost, self._unit, *heat,
-                self._moves, self._state, best.interrupt.flag,
+                moves, self._state, best.interrupt.flag,
             )  # fmt: skip
-            best.work.spend(self._moves * LIST_OP * order.size)
+            best.work.spend(moves * LIST_OP * order.size)
             if cost < best.cost:
                 self._offer(best, self._constructor.by_rank(order.copy()))
             if best.over():

@@ -27,7 +27,7 @@ from ..core.incumbent import Incumbent
 from ..core.kernels import seeded
 from ..core.unlike import typical
 from ..core.worker_threads import Pieces
-from .local_search import SLICE, SLICES, Heat, by_rank, cooled
+from .local_search import SLICES, Heat, by_rank, cooled
 
 LIST_OP = 5  # simulated ops that building an op of an order counts, for each stage of a rank
 NEAR = 1.01  # multiple of the best cost that its own best may be for a search to go on
@@ -59,7 +59,6 @@ class ParameterTuner(ABC, Generic[Parameters]):
         self._order, self._found = np.empty((2, size), dtype=np.int64)
         self._offsets = 3 * microbatches * self._stages.offsets
         self._move = LIST_OP * size * max(1, number // problem.ranks)
-        self._moves = max(10, SLICE // self._move)
 
     @abstractmethod
     def _parameters(self, problem: Problem) -> Iterator[Parameters]:
@@ -70,8 +69,10 @@ class ParameterTuner(ABC, Generic[Parameters]):
         """The parameters that a round starts from, and the heat of each of its pieces."""
 
     @abstractmethod
-    def _tune(self, best: Incumbent, parameters: Parameters, heat: Heat) -> tuple[float, float]:
-        """Anneals the parameters; the costs of the order found and of the last parameters."""
+    def _tune(
+        self, best: Incumbent, parameters: Parameters, heat: Heat, moves: int
+    ) -> tuple[float, float]:
+        """So many moves of the parameters; the costs of the order found and of the last ones."""
 
     @abstractmethod
     def _cost(self, parameters: Parameters) -> float: ...
@@ -83,10 +84,10 @@ class ParameterTuner(ABC, Generic[Parameters]):
     def round(self, best: Incumbent) -> None:
         self._rounds += 1
         parameters, heats = self._begin(best)
-        cost = float("inf")
+        cost, moves = float("inf"), max(10, int(best.slice // self._move))
         for heat in heats:
-            found, cost = self._tune(best, parameters, heat)
-            best.work.spend(self._moves * self._move)
+            found, cost = self._tune(best, parameters, heat, moves)
+            best.work.spend(moves * self._move)
             if found < best.cost:
                 best.offer(by_rank(self._found, self._offsets), "search")
             if best.over():
@@ -149,9 +150,11 @@ class ListTuner(ParameterTuner[ListParameters]):
         hot = self._unit * (0.5 if new else 10 ** self._rng.uniform(-2.0, 0.0))
         return parameters, islice(cooled(hot), 1 if new else SLICES)
 
-    def _tune(self, best: Incumbent, parameters: ListParameters, heat: Heat) -> tuple[float, float]:
+    def _tune(
+        self, best: Incumbent, parameters: ListParameters, heat: Heat, moves: int
+    ) -> tuple[float, float]:
         return tune_list(
-            self._stages, parameters, self._makespan, self._found, best.cost, *heat, self._moves,
+            self._stages, parameters, self._makespan, self._found, best.cost, *heat, moves,
             self._order, self._ends, self._spans, self._state, best.interrupt.flag,
         )  # fmt: skip
 
@@ -184,9 +187,11 @@ class PriorityTuner(ParameterTuner[Priorities]):
         hot = self._unit * 10 ** self._rng.uniform(-2.0, -0.5)
         return parameters, cooled(hot, 3)
 
-    def _tune(self, best: Incumbent, parameters: Priorities, heat: Heat) -> tuple[float, float]:
+    def _tune(
+        self, best: Incumbent, parameters: Priorities, heat: Heat, moves: int
+    ) -> tuple[float, float]:
         return tune_priorities(
-            self._stages, parameters, self._makespan, self._found, best.cost, *heat, self._moves,
+            self._stages, parameters, self._makespan, self._found, best.cost, *heat, moves,
             self._order, self._scratch, self._state, best.interrupt.flag,
         )  # fmt: skip
 

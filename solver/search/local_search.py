@@ -23,7 +23,6 @@ from .kernels.annealing import anneal_kernel
 from .kernels.filling import anneal_filled
 from .kernels.remat_moves import RematState
 
-SLICE = 10_000_000  # ops that are simulated between two looks at the clock, about 0.2 s
 FILLING_OP = 3  # simulated ops that an op counts whose order has W's filled in
 SLICES = 4  # in a round of annealing
 COLD = 0.03  # the last temperature of a round, in units of the first
@@ -82,7 +81,7 @@ class Annealer(OrderAnnealer):
         hot, reach = self._draw(-1.0)
         rows = tuple(map(split_backwards, best.order))
         offsets, order = offsets_of(rows), np.concatenate(rows)
-        moves = max(100, SLICE // len(order))
+        moves = max(100, int(best.slice // len(order)))
         for heat in cooled(hot):
             found = order.copy()
             best.work.spend(moves * len(order))
@@ -101,7 +100,7 @@ class FillingAnnealer(OrderAnnealer):
         rows = tuple(map(split_backwards, best.order))
         offsets, found = offsets_of(rows), np.concatenate(rows)
         runs = found[found & KIND_MASK != OpKind.W]
-        moves = max(100, SLICE // (2 * FILLING_OP * len(found)))
+        moves = max(100, int(best.slice // (2 * FILLING_OP * len(found))))
         fill = self._rng.uniform(0.1, 1.1, len(rows))
         for heat in cooled(hot):
             best.work.spend(FILLING_OP * moves * len(found))

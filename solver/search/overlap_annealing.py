@@ -11,7 +11,7 @@ from ..core.incumbent import Incumbent, Pairs
 from ..core.options import Order
 from ..core.relaxations import Mask
 from .kernels.overlap import anneal_overlap
-from .local_search import SLICE, OrderAnnealer, cooled
+from .local_search import OrderAnnealer, cooled
 
 
 class OverlapAnnealer(OrderAnnealer):
@@ -26,7 +26,7 @@ class OverlapAnnealer(OrderAnnealer):
         rows, pairs, _ = best.found()
         order, at_once, offsets = split_pairs(rows, pairs)
         hot, reach = self._draw(-1.0)
-        moves = max(100, SLICE // len(order))
+        moves = max(100, int(best.slice // len(order)))
         for heat in cooled(hot):
             c, found, found_at_once = self._arrays, order.copy(), at_once.copy()
             cost = anneal_overlap(

@@ -66,12 +66,12 @@ def test_what_the_dispatcher_finds_is_valid(
     problem = data.draw(problems(ranks, microbatches))
     linear = LinearInstance.of(problem)
     assert linear is not None
-    best = Incumbent(problem, lower_bound(problem), SolveOptions(time_limit=60))
+    best = Incumbent(problem, lower_bound(problem), SolveOptions(work_limit=0.3))
     best.offer(one_at_a_time(problem), "one-at-a-time")
     lags = linear.lags(problem.objective)
     built = [(0.0, each) for each in family(linear, best.bound.value, lags)]
     constructor, rng = Constructor(problem, linear), np.random.default_rng(seed)
-    dispatcher = LinearListTuner(constructor, built, rng, problem.objective, ops=20_000)
+    dispatcher = LinearListTuner(constructor, built, rng, problem.objective)
     if dispatcher.able:
         dispatcher.round(best)
     assert best.order is not None

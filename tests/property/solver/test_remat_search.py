@@ -166,6 +166,13 @@ def test_what_has_room_is_not_recomputed(limit: float, left: int) -> None:
     assert int((choice_of(problem, found) == 1).sum()) == left
 
 
+def test_little_work_has_room_for_the_relaxation() -> None:
+    """A round of the list scheduler is longer than all of this work."""
+    report = optimize(without_offload(seeded(0, 21.0)), work_limit=2.0).known_report
+    assert report.bound_name == "remat-relaxation"
+    assert report.status is Status.OPTIMAL
+
+
 def test_listed_schedules_keep_the_limit() -> None:
     problem = without_offload(seeded(0, 21.0))
     tuner = RematListTuner.of(problem, np.random.default_rng(0))
@@ -173,6 +180,7 @@ def test_listed_schedules_keep_the_limit() -> None:
     best = Incumbent(problem, next(lower_bounds(problem)), SolveOptions(work_limit=1.0))
     rows = list(tuner.round(best))
     assert rows
+    assert best.work.used < 0.5e6  # of a million
     for each in rows:
         timing = simulate(Schedule(problem, each))
         assert max(timing.peak_memory) <= 21.0 * (1 + 1e-9)
