@@ -181,7 +181,7 @@ Found = tuple[list[StagePart], LinkParts, list[tuple[int, ...]], int | None]
 
 
 def _on_ranks(source: ModelSource, settings: Settings, *, local: bool, together: bool) -> Found:
-    """The profile that the first rank measures: of the caller's group, threads, or new processes."""
+    """Parts that the first rank measures: of the caller's group, threads, or new processes."""
     count = settings.ranks if together else 1
     arguments = source, settings, source.tied(settings.stages)
     if settings.group is not None:
