@@ -42,7 +42,7 @@ from .search.local_search import Annealer, FillingAnnealer
 from .search.overlap_annealing import OverlapAnnealer
 from .search.periodic_search import PERIODIC, search_periodic
 from .search.rounds import Round, improve
-from .search.unrolling import PieceSearch, Unroller, fewer_microbatches
+from .search.unrolling import SpliceSearch, Unroller, fewer_microbatches
 from .search.window_search import WindowSearch
 
 EXACT_OPS = 400  # up to which ``auto`` tries an exact solver
@@ -160,8 +160,8 @@ class ConstructAndImprove:
                 rounds = [*rounds[:-1], filling, ends, rounds[-1], scheduler]
             else:
                 rounds = [*rounds, ends, scheduler, filling]
-        pieces, windows = PieceSearch(best.problem, self._rng), WindowSearch(best, self._rng)
-        yield from improve(best, [*rounds, pieces, windows])
+        splices, windows = SpliceSearch(best.problem, self._rng), WindowSearch(best, self._rng)
+        yield from improve(best, [*rounds, splices, windows])
 
 
 def search_elsewhere(
@@ -172,7 +172,7 @@ def search_elsewhere(
     rounds: list[Round] = [
         *overlap_annealers(best, rng),
         *unrollers(best, rng),
-        PieceSearch(best.problem, rng),
+        SpliceSearch(best.problem, rng),
         Annealer(best.problem, rng),
     ]
     if LinearInstance.of(best.problem) is None and listable(best.problem):

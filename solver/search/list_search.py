@@ -72,7 +72,7 @@ class ParameterTuner(ABC, Generic[Parameters]):
     def _tune(
         self, best: Incumbent, parameters: Parameters, heat: Heat, moves: int
     ) -> tuple[float, float]:
-        """So many moves of the parameters; the costs of the order found and of the last ones."""
+        """Anneals the parameters by so many moves; costs of the order found and of the last ones."""
 
     @abstractmethod
     def _cost(self, parameters: Parameters) -> float: ...

@@ -138,7 +138,8 @@ def lengthened(
     memory holds none, or it takes too long."""
     while fewer < problem.microbatches:
         splices = Splices(replace(problem, microbatches=fewer), order, rng)
-        piece = splices.best(splices.periods(problem.microbatches - fewer), 1, budget)
+        periods = rng.permutation(splices.periods(problem.microbatches - fewer))
+        piece = splices.best(periods.tolist(), 1, budget)
         if piece is None:
             return None
         copies = (problem.microbatches - fewer) // piece.period

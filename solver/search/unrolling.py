@@ -21,13 +21,15 @@ from ..core.linear_instance import counts_within
 from ..core.options import Order, SolveOptions
 from ..core.overlap_relaxation import without_overlap
 from ..core.relaxations import has_remat
+from ..core.stopping import Budget
 from ..core.streams import streams_of
 from ..core.tolerances import ROUNDING
 from ..core.worker_threads import Pieces, Worker
 from .splicing import Splices, lengthened
 
 FEWER = 2 / 3  # of the microbatches, above which a search of its own is not worth it
-FIRST = 0.6  # of the time or work that is left once many more are asked for
+FIRST, FIRST_ROUNDS = 0.6, 40  # of the time or work that is left then, and rounds at most
+ROUND, LENGTHENING = 4, 16  # pieces of a round of search that splices take at most
 SMALL_WORK = 40_000_000  # simulated ops in a round on the smaller problem
 ENDLESS = SolveOptions(work_limit=1e290)  # so that its search looks at no clock
 
@@ -90,8 +92,10 @@ class Unroller:
         return not self._small.closed
 
     def first(self, best: Incumbent) -> Pieces:
-        """Searches for a share of the time or work before anything is lengthened."""
-        while self.able and best.share_left > FIRST and not self._search.ended:
+        """Searches for a share of the time or work, and not for long, before it lengthens."""
+        for _ in range(FIRST_ROUNDS):
+            if not self.able or self._search.ended or best.share_left < FIRST:
+                break
             self._search.go_on(best)
             yield
         self._lengthen(best)
@@ -105,10 +109,12 @@ class Unroller:
         if small.order is None or not small.cost < self._lengthened:
             return
         self._lengthened = small.cost
-        _offer_lengthened(best, small.order, small.problem.microbatches, self._rng)
+        budget = _budget(best, LENGTHENING)
+        _offer_lengthened(best, small.order, small.problem.microbatches, self._rng, budget)
+        best.work.spend(budget.work.used)
 
 
-class PieceSearch:
+class SpliceSearch:
     """Leaves out pieces of the best schedule, and runs others once more in their place."""
 
     def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
@@ -117,20 +123,28 @@ class PieceSearch:
 
     def round(self, best: Incumbent) -> None:
         order, _, _ = best.found()
-        splices = Splices(self._problem, order, self._rng)
-        for period in splices.periods(self._problem.microbatches // 2):
-            budget = best.budget()
-            shorter = splices.best([period], -1, budget)
-            if shorter is not None:
+        splices, budget = Splices(self._problem, order, self._rng), _budget(best, ROUND)
+        periods = splices.periods(self._problem.microbatches // 2)
+        for period in self._rng.permutation(periods).tolist():
+            left_out = splices.best([period], -1, budget)
+            if left_out is not None:
+                shorter = splices.spliced(left_out.cut, period, -1)
                 fewer = self._problem.microbatches - period
-                _offer_lengthened(best, splices.spliced(shorter.cut, period, -1), fewer, self._rng)
-            if best.over():
-                return
+                _offer_lengthened(best, shorter, fewer, self._rng, budget)
+            if budget() or best.over():
+                break
+        best.work.spend(budget.work.used)
 
 
-def _offer_lengthened(best: Incumbent, order: Order, fewer: int, rng: np.random.Generator) -> None:
-    budget = best.budget()
+def _budget(best: Incumbent, slices: int) -> Budget:
+    """The time that is left, and the work of so many pieces of a round of search."""
+    left = best.budget()
+    return Budget(left.time.left, min(left.work.left, slices * best.slice), best.interrupt)
+
+
+def _offer_lengthened(
+    best: Incumbent, order: Order, fewer: int, rng: np.random.Generator, budget: Budget
+) -> None:
     found = lengthened(best.problem, order, fewer, rng, budget)
-    best.work.spend(budget.work.used)
     if found is not None:
         best.offer(found, "unrolled")
