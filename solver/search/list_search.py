@@ -72,7 +72,7 @@ class ParameterTuner(ABC, Generic[Parameters]):
     def _tune(
         self, best: Incumbent, parameters: Parameters, heat: Heat, moves: int
     ) -> tuple[float, float]:
-        """Anneals the parameters by so many moves; costs of the order found and of the last ones."""
+        """Anneals by so many moves; the costs of the order found and of the last parameters."""
 
     @abstractmethod
     def _cost(self, parameters: Parameters) -> float: ...
