@@ -80,10 +80,10 @@ def export(
 
     ``micro_batch_size``: sequences in a microbatch, for the flags; by default the profile's
     ``micro_batch``, else 1, which a note says. ``model``: what has the modules that ``torchtitan``
-    names: a module, the layers of a model source, or names.
+    names: a module, a model source with ``named_layers``, or names.
 
-    Raises InputError for what the format cannot express, for a size that no flag has, and for
-    modules that the model has not, or that are in no stage.
+    Raises InputError for what the format cannot express, for a size that no flag has, for modules
+    that the model has not, and for parameters of a module, or layers of a source, in no stage.
     """
     found, where = read_schedule(schedule)
     exporter = EXPORTERS.get(to)
@@ -143,7 +143,7 @@ def _check_modules(profile: Profile, model: Any) -> None:
             seen.add(name)
     left = [n for n in needed if not any(n == s or n.startswith(f"{s}.") for s in seen)]
     if left and not errors:
-        errors.append(f"model: {left[0]} is in no stage, expected each part of the model in one")
+        errors.append(f"model: {left[0]} is in no stage, expected all of the model in stages")
     if errors:
         raise InputError(*errors)
 

@@ -208,7 +208,7 @@ class Report:
 
     @property
     def known_bound(self) -> float:
-        """The lower bound. Raises ValueError where none is known."""
+        """The lower bound, in ms. Raises ValueError where none is known."""
         return _known(self.lower_bound, "lower bound")
 
 
@@ -274,7 +274,7 @@ class Schedule:
         return unpack(self.order[rank])
 
     def op_times(self) -> Iterator[tuple[Op, float]]:
-        """Each op of a timed schedule, and how long it takes."""
+        """Each op, and how long it takes, in ms. Raises ValueError without a timing."""
         for row, took in zip(self.order, self.known_timing.took, strict=True):
             yield from zip(unpack(row), took.tolist(), strict=True)
 

@@ -25,7 +25,7 @@ RATE_WORDS = {
     "between": "links between nodes",
     "host": "links to the host",
 }
-"""How a rate is called in words: its memory is no capacity."""
+"""What rates are called in words; that of memory is its bandwidth."""
 
 
 def parts_of(step: StepTimes) -> dict[str, float]:

@@ -138,7 +138,7 @@ def _facts(found: Partitioned, way: str) -> dict[str, Any]:
     return {
         "way": way,
         "placement": None if best is None else best.problem.placement.name,
-        "parts": [] if best is None else _parts(best),
+        "parts": [] if best is None else stages_of(best.problem),
         "lower_bound": None if best is None else found.bound,
         "gap": None if cost is None else gap_between(cost, found.bound),
         "cuts_seen": found.seen,
@@ -166,8 +166,8 @@ def _placements(
     return [spec.place(one_each, where)[1]]
 
 
-def _parts(candidate: CutCandidate) -> list[dict[str, Any]]:
-    owners = candidate.problem.placement.owners
+def stages_of(problem: Problem) -> list[dict[str, Any]]:
+    """Each stage's rank, layers and modules."""
     return [
         {
             "stage": number,
@@ -176,7 +176,7 @@ def _parts(candidate: CutCandidate) -> list[dict[str, Any]]:
             "modules": [module for layer in stage.layers for module in layer.modules],
         }
         for number, (rank, stage) in enumerate(
-            zip(owners, candidate.problem.profile.stages, strict=True)
+            zip(problem.placement.owners, problem.profile.stages, strict=True)
         )
     ]
 

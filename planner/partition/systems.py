@@ -33,7 +33,7 @@ from ..inputs.placement_spec import AUTO, PlacementSpec
 from ..inputs.problem_setup import check_choice
 from ..solving.search import CachedSearch
 from .family_cut import FamilyPlan, best_family_cut
-from .joint import stages_table
+from .joint import stages_of, stages_table
 from .more_stages import bound_from
 
 OWN_SHARE = 0.1
@@ -239,10 +239,13 @@ def answer_for(
     line = f"of all schedules that {system.name} runs: at most {percent(gap)} from the best"
     if not (system.any_order or schedule.problem.profile.stages[0].layers):
         line += f"\nnote: a {system.name} layout needs a profile by layers (profile --layers)"
-    words = [free.words] if free is not None and free.words else []
-    own = free is None or schedule is not free.schedule
-    if own and schedule.problem.profile.stages[0].layers:
+    words, cut = [], {}
+    if free is not None and schedule is free.schedule:
+        words, cut = [free.words] if free.words else [], free.facts
+    elif schedule.problem.profile.stages[0].layers:
         words = [stages_table(schedule)]
+        parts = stages_of(schedule.problem)
+        cut = {"partition": {"placement": schedule.problem.placement.name, "parts": parts}}
     return Answer(
         schedule,
         search,
@@ -250,7 +253,7 @@ def answer_for(
         bound,
         candidates_of("schedule", entries, chosen),
         search.stopped,
-        ({} if free is None else free.facts) | {"for": facts},
+        cut | {"for": facts},
         "\n\n".join([*words, f"{shown}\n{line}"]),
     )
 

@@ -8,11 +8,13 @@ import sys
 from collections.abc import Sequence
 
 from pipeloom.ir.cost.simulator import simulate
-from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.program import Program, TensorKind
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import amount, counted
 
 LEAST_BYTES = 1000.0  # of a microbatch; less is counted in a larger unit
+LITTLE = 1.05  # times the limit, up to which nobody is asked for another model's size
+ACTIVATIONS = (TensorKind.X, TensorKind.DY)  # weights that are received count for no peak
 FAR = 1.5  # the longer over the shorter: less is the usual noise of times on shared machines
 SHORT = 1.0  # milliseconds; the host's own work between ops is of the order of a tenth of that
 UNMEASURED = "all ops of the profile take 1 ms, as profile --memory-only writes where none was run"
@@ -69,13 +71,16 @@ def over_the_limit(program: Program, peaks: Sequence[int]) -> str | None:
     ratio, rank = max(over)
     limit = problem.memory_limit[rank]
     figures = f"{amount(peaks[rank])} bytes, limit {amount(limit)}"
-    ahead = len(program.buffers[rank]) * max(stage.activation_bytes or 0.0 for stage in stages)
-    if peaks[rank] <= limit + ahead:
-        return (
-            f"rank {rank} held {amount(peaks[rank] - limit)} bytes more than the plan's memory "
-            f"limit ({figures}): messages that it receives ahead, of {amount(ahead)} at most, are "
-            "not in the plan"
-        )
+    received = [each for each in program.buffers[rank] if each.kind in ACTIVATIONS]
+    ahead = len(received) * max(stage.activation_bytes or 0.0 for stage in stages)
+    if ratio <= LITTLE:
+        more = f"{amount(peaks[rank] - limit)} bytes more than the plan's memory limit ({figures})"
+        if peaks[rank] <= limit + ahead:
+            more += (
+                f": maybe messages that it receives ahead, {amount(ahead)} bytes at most, which "
+                "are not in the plan"
+            )
+        return f"rank {rank} held {more}"
     return (
         f"rank {rank} held {ratio:.3g}x the plan's memory limit ({figures}): do seq, micro_batch "
         "or dtype differ from the profile's?"

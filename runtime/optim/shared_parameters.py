@@ -124,7 +124,7 @@ class SharedParameters:
         if not within:
             raise InputError(
                 f"program: reduce {' '.join(map(str, stages))}: no parameter is tied between "
-                "these stages; is the program of another model?"
+                "these stages: is tied= missing, or the program another model's?"
             )
         calls = [self._reduction(shared) for shared in within if self._reduced_by(shared) == stages]
 

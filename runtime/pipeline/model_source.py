@@ -61,11 +61,12 @@ def names_of(source: ModelSource, count: int) -> ModelNames | None:
     return None if names is None else names(count)
 
 
-def options_of(source: ModelSource, count: int) -> Options:
-    """The options of a :class:`Pipeline` that a source of ``count`` stages gives."""
+def options_of(source: ModelSource, count: int, *, train: bool = True) -> Options:
+    """The options of a :class:`Pipeline` that a source of ``count`` stages gives; its optimizer to
+    ``train`` alone."""
     return {
         "loss": source.loss,
-        "optimizer": source.optimizer,
+        "optimizer": source.optimizer if train else None,
         "tied": source.tied(count),
         "skips": skips_of(source, count),
         "names": names_of(source, count),

@@ -258,10 +258,7 @@ class Pipeline:
         steps. What ``options`` say goes before what the source does."""
         count = program.schedule.problem.stages
         source = as_planned(source, program.schedule.problem.profile)
-        merged = options_of(source, count)
-        if not train:
-            merged["optimizer"] = None
-        merged.update(options)
+        merged: Options = {**options_of(source, count, train=train), **options}
         return cls(program, checked_stages(source, count), **merged)
 
     def step(

@@ -45,7 +45,7 @@ def check_levels(levels: int, stages_as: StagesAs) -> None:
 
 
 def check_numbers(**numbers: int | None) -> None:
-    """Raises InputError for those that are below 1, of ``warmup`` below 0; None: by default."""
+    """Raises InputError for a number below 1, ``warmup`` below 0; None stands for the default."""
     for key, value in numbers.items():
         least = 0 if key == "warmup" else 1
         if value is not None and value < least:

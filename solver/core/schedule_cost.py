@@ -17,8 +17,7 @@ def objective_cost(schedule: Schedule) -> float:
 
 def iteration_time(schedule: Schedule) -> float:
     """The cost by the problem's objective with averaging over replicas, of a timed schedule."""
-    assert schedule.timing is not None
-    return schedule.timing.iteration_time(schedule.problem.objective)
+    return schedule.known_timing.iteration_time(schedule.problem.objective)
 
 
 def status_under(bound: float, cost: float) -> Status:

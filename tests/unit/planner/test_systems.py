@@ -18,6 +18,9 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Status
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.planner.partition import family_cut
+from pipeloom.planner.partition.family_cut import FamilyPlan
+from pipeloom.planner.partition.joint import stages_table
+from pipeloom.planner.partition.systems import answer_for, find_system
 from pipeloom.solver.core.stopping import NEVER, WorkLimit
 from pipeloom.solver.partition.cuts import Rules
 from tests.support.layered_profiles import model
@@ -164,3 +167,17 @@ def test_what_a_system_cannot_do_is_refused(options: dict[str, str], error: str)
         pipeloom.optimize(LAYERS, MICROBATCHES, **options, **QUICK)  # type: ignore[arg-type]
     (line,) = caught.value.errors
     assert error in line
+
+
+def test_a_systems_own_schedule_that_is_best_has_its_own_cut() -> None:
+    """In words and facts, though any order was searched on another one."""
+    free = pipeloom.optimize(LAYERS, 4, work_limit=1)
+    own = pipeloom.optimize(LAYERS, 4, for_="megatron", work_limit=1)
+    plans = [FamilyPlan("1f1b", own.schedule, own.cost)]
+    dearer = replace(free, cost=own.cost + 1)
+    found = answer_for(find_system("torchtitan"), plans, [], own.search, dearer)
+    stages = own.schedule.problem.profile.stages
+    parts = found.to_dict()["partition"]["parts"]
+    assert [part["layers"] for part in parts] == [[x.name for x in s.layers] for s in stages]
+    assert stages_table(own.schedule) in str(found)
+    assert own.to_dict()["partition"]["parts"] == parts

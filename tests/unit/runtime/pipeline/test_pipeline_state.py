@@ -156,3 +156,21 @@ def test_what_is_wrong_is_one_line_and_changes_nothing(
     assert "\n" not in str(caught.value)
     after = pipeline.state_dict()["model"]
     assert all(torch.equal(x, torch.as_tensor(after[name])) for name, x in before.items())
+
+
+def test_a_source_that_is_not_trained_needs_no_optimizer() -> None:
+    class Evaluated:
+        def stages(self, count: int) -> list[nn.Module]:
+            return [nn.Linear(4, 4) for _ in range(count)]
+
+        def tied(self, count: int) -> tuple[()]:
+            return ()
+
+        def loss(self, output: Tensor, target: Tensor) -> Tensor:
+            return (output - target).square().mean()
+
+    source: Any = Evaluated()
+    pipeline = Pipeline.from_source(compile_schedule(schedule("1f1b", 1, 2)), source, train=False)
+    batch = torch.ones(4, 4)
+    assert pipeline.step(batch, target=batch) is not None
+    pipeline.close()
