@@ -141,7 +141,7 @@ class ConstructAndImprove:
 
     def improve(self, best: Incumbent) -> Pieces:
         """Searches near the orders and near the constructors' parameters in turn; where ranks have
-        several stages and there are many microbatches, some of them alone at first."""
+        several stages and there are many microbatches, fewer of them are searched first."""
         if self._constructor is None:
             for fewer in unrollers(best, self._rng)[1:]:
                 yield from fewer.first(best)
@@ -149,6 +149,7 @@ class ConstructAndImprove:
         if self._constructor is not None:
             built = self._constructor, self._tried, self._rng
             rounds += [RoundTuner(*built), LinearListTuner(*built, best.problem.objective)]
+            rounds += unrollers(best, self._rng)
         elif listable(best.problem):
             yield from search_periodic(best)
             scheduler = ListTuner(best.problem, self._rng)

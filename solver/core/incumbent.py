@@ -25,8 +25,8 @@ from .tolerances import CLOSED
 
 Pairs = tuple[tuple[int, ...], ...]
 """The places in each rank's order where an F and a BW run at once."""
-SLICE = 10_000_000  # simulated ops of a piece of a round of search, about 0.2 s
-PIECES = 16  # of which all work has room for as many at least
+SLICE = 10_000_000  # simulated ops of a slice of a round of search, about 0.2 s
+SLICES = 16  # that limited work has room for at least
 MARKS = (1 / 8, 1 / 4, 1 / 2, 1.0)  # shares of limited work at which workers exchange schedules
 
 
@@ -40,6 +40,9 @@ class Incumbent:
     With a ``work_limit`` everything is to be repeatable: nothing depends on the clock
     (``time_limit`` does not count), each worker has a copy of its own, and these are compared where
     they have done the same work. Only an interrupt ends it elsewhere.
+
+    ``slice``: the simulated ops of a slice of a round of search: fewer where all work is little, so
+    that other methods have their turns.
     """
 
     def __init__(self, problem: Problem, bound: Bound, options: SolveOptions) -> None:
@@ -55,6 +58,7 @@ class Incumbent:
         self.limited = options.work_limit is not None
         self.time = TimeLimit(inf if self.limited else options.time_limit)
         self.work = WorkLimit(options.ops)
+        self.slice = min(SLICE, options.ops / SLICES)
         self.interrupt = Interrupt()
         self._options = options
         self._views: Sequence[Incumbent] = ()
@@ -112,12 +116,6 @@ class Incumbent:
     def share_left(self) -> float:
         """The share left of the time or the work that is limited; 1 where neither is."""
         return min(self.time.share_left, 1 - self.work.used / self._options.ops)
-
-    @property
-    def slice(self) -> float:
-        """The simulated ops of a piece of a round of search: fewer where all work is little, so
-        that other methods have their turns."""
-        return min(SLICE, self._options.ops / PIECES)
 
     def resume(self, seconds: float) -> None:
         """Goes on for so many more seconds; limited work goes on as it is."""

@@ -8,14 +8,16 @@ are d further on (here d = 1)::
     M' = 3  F0 F1 B0 W0|F2 B1 W1 B2 W2
     M  = 4  F0 F1 B0 W0|F2 B1 W1|F3 B2 W2 B3 W3
 
-Wherever the cut is, such an order can run. Sort ops by what they belong to, the ops before the cut,
-the piece, the rest, and then by when the op that they are copied from starts: an op that another
-one needs comes before it. For of its class no fewer have started at the cut, so that it is before
-the cut if the other is, and no later than in the piece if the other is there; where both belong to
-the same they are copied from one microbatch. It is the same with the piece left out. At both ends
-of a piece ranks hold what they hold at the cut; whether memory holds what they hold within is asked
-of the simulator. A piece that takes as long as d microbatches' work runs again and again at no
-loss.
+Wherever the cut is, such an order can run. Ops of a class are named in the order in which they run
+(:func:`..core.streams.by_turns`). Sort all ops by what they belong to, the ops before the cut, the
+copies of the piece, the rest, then by when the op that they are copied from starts; of those that
+start at once what another one needs comes first. Each rank's order is a part of that, and every op
+comes behind those that it needs: of their classes no fewer have started at the cut than of its own,
+so that they are before the cut if it is, and no later than in the same copy if it is in one; where
+both belong to the same they are copied from one microbatch. It is the same with the piece left out.
+At both ends of a piece ranks hold what they hold at the cut, and within it as much in each copy:
+whether memory has room is asked of the simulator for one. A piece that takes as long as d
+microbatches' work runs again and again at no loss.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from ..core.tolerances import ROUNDING
 
 CUTS = 48  # that are tried for each period
 LONGEST = 24  # period, in microbatches of a stream
-BUILT = 4  # simulated ops that an op counts of an order that is tried
+BUILT = 4  # simulated ops that building and timing an op takes as long as
 
 
 class Splice(NamedTuple):
@@ -59,8 +61,11 @@ class Splices:
     nor offloaded. ``streams``: how many there are.
     """
 
-    def __init__(self, problem: Problem, order: Order, rng: np.random.Generator) -> None:
-        self.problem, self.order, self._rng = problem, by_turns(problem, order), rng
+    def __init__(
+        self, problem: Problem, order: Order, rng: np.random.Generator, cuts: int = CUTS
+    ) -> None:
+        self.problem, self.order = problem, by_turns(problem, order)
+        self._rng, self._number = rng, cuts
         self._flat, self._offsets = np.concatenate(self.order), offsets_of(self.order)
         simulator = Simulator(problem, self._offsets)
         self.cost, self._start = simulator.cost(self._flat), simulator.start
@@ -76,7 +81,7 @@ class Splices:
     @cached_property
     def cuts(self) -> list[IntArray]:
         """How many ops of each class have started, at some moments."""
-        moments = self._rng.choice(self._start, CUTS)
+        moments = self._rng.choice(self._start, self._number)
         started = (self._start <= moment for moment in moments)
         return [np.bincount(self._class[ops], minlength=self._classes) for ops in started]
 
@@ -87,7 +92,7 @@ class Splices:
 
     def best(self, periods: Sequence[int], copies: int, budget: Budget) -> Splice | None:
         """The piece of these periods that costs least a microbatch with so many more copies; with
-        -1 the one that saves most. None where there is none that memory holds."""
+        -1 the one that saves most. None where memory holds none, or none was tried in time."""
         found, least = None, inf
         for period in periods:
             d = period // self.streams

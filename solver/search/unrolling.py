@@ -12,7 +12,8 @@ from math import inf
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.cost.overlap import overlap_saves
+from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Problem
 
 from ..bounds import lower_bounds
@@ -25,12 +26,15 @@ from ..core.stopping import Budget
 from ..core.streams import streams_of
 from ..core.tolerances import ROUNDING
 from ..core.worker_threads import Pieces, Worker
-from .splicing import Splices, lengthened
+from .splicing import BUILT, CUTS, Splices, lengthened
 
 FEWER = 2 / 3  # of the microbatches, above which a search of its own is not worth it
-FIRST, FIRST_ROUNDS = 0.6, 40  # of the time or work that is left then, and rounds at most
-ROUND, LENGTHENING = 4, 16  # pieces of a round of search that splices take at most
-SMALL_WORK = 40_000_000  # simulated ops in a round on the smaller problem
+SMALL_WORK = 4  # slices of work in a round of that search
+FIRST, FIRST_ROUNDS = 0.6, 40  # of the time left, down to which it is alone; and rounds at most
+CLOSE = 0.003  # of the bound, the best schedule being as near to which it is not
+LENGTHENING = 16  # slices of work for an order of all microbatches
+ROUND = 4  # slices of work in a round of splices
+LEAST, PART = 4, 16  # cuts where what is left out is looked for; of the work, for one period
 ENDLESS = SolveOptions(work_limit=1e290)  # so that its search looks at no clock
 
 
@@ -43,10 +47,16 @@ def fewer_microbatches(problem: Problem) -> list[int]:
 
 
 def in_pieces(problem: Problem) -> bool:
-    """Whether as many microbatches, all alike, pass each way, and none is held elsewhere."""
-    streams = set(map(len, streams_of(problem)))
-    kept = problem.placement.passing is Passing.ACTIVATIONS or len(streams_of(problem)) == 2
-    return kept and len(streams) == 1 and not (problem.profile.unlike or has_remat(problem))
+    """Whether :class:`.splicing.Splices` takes the problem, and there is a period."""
+    streams = streams_of(problem)
+    passes = problem.placement.passing is Passing.ACTIVATIONS
+    both_ways = problem.placement.kind is PlacementKind.BIDIRECTIONAL
+    return (
+        (passes or both_ways)
+        and len(set(map(len, streams))) == 1
+        and problem.microbatches >= 2 * len(streams)
+        and not (problem.profile.unlike or has_remat(problem))
+    )
 
 
 def _slots(problem: Problem) -> int:
@@ -63,14 +73,14 @@ class SmallSearch:
     """The search of a smaller problem, in rounds of the large one's; ``ended``: nothing is left."""
 
     def __init__(self, best: Incumbent, small: Incumbent, search: Worker) -> None:
-        small.interrupt = best.interrupt
+        small.interrupt, small.slice = best.interrupt, best.slice
         self._small, self._pieces, self.ended = small, search(small), False
 
     def go_on(self, best: Incumbent) -> None:
         small, before = self._small, self._small.work.used
-        self.ended = True
+        self.ended, most = True, min(SMALL_WORK * best.slice, best.work.left)
         for _ in self._pieces:
-            if small.over() or small.work.used - before > SMALL_WORK:
+            if small.over() or small.work.used - before > most:
                 self.ended = small.closed
                 break
         best.work.spend(small.work.used - before)
@@ -92,13 +102,13 @@ class Unroller:
         return not self._small.closed
 
     def first(self, best: Incumbent) -> Pieces:
-        """Searches for a share of the time or work, and not for long, before it lengthens."""
+        """Rounds for a share of the time or work, and not for long, unless the best is close."""
         for _ in range(FIRST_ROUNDS):
-            if not self.able or self._search.ended or best.share_left < FIRST:
+            close = best.cost <= (1 + CLOSE) * best.bound.value
+            if close or not self.able or self._search.ended or best.share_left < FIRST:
                 break
-            self._search.go_on(best)
+            self.round(best)
             yield
-        self._lengthen(best)
 
     def round(self, best: Incumbent) -> None:
         self._search.go_on(best)
@@ -108,10 +118,11 @@ class Unroller:
         small = self._small
         if small.order is None or not small.cost < self._lengthened:
             return
-        self._lengthened = small.cost
-        budget = _budget(best, LENGTHENING)
+        cost, budget = small.cost, _budget(best, LENGTHENING)
         _offer_lengthened(best, small.order, small.problem.microbatches, self._rng, budget)
         best.work.spend(budget.work.used)
+        if not budget():  # else it was not done
+            self._lengthened = cost
 
 
 class SpliceSearch:
@@ -119,11 +130,13 @@ class SpliceSearch:
 
     def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
         self._problem, self._rng = problem, rng
-        self.able = in_pieces(problem)
+        self.able = in_pieces(problem) and not overlap_saves(problem)
 
     def round(self, best: Incumbent) -> None:
         order, _, _ = best.found()
-        splices, budget = Splices(self._problem, order, self._rng), _budget(best, ROUND)
+        budget = _budget(best, ROUND)
+        cuts = int(np.clip(budget.work.left / (PART * BUILT * sum(map(len, order))), LEAST, CUTS))
+        splices = Splices(self._problem, order, self._rng, cuts)
         periods = splices.periods(self._problem.microbatches // 2)
         for period in self._rng.permutation(periods).tolist():
             left_out = splices.best([period], -1, budget)
