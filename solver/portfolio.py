@@ -153,7 +153,7 @@ class ConstructAndImprove:
         elif listable(best.problem):
             yield from search_periodic(best)
             scheduler = ListTuner(best.problem, self._rng)
-            if best.source in {FALLBACK, "search"}:  # no family has come nearer
+            if best.source in {FALLBACK, "search"}:  # nothing has come nearer
                 yield from scheduler.pieces(best)
             filling = FillingAnnealer(best.problem, self._rng)
             ends = TailBuilder(best.problem, self._rng)
@@ -207,8 +207,7 @@ def unrollers(best: Incumbent, rng: np.random.Generator) -> list[Unroller]:
     def search(small: Incumbent) -> Pieces:
         yield from start(small, int(rng.integers(1 << 31))).pieces(small)
 
-    few = fewer_microbatches(best.problem)
-    return [Unroller(best, fewer, search, rng) for fewer in few]
+    return [Unroller(best, fewer, search, rng) for fewer in fewer_microbatches(best.problem)]
 
 
 def prove_and_search(best: Incumbent, seed: int) -> Pieces:

@@ -62,9 +62,7 @@ def in_pieces(problem: Problem) -> bool:
 def _slots(problem: Problem) -> int:
     """The number of microbatches, from 1 to M, that fit on a rank, where most do."""
     costs = Costs.of(problem)
-    held = np.bincount(
-        costs.owner[:, 0], costs.m_b.reshape(problem.stages, -1)[:, 0], problem.ranks
-    )
+    held = np.bincount(costs.owner[:, 0], costs.m_b, problem.ranks)
     fit = counts_within(costs.limit * (1 + ROUNDING), held, problem.microbatches)
     return max(1, int(fit[list(set(costs.owner[:, 0].tolist()))].max()))
 
@@ -150,7 +148,7 @@ class SpliceSearch:
 
 
 def _budget(best: Incumbent, slices: int) -> Budget:
-    """The time that is left, and the work of so many pieces of a round of search."""
+    """The time that is left, and the work of so many slices."""
     left = best.budget()
     return Budget(left.time.left, min(left.work.left, slices * best.slice), best.interrupt)
 

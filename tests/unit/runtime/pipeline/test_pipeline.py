@@ -134,7 +134,7 @@ def test_the_ledger_can_be_off() -> None:
 @pytest.mark.parametrize(
     ("tied", "message"),
     [
-        ([], "reduce 0 1: no parameter is tied between these stages; is the program"),
+        ([], "reduce 0 1: no parameter is tied between these stages: is tied= missing"),
         ([[(0, "0.weight"), (1, "head")]], "stage 1 has no parameter 'head'"),
         ([[(0, "0.weight"), (1, "weight")]], r"shapes \[4, 4\] and \[2, 4\] differ"),
     ],
