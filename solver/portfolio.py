@@ -30,7 +30,7 @@ from .core.incumbent import Incumbent
 from .core.linear_instance import LinearInstance
 from .core.options import LEAST_WORKERS
 from .core.progress import FALLBACK
-from .core.streams import streams_of
+from .core.streams import as_many_each_way
 from .core.tolerances import ROUNDING
 from .core.worker_threads import Pieces, Worker, side_by_side, workers_abreast
 from .exact.enumeration import enumerate_orders
@@ -95,7 +95,7 @@ def start(best: Incumbent, seed: int) -> ConstructAndImprove:
         for _ in search_periodic(best):
             if best.over() or best.source == PERIODIC:
                 break
-        if listable(best.problem) and not best.over():
+        if as_many_each_way(best.problem) and not best.over():
             ListTuner(best.problem, np.random.default_rng(seed)).first(best)
         return ConstructAndImprove(best, None, seed)
     for order in warm_starts(best.problem, linear):
@@ -150,7 +150,7 @@ class ConstructAndImprove:
             built = self._constructor, self._tried, self._rng
             rounds += [RoundTuner(*built), LinearListTuner(*built, best.problem.objective)]
             rounds += unrollers(best, self._rng)
-        elif listable(best.problem):
+        elif as_many_each_way(best.problem):
             yield from search_periodic(best)
             scheduler = ListTuner(best.problem, self._rng)
             if best.source in {FALLBACK, "search"}:  # nothing has come nearer
@@ -176,17 +176,10 @@ def search_elsewhere(
         SpliceSearch(best.problem, rng),
         Annealer(best.problem, rng),
     ]
-    if LinearInstance.of(best.problem) is None and listable(best.problem):
+    if LinearInstance.of(best.problem) is None and as_many_each_way(best.problem):
         rounds += [FillingAnnealer(best.problem, rng), ListTuner(best.problem, rng)]
         rounds += [TailBuilder(best.problem, rng)]
     yield from improve(best, [*proofs, *rounds, WindowSearch(best, rng)])
-
-
-def listable(problem: Problem) -> bool:
-    """Whether the list scheduler knows the placement: as many microbatches go each way."""
-    if problem.placement.kind is PlacementKind.BIDIRECTIONAL:
-        return len(set(map(len, streams_of(problem)))) == 1
-    return problem.placement.passing is Passing.ACTIVATIONS
 
 
 def overlap_annealers(best: Incumbent, rng: np.random.Generator) -> list[Round]:

@@ -38,7 +38,7 @@ from pipeloom.ir.model.problem import Problem
 
 from ..core.options import Order
 from ..core.stopping import Budget
-from ..core.streams import by_turns, stream_numbers, streams_of
+from ..core.streams import by_turns, class_of, stream_numbers, streams_of
 from ..core.tolerances import ROUNDING
 
 CUTS = 48  # that are tried for each period
@@ -71,9 +71,9 @@ class Splices:
         self.cost, self._start = simulator.cost(self._flat), simulator.start
         self.streams = len(streams_of(problem))
         self._count = problem.microbatches // self.streams
-        self._stream = stream_numbers(problem)[self._flat >> MICROBATCH_SHIFT]
-        named = (self._flat & CLASS_MASK) + (self._stream << MICROBATCH_SHIFT)
-        classes, self._class = np.unique(named, return_inverse=True)
+        of_class = class_of(stream_numbers(problem), self._flat)
+        self._stream = of_class >> MICROBATCH_SHIFT
+        classes, self._class = np.unique(of_class, return_inverse=True)
         self._classes, self._turn = len(classes), np.empty_like(self._flat)
         turns = np.tile(np.arange(self._count), self._classes)
         self._turn[np.argsort(self._class, kind="stable")] = turns
@@ -99,13 +99,15 @@ class Splices:
             added = copies * period
             longer = replace(self.problem, microbatches=self.problem.microbatches + added)
             judge = Judge(longer, self._offsets // self.problem.microbatches)
+            names = np.array(streams_of(longer))
             for cut in self.cuts:
                 if budget():
                     return found
                 if int(cut.max()) + d > self._count:
                     continue
                 budget.work.spend(BUILT * len(self._flat))
-                cost = (judge.cost(self.spliced(cut, period, copies)) - self.cost) / added
+                order, _ = self._spliced(cut, d, copies, names)
+                cost = (judge.cost(order) - self.cost) / added
                 if copies * cost < least:
                     found, least = Splice(cut, period, cost), copies * cost
         return found
@@ -113,26 +115,33 @@ class Splices:
     def spliced(self, cut: IntArray, period: int, copies: int) -> Order:
         """The order with so many more copies of the piece, or without it: -1."""
         microbatches = self.problem.microbatches + copies * period
-        size = len(self._flat) // self.problem.microbatches * microbatches
-        source, turn = np.empty((2, size), dtype=np.int64)
-        d = period // self.streams
-        ends = _splice(self._offsets, self._class, self._turn, cut, d, copies, source, turn)
         names = np.array(streams_of(replace(self.problem, microbatches=microbatches)))
+        flat, ends = self._spliced(cut, period // self.streams, copies, names)
+        return tuple(np.split(flat, ends[:-1]))
+
+    def _spliced(
+        self, cut: IntArray, turns: int, copies: int, names: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        """The order with ``turns`` of each class in a piece, flat, and where ranks end; ``names``:
+        its microbatches by stream and turn."""
+        size = len(self._flat) // self._count * names.shape[1]
+        source, turn = np.empty((2, size), dtype=np.int64)
+        ends = _splice(self._offsets, self._class, self._turn, cut, turns, copies, source, turn)
         flat = self._flat[source] & CLASS_MASK
         flat += names[self._stream[source], turn] << MICROBATCH_SHIFT
-        return tuple(np.split(flat, ends[:-1]))
+        return flat, ends
 
 
 class Judge:
-    """The cost of orders of a problem's ops; ``offsets``: those of one microbatch's."""
+    """The cost of flat orders of a problem's ops; ``offsets``: those of one microbatch's."""
 
     def __init__(self, problem: Problem, offsets: IntArray) -> None:
         self._simulator = Simulator(problem, offsets * problem.microbatches)
         self._limit = Costs.of(problem).limit * (1 + ROUNDING)
 
-    def cost(self, order: Order) -> float:
+    def cost(self, order: IntArray) -> float:
         """Infinite where memory does not hold it."""
-        cost = self._simulator.cost(np.concatenate(order))
+        cost = self._simulator.cost(order)
         return cost if bool((self._simulator.peak <= self._limit).all()) else inf
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.overlap import overlap_saves
-from pipeloom.ir.model.placement import Passing, PlacementKind
+from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Problem
 
 from ..bounds import lower_bounds
@@ -23,7 +23,7 @@ from ..core.options import Order, SolveOptions
 from ..core.overlap_relaxation import without_overlap
 from ..core.relaxations import has_remat
 from ..core.stopping import Budget
-from ..core.streams import streams_of
+from ..core.streams import as_many_each_way, streams_of
 from ..core.tolerances import ROUNDING
 from ..core.worker_threads import Pieces, Worker
 from .splicing import BUILT, CUTS, Splices, lengthened
@@ -48,13 +48,9 @@ def fewer_microbatches(problem: Problem) -> list[int]:
 
 def in_pieces(problem: Problem) -> bool:
     """Whether :class:`.splicing.Splices` takes the problem, and there is a period."""
-    streams = streams_of(problem)
-    passes = problem.placement.passing is Passing.ACTIVATIONS
-    both_ways = problem.placement.kind is PlacementKind.BIDIRECTIONAL
     return (
-        (passes or both_ways)
-        and len(set(map(len, streams))) == 1
-        and problem.microbatches >= 2 * len(streams)
+        as_many_each_way(problem)
+        and problem.microbatches >= 2 * len(streams_of(problem))
         and not (problem.profile.unlike or has_remat(problem))
     )
 
