@@ -143,8 +143,8 @@ class ConstructAndImprove:
         """Searches near the orders and near the constructors' parameters in turn; where ranks have
         several stages and there are many microbatches, fewer of them are searched first."""
         if self._constructor is None:
-            for fewer in unrollers(best, self._rng)[1:]:
-                yield from fewer.first(best)
+            for fewer in fewer_microbatches(best.problem)[1:]:
+                yield from unroller(best, fewer, self._rng).first(best)
         rounds: list[Round] = [*overlap_annealers(best, self._rng), self._annealer]
         if self._constructor is not None:
             built = self._constructor, self._tried, self._rng
@@ -196,11 +196,14 @@ def little_memory(problem: Problem) -> bool:
 
 def unrollers(best: Incumbent, rng: np.random.Generator) -> list[Unroller]:
     """The searches of fewer microbatches, where there are many."""
+    return [unroller(best, fewer, rng) for fewer in fewer_microbatches(best.problem)]
 
+
+def unroller(best: Incumbent, fewer: int, rng: np.random.Generator) -> Unroller:
     def search(small: Incumbent) -> Pieces:
         yield from start(small, int(rng.integers(1 << 31))).pieces(small)
 
-    return [Unroller(best, fewer, search, rng) for fewer in fewer_microbatches(best.problem)]
+    return Unroller(best, fewer, search, rng)
 
 
 def prove_and_search(best: Incumbent, seed: int) -> Pieces:
