@@ -37,7 +37,7 @@ PIECES = (
         "twice",
     ),
     *("weight norm", "slices", "attention", "frozen", "in place", "idle", "hook", "all frozen"),
-    "empty",
+    *("empty", "table", "row", "phases", "neighbours", "positions"),
 )
 HUGGING = ("gpt2", "llama", "mixtral", "gemma2", "mamba")
 RANDOM, ANYWHERE, ENDS = "any order", "any rank for any op", "replicated ends"
@@ -55,6 +55,7 @@ AXES: dict[str, tuple[Any, ...]] = {
     "skips": ("none", "one", "two"),
     "edges": (
         *("plain", "mask", "pair", "unused", "same", "as it came", "detached", "transposed"),
+        *("number", "nothing", "expanded", "parameter"),
     ),
     "given": ("in microbatches", "whole"),
     "lengths": ("alike", "rows", "lengths", "each step"),
