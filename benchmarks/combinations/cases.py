@@ -137,6 +137,8 @@ class Case:
             picked |= {"empty": "none", "all frozen": "none"}
         if picked.get("model", "parts") != "parts":
             picked = {axis: value for axis, value in picked.items() if axis not in OF_PARTS}
+        if picked.get("restores") == ANYWHERE:  # weights that are sent have one dtype
+            picked.pop("phases", None)
         if picked.get("model") == "mamba":  # torch cannot compile it beside param_dtype
             picked.pop("compiled", None)
         if picked.get("replicas") == "sharded":  # fully_shard calls no hooks
