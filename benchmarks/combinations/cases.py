@@ -99,7 +99,7 @@ AT_LEVELS = replace(PROFILED, m_b=1e9, t_r=None, m_r=None, levels=LEVELS)
 """At most so many bytes are held where shapes may vary."""
 BACKWARDS = (OpKind.B, OpKind.BW)
 OF_PARTS = {*PIECES, "edges", "skips", "factor", "loss", "tied", "input", "thaws", "overflow"}
-UNCUT = {"hook", "processes", "replicas", "lengths"}
+UNCUT = {"hook", "processes", "lengths"}
 """Choices that models of Hugging Face have not, and stages that are not tensor parallel."""
 
 
