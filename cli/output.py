@@ -48,18 +48,24 @@ def _is_one_file(one: str, other: str) -> bool:
 
 
 def check_folder(path: str | None, file: str) -> None:
-    """Makes the folder of ``--output``, and fails where ``file`` could not be written there."""
+    """Fails where ``file`` could not be written in the folder of ``--output``, and leaves none."""
     from pipeloom.ir.formats import check_writable
 
     if path is None:
         return
+    folder = Path(path)
     try:
-        Path(path).mkdir(parents=True, exist_ok=True)
+        absent = [place for place in (folder, *folder.parents) if not place.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
             f"--output: expected a folder or a place for one, got {path!r} ({error.strerror})"
         ) from None
-    check_writable(str(Path(path) / file))
+    try:
+        check_writable(str(folder / file))
+    finally:
+        for place in absent:
+            place.rmdir()
 
 
 def print_json(answer: dict[str, Any]) -> None:

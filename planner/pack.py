@@ -110,7 +110,10 @@ class Packing:
         Raises InputError where it cannot be written.
         """
         path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"output: {os.fspath(folder)}: {error.strerror}") from None
         write_json(self.document, str(path / "packing.json"))
         write_text(self.svg(), str(path / "packing.svg"))
         for r, schedule in enumerate(self.schedules):

@@ -24,7 +24,7 @@ from ..recording import record
 from .cases import AXES, Case
 from .comparing import compared
 from .plain import Found, Plain
-from .ranks import AFTER, SECONDS, run_cases
+from .ranks import AFTER, patience, run_cases
 
 HERE = Path(__file__).parent
 LONGEST, TOGETHER = 400, 12
@@ -148,13 +148,14 @@ def _refused(line: str) -> Outcome:
 
 def _launched(cases: Sequence[Case]) -> list[Sequence[Found | str]]:
     """Findings of the ranks, by case; all in threads, or in as many processes."""
-    first, seconds = cases[0], SECONDS * (2 + len(cases))
+    first, most = cases[0], max(map(patience, cases))
+    seconds = 2 * most + sum(map(patience, cases))
     with tempfile.TemporaryDirectory() as folder:
         given: Any = (run_cases, first["ranks"] * first.width, (cases, folder))
         if not first.in_processes:
             rows = launch_local(*given, timeout=seconds)
         else:
-            times = {"timeout": seconds, "message_timeout": SECONDS}
+            times = {"timeout": seconds, "message_timeout": most}
             rows = launch(*given, replicas=first.replicas, **times)
     return [[row[i] for row in rows.values()] for i in range(len(cases))]
 

@@ -37,7 +37,7 @@ PIECES = (
         "twice",
     ),
     *("weight norm", "slices", "attention", "frozen", "in place", "idle", "hook", "all frozen"),
-    "empty",
+    *("empty", "table", "row", "phases", "neighbours", "positions"),
 )
 HUGGING = ("gpt2", "llama", "mixtral", "gemma2", "mamba")
 RANDOM, ANYWHERE, ENDS = "any order", "any rank for any op", "replicated ends"
@@ -55,6 +55,7 @@ AXES: dict[str, tuple[Any, ...]] = {
     "skips": ("none", "one", "two"),
     "edges": (
         *("plain", "mask", "pair", "unused", "same", "as it came", "detached", "transposed"),
+        *("number", "nothing", "expanded", "parameter"),
     ),
     "given": ("in microbatches", "whole"),
     "lengths": ("alike", "rows", "lengths", "each step"),
@@ -98,7 +99,7 @@ AT_LEVELS = replace(PROFILED, m_b=1e9, t_r=None, m_r=None, levels=LEVELS)
 """At most so many bytes are held where shapes may vary."""
 BACKWARDS = (OpKind.B, OpKind.BW)
 OF_PARTS = {*PIECES, "edges", "skips", "factor", "loss", "tied", "input", "thaws", "overflow"}
-UNCUT = {"hook", "processes", "replicas", "lengths"}
+UNCUT = {"hook", "processes", "lengths"}
 """Choices that models of Hugging Face have not, and stages that are not tensor parallel."""
 
 
@@ -136,6 +137,8 @@ class Case:
             picked |= {"empty": "none", "all frozen": "none"}
         if picked.get("model", "parts") != "parts":
             picked = {axis: value for axis, value in picked.items() if axis not in OF_PARTS}
+        if picked.get("restores") == ANYWHERE:  # weights that are sent have one dtype
+            picked.pop("phases", None)
         if picked.get("model") == "mamba":  # torch cannot compile it beside param_dtype
             picked.pop("compiled", None)
         if picked.get("replicas") == "sharded":  # fully_shard calls no hooks

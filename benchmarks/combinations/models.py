@@ -120,6 +120,62 @@ class Slices(nn.Module):
         return x @ self.stack[:WIDTH].T + x @ self.stack[WIDTH:]
 
 
+class Table(nn.Module):
+    """A product of two parameters, which the next stage may be handed, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.product = nn.Parameter(torch.empty(2, WIDTH)), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.product(self.rows).mean(0)
+
+
+class Row(nn.Module):
+    """A product with a vector, and a number that scales it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.row, self.scale = nn.Parameter(torch.empty(WIDTH)), nn.Parameter(torch.empty(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.scale * functional.linear(x, self.row)[..., None]
+
+
+class Phases(nn.Module):
+    """A product with complex numbers, which keep their dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns = nn.Parameter(torch.empty(WIDTH, WIDTH, dtype=torch.complex128))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + (x.to(self.turns.dtype) @ self.turns).imag.to(x.dtype)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Phases:
+        return self
+
+
+class Neighbours(nn.Conv1d):
+    """A convolution over a sequence, in two groups of channels."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH, 3, padding=1, groups=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + super().forward(x.transpose(1, 2)).transpose(1, 2)
+
+
+class Positions(nn.Embedding):
+    """Rows of a table by place, the first one of which gets no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__(WORDS, WIDTH, padding_idx=0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + super().forward(torch.arange(x.shape[1]))
+
+
 class Attention(nn.MultiheadAttention):
     """Attention of a sequence to itself."""
 
@@ -156,6 +212,11 @@ MADE: dict[str, Callable[[], nn.Module]] = {
     "twice": Twice,
     "weight norm": lambda: weight_norm(nn.Linear(WIDTH, WIDTH)),
     "slices": Slices,
+    "table": Table,
+    "row": Row,
+    "phases": Phases,
+    "neighbours": Neighbours,
+    "positions": Positions,
     "attention": partial(Attention, WIDTH, 2, batch_first=True),
     "frozen": Frozen,
     "in place": InPlace,
@@ -169,6 +230,10 @@ EDGES: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, ...]]] = {
     "same": lambda x, came: (x, x),
     "as it came": lambda x, came: (x, came),
     "detached": lambda x, came: (x, x.detach().sin()),
+    "number": lambda x, came: (x, x.mean()),
+    "nothing": lambda x, came: (x, x[:0]),
+    "expanded": lambda x, came: (x, x.mean(-1, keepdim=True).expand_as(x)),
+    "parameter": lambda x, came: (x,),
 }
 """What a stage hands on, of its result and what it was given."""
 
@@ -196,7 +261,8 @@ class Part(nn.Module):
             self.norm, self.product = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
         generator = torch.Generator().manual_seed(100 + stage)
         for parameter in self.parameters():
-            parameter.data = 0.4 * torch.randn(parameter.shape, generator=generator)
+            kind = {"dtype": parameter.dtype} if parameter.is_complex() else {}
+            parameter.data = 0.4 * torch.randn(parameter.shape, generator=generator, **kind)
             parameter.requires_grad &= "all frozen" not in has
         if "hook" in has and hasattr(self, "product") and self.product.weight.requires_grad:
             self.product.weight.register_hook(partial(torch.mul, 0.5))
@@ -207,7 +273,7 @@ class Part(nn.Module):
         if not self.first:
             x = x.transpose(-1, -2).contiguous() if self.edges == "transposed" else x
             for each in more[self.edges == "unused" :]:
-                x = x + (each.to(x.dtype) * 0.1).sin()
+                x = x + ((each if each.numel() else each.sum()).to(x.dtype) * 0.1).sin()
         elif hasattr(self, "embedding"):
             x = self.embedding(x)
         came = x
@@ -217,7 +283,8 @@ class Part(nn.Module):
         if self.last:
             x = self.head(x)
             return {"loss": mean_square(x, labels), "out": x} if self.in_model else x
-        out = (*EDGES[self.edges](x, came), *(x.cos() for _ in range(self.starts)))
+        own = [self.norm.weight] if self.edges == "parameter" and hasattr(self, "norm") else []
+        out = (*EDGES[self.edges](x, came), *own, *(x.cos() for _ in range(self.starts)))
         return out if len(out) > 1 else out[0]
 
 

@@ -131,7 +131,8 @@ class Plain:
             self.found.losses[step.number, j] = loss.item()
             for each, used in zip(named, self.stale, strict=True):
                 for n, p in each.items():
-                    p.grad = used[n].grad
+                    if (grad := used[n].grad) is not None:
+                        p.grad = grad if p.grad is None else p.grad + grad
             if self.optimizer is not None:
                 self.optimizer.step()
                 self.optimizer.zero_grad()

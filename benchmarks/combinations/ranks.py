@@ -36,6 +36,12 @@ from .plain import Found, summed
 SECONDS, AFTER = 120.0, "after the first step: "
 
 
+def patience(case: Case) -> float:
+    """Seconds that a message may take: a rank may compile meanwhile, by Inductor for minutes where
+    nothing is known of the stage."""
+    return SECONDS * (5 if "inductor" in (case["compiled"], case["stages_as"]) else 1)
+
+
 def run_cases(cases: Sequence[Case], folder: str) -> list[Found | str]:
     """On every rank of one launch: of each case what was found, or why no pipeline was made."""
     torch.set_num_threads(1)
@@ -127,7 +133,7 @@ class Ranked:
             loss_scale=None if scale is None else LossScale(scale, interval=2),
             stages_as=case["stages_as"],
             memory=case["memory"],
-            timeout=SECONDS,
+            timeout=patience(case),
             **dtypes,
             **groups,
         )

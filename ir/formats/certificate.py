@@ -66,7 +66,8 @@ class Argument(TypedDict):
 class CertificateDocument(Document):
     """No schedule of the instance costs less than ``lower_bound``, by ``argument``.
 
-    The instance is that of the schedule beside which the certificate is checked.
+    The instance is that of the schedule beside which the certificate is checked. ``claimed``: the
+    schedule's own bound, where that is more and its argument has no certificate yet.
     """
 
     format: Annotated[Literal["pipeloom.certificate"], Expected(f'"{CERTIFICATE}"')]
@@ -74,3 +75,4 @@ class CertificateDocument(Document):
     objective: Literal["period", "makespan"]
     lower_bound: Amount
     argument: Argument
+    claimed: Amount | None = None

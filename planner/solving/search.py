@@ -77,13 +77,16 @@ class CachedSearch:
     def run(
         self, problem: Problem, name: str = "", *, by_step: bool = False, start: Order | None = None
     ) -> Schedule:
-        """The best schedule found from ``start``, an order that is known, if there is one."""
+        """The best schedule found from ``start``, an order that is known, if there is one.
+
+        The listener is told nothing of a search that begins when the caller has ended all."""
+        tell = unheard if self.stopped else self.progress
 
         def told(now: Progress) -> None:
-            self.progress(Searching(name, now, by_step))
+            tell(Searching(name, now, by_step))
 
         schedule = optimize(problem, self.options, progress=told, by_step=by_step, start=start)
-        self.progress(Searched(name, schedule, self._ending(schedule), by_step))
+        tell(Searched(name, schedule, self._ending(schedule), by_step))
         return schedule
 
     def _ending(self, schedule: Schedule) -> str:

@@ -236,6 +236,8 @@ Reading = tuple[Rule, Tensor] | None
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Reading:  # noqa: A002
+    if weight.dim() != 2 or (bias is not None and bias.shape != weight.shape[:1]):
+        return None
     return Linear(weight, bias), input
 
 

@@ -26,7 +26,13 @@ from ..tensors.stage_interface import StageInterface
 from .delayed_modules import DelayedCalls, around, delayed_modules
 from .losses import Judge, parted
 from .offload import OffloadedActivations
-from .weight_grad_deferral import Deferral, WeightQueue, gradient_edge, run_backward
+from .weight_grad_deferral import (
+    Deferral,
+    WeightQueue,
+    gradient_edge,
+    run_backward,
+    share_memory,
+)
 
 SMALL = 1 << 16  # bytes of an output that is kept until its B, uncounted
 Using = Callable[[OpKind], AbstractContextManager[object]]
@@ -117,10 +123,11 @@ Runs = tuple[Run, Run, Run]  # F, B and W
 class RunnerOptions(TypedDict):
     """The options of a runner.
 
-    ``parameters``: those that ops compute with, by default the module's. ``using``: the context for
-    an op of each kind; ``skips``: those that start at the stage, end there or come by. The ``last``
-    stage computes ``loss`` and starts its backward with ``seed`` (1 / M for gradients of the mean
-    loss).
+    ``parameters``: those that ops compute with, by default the module's; ``leaving``: those whose
+    memory is given back after each op, or one of them where all lie in one. ``using``: the context
+    for an op of each kind; ``skips``: those that start at the stage, end there or come by. The
+    ``last`` stage computes ``loss`` and starts its backward with ``seed`` (1 / M for gradients of
+    the mean loss).
     """
 
     memory: Memory
@@ -128,6 +135,7 @@ class RunnerOptions(TypedDict):
     loss: Judge | None
     seed: Tensor
     parameters: NotRequired[Iterable[nn.Parameter] | None]
+    leaving: NotRequired[Sequence[Tensor]]
     using: NotRequired[Using]
     skips: NotRequired[Skips | None]
 
@@ -145,7 +153,9 @@ class StageRunner:
         self.buffers = ChangingBuffers(stage, module)
         self.generators = generators_of(module)
         parameters, using = given.get("parameters"), given.get("using", unchanged_weights)
-        self._deferral = Deferral(module.parameters() if parameters is None else parameters)
+        own = module.parameters() if parameters is None else parameters
+        self.leaving = given.get("leaving", ())
+        self._deferral = Deferral(own, self.leaving)
         self._last, self._loss, self._seed = given["last"], given["loss"], given["seed"]
         self._seeds: dict[tuple[torch.dtype, int], Tensor] = {}
         self._skips = given.get("skips")
@@ -251,8 +261,12 @@ class StageRunner:
         cell.roots = tuple(
             [x if size <= SMALL else gradient_edge(x) for x, size in sizes if x.requires_grad]
         )
-        received = cell.inputs if self.stage > 0 else ()
+        received = self._given_back(cell)
         cell.output = tuple([apart_from(x, received) for x in outputs])
+
+    def _given_back(self, cell: Cell) -> Sequence[Tensor]:
+        """Tensors whose memory has another use, or none, before what F made of them is sent."""
+        return (*(cell.inputs if self.stage > 0 else ()), *self.leaving)
 
     def _finish(self, cell: Cell, output: Any) -> None:
         assert self._loss is not None
@@ -271,7 +285,7 @@ class StageRunner:
     def _keep(self, cell: Cell, output: Any) -> None:
         """Keeps what a step is to return apart from the received buffer, which is used again."""
         if self.keep_outputs:
-            received = tensors(cell.inputs) if self.stage > 0 else ()
+            received = tensors(self._given_back(cell))
             cell.result = mapped(lambda x: apart_from(x.detach(), received), output)
 
 
@@ -298,13 +312,9 @@ def _handed_on(output: Tensor) -> Tensor:
 def apart_from(tensor: Tensor, received: Sequence[Tensor]) -> Tensor:
     """A copy where the tensor lies in a received one, whose buffer is freed before it has left."""
     for other in received:
-        if _share_memory(tensor, other):
+        if share_memory(tensor, other):
             return tensor.clone()
     return tensor
-
-
-_share_memory: Callable[[Tensor, Tensor], bool] = torch._C._is_alias_of  # type: ignore[attr-defined]
-"""Whether two tensors have one storage, without objects for the storages."""
 
 
 def _storages_of(tensor: Tensor) -> set[int]:

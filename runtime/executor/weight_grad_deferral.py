@@ -23,6 +23,7 @@ from torch.autograd.variable import Variable
 from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode
 
+from ..dtensors import parts
 from ..measure.activation_ledger import Held, Ledger, Memory, unchanged
 from ..uncompiled import uncompiled
 from .deferred_ops import RULES, Rule
@@ -83,14 +84,16 @@ class Deferral(TorchFunctionMode):
 
     One object serves all microbatches of a stage: ``with deferral.into(queue)``. Parameters that
     are frozen or carry gradient hooks, on themselves or where autograd accumulates them, are left
-    to autograd. A product that is hidden from autograd, or saved by other hooks than a ledger's or
-    offloaded activations', is one of a forward that may run again.
+    to autograd, and so are products of what lies in the memory of ``leaving``, which is given back
+    after each op. A product that is hidden from autograd, or saved by other hooks than a ledger's
+    or offloaded activations', is one of a forward that may run again.
     """
 
     _queue: WeightQueue
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], leaving: Sequence[Tensor] = ()) -> None:
         super().__init__()
+        self._leaving = leaving
         self._parameters = frozenset(id(p) for p in parameters if not AccumulationHooks([p]))
 
     def into(self, queue: WeightQueue) -> Self:
@@ -116,7 +119,7 @@ class Deferral(TorchFunctionMode):
         read = RULES.get(func)
         if read is not None and not _transformed():
             reading = read(*args, **(kwargs or {}))
-            rule = None if reading is None else self._deferred(reading[0])
+            rule = None if reading is None else self._deferred(*reading)
             if reading is not None and rule is not None:
                 recorded = torch.is_grad_enabled()
                 if not recorded or is_compiling() or not _ours(_saving(True)):
@@ -125,9 +128,11 @@ class Deferral(TorchFunctionMode):
                     return _apply(rule, reading[1], self._queue)
         return func(*args, **(kwargs or {}))
 
-    def _deferred(self, rule: Rule) -> Rule | None:
+    def _deferred(self, rule: Rule, x: Tensor) -> Rule | None:
         """The rule by which W computes the product's gradients; None: autograd does, in B."""
         if rule.bias is not None and not self._owns(rule.bias):
+            return None
+        if self._leaving and lies_in(x, self._leaving):
             return None
         if self._owns(rule.weight):
             return rule
@@ -138,9 +143,20 @@ class Deferral(TorchFunctionMode):
         return (
             id(tensor) in self._parameters
             and tensor.requires_grad
+            and not tensor.is_complex()  # a product's gradients would be those of its conjugate
             and not tensor._backward_hooks
             and not tensor._post_accumulate_grad_hooks
         )
+
+
+def lies_in(tensor: Tensor, others: Sequence[Tensor]) -> bool:
+    """Whether a tensor has the memory of one of the others."""
+    return any(
+        share_memory(part, inside)
+        for part in parts(tensor)
+        for other in others
+        for inside in parts(other)
+    )
 
 
 def hooked(parameter: nn.Parameter) -> bool:
@@ -216,6 +232,8 @@ def gradient_edge(output: Tensor) -> GradientEdge:
     return GradientEdge(node, output.output_nr, _held_by(output).grad_fn)
 
 
+share_memory: Callable[[Tensor, Tensor], bool] = torch._C._is_alias_of  # type: ignore[attr-defined]
+"""Whether two tensors have one storage, without objects for the storages."""
 _push, _pop = torch._C._push_on_torch_function_stack, torch._C._pop_torch_function_stack
 _saving = torch._C._autograd._top_saved_tensors_default_hooks
 _transformed = torch._C._are_functorch_transforms_active

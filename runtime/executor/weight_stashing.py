@@ -69,15 +69,15 @@ class Stash(nn.Module):
 
     def step(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Updates the parameters and clears their gradients; does nothing without an optimizer."""
+        newest, self._newest = self._newest, None  # made anew: what is trained may be other by then
         if optimizer is None:
             return
-        if any(version is self._newest for version in self._under_way.values()):
+        if any(version is newest for version in self._under_way.values()):
             for parameter in self.module.parameters():
                 set_local(parameter, local(parameter).clone())
             self._memory.exclude(self.module)
         optimizer.step()
         optimizer.zero_grad()
-        self._newest = None
 
     def _current(self) -> Version:
         if self._newest is None:

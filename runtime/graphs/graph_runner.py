@@ -269,7 +269,7 @@ class GraphRunner(StageRunner):
         if self._last:
             self._judge(cell, functions, outputs, counted=counted)
         else:
-            received = cell.inputs if self.stage > 0 else ()
+            received = self._given_back(cell)
             cell.output = tuple([apart_from(x, received) for x in outputs])
 
     def _judge(

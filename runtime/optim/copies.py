@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from pipeloom.ir.errors import InputError
 
 from ..dtensors import local
+from ..stages.unused_parameters import reals
 from .shard_squares import Processes, processes_of
 
 Named: TypeAlias = tuple[int, str]  # a stage, and a parameter's name in it
@@ -37,7 +38,7 @@ class _Summary:
     def of(cls, tensor: Tensor | None) -> _Summary:
         if tensor is None:
             return cls()
-        here = local(tensor.detach())
+        here = reals(local(tensor.detach()))
         return cls(tuple(here.shape), float(torch.linalg.vector_norm(here, dtype=torch.float64)))
 
     def equals(self, other: _Summary | None, rel: float, least: float) -> bool:

@@ -23,7 +23,7 @@ from ..rank.options import PipelineOptions
 from ..rank.role import averaged
 from ..stages.fsdp import ShardedModule, ShardedStages, Sum, gradient_of
 from ..stages.store import device_of
-from ..stages.unused_parameters import clear_unused
+from ..stages.unused_parameters import clear_unused, reals
 from .shard_squares import mesh_axes, processes_of
 
 
@@ -61,17 +61,42 @@ class Averaging:
         self._own = {
             s: [p for p in module.parameters() if home[id(p)] == s] for s, module in modules.items()
         }
-        own = (parameter for each in self._own.values() for parameter in each)
-        self._began_trained = {id(parameter) for parameter in own if parameter.requires_grad}
         self._under_way: list[_UnderWay] = []
         self.spans: dict[int, tuple[float, float]] = {}
+        self._copies: list[tuple[str, nn.Parameter]] = []
         for stage, module in modules.items():
             whole = () if stage in self._sharded else module.named_parameters()
-            copies = ((n, p) for n, p in whole if id(p) not in self._apart)
+            copies = [(n, p) for n, p in whole if id(p) not in self._apart]
+            self._copies += [(f"{n} of stage {stage}", p) for n, p in copies]
             named: dict[str, Tensor] = dict((*copies, *module.named_buffers()))
             self._check_alike(stage, named)
             if starts:
                 start_equal(list(named.values()), group)
+        self._known = self.trained()
+
+    def trained(self) -> list[bool]:
+        """Whether each parameter of which every replica has a copy is trained now."""
+        return [parameter.requires_grad for _, parameter in self._copies]
+
+    def changed(self) -> str | None:
+        """What is frozen or trained unlike at the last :meth:`agree`, in words; None: nothing."""
+        now = zip(self._copies, self.trained(), self._known, strict=True)
+        found = [f"{name}={trains}" for (name, _), trains, before in now if trains is not before]
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        return f"requires_grad of {found[0]}{more}" if found else None
+
+    def agree(self, sums: Sequence[float], replicas: int) -> None:
+        """All replicas know now what is trained; ``sums``: of their :meth:`trained`.
+
+        Raises InputError where a parameter is trained in some of them alone."""
+        now = self.trained()
+        for (name, _), trains, total in zip(self._copies, now, sums, strict=True):
+            if total not in (0, replicas):
+                raise InputError(
+                    f"step: expected requires_grad alike in all replicas of {name}, got {trains} "
+                    f"here, {not trains} elsewhere"
+                )
+        self._known = now
 
     def start(self) -> None:
         """Multiplies gradients from before a step where averaging only divides, which then leaves
@@ -105,10 +130,8 @@ class Averaging:
             self._faults.wait(work, self._timeout)
 
     def _trained(self, stage: int) -> list[nn.Parameter]:
-        """The parameters that are averaged with the stage, now: those that were trained at first,
-        as other replicas may not have frozen theirs, and what was frozen and is trained by now."""
-        own = self._own[stage]
-        return [p for p in own if p.requires_grad or id(p) in self._began_trained]
+        """The parameters that are averaged with the stage, now: in all replicas the same."""
+        return [p for p in self._own[stage] if p.requires_grad]
 
     @torch.no_grad()
     def _sum(self, stage: int) -> list[Sum]:
@@ -122,7 +145,8 @@ class Averaging:
         gradients = [local(gradient_of(parameter)).flatten() for parameter in trained]
         if not gradients:
             return []
-        flat = torch.cat(gradients).to(self._dtype or gradients[0].dtype)
+        flat = torch.cat(gradients)  # in a dtype that holds all of theirs
+        flat = flat.to(self._dtype or flat.dtype)
         work = dist.all_reduce(flat, group=self._group, async_op=True)
         assert work is not None
         return [Sum(work, partial(self._take, trained, flat, unsure))]
@@ -131,7 +155,7 @@ class Averaging:
     def _take(
         self, trained: Sequence[nn.Parameter], flat: Tensor, unsure: Sequence[nn.Parameter]
     ) -> None:
-        flat.div_(self._group.size())
+        reals(flat).div_(self._group.size())
         gradients = [local(gradient_of(parameter)) for parameter in trained]
         parts = torch.split(flat, [gradient.numel() for gradient in gradients])
         for gradient, part in zip(gradients, parts, strict=True):

@@ -14,7 +14,7 @@ from pipeloom.ir.model import program as ir
 from ..dtensors import is_dtensor, lay_out, local
 from ..rank.context import RankContext
 from ..stages.tie_detection import Group, Member, ranks_of, stages_of
-from ..stages.unused_parameters import NOTHING, clear_unused
+from ..stages.unused_parameters import clear_unused, nothing
 from ..transport import agreed
 
 
@@ -253,7 +253,8 @@ def _total(copies: Sequence[nn.Parameter]) -> Tensor:
     first = copies[0]
     total = first.grad
     if total is None:
-        total = torch.full_like(first, NOTHING, dtype=first.grad_dtype, requires_grad=False)
+        dtype = first.grad_dtype or first.dtype
+        total = torch.full_like(first, nothing(dtype), dtype=dtype, requires_grad=False)
     for copy in copies[1:]:
         if copy.grad is not None:
             total += copy.grad

@@ -43,7 +43,7 @@ class StepEnd:
         self.modules = {s: context.store.module(s) for s in role.held}
         self.shared = SharedParameters(context)
         self.reduce = self.shared.reduction
-        self._averaging = make_averaging(context, starts=starts)
+        self.averaging = make_averaging(context, starts=starts)
         self.stashes = make_stashes(program, self.modules, context.memory)
         make = options.optimizer
         self.optimizers = {} if make is None else make_optimizers(self.modules, make)
@@ -86,8 +86,8 @@ class StepEnd:
             self.shared.begin()
         else:
             self._clear_gradients()
-        if self._averaging is not None and not self.update.pending:
-            self._averaging.start()
+        if self.averaging is not None and not self.update.pending:
+            self.averaging.start()
         self.adds_up = not updates
 
     def follow(self, other: StepEnd) -> None:
@@ -104,12 +104,12 @@ class StepEnd:
     def averages(self) -> Mapping[int, tuple[float, float]]:
         """Start and end of each stage's averaging in the last step, in seconds; empty where not
         known."""
-        return {} if self._averaging is None else self._averaging.spans
+        return {} if self.averaging is None else self.averaging.spans
 
     def average(self, stage: int) -> Callable[[], None]:
         """The call of an ``average``."""
-        assert self._averaging is not None
-        return partial(self._averaging.begin, stage)
+        assert self.averaging is not None
+        return partial(self.averaging.begin, stage)
 
     def step(self, stage: int) -> Call:
         """The call of a ``step``; where no sums are relayed a rank's first one judges before."""
@@ -128,8 +128,8 @@ class StepEnd:
 
     def check_norm(self) -> None:
         """Finishes averaging over the replicas, then judges the norm of all gradients."""
-        if self._averaging is not None:
-            self._averaging.finish()
+        if self.averaging is not None:
+            self.averaging.finish()
         if self.updates:
             self.update.check_norm()
 

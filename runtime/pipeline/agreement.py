@@ -14,7 +14,7 @@ import torch.distributed as dist
 from pipeloom.ir.errors import InputError, PipeloomError
 from pipeloom.ir.model.program import Program
 
-from ..optim.shared_parameters import SharedParameters
+from ..optim.step_end import StepEnd
 from ..rank.consistency import ranks_in_words
 from ..rank.context import RankContext
 from ..rank.step_watch import Ranks, StepWatch, named
@@ -113,10 +113,12 @@ class StepAgreement:
     They tell each other in the first step, in each one where a number of microbatches may be asked
     for, and in all from the first with a program of its own or without an update on: where nobody
     asks for either no other step waits for it. In a step in which a parameter with copies is
-    frozen or trained unlike in the one before, its ranks alone tell each other that.
+    frozen or trained unlike in the one before, its ranks alone tell each other that, and so do the
+    replicas.
     """
 
-    def __init__(self, context: RankContext, shared: SharedParameters) -> None:
+    def __init__(self, context: RankContext, step_end: StepEnd) -> None:
+        shared, self._averaging = step_end.shared, step_end.averaging
         self._transport, self._replicas = context.transport, ReplicaAgreement(context)
         self._device, self._shared, self._steps = context.device, shared, 0
         self._watch = StepWatch(context.transport, context.program, shared.ranks())
@@ -137,7 +139,7 @@ class StepAgreement:
         if not (told or words):
             changed = self._say_changed()
             self._watch.begin(self._steps)
-            self._replicas.begin(None)
+            self._begin_in_replicas()
             mine = ask()
             self._compare_changed(changed)
             return mine, {mine.place}
@@ -168,7 +170,8 @@ class StepAgreement:
         counts, updates = [row.microbatches for row in rows], [row.updates for row in rows]
         usual = all(updates) and not any(row.given for row in rows)
         total = sum(counts)
-        found, size = self._replicas.sums([usual, all(updates), total, total * total])
+        trained = self._averaging.trained() if self._averaging is not None else []
+        found, size = self._replicas.sums([usual, all(updates), total, total * total, *trained])
         self._tells = self._tells or found[0] < size
         if self._tells:
             self._watch.close()
@@ -179,6 +182,22 @@ class StepAgreement:
         _check("update: expected one value", updates, f"True in {yes} of {size}", 0 < yes < size)
         self._shared.check_trained([row.trained for row in rows])
         self._shared.agree()
+        if self._averaging is not None:
+            self._averaging.agree(found[4:], size)
+
+    def _begin_in_replicas(self) -> None:
+        """Begins a step that asks for nothing, which replicas may freeze or train other parameters
+        from on. Raises InputError where they do so unlike each other."""
+        changed = None if self._averaging is None else self._averaging.changed()
+        if self._averaging is None or changed is None:
+            self._replicas.begin(None)
+            return
+        said = f"this step with {changed}"
+        try:
+            self._replicas.begin(said)
+            self._averaging.agree(*self._replicas.sums([*map(float, self._averaging.trained())]))
+        except (RuntimeError, OSError) as error:
+            raise ConnectionError(f"all replicas are to begin {said}: {error}") from error
 
     def _with_trained(self, ask: Callable[[], StepRequest]) -> StepRequest:
         return replace(ask(), trained=self._shared.trained())

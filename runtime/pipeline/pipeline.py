@@ -196,7 +196,7 @@ class Pipeline:
         self._in_place = partial(StagesInPlace, *parts)
         self._forward_rounds = ForwardRounds(context, self._training.builder, self._step_end)
         self._state = PipelineState(context, self._step_end)
-        self._agreement = StepAgreement(context, self._step_end.shared)
+        self._agreement = StepAgreement(context, self._step_end)
         held.callback(self._agreement.close)
         self._programs = StepPrograms(self._agreement, options.programs)
         self._other: Pipeline | None = None  # the one that ran the last step, where not this one

@@ -92,10 +92,13 @@ def store_for(
 ) -> StageStore:
     """The store of the rank's ``modules``: as they are where no weights are sent and none cast.
 
-    Raises InputError for DTensors on thread ranks, and sharded stages that cannot be run.
+    Raises InputError for DTensors on thread ranks, sharded stages that cannot be run, and complex
+    parameters where they are cast.
     """
     if here() is not None:
         _check_threads(modules)
+    if options.sum_dtype is not None:
+        _check_real(modules)
     sharded = next((s for s, module in modules.items() if is_sharded(module)), None)
     if sharded is not None:
         _check_sharded(sharded, program, options)
@@ -123,6 +126,16 @@ def _check_threads(modules: Mapping[int, nn.Module]) -> None:
                 raise InputError(
                     f"stages[{s}]: {name} is a DTensor: expected ranks that are processes, got "
                     "thread ranks, which would all be one process of its mesh"
+                )
+
+
+def _check_real(modules: Mapping[int, nn.Module]) -> None:
+    for s, module in modules.items():
+        for name, parameter in module.named_parameters():
+            if parameter.is_complex():
+                raise InputError(
+                    f"stages[{s}]: {name} is {parameter.dtype}: expected real parameters with "
+                    "param_dtype or reduce_dtype, whose numbers have no imaginary part"
                 )
 
 

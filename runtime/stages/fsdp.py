@@ -35,7 +35,7 @@ from ..dtensors import lay_out
 from ..transport import ReplicaFaults, wait_for
 from .gradient_shards import ShardedParameter, parameter_groups, sharded_parameters
 from .store import StageStore, check_frozen, device_of
-from .unused_parameters import NOTHING
+from .unused_parameters import nothing
 
 if TYPE_CHECKING:  # takes a second to import, and whoever has wrapped a module has done so
     from torch.distributed.fsdp import FSDPModule
@@ -296,7 +296,8 @@ def _gathering(part: FSDPModule) -> list[dist.Work]:
 def gradient_of(parameter: nn.Parameter) -> Tensor:
     """The parameter's gradient, made of :data:`~.unused_parameters.NOTHING` where it has none."""
     if parameter.grad is None:
-        parameter.grad = torch.full_like(parameter, NOTHING, dtype=parameter.grad_dtype)
+        dtype = parameter.grad_dtype or parameter.dtype
+        parameter.grad = torch.full_like(parameter, nothing(dtype), dtype=dtype)
     return parameter.grad
 
 

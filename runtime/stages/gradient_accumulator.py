@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..dtensors import lay_out, like, local
 from .flat_parameters import Layout
-from .unused_parameters import NOTHING, clear_unused
+from .unused_parameters import clear_unused, nothing
 
 
 class GradientAccumulator:
@@ -117,7 +117,7 @@ class GradientAccumulator:
 
     def _zeros(self) -> Tensor:
         size, dtype = self._layout.size, self._layout.dtype
-        return torch.full((size,), NOTHING, dtype=dtype, device=self._device)
+        return torch.full((size,), nothing(dtype), dtype=dtype, device=self._device)
 
     def _bind(self, flat: Tensor) -> None:
         self._sum = flat

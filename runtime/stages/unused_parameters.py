@@ -17,6 +17,16 @@ from ..dtensors import local
 NOTHING = -0.0
 
 
+def nothing(dtype: torch.dtype) -> complex:
+    """What sums of this dtype begin with."""
+    return complex(NOTHING, NOTHING) if dtype.is_complex else NOTHING
+
+
+def reals(tensor: Tensor) -> Tensor:
+    """A view of the tensor as real numbers."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
 @torch.no_grad()
 def clear_unused(parameters: Sequence[nn.Parameter]) -> None:
     """Removes gradients that are :data:`NOTHING` throughout; the host waits for the device.
@@ -34,5 +44,5 @@ def clear_unused(parameters: Sequence[nn.Parameter]) -> None:
 
 def _is_unused(gradient: Tensor | None) -> Tensor:
     assert gradient is not None
-    here = local(gradient)
+    here = reals(local(gradient))
     return ((here == 0) & here.signbit()).all()

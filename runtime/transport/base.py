@@ -43,7 +43,8 @@ class Fault:
 
     @classmethod
     def of(cls, rank: int, error: Exception) -> Fault:
-        return cls(rank, type(error).__name__, of_rank(rank, in_short(in_words(error))))
+        kind = next((kind for kind in type(error).__mro__ if kind.__name__ in KINDS), type(error))
+        return cls(rank, kind.__name__, of_rank(rank, in_short(in_words(error))))
 
     @classmethod
     def read(cls, text: str) -> Fault:

@@ -30,6 +30,10 @@ FOUND: list[tuple[int, dict[str, Any]]] = [
     (402, {"ranks": 3, "plan": RANDOM, "clip": 0.05, "ahead": True}),
     (0, {"ranks": 2, "plan": "zb-h1", "compiled": "in place", "twice": "all"}),
     (0, {"ranks": 2, "compiled": "parts", "stages_as": "aten", "remat": "levels"}),
+    (0, {"ranks": 2, "plan": "weipipe-interleave", "table": "all"}),
+    (0, {"ranks": 2, "plan": ANYWHERE, "edges": "parameter"}),
+    (0, {"ranks": 2, "plan": "zb-h1", "phases": "all"}),
+    (0, {"ranks": 3, "plan": "pipedream", "optimizer": "none", "frozen": "all", "thaws": True}),
 ]
 """Numbers of plans, and features that met: they trained otherwise than one process, without a word,
 or failed."""

@@ -7,19 +7,24 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, PipeloomError
 from pipeloom.ir.formats import dump_program, load_program, load_schedule
 from pipeloom.ir.formats.atomic_write import write_json
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.errors import LaunchError
 from pipeloom.runtime.launch.processes import launch
+from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.train.replicas import count_replicas
 from pipeloom.runtime.train.settings import RunSettings
 from pipeloom.runtime.train.train import run_program
@@ -131,3 +136,79 @@ def test_errors_name_the_replica() -> None:
     with pytest.raises(LaunchError, match=r"^replica 1, rank 0: ValueError: this one's") as caught:
         launch(throw_on, 2, (2,), replicas=2, timeout=60)
     assert caught.value.rank == 2
+
+
+class Mixed(nn.Module):
+    """A parameter of low precision, then one of high."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.low = nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
+        self.high = nn.Parameter(torch.ones(4, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.low * self.high
+
+
+def of_replica(program: Program, stage: Mixed) -> tuple[Pipeline, int]:
+    """The pipeline of one rank with this stage, and the number of its replica."""
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "pp"))
+    groups = {"group": mesh["pp"].get_group(), "data_group": mesh["dp"].get_group()}
+    loss = nn.functional.mse_loss
+    return Pipeline(program, [stage], loss=loss, timeout=60, **groups), mesh.get_local_rank("dp")
+
+
+def batch(replica: int) -> tuple[list[Tensor], list[Tensor]]:
+    generator = torch.Generator().manual_seed(replica)
+    x, y = torch.randn(2, MICROBATCHES, 3, 4, generator=generator, dtype=torch.float64)
+    return list(x), list(y)
+
+
+def averaged(program: Program) -> float:
+    """How far the average is from what one process has."""
+    stage, whole = Mixed(), Mixed()
+    pipeline, replica = of_replica(program, stage)
+    inputs, targets = batch(replica)
+    pipeline.step(inputs, target=targets)
+    for x, y in (pair for r in range(2) for pair in zip(*batch(r), strict=True)):
+        (nn.functional.mse_loss(whole(x), y) / (2 * MICROBATCHES)).backward()
+    pipeline.close()
+    return float((stage.high.grad - whole.high.grad).abs().max())  # type: ignore[operator]
+
+
+def test_averages_are_of_the_highest_precision_of_a_stage() -> None:
+    program = compile_schedule(schedule("1f1b", 1, MICROBATCHES), data_parallel=True)
+    assert max(launch(averaged, 1, (program,), replicas=2, timeout=100).values()) < 1e-14
+
+
+def frozen_and_thawed(program: Program, replicas: Sequence[int], trains: bool) -> str:
+    """What a step says after one in which a parameter is frozen, or trained, in these replicas
+    alone; there too, where nothing is said, whether all have one gradient."""
+    stage = Mixed()
+    stage.high.requires_grad_(not trains)
+    pipeline, replica = of_replica(program, stage)
+    inputs, targets = batch(replica)
+    for wanted in (not trains, not trains, trains == (replica in replicas)):
+        stage.high.requires_grad_(wanted)
+        stage.high.grad = None
+        try:
+            pipeline.step(inputs, target=targets)
+        except PipeloomError as error:
+            return str(error)
+    rows = [None, None]
+    dist.all_gather_object(rows, stage.high.grad)
+    return str(rows[0] is not None and torch.equal(rows[0], rows[1]))
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_parameter_that_one_replica_alone_freezes_or_thaws_is_refused_at_once(
+    trains: bool,
+) -> None:
+    program = compile_schedule(schedule("1f1b", 1, MICROBATCHES), data_parallel=True)
+    for told in launch(
+        frozen_and_thawed, 1, (program, [1], trains), replicas=2, timeout=50
+    ).values():
+        assert f"begin this step with requires_grad of high of stage 0={trains}" in told, told
+    if trains:
+        found = launch(frozen_and_thawed, 1, (program, [0, 1], True), replicas=2, timeout=100)
+        assert set(found.values()) == {"True"}

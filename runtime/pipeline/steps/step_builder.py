@@ -221,6 +221,7 @@ class StepBuilder:
             stage,
             context.store.module(stage) if stash is None else stash,
             parameters=context.store.parameters(stage) if stash is None else None,
+            leaving=[] if context.store.owns(stage) else context.store.parameters(stage)[:1],
             using=partial(context.store.using, stage),
             memory=memory,
             last=stage == context.program.schedule.problem.stages - 1,

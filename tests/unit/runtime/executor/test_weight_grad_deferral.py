@@ -74,6 +74,23 @@ class Views(nn.Module):
         return torch.tanh(x @ self.square[:, 1:4]) @ self.row.expand(3, 6)
 
 
+class Odd(nn.Module):
+    """Products with a vector, and with complex numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.row = nn.Parameter(torch.randn(6))
+        self.turns = nn.Parameter(torch.randn(6, 6, dtype=torch.complex128))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(x + functional.linear(x, self.row)[..., None])
+        return (x.to(self.turns.dtype) @ self.turns).imag.to(x.dtype)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Odd:
+        self.row.data = fn(self.row.data)  # complex numbers stay what they are
+        return self
+
+
 class Checkpointed(nn.Module):
     def __init__(self, reentrant: bool) -> None:
         super().__init__()
@@ -135,6 +152,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "tied": (Tied, tokens),
     "products": (Products, floats),
     "views": (Views, floats),
+    "odd": (Odd, floats),
     "checkpointed": (lambda: Checkpointed(reentrant=False), floats),
     "reentrant": (lambda: Checkpointed(reentrant=True), floats),
     "convolutions": (convolutions, images),

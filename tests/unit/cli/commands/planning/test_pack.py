@@ -13,6 +13,7 @@ import pytest
 
 import pipeloom as library
 from pipeloom.ir.formats import parse_profile
+from pipeloom.planner.solving.progress import Searched, Searching
 from tests.support.command_line import Command, profile_document, written
 
 LENGTHS = [900, 100, 400, 30, 250, 700, 60, 500, 120, 340]
@@ -282,3 +283,19 @@ def test_a_start_of_another_size_is_refused(tmp_path: Path, pipeloom: Command) -
     assert done.code == 2
     said = f"--start: {start}: expected 2 stages and 4 microbatches, got 2 stages and 3 microbatch"
     assert said in done.err
+
+
+def test_nothing_is_told_of_searches_that_begin_once_it_is_stopped() -> None:
+    told: list[object] = []
+    found = library.pack(
+        *(lengths_document(), profile_document(), 4), progress=told.append, should_stop=lambda: True
+    )
+    assert len(found.schedules) == 1
+    assert [event for event in told if isinstance(event, Searching | Searched)] == []
+
+
+def test_wrong_input_leaves_no_folder(pipeloom: Command, tmp_path: Path) -> None:
+    lengths, folder = written(tmp_path / "lengths.json", lengths_document()), tmp_path / "a" / "b"
+    done = pipeloom("pack", lengths, "--profile", tmp_path / "none.json", "-m", 4, "-o", folder)
+    assert (done.code, "no such file" in done.err) == (2, True)
+    assert not folder.parent.exists()

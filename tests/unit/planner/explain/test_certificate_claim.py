@@ -1,0 +1,39 @@
+"""What a certificate's file says of the schedule's own bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.planner.explain.certificate import certificate
+from pipeloom.planner.verify import verify
+from pipeloom.solver.optimize import optimize
+
+PROFILE = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 2, 2, t_comm=0.1)
+
+
+def claiming(times: float) -> Schedule:
+    """The optimum, whose report claims so many times the bound that is proven."""
+    schedule = optimize(Problem.linear(PROFILE, 3, 2.0), time_limit=5.0)
+    report = schedule.known_report
+    return replace(schedule, report=replace(report, lower_bound=times * report.known_bound))
+
+
+def test_a_file_that_proves_less_says_what_is_claimed() -> None:
+    proven = certificate(claiming(1.0))
+    assert "claimed" not in proven
+    schedule = claiming(1.1)
+    less = certificate(schedule)
+    assert less["claimed"] == schedule.known_report.lower_bound
+    assert less["lower_bound"] == pytest.approx(proven["lower_bound"])
+
+
+def test_such_a_file_is_checked() -> None:
+    """What is claimed has no say in what is proven."""
+    given = claiming(1.0)
+    document = certificate(given) | {"claimed": 1e6}
+    assert verify(given, certificate=document).violations == []
