@@ -29,11 +29,9 @@ OF_AN_OPTION = re.compile(r"(argument )?(-|COMMAND|FILE|the following arguments|
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """An exit code, what went to standard output and error, and a line for each broken promise."""
+    """An exit code, and a line for each broken promise."""
 
     code: int
-    out: str
-    err: str
     faults: tuple[str, ...]
 
 
@@ -45,7 +43,7 @@ def check(case: Case) -> Outcome:
         found += _by_libraries(raw)
         answer, told = map(_written, streams.values())
     faults = [*found, *_faults(case, code, answer, told)]
-    return Outcome(code, answer, told, tuple(faults))
+    return Outcome(code, tuple(faults))
 
 
 @contextmanager
