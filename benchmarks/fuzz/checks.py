@@ -10,7 +10,7 @@ import sys
 import tempfile
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -47,7 +47,7 @@ def check(case: Case) -> Outcome:
 
 
 @contextmanager
-def captured() -> Iterator[dict[str, io.TextIOWrapper]]:
+def captured() -> Iterator[Mapping[str, io.TextIOWrapper]]:
     """Standard output and standard error of the meantime."""
     before = {name: getattr(sys, name) for name in ("stdout", "stderr")}
     streams = {name: io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for name in before}
@@ -58,7 +58,7 @@ def captured() -> Iterator[dict[str, io.TextIOWrapper]]:
         vars(sys).update(before)
 
 
-def _lost(streams: dict[str, io.TextIOWrapper]) -> Iterator[str]:
+def _lost(streams: Mapping[str, io.TextIOWrapper]) -> Iterator[str]:
     """The streams that a command has closed, or has not put back."""
     for name, stream in streams.items():
         if stream.closed or getattr(sys, name) is not stream:

@@ -73,9 +73,9 @@ def _layers(rng: np.random.Generator, blocks: int) -> tuple[StageProfile, ...]:
     logits = rng.uniform(0.5, 3.0)
 
     def layer(name: str, kind: LayerKind, costs: tuple[float, ...], weight: float) -> StageProfile:
-        sizes = {"weight_bytes": weight, "grad_bytes": weight, "optimizer_bytes": 2 * weight}
-        made = StageProfile(*map(float, costs), layers=(Layer(name, kind, (name,)),))
-        return replace(made, **sizes)
+        t_f, t_b, t_w, m_b, m_w = map(float, costs)
+        made = StageProfile(t_f, t_b, t_w, m_b, m_w, layers=(Layer(name, kind, (name,)),))
+        return replace(made, weight_bytes=weight, grad_bytes=weight, optimizer_bytes=2 * weight)
 
     embedding = (rng.uniform(0.1, 0.5), 0.0, rng.uniform(0.5, 2.0), rng.uniform(0.1, 0.5), 0.1)
     found = [layer("tok_embeddings", LayerKind.EMBEDDING, embedding, vocabulary)]
