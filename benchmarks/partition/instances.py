@@ -20,7 +20,6 @@ SEEDS = range(36)
 class Instance:
     """One model on one pipeline."""
 
-    seed: int
     profile: LayeredProfile
     microbatches: int
     placement: Placement
@@ -50,7 +49,6 @@ def instance(seed: int) -> Instance:
     else:
         cluster = replace(cluster, memory_limit=(activations,) * ranks)
     return Instance(
-        seed,
         LayeredProfile(layers, (False,) * len(layers), cluster),
         ranks * int(rng.choice((1, 2, 3))),
         placement,
