@@ -83,7 +83,7 @@ def _report(answer: dict[str, Any]) -> dict[str, Any]:
     status = {"status": answer["status"]}
     if answer.get("objective") not in answer:
         return status | {k: value for k, value in answer.items() if k.startswith("smallest_")}
-    known = {key: answer[key] for key in ("lower_bound", "gap") if key in answer}
+    known: dict[str, Any] = {key: answer[key] for key in ("lower_bound", "gap") if key in answer}
     if "averaging" not in answer and "iteration_time" in answer:
         known["step"] = answer["iteration_time"]  # a schedule's report has it, recorded as its step
     return status | {"cost": answer[answer["objective"]]} | known

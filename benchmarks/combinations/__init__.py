@@ -111,9 +111,10 @@ def _checked(cases: Sequence[Case]) -> Iterator[tuple[Case, Outcome]]:
         return
     for (case, wanted), found in zip(made, rows, strict=True):
         refusals = [row for row in found if isinstance(row, str)]
+        trained = [row for row in found if not isinstance(row, str)]
         if not refusals:
-            yield case, Outcome(tuple(compared(case, found, wanted)))
-        elif len(refusals) < len(found):
+            yield case, Outcome(tuple(compared(case, trained, wanted)))
+        elif trained:
             yield case, Outcome((f"refused by some ranks: {refusals[0]}",))
         else:
             yield case, _refused(refusals[0])
@@ -155,8 +156,7 @@ def _launched(cases: Sequence[Case]) -> list[Sequence[Found | str]]:
         if not first.in_processes:
             rows = launch_local(*given, timeout=seconds)
         else:
-            times = {"timeout": seconds, "message_timeout": most}
-            rows = launch(*given, replicas=first.replicas, **times)
+            rows = launch(*given, replicas=first.replicas, timeout=seconds, message_timeout=most)
     return [[row[i] for row in rows.values()] for i in range(len(cases))]
 
 

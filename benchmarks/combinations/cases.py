@@ -85,14 +85,12 @@ AXES: dict[str, tuple[Any, ...]] = {
 }
 PROFILED = StageProfile(
     *(2.0, 2.0, 1.5, 1.0, 0.5),
-    **{
-        "t_fb": 4.0,
-        "t_r": 2.0,
-        "m_r": 0.1,
-        "m_o": 0.1,
-        "activation_bytes": 1e3,
-        "weight_bytes": 1e6,
-    },
+    t_fb=4.0,
+    t_r=2.0,
+    m_r=0.1,
+    m_o=0.1,
+    activation_bytes=1e3,
+    weight_bytes=1e6,
 )
 LEVELS = tuple(Level(name, 2.0, 1e9) for name in ("full", "70%", "30%", "5%"))
 AT_LEVELS = replace(PROFILED, m_b=1e9, t_r=None, m_r=None, levels=LEVELS)

@@ -12,7 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
@@ -265,7 +270,7 @@ class Part(nn.Module):
             parameter.data = 0.4 * torch.randn(parameter.shape, generator=generator, **kind)
             parameter.requires_grad &= "all frozen" not in has
         if "hook" in has and hasattr(self, "product") and self.product.weight.requires_grad:
-            self.product.weight.register_hook(partial(torch.mul, 0.5))
+            self.product.weight.register_hook(partial(torch.mul, 0.5))  # type: ignore[no-untyped-call]
 
     def forward(
         self, x: Tensor, *more: Tensor, factor: Tensor | None = None, labels: Tensor | None = None
@@ -328,7 +333,7 @@ def parallel(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """Tensor parallel, with whole tensors between stages."""
     columns = partial(ColwiseParallel, output_layouts=Replicate())
     rows = partial(RowwiseParallel, input_layouts=Replicate())
-    styles = {
+    styles: dict[str, Callable[[], ParallelStyle]] = {
         **dict.fromkeys(("product", "head", "lm_head"), columns),
         **dict.fromkeys(("embedding", "embed_tokens", "wte"), rows),
         **dict.fromkeys(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"), ColwiseParallel),

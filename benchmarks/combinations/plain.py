@@ -102,7 +102,7 @@ class Plain:
             raise FloatingPointError("it diverges")
         share = 1.0 / case.replicas / (step.count if case["scale_grads"] else 1)
         for _, loss in sorted(losses.items()):
-            (loss * share).backward()
+            torch.autograd.backward(loss * share)
         if not step.update or self.optimizer is None:
             return
         if self._steps():
@@ -127,7 +127,7 @@ class Plain:
                 for s, v in enumerate(ages)
             ]
             (loss,) = self._forwards(step, step.count, schedule, only=j).values()
-            loss.backward()
+            torch.autograd.backward(loss)
             self.found.losses[step.number, j] = loss.item()
             for each, used in zip(named, self.stale, strict=True):
                 for n, p in each.items():
@@ -214,7 +214,7 @@ class Plain:
             self.drawn[process] = torch.get_rng_state()
         torch.set_rng_state(self.drawn[process])
         module, given, more = self._copy(process, stage), inputs, dict(options)
-        own = dict(self.wholes[stage].named_parameters(remove_duplicate=False))
+        own: dict[str, Tensor] = dict(self.wholes[stage].named_parameters(remove_duplicate=False))
         if self.case["param_dtype"] is not None:
             dtype = getattr(torch, self.case["param_dtype"])
             own = {name: p.to(dtype) for name, p in own.items()}

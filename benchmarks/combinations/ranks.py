@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from pipeloom import LossScale, Pipeline
 from pipeloom.ir.errors import PipeloomError
+from pipeloom.runtime.tensors.microbatches import Batch
 
 from .cases import Case, Step
 from .models import (
@@ -110,7 +112,7 @@ class Ranked:
             groups["group"] = self.mesh["pp"].get_group()
             if case.replicas > 1:
                 groups["data_group"] = self.mesh["dp"].get_group()
-        dtypes = {
+        dtypes: dict[str, Any] = {
             name: None if case[name] is None else getattr(torch, case[name])
             for name in ("param_dtype", "reduce_dtype")
         }
@@ -148,15 +150,15 @@ class Ranked:
             fully_shard(module, mesh=self.mesh["dp"])
         return module
 
-    def _given(self, step: Step, count: int) -> tuple[list[Tensor], dict[str, Any]]:
+    def _given(self, step: Step, count: int) -> tuple[Batch, dict[str, Any]]:
         """This replica's arguments of a step or an evaluation."""
         first = self.replica * count
         mine = slice(first, first + count)
-        xs, ys, factors = (
-            row[mine] for row in batch(self.case, step.number, count * self.case.replicas)
-        )
+        rows = batch(self.case, step.number, count * self.case.replicas)
+        given: list[Batch] = [row[mine] for row in rows]
         if self.case["given"] == "whole" and self.case["lengths"] == "alike":
-            xs, ys, factors = map(torch.cat, (xs, ys, factors))
+            given = list(map(torch.cat, given))
+        xs, ys, factors = given
         more: dict[str, Any] = {"target": ys}
         if self.case["loss"] == "model":
             more = {"target": {"labels": ys}}
@@ -185,7 +187,7 @@ class Ranked:
             flat = torch.cat(
                 [x.flatten() for x in (output if isinstance(output, list) else [output])]
             )
-            parts = zip(mine, flat.split(sizes), strict=True)
+            parts = zip(mine, torch.split(flat, sizes), strict=True)
             self.found.outputs |= {(step.number, j): summed(x) for j, x in parts}
         if step.update and case["rates"] == "falling":
             for each in pipeline.optimizers.values():
@@ -220,10 +222,10 @@ class Ranked:
         """Another pipeline that goes on from what this one saves."""
         if self.case.in_processes:
             path = Path(self.folder) / str(self.case.number)
-            dcp.save({"pipeline": before}, checkpoint_id=path)
+            save({"pipeline": before}, checkpoint_id=path)
             before.close()
             after = self.made(resumed=True)
-            dcp.load({"pipeline": after}, checkpoint_id=path)
+            load({"pipeline": after}, checkpoint_id=path)
             return after
         rows = before.gather(_copied(before.state_dict()))
         before.close()

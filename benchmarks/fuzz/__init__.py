@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
     began = told = perf_counter()
     print(f"seed {options.seed}", flush=True)
     outcomes: Counter[int] = Counter()
-    faults = []
+    faults: list[str] = []
     for case, outcome in checked(options.seed, options.first, options.count):
         if perf_counter() - told > EVERY_SECONDS:
             told = perf_counter()

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -29,11 +29,9 @@ OF_AN_OPTION = re.compile(r"(argument )?(-|COMMAND|FILE|the following arguments|
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """An exit code, what went to standard output and error, and a line for each broken promise."""
+    """An exit code, and a line for each broken promise."""
 
     code: int
-    out: str
-    err: str
     faults: tuple[str, ...]
 
 
@@ -45,11 +43,11 @@ def check(case: Case) -> Outcome:
         found += _by_libraries(raw)
         answer, told = map(_written, streams.values())
     faults = [*found, *_faults(case, code, answer, told)]
-    return Outcome(code, answer, told, tuple(faults))
+    return Outcome(code, tuple(faults))
 
 
 @contextmanager
-def captured() -> Iterator[dict[str, io.TextIOWrapper]]:
+def captured() -> Iterator[Mapping[str, io.TextIOWrapper]]:
     """Standard output and standard error of the meantime."""
     before = {name: getattr(sys, name) for name in ("stdout", "stderr")}
     streams = {name: io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for name in before}
@@ -60,7 +58,7 @@ def captured() -> Iterator[dict[str, io.TextIOWrapper]]:
         vars(sys).update(before)
 
 
-def _lost(streams: dict[str, io.TextIOWrapper]) -> Iterator[str]:
+def _lost(streams: Mapping[str, io.TextIOWrapper]) -> Iterator[str]:
     """The streams that a command has closed, or has not put back."""
     for name, stream in streams.items():
         if stream.closed or getattr(sys, name) is not stream:

@@ -33,7 +33,7 @@ def _stages(number: int, count: int, rng: Rng, **sizes: Any) -> tuple[StageProfi
     around = SPREAD if number % 2 else 0.0
     times = base * rng.uniform(1 - around, 1 + around, (count, 3))
     m_w = float(rng.uniform(0.3, 0.5))
-    return tuple(StageProfile(*row, 1.0, m_w, **sizes) for row in times.tolist())
+    return tuple(StageProfile(f, b, w, 1.0, m_w, **sizes) for f, b, w in times.tolist())
 
 
 def _placed(  # noqa: PLR0917

@@ -98,7 +98,7 @@ def _levels(model: Model, layers: int) -> list[Level]:
     return levels
 
 
-def _made(model: Model) -> dict[str, float]:
+def _made(model: Model) -> dict[str, int]:
     """Numbers a token that steps make, both norms together."""
     h, k, i = model.hidden, model.kv, model.inner
     made = {"norms": 2 * h, "qkv": h + 2 * k, "attention": h, "residual": h, "gate": 2 * i}

@@ -20,7 +20,6 @@ SEEDS = range(36)
 class Instance:
     """One model on one pipeline."""
 
-    seed: int
     profile: LayeredProfile
     microbatches: int
     placement: Placement
@@ -50,7 +49,6 @@ def instance(seed: int) -> Instance:
     else:
         cluster = replace(cluster, memory_limit=(activations,) * ranks)
     return Instance(
-        seed,
         LayeredProfile(layers, (False,) * len(layers), cluster),
         ranks * int(rng.choice((1, 2, 3))),
         placement,
@@ -73,9 +71,9 @@ def _layers(rng: np.random.Generator, blocks: int) -> tuple[StageProfile, ...]:
     logits = rng.uniform(0.5, 3.0)
 
     def layer(name: str, kind: LayerKind, costs: tuple[float, ...], weight: float) -> StageProfile:
-        sizes = {"weight_bytes": weight, "grad_bytes": weight, "optimizer_bytes": 2 * weight}
-        made = StageProfile(*map(float, costs), layers=(Layer(name, kind, (name,)),))
-        return replace(made, **sizes)
+        t_f, t_b, t_w, m_b, m_w = map(float, costs)
+        made = StageProfile(t_f, t_b, t_w, m_b, m_w, layers=(Layer(name, kind, (name,)),))
+        return replace(made, weight_bytes=weight, grad_bytes=weight, optimizer_bytes=2 * weight)
 
     embedding = (rng.uniform(0.1, 0.5), 0.0, rng.uniform(0.5, 2.0), rng.uniform(0.1, 0.5), 0.1)
     found = [layer("tok_embeddings", LayerKind.EMBEDDING, embedding, vocabulary)]

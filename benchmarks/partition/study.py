@@ -88,4 +88,5 @@ def gap(cell: dict[str, Any]) -> float | None:
     joint = cell["ways"]["joint"]
     if joint["cost"] is None:
         return None
-    return max(0.0, 1 - joint["bound_of_all_cuts"] / joint["cost"])
+    bound, cost = float(joint["bound_of_all_cuts"]), float(joint["cost"])
+    return max(0.0, 1 - bound / cost)

@@ -88,12 +88,12 @@ def _median(ranks: Sequence[Sequence[Span]]) -> float:
     """The processes share one machine's clock."""
     steps = list(zip(*ranks, strict=True))
     took = [max(end for _, end in step) - min(begin for begin, _ in step) for step in steps]
-    return 1e3 * statistics.median(took[WARM_UP:] or took)
+    return 1e3 * float(statistics.median(took[WARM_UP:] or took))
 
 
 def _used(ranks: Sequence[Sequence[float]]) -> float:
     steps = [sum(step) for step in zip(*ranks, strict=True)]
-    return 1e3 * statistics.median(steps[WARM_UP:] or steps)
+    return 1e3 * float(statistics.median(steps[WARM_UP:] or steps))
 
 
 def render(rows: Sequence[Row]) -> str:

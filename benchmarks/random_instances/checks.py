@@ -117,6 +117,9 @@ def _refused(problem: Problem, work_limit: float) -> Iterator[str]:
         try:
             call()
         except InfeasibleError as error:
+            if error.rank is None or error.smallest is None:
+                yield f"{name}: infeasible, but no rank and limit are named"
+                continue
             least = problem.profile.stages[error.rank].m_b
             if not problem.memory_limit[error.rank] < error.smallest == least:
                 yield f"{name}: rank {error.rank} needs {least}, but {error.smallest} is said"

@@ -42,6 +42,7 @@ def _found(problem: Problem) -> dict[str, Any] | None:
         return None
     assert verify_schedule(dump_schedule(schedule)) == []
     timing, report = schedule.known_timing, schedule.known_report
+    assert report.solve_seconds is not None
     choice = choice_of(problem, schedule.order)
     counts = [int(each.sum()) for each in (choice == 0, choice > 0, choice < 0)]
     return {

@@ -59,7 +59,7 @@ def _instance(seed: int, number: int) -> Instance:
     microbatches = ranks * int(rng.integers(1, 4))
     room = float(rng.choice([1.0, 1.5, 2.0])) * ranks
     apart = 0.2 * (number % 2)
-    times = TIMES * (1 + apart * rng.uniform(-1, 1, (ranks, 3)))
+    times = np.array(TIMES) * (1 + apart * rng.uniform(-1, 1, (ranks, 3)))
     stages = tuple(StageProfile(f, b, w, 1.0, 0.43) for f, b, w in times.tolist())
     delay = TIMES[0] * float(rng.uniform(0.01, 0.05))
     kind = "unequal" if apart else "equal"

@@ -50,7 +50,7 @@ def degree_curve() -> list[dict[str, float]]:
     one stage less the bubble of equal ones, (P-1) / (M+P-1)."""
     rows = list[dict[str, float]]()
     for stages in DEGREES:
-        run = ONE_MODEL | {"gpus": stages, "pp": stages, "global_batch": BATCH}
+        run: dict[str, Any] = ONE_MODEL | {"gpus": stages, "pp": stages, "global_batch": BATCH}
         found = predict_step("llama-3-8b", **run)
         tokens = found.tokens_per_s_per_gpu
         first = rows[0]["tokens"] if rows else tokens

@@ -12,18 +12,20 @@ from pipeloom.ir.formats import dump_program
 from pipeloom.ir.formats.profile_json import dump_profile
 from pipeloom.ir.model.links import Links, Sharing
 from pipeloom.ir.model.profile import Profile
+from pipeloom.planner.evaluation.evaluation import Evaluation
+from pipeloom.planner.passing.choose import choose, searching
 from pipeloom.runtime.probes.link_probe import LinkSamples, link_of
 
 from .configurations import Configuration
 from .measuring import Measured, measured
 from .network import namespaces
 from .prediction import fully_sharded, predicted, wires
-from .schemes import Candidate, best_of_each
 from .sharded import TrainSharded
 from .training import Probe, Train
 from .workers import run_tasks
 
 PROBE_BYTES, PROBES = 400_000, 9
+SECONDS = 20.0  # that the optimizer has for all schemes together
 ALLOWED = 0.15  # by how much a prediction may miss what is measured
 TIE = 0.01  # step times as near as that are one
 LOSSES = 1e-4  # relative: float32 sums in another order
@@ -45,7 +47,8 @@ def run(configuration: Configuration, settings: Settings) -> dict[str, Any]:
     with namespaces(configuration.ring) as names:
         [samples] = run_tasks(names, [Probe(PROBE_BYTES, PROBES)], settings.timeout)
         profile = configuration.profile(ring_links([s for row in samples for s in row]))
-        candidates = best_of_each(profile, configuration.microbatches)
+        choice = choose(profile, configuration.microbatches, search=searching(SECONDS))
+        candidates = choice.usable
         tasks = _tasks(configuration, candidates, settings.steps)
         answers = run_tasks(names, tasks * settings.rounds, settings.timeout)
     runs = [measured(answers[i :: len(tasks)], settings.warmup) for i in range(len(tasks))]
@@ -60,7 +63,7 @@ def ring_links(samples: Sequence[LinkSamples]) -> Links:
 
 
 def _tasks(
-    configuration: Configuration, candidates: Sequence[Candidate], steps: int
+    configuration: Configuration, candidates: Sequence[Evaluation], steps: int
 ) -> list[Train | TrainSharded]:
     """The candidates in turn, then torch's own."""
     t_f, t_b, t_w = configuration.times
@@ -76,14 +79,14 @@ def _tasks(
 def _result(
     configuration: Configuration,
     profile: Profile,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[Evaluation],
     runs: Sequence[Measured],
 ) -> dict[str, Any]:
     times = [predicted(c.schedule) for c in candidates]
     rows = [
         {
             "scheme": c.scheme,
-            "schedule": c.family,
+            "schedule": c.name,
             **_row(time, run),
             "planned_wires": wires(c.schedule),
         }

@@ -64,7 +64,6 @@ class Measured:
     step_ms: float
     least_ms: float
     most_ms: float
-    intervals: tuple[float, ...]
     losses: tuple[float, ...]
     wires: tuple[tuple[float, float], ...]
 
@@ -84,7 +83,6 @@ def measured(rounds: Sequence[Sequence[RankRun]], warmup: int) -> Measured:
         statistics.median(intervals),
         min(intervals),
         max(intervals),
-        tuple(intervals),
         tuple(losses),
         tuple(_wire(rounds, link) for link in range(len(rounds[0]))),
     )

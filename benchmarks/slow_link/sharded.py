@@ -70,7 +70,9 @@ def sharded(stages: Sequence[nn.Module]) -> nn.Module:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for stage in stages:
         fully_shard(stage, mesh=mesh)
-    return fully_shard(nn.Sequential(*stages), mesh=mesh)
+    whole = nn.Sequential(*stages)
+    fully_shard(whole, mesh=mesh)
+    return whole
 
 
 class Paced(nn.Module):
@@ -110,7 +112,7 @@ class Paced(nn.Module):
 
 
 def _mark(x: Tensor, call: Callable[[], None]) -> Tensor:
-    marked: Tensor = _Mark.apply(x, call)
+    marked: Tensor = _Mark.apply(x, call)  # type: ignore[no-untyped-call]
     return marked
 
 

@@ -45,7 +45,7 @@ def _posed(placement: Placement, stages: tuple[StageProfile, ...], ranks: int, r
 def _stages(number: int, rng: Rng) -> tuple[StageProfile, ...]:
     share = rng.uniform(0, 1, number).tolist()
     rows = zip(_times(number, rng).tolist(), share, strict=True)
-    return tuple(StageProfile(*times, 1.0, m_w) for times, m_w in rows)
+    return tuple(StageProfile(f, b, w, 1.0, m_w) for (f, b, w), m_w in rows)
 
 
 def _at_once(stages: tuple[StageProfile, ...], rng: Rng) -> tuple[StageProfile, ...]:

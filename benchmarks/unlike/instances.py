@@ -68,7 +68,7 @@ def _drawn(number: int, seed: int) -> Instance:
     kind, images = ("log-normal", "bimodal")[number % 2], number % 3 == 0
     room = ROOM[number // len(SHAPES) % len(ROOM)]
     lengths = _lengths(kind, (microbatches, int(rng.choice(SEQUENCES))), rng)
-    pictures = rng.poisson(rng.choice((0.5, 2.0)), microbatches) if images else None
+    pictures = rng.poisson(rng.choice((0.5, 2.0)), microbatches).astype(float) if images else None
     profile = _profile(f"{kind}-{number}", ranks, lengths, pictures)
     words = f"{kind}, {lengths.shape[1]} sequences a microbatch{', images' if images else ''}"
     return Instance(number, words, _limited(_problem(profile), room))

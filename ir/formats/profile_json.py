@@ -30,11 +30,6 @@ def parse_profile(data: dict[str, Any], where: str) -> Profile:
     return profile_of(validated(ProfileDocument, data, where))
 
 
-def load_layers(path: str) -> LayeredProfile:
-    """Reads a profile by layers. Raises InputError with every error of the file."""
-    return parse_layers(read_json(path), path)
-
-
 def parse_layers(data: dict[str, Any], where: str) -> LayeredProfile:
     document = validated(LayeredProfileDocument, data, where)
     entries = [(entry, layer) for entry in document.layers for layer in entry.each()]

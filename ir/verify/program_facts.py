@@ -53,15 +53,13 @@ class ProgramFacts:
     """A program document. ``buffers``: (kind, stage) of each; ``owners``: the ranks that step each
     stage.
 
-    ``messages``: what must be sent, from the schedule alone. ``homes``: where each op first runs,
-    a BW under B and W as well. ``earlier``, ``later``: of a transfer, the one
-    before and the one after it on its copy's way.
+    ``messages``: what must be sent, from the schedule alone. ``earlier``, ``later``: of a transfer,
+    the one before and the one after it on its copy's way.
     """
 
     schedule: Facts
     lines: list[list[Line]]
     buffers: list[list[tuple[str, int]]]
-    homes: dict[tuple[str, int, int], Run]
     moves: list[Move]
     messages: dict[TensorName, Message]
     owners: dict[int, tuple[int, ...]]
@@ -79,15 +77,14 @@ def read_program(document: object, where: str) -> ProgramFacts:
     ]
     buffers = [list(map(_buffer, row)) for row in program.buffers]
     moves = schedule.moves
-    homes = _homes(schedule)
     later = _later(moves)
     earlier = {after: before for before, after in later.items()}
-    messages = _activations(homes, schedule) | {
+    messages = _activations(_homes(schedule), schedule) | {
         TensorName("w" if m.tensor == "weight" else "dw", m.stage, i): (m.source, m.target)
         for i, m in enumerate(moves)
     }
     owners = _owners(schedule, moves)
-    return ProgramFacts(schedule, lines, buffers, homes, moves, messages, owners, earlier, later)
+    return ProgramFacts(schedule, lines, buffers, moves, messages, owners, earlier, later)
 
 
 def _line(rank: int, at: int, text: str) -> Line:

@@ -89,10 +89,9 @@ class Gemm:
 class Attention:
     """Fused attention: scores, softmax and weighted sum in one kernel that keeps no matrix.
 
-    ``sequences`` of ``queries`` by ``keys`` positions, of which ``share`` are computed (a half
-    where causal); ``heads`` of width ``qk_dim`` and ``v_dim``, ``kv_heads`` of keys and values.
-    ``flops`` are those of the pairs computed; ``bytes`` those read and written. Where a ring of
-    ranks shares out a sequence, as many kernels run one after the other, each with the keys of one.
+    ``sequences`` of ``queries`` by ``keys`` positions; ``heads`` of queries. ``flops`` are those of
+    the pairs computed, ``bytes`` those read and written. Where a ring of ranks shares out a
+    sequence, as many kernels run one after the other, each with the keys of one.
     """
 
     name: str
@@ -100,12 +99,8 @@ class Attention:
     op: OpKind
     sequences: float
     heads: float
-    kv_heads: float
     queries: float
     keys: float
-    qk_dim: float
-    v_dim: float
-    share: float
     flops: float
     bytes: float
 

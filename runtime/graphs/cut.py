@@ -61,7 +61,7 @@ class Cut:
     microbatch, and gives ``results`` (outputs, then updates) and ``saved``; ``alone`` is F that
     saves nothing, ``again`` (R) gives ``saved`` alone. B takes ``held``, the first ``to_b`` of
     ``saved`` and the ``tangents``, and gives the gradients ``by_b`` and ``waiting``. W takes
-    ``held``, ``saved`` from ``from_w`` on and ``waiting``, and gives the gradients ``by_w``. BW
+    ``held``, ``saved`` from ``from_w`` on and ``waiting``, and gives the other gradients. BW
     (``fused``) takes ``held``, all of ``saved`` and ``tangents``, and gives all gradients, those of
     B first. Each piece's inputs are those that it uses, in this order.
     """
@@ -75,7 +75,6 @@ class Cut:
     from_w: int
     waiting: Sequence[fx.Node]
     by_b: Sequence[fx.Node]
-    by_w: Sequence[fx.Node]
     forward: Piece
     alone: Piece
     again: Piece
@@ -172,7 +171,6 @@ class _Cutting:
             from_w,
             waiting,
             by_b,
-            by_w,
             forward=piece([*held, *inputs], [*self._results, *saved]),
             alone=piece([*held, *inputs], self._results),
             again=piece([*held, *inputs], saved),

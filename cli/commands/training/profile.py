@@ -74,31 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--alone", action="store_true", help="one process, a stage after the other, and no links"
     )
-    parser.add_argument(
-        "--recompute",
-        action="store_true",
-        help="measure as well how long a forward takes again, and what is held until then (t_r, "
-        "m_r)",
-    )
-    parser.add_argument(
-        "--levels",
-        metavar="N",
-        type=whole,
-        default=0,
-        help="recompute parts of forwards as well, at up to N levels between all and nothing held, "
-        "of stages as graphs (levels); 3 are enough for most models",
-    )
-    parser.add_argument(
-        "--pairs",
-        action="store_true",
-        help="measure as well an F and a BW at once, as the runtime runs them (t_fb)",
-    )
-    parser.add_argument(
-        "--offload",
-        action="store_true",
-        help="measure as well what goes to the host and the way there (m_o, offload_bytes, "
-        "host_link)",
-    )
+    _add_more(parser)
     parser.add_argument(
         "--local",
         action="store_true",
@@ -123,6 +99,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pipeloom profile --model hf:my-llama,seq=4096 --stages 8 --memory-only -o memory.json",
         "pipeloom profile --from traces/ --memory 1.2G,0.9G --t-comm 0.1 -o profile.json",
         "pipeloom profile --from timers.csv --like profile.json --split 0.6 -o new.json",
+    )
+
+
+def _add_more(parser: argparse.ArgumentParser) -> None:
+    """Adds what may be measured as well."""
+    parser.add_argument(
+        "--recompute",
+        action="store_true",
+        help="measure as well how long a forward takes again, and what is held until then (t_r, "
+        "m_r)",
+    )
+    parser.add_argument(
+        "--levels",
+        metavar="N",
+        type=whole,
+        default=0,
+        help="recompute parts of forwards as well, at up to N levels between all and nothing held, "
+        "of stages as graphs (levels); 3 are enough for most models",
+    )
+    parser.add_argument(
+        "--pairs",
+        action="store_true",
+        help="measure as well an F and a BW at once, as the runtime runs them (t_fb)",
+    )
+    parser.add_argument(
+        "--offload",
+        action="store_true",
+        help="measure as well what goes to the host and the way there (m_o, offload_bytes, "
+        "host_link)",
     )
 
 

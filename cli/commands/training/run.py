@@ -51,6 +51,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace", metavar="FILE", help="writes the median step, a schedule with measured times"
     )
+    _add_precision(parser)
+    parser.add_argument(
+        "--varying-shapes",
+        action="store_true",
+        help="microbatches may have other shapes in each step",
+    )
+    parser.add_argument(
+        "--cuda-graph",
+        action="store_true",
+        help="the fourth step is recorded as a CUDA graph, which later ones launch: with --device "
+        "cuda, without clipping and loss scaling",
+    )
+    add_stages_as(parser)
+    parser.add_argument(
+        "--replicas",
+        metavar="R",
+        type=count,
+        help="of a program compiled with --data-parallel: R times its ranks are started, each "
+        "replica is trained on its share of R times its microbatches; by default as the profile's "
+        "data_parallel has it, under torchrun as many as its processes make up",
+    )
+    parser.add_argument(
+        "--local",
+        action="store_true",
+        help="ranks are threads of this process, not processes: on one GPU, too",
+    )
+    _add_checkpoints(parser)
+    example(
+        parser,
+        "pipeloom run program.json --model examples.gpt:small --steps 10 --trace measured.json",
+        "pipeloom run program.json --model examples.gpt:small --steps 4 --pace",
+        "pipeloom run program.json --model examples.gpt:small --param-dtype bfloat16 "
+        "--reduce-dtype float32 --clip-grad-norm 1",
+        "pipeloom run program.json --model examples.gpt:small --param-dtype float16 --loss-scale "
+        "65536",
+        "pipeloom run program.json --model examples.gpt:small --replicas 2",
+        "pipeloom run program.json --model examples.gpt:small --steps 40 --save out/gpt --every 10",
+        "pipeloom run other.json --model examples.gpt:small --steps 80 --save out/gpt --resume "
+        "out/gpt",
+        "torchrun --nproc-per-node 4 -m pipeloom run program.json --model examples.gpt:small",
+    )
+
+
+def _add_precision(parser: argparse.ArgumentParser) -> None:
+    """Adds the dtypes, and what is done about large gradients and overflow."""
     parser.add_argument(
         "--param-dtype",
         choices=DTYPES,
@@ -81,31 +126,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="all ranks wait for the norm before they step, although the program was compiled with "
         "--post-validation",
     )
-    parser.add_argument(
-        "--varying-shapes",
-        action="store_true",
-        help="microbatches may have other shapes in each step",
-    )
-    parser.add_argument(
-        "--cuda-graph",
-        action="store_true",
-        help="the fourth step is recorded as a CUDA graph, which later ones launch: with --device "
-        "cuda, without clipping and loss scaling",
-    )
-    add_stages_as(parser)
-    parser.add_argument(
-        "--replicas",
-        metavar="R",
-        type=count,
-        help="of a program compiled with --data-parallel: R times its ranks are started, each "
-        "replica is trained on its share of R times its microbatches; by default as the profile's "
-        "data_parallel has it, under torchrun as many as its processes make up",
-    )
-    parser.add_argument(
-        "--local",
-        action="store_true",
-        help="ranks are threads of this process, not processes: on one GPU, too",
-    )
+
+
+def _add_checkpoints(parser: argparse.ArgumentParser) -> None:
+    """Adds where checkpoints go and come from, and how often they and evaluations are made."""
     parser.add_argument(
         "--save",
         metavar="DIR",
@@ -123,20 +147,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=count,
         help="steps between evaluations, of what the model source's eval_batch gives",
-    )
-    example(
-        parser,
-        "pipeloom run program.json --model examples.gpt:small --steps 10 --trace measured.json",
-        "pipeloom run program.json --model examples.gpt:small --steps 4 --pace",
-        "pipeloom run program.json --model examples.gpt:small --param-dtype bfloat16 "
-        "--reduce-dtype float32 --clip-grad-norm 1",
-        "pipeloom run program.json --model examples.gpt:small --param-dtype float16 --loss-scale "
-        "65536",
-        "pipeloom run program.json --model examples.gpt:small --replicas 2",
-        "pipeloom run program.json --model examples.gpt:small --steps 40 --save out/gpt --every 10",
-        "pipeloom run other.json --model examples.gpt:small --steps 80 --save out/gpt --resume "
-        "out/gpt",
-        "torchrun --nproc-per-node 4 -m pipeloom run program.json --model examples.gpt:small",
     )
 
 

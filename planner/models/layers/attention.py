@@ -159,7 +159,7 @@ def _write_flash(sheet: Sheet, model: Model, window: int | None) -> None:
     d, dv = model.head_dim, model.value_dim
 
     def kernel(op: OpKind, flops: float, moved: float) -> Attention:
-        shape = (run.micro_batch, heads, kv, queries, run.seq, d, dv, share)
+        shape = (run.micro_batch, heads, queries, run.seq)
         moved = (moved * e + rows) * run.cp
         return Attention("attention", CORE, op, *shape, flops * products, moved)
 

@@ -14,8 +14,9 @@ import pytest
 import pipeloom
 from pipeloom.cli.main import main
 from pipeloom.ir.errors import InfeasibleError, InputError
-from pipeloom.ir.formats import dump_program, dump_schedule, load_profile, load_schedule
-from pipeloom.ir.formats.profile_json import load_layers
+from pipeloom.ir.formats import dump_program, dump_schedule, load_schedule, parse_profile
+from pipeloom.ir.formats.json_reader import read_json
+from pipeloom.ir.formats.profile_json import parse_layers
 from pipeloom.ir.model.links import Link, Links
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Status
@@ -129,8 +130,10 @@ def test_what_does_not_fit_is_raised_as_it_is_printed(
 
 
 def test_profiles_may_be_files_or_objects(profile: Path, layers: Path) -> None:
-    for path, loaded in ((profile, load_profile), (layers, load_layers)):
-        given = (str(path), json.loads(path.read_text()), loaded(str(path)))
+    by_stages, by_layers = (read_json(str(path)) for path in (profile, layers))
+    objects = parse_profile(by_stages, "p"), parse_layers(by_layers, "l")
+    for path, loaded in zip((profile, layers), objects, strict=True):
+        given = (str(path), json.loads(path.read_text()), loaded)
         expected = plain(pipeloom.optimize(path, 3, **LIMITED).to_dict())
         for each in given:
             assert plain(pipeloom.optimize(each, 3, **LIMITED).to_dict()) == expected

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import TypeAdapter
 
+from pipeloom.ir.formats import schedule_document
 from pipeloom.ir.formats.program_json import parse_instruction
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.program import (
@@ -65,4 +67,4 @@ def test_each_form_reads_back(text: str, instruction: Instruction) -> None:
 )
 def test_what_is_no_instruction_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="an instruction, such as"):
-        parse_instruction(text)
+        TypeAdapter(schedule_document.Instruction).validate_python(text)

@@ -25,7 +25,6 @@ from pipeloom.planner.measured.profile import profile_from
 from pipeloom.solver.families import build_family
 
 PRIMUS = Path(__file__).with_name("primus_pp8.json")
-Range = tuple[str, float, float]  # name, start and end in microseconds
 
 
 def event(name: str, start: float, end: float, cat: str = "user_annotation", tid: int = 1) -> Any:
