@@ -153,7 +153,6 @@ def add_solver(
         f" for {what}",
         "the same seed then gives the same schedule",
     )
-    parser.set_defaults(time_limit=None if auto else time_limit)
     add_seed(parser)
     add_quiet(parser)
 

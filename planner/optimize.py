@@ -123,6 +123,7 @@ def optimize(
     _check(passing, spec, recompute, copies, cut=cut)
     if start is not None and (cut or system is not None or spec.name == AUTO or passing == "auto"):
         raise InputError("start: expected a profile by stages, one placement and one passing")
+    check_limits(time_limit, work_limit)
     check_whole("seed", seed)
     measure = _measure(robust, spread)
     asked = "slow" if slow else "" if measure is None else "robust"
@@ -257,6 +258,23 @@ def positive(name: str, limit: float | None) -> float | None:
     if limit is not None and not (isinstance(limit, int | float) and limit > 0):
         raise InputError(f"{name}: expected a number > 0, got {limit!r}")
     return limit
+
+
+def check_limits(time_limit: float | None, work_limit: float | None) -> None:
+    """Raises InputError where both are given: work is limited in place of time."""
+    if time_limit is not None and work_limit is not None:
+        words = f"expected none beside time_limit {time_limit!r}, got {work_limit!r}"
+        raise InputError(f"work_limit: {words}: it takes the place of seconds")
+
+
+def search_limits(
+    time_limit: float | None, work_limit: float | None, usual: float
+) -> dict[str, float | None]:
+    """The limits by name, ``usual`` seconds where none is given. Raises InputError."""
+    check_limits(time_limit, work_limit)
+    if work_limit is None and time_limit is None:
+        time_limit = usual
+    return {"time_limit": time_limit, "work_limit": work_limit}
 
 
 def _rules(least: int | None, most: int | None) -> Rules:

@@ -136,6 +136,13 @@ def preset(name: str) -> Cluster:
     raise InputError(f"expected one of {', '.join(NODES)}, a GPU or a file, got {name!r}")
 
 
+def gpu_called(name: str) -> Gpu | None:
+    """The GPU of that name, case, hyphens and spaces aside; None where there is none."""
+    meant = {_bare(known): of for known, of in _OTHERS.items()}
+    meant |= {_bare(known): known for known in GPUS}
+    return GPUS.get(meant.get(_bare(name), ""))
+
+
 def _bare(name: str) -> str:
     """Without what people write differently: case, hyphens and spaces."""
     return re.sub(r"[^a-z0-9.]", "", name.lower())

@@ -29,7 +29,7 @@ from pipeloom.ir.formats.validation import (
 )
 from pipeloom.ir.model.links import Link
 
-from .cluster import HOST_LINKS, LINKS, Cluster, link_dict, preset
+from .cluster import HOST_LINKS, LINKS, Cluster, gpu_called, link_dict, preset
 from .efficiency import BOUNDS, Efficiency, calibrated
 from .gpus import GPUS, PRECISIONS, SIXTEEN, Gpu
 
@@ -39,12 +39,13 @@ Positive = Annotated[Amount, Expected("a finite number > 0", above=0.0)]
 
 
 def _gpu(value: Any) -> Any:
-    """A preset's name, or an object."""
+    """A GPU's name, as ``--gpu`` takes it, or an object."""
     if not isinstance(value, str):
         return value
-    if value not in GPUS:
+    found = gpu_called(value)
+    if found is None:
         raise wrong(f"an object, or one of {', '.join(GPUS)}")
-    return GPUS[value].to_dict()
+    return found.to_dict()
 
 
 def _link(value: Any, known: Mapping[str, Link] = LINKS) -> Any:

@@ -22,6 +22,11 @@ NEAR = {
         "pipeloom: argument --placement: expected linear, ",
         "got 'chimera'; its placement is bidirectional ",
     ),
+    "an option's beginning": (
+        ["optimize", "P", "-m", "2", "--memory_limit", "3"],
+        "pipeloom: unrecognized arguments: --memory_limit 3; did you mean --memory-limit? (see ",
+        "",
+    ),
     "no number of microbatches": (
         ["optimize", "P"],
         "pipeloom: -m/--microbatches: missing; expected a number, as ",

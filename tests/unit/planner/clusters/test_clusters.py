@@ -57,9 +57,15 @@ def test_file_takes_presets_and_a_calibration_of_its_own(tmp_path: Path) -> None
     assert cluster.efficiency.memory == preset("H100").efficiency.memory
 
 
+@pytest.mark.parametrize("name", ["A100", "a100-80gb", "A100 80GB"])
+def test_a_file_names_a_gpu_as_an_option_does(name: str) -> None:
+    assert parse_cluster(FILE | {"gpu": name}, "file").gpu == preset(name).gpu == GPUS["A100-80GB"]
+
+
 @pytest.mark.parametrize(
     ("change", "line"),
     [
+        ({"gpu": "dgx-a100"}, "gpu: expected an object, or one of V100-16GB"),
         ({"format": "pipeloom.profile"}, 'format: expected "pipeloom.cluster"'),
         ({"version": 2}, "version: expected 1, got 2"),
         ({"gpu": "H1000"}, "gpu: expected an object, or one of V100-16GB"),
