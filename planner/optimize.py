@@ -39,7 +39,8 @@ from .inputs.problem_setup import (
 from .inputs.start import order_of
 from .partition.joint import plan_partition
 from .partition.systems import System, answer_for, find_system
-from .passing.choose import plan_passing
+from .passing.choose import plan_passing, tell_missing
+from .passing.crossovers import missing_sizes
 from .placement.choose import plan_placement
 from .robustness.robust import MEASURES, check_robust, robust_answer
 from .robustness.variation import Slow, Variation, slowed
@@ -166,7 +167,11 @@ def optimize(
         return plan_placement(stages, microbatches, search, each=time_limit is None, **limits)
     problem = make_problem(stages, microbatches, passing=passing, placement=spec, **limits)
     problem = slowed(problem, slow)
-    return _robustly(problem, measure, spread, search, source.where, start=start)
+    answer = _robustly(problem, measure, spread, search, source.where, start=start)
+    if passing == "weights":
+        lacking = [each for each in missing_sizes(stages) if each != "activation_bytes"]
+        tell_missing(stages, lacking, search, source.where)
+    return answer
 
 
 def _measure(robust: str | bool | None, spread: float | None) -> str | None:

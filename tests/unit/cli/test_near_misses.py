@@ -22,6 +22,16 @@ NEAR = {
         "pipeloom: argument --placement: expected linear, ",
         "got 'chimera'; its placement is bidirectional ",
     ),
+    "a V's family as a placement": (
+        ["optimize", "P", "-m", "2", "--placement", "zb-v"],
+        "pipeloom: argument --placement: expected linear, ",
+        "got 'zb-v'; its placement is v (",
+    ),
+    "a placement without its number": (
+        ["optimize", "P", "-m", "2", "--placement", "Interleaved"],
+        "pipeloom: argument --placement: expected linear, ",
+        "got 'Interleaved'; did you mean interleaved:2? (",
+    ),
     "an option's beginning": (
         ["optimize", "P", "-m", "2", "--memory_limit", "3"],
         "pipeloom: unrecognized arguments: --memory_limit 3; did you mean --memory-limit? (see ",
