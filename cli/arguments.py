@@ -145,7 +145,8 @@ def add_solver(
         "--solver",
         choices=["auto", "cp-sat", "milp", "highs", "heuristic"],
         default="auto",
-        help="auto (the default) runs search, bounds and cp-sat side by side",
+        help="auto (the default) runs search, bounds and cp-sat side by side; heuristic: the search "
+        "alone; milp by CBC, highs by HiGHS",
     )
     add_limits(
         parser,
