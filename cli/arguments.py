@@ -145,8 +145,8 @@ def add_solver(
         "--solver",
         choices=["auto", "cp-sat", "milp", "highs", "heuristic"],
         default="auto",
-        help="auto (the default) runs search, bounds and cp-sat side by side; heuristic: the search "
-        "alone; milp by CBC, highs by HiGHS",
+        help="auto (the default) runs search, bounds and cp-sat side by side; heuristic is the "
+        "search alone; milp is by CBC, highs the same by HiGHS",
     )
     add_limits(
         parser,
