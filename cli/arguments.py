@@ -145,7 +145,8 @@ def add_solver(
         "--solver",
         choices=["auto", "cp-sat", "milp", "highs", "heuristic"],
         default="auto",
-        help="auto (the default) runs search, bounds and cp-sat side by side",
+        help="auto (the default) runs search, bounds and cp-sat side by side; heuristic is the "
+        "search alone; milp is by CBC, highs the same by HiGHS",
     )
     add_limits(
         parser,
@@ -153,7 +154,6 @@ def add_solver(
         f" for {what}",
         "the same seed then gives the same schedule",
     )
-    parser.set_defaults(time_limit=None if auto else time_limit)
     add_seed(parser)
     add_quiet(parser)
 

@@ -80,7 +80,13 @@ class Parser(argparse.ArgumentParser):
         raise Answered(status)
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message} (see {self.prog} --help)")
+        raise InputError(f"{message}{self._meant(message)} (see {self.prog} --help)")
+
+    def _meant(self, message: str) -> str:
+        """A hint at the option that an unknown one is nearly, first of all of several."""
+        unknown = re.match(r"unrecognized arguments: (--[^ =]+)", message)
+        near = get_close_matches(unknown[1], self._option_string_actions, 1) if unknown else ()
+        return f"; did you mean {near[0]}?" if near else ""
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         """Refuses an empty word for a file, or another word that is taken as it is."""

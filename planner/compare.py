@@ -22,10 +22,12 @@ from .evaluation.table import EvaluationTable, evaluations_table
 from .explain.answer import Answer
 from .inputs.placement_spec import AUTO, ONE_PLACEMENT, PlacementLike, PlacementSpec
 from .inputs.problem_setup import ProfileLike, ProfileSource, objective_of
-from .optimize import optimize
+from .optimize import optimize, search_limits
 from .partition.fixed_cut import Cuts, Profiles, profiles_of
 from .solving.progress import Listener
 
+TIME_LIMIT = 20.0
+"""Seconds, where none are given."""
 OPTIMIZER = "optimize"
 """The name of the optimizer's row."""
 
@@ -111,15 +113,16 @@ def compare(
     partition: str | None = None,
     min_layers: int | None = None,
     max_layers: int | None = None,
-    time_limit: float = 20.0,
+    time_limit: float | None = None,
+    work_limit: float | None = None,
     progress: Listener | None = None,
     **search: Any,
 ) -> Comparison:
     """All families and the optimizer side by side.
 
     Arguments are those of :func:`pipeloom.optimize`, ``search`` those of its search; ``time_limit``
-    in seconds. ``no_optimizer``: families alone. Of a profile by layers each family has a cut of
-    its own into as many stages as it runs: balanced unless ``partition`` is ``even``.
+    in seconds, 20 by default. ``no_optimizer``: families alone. Of a profile by layers each family
+    has a cut of its own into as many stages as it runs: balanced unless ``partition`` is ``even``.
     Raises InputError for wrong input.
     """
     source, objective = ProfileSource.of(profile, progress), objective_of(objective)
@@ -132,7 +135,8 @@ def compare(
     all_cuts, stopped = cut is not None and passing == "activations", False
     if not no_optimizer:
         search |= {"memory_limit": memory_limit, "objective": objective, "progress": progress}
-        search |= {"passing": passing, "placement": placement, "time_limit": time_limit}
+        search |= {"passing": passing, "placement": placement}
+        search |= search_limits(time_limit, work_limit, TIME_LIMIT)
         given = source if all_cuts or cut is None else cut.into(found.ranks)
         try:
             row, stopped = evaluate_optimum(given, microbatches, cuts if all_cuts else {}, **search)

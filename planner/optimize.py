@@ -39,7 +39,8 @@ from .inputs.problem_setup import (
 from .inputs.start import order_of
 from .partition.joint import plan_partition
 from .partition.systems import System, answer_for, find_system
-from .passing.choose import plan_passing
+from .passing.choose import plan_passing, tell_missing
+from .passing.crossovers import missing_sizes
 from .placement.choose import plan_placement
 from .robustness.robust import MEASURES, check_robust, robust_answer
 from .robustness.variation import Slow, Variation, slowed
@@ -123,6 +124,7 @@ def optimize(
     _check(passing, spec, recompute, copies, cut=cut)
     if start is not None and (cut or system is not None or spec.name == AUTO or passing == "auto"):
         raise InputError("start: expected a profile by stages, one placement and one passing")
+    check_limits(time_limit, work_limit)
     check_whole("seed", seed)
     measure = _measure(robust, spread)
     asked = "slow" if slow else "" if measure is None else "robust"
@@ -165,7 +167,11 @@ def optimize(
         return plan_placement(stages, microbatches, search, each=time_limit is None, **limits)
     problem = make_problem(stages, microbatches, passing=passing, placement=spec, **limits)
     problem = slowed(problem, slow)
-    return _robustly(problem, measure, spread, search, source.where, start=start)
+    answer = _robustly(problem, measure, spread, search, source.where, start=start)
+    if passing == "weights":
+        lacking = [each for each in missing_sizes(stages) if each != "activation_bytes"]
+        tell_missing(stages, lacking, search, source.where)
+    return answer
 
 
 def _measure(robust: str | bool | None, spread: float | None) -> str | None:
@@ -257,6 +263,23 @@ def positive(name: str, limit: float | None) -> float | None:
     if limit is not None and not (isinstance(limit, int | float) and limit > 0):
         raise InputError(f"{name}: expected a number > 0, got {limit!r}")
     return limit
+
+
+def check_limits(time_limit: float | None, work_limit: float | None) -> None:
+    """Raises InputError where both are given: work is limited in place of time."""
+    if time_limit is not None and work_limit is not None:
+        words = f"expected none beside time_limit {time_limit!r}, got {work_limit!r}"
+        raise InputError(f"work_limit: {words}: it takes the place of seconds")
+
+
+def search_limits(
+    time_limit: float | None, work_limit: float | None, usual: float
+) -> dict[str, float | None]:
+    """The limits by name, ``usual`` seconds where none is given. Raises InputError."""
+    check_limits(time_limit, work_limit)
+    if work_limit is None and time_limit is None:
+        time_limit = usual
+    return {"time_limit": time_limit, "work_limit": work_limit}
 
 
 def _rules(least: int | None, most: int | None) -> Rules:

@@ -34,7 +34,7 @@ from .inputs.problem_setup import (
     objective_of,
     stages_of,
 )
-from .optimize import positive
+from .optimize import check_limits, positive
 from .packing.balance import Microbatches
 from .packing.bounds import packing_bound
 from .packing.choose import choose, tokens_that_fit
@@ -213,6 +213,7 @@ def pack(
     replicas = _replicas(data_parallel, stages)
     _check_room(given.lengths, where, microbatches * replicas, max_tokens)
     check_whole("seed", seed)
+    check_limits(time_limit, work_limit)
     options = SolveOptions(
         time_limit=positive("time_limit", time_limit) or TIME_LIMIT,
         work_limit=positive("work_limit", work_limit),

@@ -25,10 +25,11 @@ from pipeloom.solver.core.stopping import NEVER
 from .configurations.choose import Ranking, SpaceSearch, summary
 from .configurations.evaluation import Evaluated, certified, planned_step
 from .configurations.files import write_files
+from .configurations.other_passing import OtherPassing, other_passing
 from .configurations.reasons import RATE_WORDS, OtherRate, other_rates, parts_of, reason
 from .configurations.space import Space
 from .models.reading import ModelLike
-from .optimize import positive
+from .optimize import check_limits, positive
 from .predict import EXPERTS, ClusterLike, Prediction, cluster_of
 from .prediction.step import StepTimes
 from .solving.progress import Listener, unheard
@@ -92,7 +93,7 @@ class PlannedConfiguration:
             "precision": run.precision.value,
             "recompute": self.found.configuration.recompute,
             "offload": "auto" if self.found.configuration.offload else "none",
-            "sharding": run.sharding.value,
+            "sharding": self.found.configuration.sharding.value,
             "sequence_parallel": run.sequence_parallel,
             "layers_per_stage": list(run.layers_by_stage),
             "placement": self.found.configuration.placement,
@@ -151,6 +152,12 @@ class Plan:
         return self.ranking.stopped
 
     @cached_property
+    def other_passing(self) -> OtherPassing | None:
+        """The plans that pass weights where the best one passes activations, or the reverse; None
+        where that was not to be chosen."""
+        return other_passing(self.space, self.ranking)
+
+    @cached_property
     def other_rates(self) -> tuple[OtherRate, ...]:
         """The best of the plans shown, where rates are 10 % off."""
         found = [each.found for each in self.plans]
@@ -173,6 +180,7 @@ class Plan:
                 for each, words in zip(self.plans, self._reasons, strict=True)
             ],
             "too_large": [{"name": name, "memory_gib": size} for size, name in chosen.too_large],
+            "other_passing": self.other_passing and self.other_passing.to_dict(),
             "other_rates": [each.to_dict() for each in self.other_rates],
         }
 
@@ -223,6 +231,7 @@ class Plan:
                 f"{percent(self.gap)} from the best ({summary(self.ranking)})",
                 "",
                 self._table(),
+                *self._passing(),
                 *self._short(),
                 "",
                 *self._rates(),
@@ -245,6 +254,12 @@ class Plan:
             for each, words in zip(self.plans, self._reasons, strict=True)
         ]
         return table(header, rows)
+
+    def _passing(self) -> Iterator[str]:
+        """A line on the plans with the other passing, where the table has none."""
+        other = self.other_passing
+        if other is not None and other.name not in [each.name for each in self.plans]:
+            yield str(other)
 
     def _short(self) -> Iterator[str]:
         """A line on what needs a little more memory than there is."""
@@ -298,6 +313,7 @@ def plan(
     Raises InputError for wrong input, a line for each fault, and InfeasibleError where nothing
     fits, which says by how much.
     """
+    check_limits(time_limit, work_limit)
     options = SolveOptions(
         time_limit=positive("time_limit", time_limit) or TIME_LIMIT,
         work_limit=positive("work_limit", work_limit),

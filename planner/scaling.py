@@ -23,6 +23,7 @@ from .configurations.space import Space
 from .inputs.problem_setup import check_choice, check_whole
 from .models.model import Model
 from .models.reading import ModelLike, read_model
+from .optimize import check_limits
 from .plan import plan
 from .predict import ClusterLike, cluster_of
 from .prediction.setup import Setup
@@ -161,6 +162,7 @@ def scaling(
     Raises InputError for wrong input, InfeasibleError where no number of GPUs has a plan.
     """
     check_choice("scaling", scaling, "weak", "strong")
+    check_limits(time_limit, work_limit)
     known, where = read_model(model), cluster_of(cluster, run.get("gpu"))
     jobs = [
         _Job(known, where, run | {"gpus": number, "global_batch": batch}, time_limit, work_limit)

@@ -30,10 +30,13 @@ from .evaluation.evaluation import Evaluation
 from .evaluation.table import EvaluationTable, evaluations_table
 from .inputs.documents import FilePath
 from .inputs.problem_setup import ProfileLike, ProfileSource, objective_of
+from .optimize import search_limits
 from .solving.cache import KeptAnswers, NewAnswers, NotKeptError, ScheduleCache
 from .solving.progress import Listener, Note, labelled, unheard
 from .solving.workers import Workers, in_order, stop_asked
 
+TIME_LIMIT = 30.0
+"""Seconds for each limit, where none are given."""
 COLUMNS = (
     "memory_limit", "status", "bubble_rate", "lower_bound_rate", "period", "makespan",
     "lower_bound", "gap", "peak_memory", "solve_seconds", "smallest_memory_limit",
@@ -131,7 +134,8 @@ def sweep(
     partition: str | None = None,
     min_layers: int | None = None,
     max_layers: int | None = None,
-    time_limit: float = 30.0,
+    time_limit: float | None = None,
+    work_limit: float | None = None,
     workers: int = 1,
     scheduler: str | None = None,
     cache: str | None = None,
@@ -148,8 +152,8 @@ def sweep(
     solve limits side by side (a script that asks for more than one has its calls below ``if
     __name__ == "__main__"``); ``scheduler``: instead, the address of a Dask scheduler, whose
     workers do. Other arguments are those of :func:`pipeloom.optimize`; ``time_limit``: seconds for
-    each limit. Once ``should_stop`` turns true limits that are not begun are left out. Raises
-    InputError for wrong input, LostWorkersError.
+    each limit, 30 by default. Once ``should_stop`` turns true limits that are not begun are left
+    out. Raises InputError for wrong input, LostWorkersError.
     """
     away, limits = Workers(workers, scheduler), _limits(memory_limits)
     folder = None if output is None else _folder(os.fspath(output))
@@ -159,7 +163,8 @@ def sweep(
     cuts = {"partition": partition, "min_layers": min_layers, "max_layers": max_layers}
     microbatches = source.number(microbatches)
     known, profile_of, cut = family_profiles(source, microbatches, cuts)
-    options |= {"objective": objective, "time_limit": time_limit, "cache": cache}
+    options |= {"objective": objective, "cache": cache}
+    options |= search_limits(time_limit, work_limit, TIME_LIMIT)
     options |= {"profile": source, "microbatches": microbatches, "cuts": cuts if cut else {}}
     told, stop = progress or unheard, should_stop or NEVER
     told(Note(f"{counted(len(limits), 'limit')}, at most {_each(options)}", routine=True))

@@ -43,7 +43,7 @@ def _equal(facts: Facts, key: str, expected: float, slack: float = 0.0) -> Itera
     value = getattr(facts.report, key)
     if not _is_near(value, expected, slack):
         yield (
-            f"report: {key}: expected {expected:.9g}, which follows from the order, got "
+            f"report: {key}: expected {expected:.9g}, by the starts and ends of ops, got "
             f"{show(value)}"
         )
 

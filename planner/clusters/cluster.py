@@ -7,7 +7,7 @@ NVLink. Latencies are those of one message between two GPUs, software included.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -134,6 +134,17 @@ def preset(name: str) -> Cluster:
         hint = f"did you mean {meant[near[0]]}?"
         raise InputError(f"expected a GPU, a cluster or a file, got {name!r}; {hint}")
     raise InputError(f"expected one of {', '.join(NODES)}, a GPU or a file, got {name!r}")
+
+
+def gpu_called(name: str) -> str | None:
+    """The GPU of :data:`GPUS` that is meant, as by :func:`called`."""
+    meant = {_bare(known): of for known, of in _OTHERS.items() if of in GPUS}
+    return called(name, GPUS) or meant.get(_bare(name))
+
+
+def called(name: str, known: Iterable[str]) -> str | None:
+    """The one of ``known`` that is meant, case, hyphens and spaces aside; None where none is."""
+    return {_bare(each): each for each in known}.get(_bare(name))
 
 
 def _bare(name: str) -> str:

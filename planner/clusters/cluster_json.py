@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.fields import Amount, Bandwidth, Cost, Version
@@ -29,31 +31,42 @@ from pipeloom.ir.formats.validation import (
 )
 from pipeloom.ir.model.links import Link
 
-from .cluster import HOST_LINKS, LINKS, Cluster, link_dict, preset
+from .cluster import HOST_LINKS, LINKS, Cluster, called, gpu_called, link_dict, preset
 from .efficiency import BOUNDS, Efficiency, calibrated
 from .gpus import GPUS, PRECISIONS, SIXTEEN, Gpu
 
 CLUSTER = "pipeloom.cluster"
 MOST_UNITS = 10**6
+_UNLIKE = {"links", "pairs", "shared"}
+"""Words of a profile for links that differ."""
 Positive = Annotated[Amount, Expected("a finite number > 0", above=0.0)]
 
 
 def _gpu(value: Any) -> Any:
-    """A preset's name, or an object."""
+    """A GPU's name, as ``--gpu`` takes it, or an object."""
     if not isinstance(value, str):
         return value
-    if value not in GPUS:
-        raise wrong(f"an object, or one of {', '.join(GPUS)}")
-    return GPUS[value].to_dict()
+    found = gpu_called(value)
+    if found is None:
+        raise _unknown(value, GPUS)
+    return GPUS[found].to_dict()
 
 
 def _link(value: Any, known: Mapping[str, Link] = LINKS) -> Any:
     """A preset's name, or an object."""
     if not isinstance(value, str):
         return value
-    if value not in known:
-        raise wrong(f"an object, or one of {', '.join(known)}")
-    return link_dict(known[value])
+    found = called(value, known)
+    if found is None:
+        raise _unknown(value, known)
+    return link_dict(known[found])
+
+
+def _unknown(value: str, known: Mapping[str, object]) -> PydanticCustomError:
+    """The fault of a name, with the one that it is near to."""
+    near = get_close_matches(value, known, 1)
+    hint = f" ({near[0]}, say)" if near else ""
+    return wrong(f"an object, or one of {', '.join(known)}{hint}")
 
 
 def _host_link(value: Any) -> Any:
@@ -100,6 +113,13 @@ class PipeloomCluster(Document):
     between: Annotated[ClusterLinkDocument, BeforeValidator(_link)]
     host: Annotated[ClusterLinkDocument | None, BeforeValidator(_host_link)] = None
     efficiency: Annotated[dict[str, Any], Expected("an object")] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _alike(self) -> Self:
+        """Links that differ from node to node are a profile's."""
+        words = said("expected none: nodes are alike; unlike links are a profile's, in its links")
+        raise_faults(DocumentFault((key,), words) for key in _UNLIKE & {*(self.model_extra or ())})
+        return self
 
     @field_validator("efficiency")
     @classmethod

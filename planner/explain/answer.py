@@ -82,7 +82,7 @@ class Answer:
         its own: of the schedule's own instance, and at most its report's bound, less where the
         argument of that has no certificate yet. Takes up to ten seconds.
 
-        Raises InputError where there is none: recomputation, offload, overlap.
+        Raises InputError where there is none: overlap, updates after each microbatch.
         """
         from .certificate import certificate
 

@@ -21,6 +21,7 @@ from pipeloom.solver.bounds.feasibility import check_feasible
 from pipeloom.solver.bounds.milp_relaxation import remat_relaxation
 from pipeloom.solver.bounds.several_stages.rank_moments import rank_relaxation
 from pipeloom.solver.core.bound import Bound
+from pipeloom.solver.core.relaxations import offloadable, recomputable
 from pipeloom.solver.core.schedule_cost import objective_cost
 from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.core.tolerances import ROUNDING
@@ -73,6 +74,10 @@ class Loss:
     spare: float
 
 
+RELAXED_REMAT = (
+    "as if recomputation and offload took no time: a microbatch counts with the least that is kept "
+    "of it, and a limit may be told less what one backward needs beside that"
+)
 PAIRED = "with pairs: what a pair saves counts as time that its BW does not take"
 
 
@@ -136,4 +141,7 @@ def _simplest(problem: Problem) -> BoundReason:
 def _reason(problem: Problem, bound: Bound) -> BoundReason:
     if overlap_saves(problem):  # the numbers would be those of ops that run alone
         return BoundReason(bound.name, bound.value, None, (bound.words, PAIRED))
-    return BoundReason(bound.name, bound.value, bound.rank, bound.explained())
+    free = bool((recomputable(problem) | offloadable(problem)).any())
+    relaxed = free and bound.name != "work" and not bound.name.startswith("remat")
+    words = (*bound.explained(), *([RELAXED_REMAT] if relaxed else []))
+    return BoundReason(bound.name, bound.value, bound.rank, words)

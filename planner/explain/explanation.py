@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.model.ops import KIND_MASK, OpKind
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import amount, counted, duration
 from pipeloom.report.summaries import percent
@@ -30,6 +31,8 @@ class Explanation:
     """Reasons for a schedule's cost; ``now`` is the schedule itself.
 
     ``step``: where it was chosen for that, and the least that any step of its placement takes.
+    ``recomputes``: the schedule's own bubble rate counts what is recomputed as work, those of
+    ``now`` and ``changes`` as idle.
     """
 
     objective: str
@@ -40,6 +43,7 @@ class Explanation:
     changes: Sequence[Change]
     enough: Enough | None
     step: tuple[float, float] | None = None
+    recomputes: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -87,7 +91,8 @@ class Explanation:
     def _what_if(self) -> list[str]:
         if not self.changes and self.enough is None and self.ops > MOST_OPS:
             return [f"what would change it is left out: {self.ops} ops, more than {MOST_OPS}"]
-        header = ["what would change the bubble", "at least", "found", ""]
+        idle = " (recomputation counted as idle)" if self.recomputes else ""
+        header = [f"what would change the bubble{idle}", "at least", "found", ""]
         rows = [_row(change) for change in (self.now, *self.changes)]
         lines = table(header, rows).splitlines()
         if self.enough is not None:
@@ -124,6 +129,7 @@ def explain(
         changes(found, seconds, should_stop, memory_held),
         enough_memory(problem),
         None if step is None else (step, work_bound(problem).value),
+        any(bool((order & KIND_MASK == OpKind.R).any()) for order in found.order),
     )
 
 

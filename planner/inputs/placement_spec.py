@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pipeloom.ir.errors import InputError, UnsupportedError
@@ -28,6 +29,11 @@ BIDIRECTIONAL = "bidirectional"
 """Each stage on two ranks."""
 ONE_EACH = ("linear", BIDIRECTIONAL)
 """The placements of as many stages as ranks."""
+
+OF_FAMILIES = dict.fromkeys(("chimera", "dualpipe"), BIDIRECTIONAL) | dict.fromkeys(
+    ("zb-v", "v-half", "v-min", "dualpipev"), "v"
+)
+"""The placements of families that may be typed for these."""
 
 PlacementLike: TypeAlias = "str | os.PathLike[str] | Sequence[int] | PlacementSpec"
 """A word, a file, or the rank of each stage."""
@@ -62,10 +68,9 @@ class PlacementSpec:
                     return cls(text, chunks)
             if text == AUTO or "." in text or "/" in text:
                 return cls(text, None)
-        two = isinstance(given, str) and given in {"chimera", "dualpipe"}
-        hint = f"; its placement is {BIDIRECTIONAL}" if two else ""
         raise InputError(
-            f"placement: expected {WORDS}, at most {MOST_CHUNKS} stages a rank, got {given!r}{hint}"
+            f"placement: expected {WORDS}, at most {MOST_CHUNKS} stages a rank, got {given!r}"
+            f"{_hint(given)}"
         )
 
     def place(self, profile: Profile, where: str) -> tuple[Profile, Placement]:
@@ -119,6 +124,15 @@ class PlacementSpec:
         if given is None:
             given = parse_json(read_text(self.name), self.name)
         return tuple(_owners(given, self.name, ranks))
+
+
+def _hint(given: object) -> str:
+    """The placement of a family of that name, or the word that was nearly typed."""
+    word = given.lower() if isinstance(given, str) else ""
+    if word in OF_FAMILIES:
+        return f"; its placement is {OF_FAMILIES[word]}"
+    near = get_close_matches(word, (*ONE_EACH, "interleaved:2", "v", "wave:2", AUTO), 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _owners(document: Any, where: str, ranks: int) -> Sequence[int]:

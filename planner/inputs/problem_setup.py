@@ -127,7 +127,15 @@ class ProfileSource:
             return self._object
         profile = parse(self._document, self.where)
         self._tell_doubtful_keys()
+        self._tell_no_host()
         return profile
+
+    def _tell_no_host(self) -> None:
+        """Nothing is offloaded over a link that nobody knows."""
+        known = [*(self._document.get("stages") or ()), *(self._document.get("layers") or ())]
+        offloads = any(each.get("m_o") is not None for each in known)
+        if offloads and self._document.get("host_link") is None:
+            self._tell(Note(f"note: {self.where}: m_o: not used without a host_link"))
 
     def _tell_doubtful_keys(self) -> None:
         from pipeloom.ir.formats import doubtful_keys

@@ -51,9 +51,7 @@ def plan_passing(
 
     Raises NothingFits.
     """
-    lacking = missing_sizes(profile)
-    if lacking and profile.ranks > 1:
-        search.progress(Note(f"note: {where}: no {', '.join(lacking)}: {_assumed(profile)}"))
+    tell_missing(profile, missing_sizes(profile), search, where)
 
     def searched(problem: Problem, name: str, share: float) -> Schedule:
         by_step = problem.placement.passing is Passing.WEIGHTS
@@ -84,13 +82,21 @@ def plan_passing(
     )
 
 
+def tell_missing(
+    profile: Profile, lacking: Sequence[str], search: CachedSearch, where: str
+) -> None:
+    """A note on the links and sizes that a profile lacks, and what is assumed of them."""
+    if lacking and profile.ranks > 1:
+        search.progress(Note(f"note: {where}: no {', '.join(lacking)}: {_assumed(profile)}"))
+
+
 def _assumed(profile: Profile) -> str:
     """The assumption about messages whose size, or whose links, a profile does not tell."""
     if profile.t_comm is not None and profile.links is None:
         return "each message counts as t_comm, whatever its size"
     if profile.links is None:
-        return "messages take no time, and the choice may be another where they do"
-    return "messages of unknown size count as empty, and the choice may be another with them"
+        return "messages take no time, and the answer may be another where they do"
+    return "messages of unknown size count as empty, and the answer may be another with them"
 
 
 def _candidate(row: Evaluation, best: Evaluation) -> Candidate:

@@ -64,7 +64,8 @@ class Tokens:
             read = import_module("tokenizers").Tokenizer.from_file(str(self.tokenizer))
             return np.array(read.encode(path.read_text(encoding="utf-8")).ids)
         except (OSError, ValueError) as error:
-            raise InputError(f"{path}: expected a file of tokens: {error}") from None
+            words = getattr(error, "strerror", None) or error
+            raise InputError(f"{path}: expected a file of tokens: {words}") from None
 
 
 def _whole(found: Any, path: Path) -> Any:

@@ -44,6 +44,7 @@ HOPE = 1 / 3  # share of the gap to its bound that a search may still close
 LEAST_SECONDS = 0.5
 QUICK = 0.3  # seconds of a core that show what a placement is good for
 EXPLORING = 0.5  # share of the time for finding out which placement is worth the rest
+AFTER_STOP = 1.0  # seconds in which placements still get their first schedules after a stop
 
 
 @dataclass(slots=True, eq=False)
@@ -124,8 +125,14 @@ class SuccessiveHalving:
             self._finish()
 
     def _begin(self, start: StartSolve) -> None:
+        """Gives each its first schedule, after a stop too: any may be many times the next one's."""
+        left: TimeLimit | None = None
         for contender in sorted(self.contenders, key=lambda r: r.bound):
-            if not self.over and self._may_win(contender):
+            if self.cost < math.inf and self._should_stop():
+                left = left or TimeLimit(AFTER_STOP)
+            if self.cost < math.inf and (self._time() or (left is not None and left())):
+                return
+            if self._may_win(contender):
                 contender.search = start(contender.problem, contender.name)
                 contender.go(contender.search.begin, self._time.left)
 

@@ -221,7 +221,7 @@ def find(
             if isinstance(news, float):
                 on_bound(news)
             elif (cost := _cost(best, news)) is not None:
-                best.offer(news, "interleaving", cost)
+                best.offer(news, "cp-sat", cost)
     best.work.spend(search.work * model.unit * OPS_A_SECOND)
     return search
 

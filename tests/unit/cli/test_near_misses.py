@@ -9,7 +9,7 @@ import pytest
 
 from pipeloom import predict
 from pipeloom.planner.predict import EXPERTS
-from tests.support.command_line import Command
+from tests.support.command_line import Command, profile_document, written
 
 NEAR = {
     "a family's first word": (
@@ -21,6 +21,21 @@ NEAR = {
         ["optimize", "P", "-m", "2", "--placement", "chimera"],
         "pipeloom: argument --placement: expected linear, ",
         "got 'chimera'; its placement is bidirectional ",
+    ),
+    "a V's family as a placement": (
+        ["optimize", "P", "-m", "2", "--placement", "zb-v"],
+        "pipeloom: argument --placement: expected linear, ",
+        "got 'zb-v'; its placement is v (",
+    ),
+    "a placement without its number": (
+        ["optimize", "P", "-m", "2", "--placement", "Interleaved"],
+        "pipeloom: argument --placement: expected linear, ",
+        "got 'Interleaved'; did you mean interleaved:2? (",
+    ),
+    "an option's beginning": (
+        ["optimize", "P", "-m", "2", "--memory_limit", "3"],
+        "pipeloom: unrecognized arguments: --memory_limit 3; did you mean --memory-limit? (see ",
+        "",
     ),
     "no number of microbatches": (
         ["optimize", "P"],
@@ -56,6 +71,17 @@ def test_a_near_miss_is_told_what_is_there(
     assert done.err.startswith(begins)
     assert has in done.err
     assert not Path("x.json").exists()
+
+
+def test_offload_without_a_link_to_the_host_is_told(pipeloom: Command, tmp_path: Path) -> None:
+    stage = {"t_f": 1, "t_b": 1, "t_w": 1, "m_b": 1, "m_w": 0.5, "m_o": 0.1}
+    for link, told in ((None, True), ({"gigabytes_per_second": 1}, False)):
+        document = profile_document(stages=[stage], ranks=2, num_stages=2)
+        document |= {"host_link": link} if link else {}
+        path = written(tmp_path / "p.json", document)
+        done = pipeloom("optimize", path, "-m", 2, "--work-limit", 0.1, "-q", "--json")
+        assert done.code == 0
+        assert (f"note: {path}: m_o: not used without a host_link" in done.err) is told
 
 
 @pytest.mark.parametrize("command", ["run", "tune"])

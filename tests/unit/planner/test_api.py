@@ -26,6 +26,10 @@ from pipeloom.planner.solving.progress import Event, Note, Searched, Searching, 
 from tests.support.command_line import layers_document, profile_document, written
 
 LIMITED: dict[str, Any] = {"work_limit": 0.1, "solver": "heuristic"}
+LENGTHS = {
+    **{"format": "pipeloom.lengths", "version": 1, "lengths": [4, 2, 2]},
+    **{"reference_length": 4, "attention": 0.2},
+}
 TYPED = ["--work-limit", "0.1", "--solver", "heuristic", "-q"]
 
 Json = Callable[..., dict[str, Any]]
@@ -223,6 +227,25 @@ def test_export_and_import_are_the_commands(
         InputError, match="source: expected one of torch-csv, megatron-layout, got 'torchtitan'"
     ):
         pipeloom.import_(table, "torchtitan", profile)
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        lambda both: pipeloom.optimize(profile_document(), 3, **both),
+        lambda both: pipeloom.compare(profile_document(), 3, **both),
+        lambda both: pipeloom.sweep(profile_document(), 3, [8], **both),
+        lambda both: pipeloom.pack(LENGTHS, profile_document(), 3, **both),
+        lambda both: pipeloom.plan("llama-3-8b", "H100", gpus=8, global_batch=8, **both),
+        lambda both: pipeloom.scaling("llama-3-8b", "H100", gpus=[8], global_batch=8, **both),
+    ],
+    ids=["optimize", "compare", "sweep", "pack", "plan", "scaling"],
+)
+def test_time_and_work_are_not_limited_together(search: Callable[[dict[str, float]], Any]) -> None:
+    with pytest.raises(
+        InputError, match=r"^work_limit: expected none beside time_limit 2\.0, got 1"
+    ):
+        search({"time_limit": 2.0, "work_limit": 1})
 
 
 def test_progress_is_told_notes_and_searches(tmp_path: Path) -> None:

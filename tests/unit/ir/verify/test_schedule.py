@@ -146,7 +146,7 @@ def report(key: str, value: object) -> Callable[[Document], None]:
          "rank 0 holds 4 from 0, when 0F0 (op 0) starts, more than its memory limit 3"),
         (lambda d: d.update(transfers=[TRANSFER]),
          "transfers: expected none where activations are passed, got 1"),
-        (report("period", 10.0), "report: period: expected 11, which follows from the order, got 10.0"),  # noqa: E501
+        (report("period", 10.0), "report: period: expected 11, by the starts and ends of ops, got 10.0"),  # noqa: E501
         (report("period", None), "report: period: expected 11"),
         (report("makespan", 11.1), "report: makespan: expected 11"),
         (report("bubble_rate", 0.25), "report: bubble_rate: expected 0.318181818"),

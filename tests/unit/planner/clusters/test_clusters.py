@@ -57,9 +57,21 @@ def test_file_takes_presets_and_a_calibration_of_its_own(tmp_path: Path) -> None
     assert cluster.efficiency.memory == preset("H100").efficiency.memory
 
 
+@pytest.mark.parametrize("name", ["A100", "a100-80gb", "A100 80GB"])
+def test_a_file_names_a_gpu_as_an_option_does(name: str) -> None:
+    assert parse_cluster(FILE | {"gpu": name}, "file").gpu == preset(name).gpu == GPUS["A100-80GB"]
+
+
+def test_names_of_links_are_taken_as_they_are_said_and_a_near_one_is_told() -> None:
+    assert parse_cluster(FILE | {"inside": "NVLink 4"}, "file").inside == LINKS["nvlink4"]
+    with pytest.raises(InputError, match=r"ethernet-800g \(nvlink4, say\), got \"nvlnk4\""):
+        parse_cluster(FILE | {"inside": "nvlnk4"}, "file")
+
+
 @pytest.mark.parametrize(
     ("change", "line"),
     [
+        ({"gpu": "dgx-a100"}, "gpu: expected an object, or one of V100-16GB"),
         ({"format": "pipeloom.profile"}, 'format: expected "pipeloom.cluster"'),
         ({"version": 2}, "version: expected 1, got 2"),
         ({"gpu": "H1000"}, "gpu: expected an object, or one of V100-16GB"),
@@ -69,6 +81,8 @@ def test_file_takes_presets_and_a_calibration_of_its_own(tmp_path: Path) -> None
         ({"between": {"latency": 0.1}}, "between: gigabytes_per_second: missing"),
         ({"host": "nvlink9"}, "host: expected an object, or one of pcie3-x16"),
         ({"host": {"gigabytes_per_second": 0}}, "host: gigabytes_per_second: expected"),
+        ({"inside": "nvlnk4"}, "inside: expected an object, or one of nvlink2"),
+        ({"pairs": []}, "pairs: expected none: nodes are alike; unlike links are a profile's"),
         ({"hots": "pcie5-x16"}, "hots: unknown key; did you mean host?"),
         ({"efficiency": {"gem": 0.5}}, "efficiency: gem: unknown key; did you mean gemm?"),
         ({"efficiency": {"gemm": 1.5}}, "efficiency: gemm: expected a number > 0 and <= 0.98"),

@@ -36,6 +36,14 @@ def test_what_is_given_is_fixed() -> None:
     }
 
 
+def test_one_replica_is_not_called_sharded() -> None:
+    found = names("llama-3-8b", tp=4, sharding="fsdp", micro_batch=1, recompute="none", vp=1)
+    assert {"tp4 dp2 b1 fsdp", "tp4 pp2 b1"} <= found
+    assert not [
+        name for name in found if "fsdp" in name and "dp2" not in name and "cp2" not in name
+    ]
+
+
 def test_a_family_alone() -> None:
     assert names("llama-3-8b", tp=4, pp=2, micro_batch=1, recompute="none", schedule="zb-v") == {
         "tp4 pp2 vp2 b1 v B/W",

@@ -16,7 +16,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Report, Schedule
 from pipeloom.ir.units import duration
-from pipeloom.planner.explain.bound_reasons import losses, why
+from pipeloom.planner.explain.bound_reasons import RELAXED_REMAT, losses, why
 from pipeloom.solver.bounds import lower_bound, lower_bounds
 from pipeloom.solver.bounds.general import busy
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
@@ -117,6 +117,7 @@ def test_the_words_are_of_the_problem_without_levers_that_the_bound_is_of(
     reason = why(schedule(Problem.linear(Profile((stage,) * 4, 4, 0.0), 12, limit)))
     assert reason.value == value
     assert reason.words[0].startswith(words)
+    assert (reason.words[-1] == RELAXED_REMAT) is (stage is RECOMPUTED)
 
 
 def test_a_bound_that_a_search_has_proven_names_it_and_the_closed_form() -> None:

@@ -430,7 +430,7 @@ def test_what_is_evaluated_is_no_training_data(tmp_path: Path) -> None:
         ("micro_batch=0", "micro_batch: expected at least 1, got 0$"),
         ("lr=0", "lr: expected more than 0, got 0.0$"),
         ("attention=none", "expected a causal language model: ValueError: "),
-        ("data=nosuch.txt", "nosuch.txt: expected a file of tokens: "),
+        ("data=nosuch.txt", "nosuch.txt: expected a file of tokens: No such file or directory$"),
     ],
 )
 def test_wrong_settings_are_named(settings: str, fault: str, tmp_path: Path) -> None:

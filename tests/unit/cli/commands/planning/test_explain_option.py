@@ -39,6 +39,19 @@ def test_explain_as_json_has_every_figure(pipeloom: Command, tmp_path: Path) -> 
     assert set(found["enough_memory"]) == {"microbatches", "limit", "bound", "bound_bubble"}
 
 
+def test_recomputation_counts_as_idle_where_changes_are_compared(
+    pipeloom: Command, tmp_path: Path
+) -> None:
+    """Else one that recomputes less would look worse: the summary's bubble counts it as work."""
+    stage = {"t_f": 2, "t_b": 3, "t_w": 3, "m_b": 1, "m_w": 0.5, "t_r": 2, "m_r": 0.1}
+    profile = written(tmp_path / "p.json", profile_document(stages=[stage], ranks=2))
+    words = ["optimize", profile, "-m", 3, "--memory-limit", 1, "--recompute", "all", "-q"]
+    out = pipeloom(*words, "--time-limit", 1, "--explain", "-o", tmp_path / "out.json").out
+    assert "what would change the bubble (recomputation counted as idle)" in out
+    at = out.index("as it is")
+    assert out[at:].split("%")[1].strip() != out.split("bubble rate")[1].split("%")[0].strip()
+
+
 def test_without_explain_nothing_is_explained(pipeloom: Command, profile: Path) -> None:
     done = pipeloom("optimize", profile, "-m", 2, "--time-limit", 1, "--json", "-q")
     assert "explanation" not in done.json

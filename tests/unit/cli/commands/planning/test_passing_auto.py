@@ -187,15 +187,20 @@ def test_the_command_writes_the_best_and_the_table(pipeloom: Command, tmp_path: 
     assert [line for line in answer["choice"]["reasons"] if line not in done.out] == []
 
 
-def test_unknown_sizes_are_named(pipeloom: Command, tmp_path: Path) -> None:
+@pytest.mark.parametrize("passing", ["auto", "weights"])
+def test_unknown_sizes_are_named(pipeloom: Command, tmp_path: Path, passing: str) -> None:
     unknown = replace(STAGE, weight_bytes=None)
-    words = ["optimize", "-m", 4, "--passing", "auto", "--work-limit", 0.05, "-q", "--json"]
+    words = ["optimize", "-m", 4, "--passing", passing, "--work-limit", 0.05, "-q", "--json"]
     done = pipeloom(*words, write(tmp_path / "p.json", cluster(unknown)))
     assert "p.json: no weight_bytes: messages of unknown size count as empty" in done.err
     done = pipeloom(*words, write(tmp_path / "t.json", Profile((STAGE,) * 4, 4, t_comm=0.1)))
     assert "t.json: no links: each message counts as t_comm" in done.err
     done = pipeloom(*words, write(tmp_path / "n.json", Profile((STAGE,) * 4, 4)))
     assert "n.json: no links: messages take no time" in done.err
+    done = pipeloom(
+        *words, write(tmp_path / "w.json", cluster(replace(STAGE, activation_bytes=None)))
+    )
+    assert ("no activation_bytes" in done.err) is (passing == "auto")
 
 
 def test_nothing_fits_is_answered_with_each_reason(pipeloom: Command, tmp_path: Path) -> None:
