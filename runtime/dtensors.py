@@ -85,7 +85,11 @@ def like(parameter: Tensor, part: Tensor) -> Tensor:
 
 
 def set_local(parameter: nn.Parameter, part: Tensor) -> None:
-    """Makes ``part`` the memory of this process's data, maybe in another dtype; same object."""
+    """Makes ``part`` the memory of this process's data, maybe in another dtype; same object.
+
+    How often ``part`` is changed in place is not counted as changes of the parameter.
+    """
+    part = part.data
     data = like(parameter, part)
     parameter.data = data
     if is_dtensor(data):  # set_data knows of the wrapper alone
