@@ -133,7 +133,8 @@ class Table(nn.Module):
         self.rows, self.product = nn.Parameter(torch.empty(2, WIDTH)), nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.product(self.rows).mean(0)
+        rows: Tensor = self.product(self.rows)
+        return x + rows.mean(0)
 
 
 class Row(nn.Module):
@@ -266,8 +267,8 @@ class Part(nn.Module):
             self.norm, self.product = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
         generator = torch.Generator().manual_seed(100 + stage)
         for parameter in self.parameters():
-            kind = {"dtype": parameter.dtype} if parameter.is_complex() else {}
-            parameter.data = 0.4 * torch.randn(parameter.shape, generator=generator, **kind)
+            kind = parameter.dtype if parameter.is_complex() else None
+            parameter.data = 0.4 * torch.randn(parameter.shape, generator=generator, dtype=kind)
             parameter.requires_grad &= "all frozen" not in has
         if "hook" in has and hasattr(self, "product") and self.product.weight.requires_grad:
             self.product.weight.register_hook(partial(torch.mul, 0.5))  # type: ignore[no-untyped-call]
