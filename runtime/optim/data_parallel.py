@@ -79,7 +79,7 @@ class Averaging:
         return [parameter.requires_grad for _, parameter in self._copies]
 
     def changed(self) -> str | None:
-        """What is frozen or trained unlike at the last :meth:`agree`, in words; None: nothing."""
+        """A line on what is frozen or trained unlike at the last :meth:`agree`; None: nothing."""
         now = zip(self._copies, self.trained(), self._known, strict=True)
         found = [f"{name}={trains}" for (name, _), trains, before in now if trains is not before]
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""

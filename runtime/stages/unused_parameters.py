@@ -18,7 +18,7 @@ NOTHING = -0.0
 
 
 def nothing(dtype: torch.dtype) -> complex:
-    """What sums of this dtype begin with."""
+    """The zero that sums of this dtype begin with."""
     return complex(NOTHING, NOTHING) if dtype.is_complex else NOTHING
 
 
