@@ -65,7 +65,10 @@ def check_folder(path: str | None, file: str) -> None:
         check_writable(str(folder / file))
     finally:
         for place in absent:
-            place.rmdir()
+            with suppress(
+                OSError
+            ):  # another command has made something there, or it is its own parent
+                place.rmdir()
 
 
 def print_json(answer: dict[str, Any]) -> None:

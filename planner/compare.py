@@ -131,12 +131,13 @@ def compare(
     found, profile_of, cut = family_profiles(source, microbatches, cuts)
     if memory_limit is not None:
         check_limit(memory_limit)
+    limits = search_limits(time_limit, work_limit, TIME_LIMIT)
     optimum: list[Evaluation] = []
     all_cuts, stopped = cut is not None and passing == "activations", False
     if not no_optimizer:
         search |= {"memory_limit": memory_limit, "objective": objective, "progress": progress}
         search |= {"passing": passing, "placement": placement}
-        search |= search_limits(time_limit, work_limit, TIME_LIMIT)
+        search |= limits
         given = source if all_cuts or cut is None else cut.into(found.ranks)
         try:
             row, stopped = evaluate_optimum(given, microbatches, cuts if all_cuts else {}, **search)

@@ -93,7 +93,7 @@ class PlannedConfiguration:
             "precision": run.precision.value,
             "recompute": self.found.configuration.recompute,
             "offload": "auto" if self.found.configuration.offload else "none",
-            "sharding": self.found.configuration.sharding.value,
+            "sharding": run.sharding.value,
             "sequence_parallel": run.sequence_parallel,
             "layers_per_stage": list(run.layers_by_stage),
             "placement": self.found.configuration.placement,

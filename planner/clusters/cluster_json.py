@@ -117,8 +117,9 @@ class PipeloomCluster(Document):
     @model_validator(mode="after")
     def _alike(self) -> Self:
         """Links that differ from node to node are a profile's."""
+        unlike = sorted(_UNLIKE & {*(self.model_extra or ())})
         words = said("expected none: nodes are alike; unlike links are a profile's, in its links")
-        raise_faults(DocumentFault((key,), words) for key in _UNLIKE & {*(self.model_extra or ())})
+        raise_faults(DocumentFault((key,), words) for key in unlike)
         return self
 
     @field_validator("efficiency")

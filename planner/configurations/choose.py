@@ -144,7 +144,9 @@ class SpaceSearch:
         """Yields what a run of the space's degrees may pass."""
         if self.space.activations:
             yield Passing.ACTIVATIONS
-        if self.space.weights and passes_weights(run):
+        runs = (replace(run, sharding=sharding) for sharding in self.space.shardings(run))
+        whole = self.space.weights and self.space.fixed.get("vp", 1) == 1
+        if whole and any(map(passes_weights, runs)):
             yield Passing.WEIGHTS
 
     def _spreads(self) -> Iterator[tuple[float, int, TrainingRun]]:

@@ -57,7 +57,7 @@ class Configuration:
         words += [f"etp{run.etp}"] * (run.etp != run.tp) + [f"b{run.micro_batch}"]
         words += [self.recompute] if run.recompute or self.remat else []
         words += ["offload"] * self.offload + ["weights"] * (self.passing is Passing.WEIGHTS)
-        words += [self.sharding.value] if self.sharding is not Sharding.NONE else []
+        words += [run.sharding.value] if run.sharding is not Sharding.NONE else []
         words += ["cut"] * (run.layers_per_stage is not None) + ["v"] * (self.placement == "v")
         return " ".join(words + ["B/W"] * self.splits)
 
@@ -65,11 +65,6 @@ class Configuration:
     def passing(self) -> Passing:
         """The kind of tensors that ranks of the pipeline send each other."""
         return Passing.WEIGHTS if self.placement == ROUND_ROBIN else Passing.ACTIVATIONS
-
-    @property
-    def sharding(self) -> Sharding:
-        """How replicas divide their states: one replica alone, whatever was asked, not at all."""
-        return self.run.sharding if self.run.dense_replicas > 1 else Sharding.NONE
 
     @property
     def recompute(self) -> str:

@@ -11,6 +11,7 @@ from pipeloom.ir.units import duration
 from pipeloom.report.summaries import percent
 
 from .choose import Ranking
+from .configuration import MOST_STREAMED
 from .evaluation import planned_step
 from .reasons import parts_of, reason
 from .space import Space
@@ -40,6 +41,8 @@ class OtherPassing:
 
     def __str__(self) -> str:
         words = f"passing {self.passing}:"
+        if self.step_ms is not None and self.step_ms <= self.best_ms:
+            return f"{words} {self.name} takes as long"
         if self.step_ms is not None:
             return f"{words} {self.name}, {duration(self.step_ms)}{self._more(self.step_ms)}"
         if self.lower_bound is not None:
@@ -49,7 +52,8 @@ class OtherPassing:
             return f"{words} nothing fits: {self.name} needs at least {self.memory_gib:.1f} GiB"
         return (
             f"{words} no plan of the space does: it takes a pipeline of no more ranks than "
-            "microbatches, and states whole or zero1"
+            f"microbatches, one stage a rank, at most {MOST_STREAMED} pairs of stage and "
+            "microbatch, and states whole or zero1"
         )
 
     def _more(self, time: float) -> str:

@@ -92,10 +92,10 @@ class Space(Given):
                 yield from self._passing_weights(own)
 
     def shardings(self, run: TrainingRun) -> tuple[Sharding, ...]:
-        """How replicas may divide the states of a run."""
-        replicas = run.dense_replicas > 1
-        shared = (Sharding.ZERO1, Sharding.FSDP) if replicas else (Sharding.NONE,)
-        return tuple(self._options("sharding", shared))
+        """How replicas may divide the states of a run; one alone, whatever is given, not at all."""
+        if run.dense_replicas == 1:
+            return (Sharding.NONE,)
+        return tuple(self._options("sharding", (Sharding.ZERO1, Sharding.FSDP)))
 
     def _passing_weights(self, run: TrainingRun) -> Iterator[Configuration]:
         """With one stage a rank, the larger ones last: the step begins and ends with

@@ -76,7 +76,7 @@ class Loss:
 
 RELAXED_REMAT = (
     "as if recomputation and offload took no time: a microbatch counts with the least that is kept "
-    "of it, and a limit may be told less what one backward needs beside that"
+    "of it, and a limit may be lower by what a backward needs besides"
 )
 PAIRED = "with pairs: what a pair saves counts as time that its BW does not take"
 

@@ -135,7 +135,7 @@ class ProfileSource:
         known = [*(self._document.get("stages") or ()), *(self._document.get("layers") or ())]
         offloads = any(each.get("m_o") is not None for each in known)
         if offloads and self._document.get("host_link") is None:
-            self._tell(Note(f"note: {self.where}: m_o: not used without a host_link"))
+            self._tell(Note(f"note: {self.where}: m_o: not used without a host_link", routine=True))
 
     def _tell_doubtful_keys(self) -> None:
         from pipeloom.ir.formats import doubtful_keys

@@ -79,7 +79,7 @@ def test_offload_without_a_link_to_the_host_is_told(pipeloom: Command, tmp_path:
         document = profile_document(stages=[stage], ranks=2, num_stages=2)
         document |= {"host_link": link} if link else {}
         path = written(tmp_path / "p.json", document)
-        done = pipeloom("optimize", path, "-m", 2, "--work-limit", 0.1, "-q", "--json")
+        done = pipeloom("optimize", path, "-m", 2, "--work-limit", 0.1, "--json")
         assert done.code == 0
         assert (f"note: {path}: m_o: not used without a host_link" in done.err) is told
 
