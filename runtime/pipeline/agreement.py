@@ -22,6 +22,7 @@ from ..stages.gradient_squares import summed
 from ..transport import Transport, agreed
 
 T = TypeVar("T")
+REQUEST, TRAINED = "request", "trained"  # what replicas tell each other where they meet
 
 
 class ReplicaAgreement:
@@ -41,12 +42,13 @@ class ReplicaAgreement:
         found = summed(values, self._group, self._device, self._timeout, what, faults=self._faults)
         return found, self._group.size()
 
-    def begin(self, said: str | None) -> None:
-        """Begins a step. ``said``: what it is given, as others may not have; they meet there."""
+    def begin(self, said: str | None, kind: str = "") -> None:
+        """Begins a step. ``said``: what it is given, as others may not have; they meet there, and
+        tell each other next what is of this ``kind``."""
         if self._faults is not None:
             self._faults.begin()
             if said is not None:
-                self._faults.meet(said, self._timeout)
+                self._faults.meet(kind, said, self._timeout)
 
     def result(self, call: Callable[[], T]) -> T:
         """The result of the call; errors that all ranks of a replica raise alike are raised in all
@@ -150,7 +152,7 @@ class StepAgreement:
         try:
             if not told:
                 self._watch.meet(self._steps, _said(words, program))
-            self._replicas.begin(None if told else said)
+            self._replicas.begin(None if told else said, REQUEST)
             asked = partial(self._with_trained, ask)
             rows = self._replicas.result(partial(gathered, self._transport, asked, around))
         except (RuntimeError, OSError) as error:
@@ -194,7 +196,7 @@ class StepAgreement:
             return
         said = f"this step with {changed}"
         try:
-            self._replicas.begin(said)
+            self._replicas.begin(said, TRAINED)
             self._averaging.agree(*self._replicas.sums([*map(float, self._averaging.trained())]))
         except (RuntimeError, OSError) as error:
             raise ConnectionError(f"all replicas are to begin {said}: {error}") from error

@@ -42,20 +42,25 @@ class ReplicaFaults:
         """Counts a step, which all replicas begin."""
         self._steps += 1
 
-    def meet(self, said: str, timeout: timedelta) -> None:
-        """Returns once all replicas meet in this step. Raises ConnectionError for a fault that is
-        told meanwhile, or where that takes longer; ``said``: why they are to, for one that does
-        not."""
+    def meet(self, kind: str, said: str, timeout: timedelta) -> None:
+        """Returns once all replicas meet in this step, of one ``kind``: what they do next. Raises
+        ConnectionError for a fault that is told meanwhile, where that takes longer, or some begin
+        otherwise; ``said``: why they are to meet, for one that does not."""
         key, end = self._meeting, time.monotonic() + timeout.total_seconds()
         self._store.allow(timeout.total_seconds())
         self._store.set(key, f"all replicas are to begin {said}, as replica {self._replica} does")
-        self._store.set(f"{key}/{self._replica}")
+        self._store.set(f"{key}/{self._replica}", f"{kind}:{said}")
         self._met = self._steps
         while not self._store.has(*(f"{key}/{i}" for i in range(self._replicas))):
             if time.monotonic() > end:
                 raise ConnectionError(f"waited at most {timeout.total_seconds():g} s")
             self._raise_found(timeout.total_seconds())
             time.sleep(SLICE.total_seconds())
+        self._store.allow(timeout.total_seconds())
+        for replica in range(self._replicas):
+            other, _, begun = self._store.get(f"{key}/{replica}").partition(":")
+            if other != kind:
+                raise ConnectionError(f"replica {replica} begins {begun}")
 
     @property
     def _meeting(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -212,3 +213,35 @@ def test_a_parameter_that_one_replica_alone_freezes_or_thaws_is_refused_at_once(
     if trains:
         found = launch(frozen_and_thawed, 1, (program, [0, 1], True), replicas=2, timeout=100)
         assert set(found.values()) == {"True"}
+
+
+def begun_unlike(program: Program, frozen: Sequence[str], update: bool) -> str:
+    """What the second step says where each replica freezes its own of these parameters, and the
+    first passes this ``update``."""
+    stage = Mixed()
+    pipeline, replica = of_replica(program, stage)
+    inputs, targets = batch(replica)
+    pipeline.step(inputs, target=targets)
+    for name in filter(None, [frozen[replica]]):
+        stage.get_parameter(name).requires_grad_(False)
+    try:
+        pipeline.step(inputs, target=targets, update=update or replica > 0)
+    except (PipeloomError, ConnectionError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def test_replicas_that_freeze_other_parameters_in_one_step_are_refused_alike() -> None:
+    program = compile_schedule(schedule("1f1b", 1, MICROBATCHES), data_parallel=True)
+    arguments = program, ["low", "high"], True
+    for told in launch(begun_unlike, 1, arguments, replicas=2, timeout=50).values():
+        assert "InputError: step: expected requires_grad alike in all replicas of low" in told
+
+
+def test_a_step_without_an_update_meets_no_replica_that_freezes_a_parameter() -> None:
+    program = compile_schedule(schedule("1f1b", 1, MICROBATCHES), data_parallel=True)
+    arguments = program, ["", "high"], False
+    for told in launch(begun_unlike, 1, arguments, replicas=2, timeout=50).values():
+        assert re.search(r"begin this step with (.*): replica [01] begins this step with", told)
+        assert "update=False" in told
+        assert "requires_grad of high of stage 0=False" in told
