@@ -266,7 +266,8 @@ class StageRunner:
 
     def _given_back(self, cell: Cell) -> Sequence[Tensor]:
         """Tensors whose memory has another use, or none, before what F made of them is sent."""
-        return (*(cell.inputs if self.stage > 0 else ()), *self.leaving)
+        leaving = (part for each in self.leaving for part in parts(each))
+        return (*(cell.inputs if self.stage > 0 else ()), *leaving)
 
     def _finish(self, cell: Cell, output: Any) -> None:
         assert self._loss is not None

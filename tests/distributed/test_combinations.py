@@ -32,6 +32,13 @@ FOUND: list[tuple[int, dict[str, Any]]] = [
     (0, {"ranks": 2, "compiled": "parts", "stages_as": "aten", "remat": "levels"}),
     (0, {"ranks": 2, "plan": "weipipe-interleave", "table": "all"}),
     (0, {"ranks": 2, "plan": ANYWHERE, "edges": "parameter"}),
+    (
+        0,
+        {
+            **{"ranks": 2, "plan": ANYWHERE, "tensor parallel": "all"},
+            **{"input": "tokens", "edges": "parameter"},
+        },
+    ),
     (0, {"ranks": 2, "plan": "zb-h1", "phases": "all"}),
     (74, {"ranks": 2, "plan": ANYWHERE, "tensor parallel": "all", "compiled": "parts"}),
     (0, {"ranks": 3, "plan": "pipedream", "optimizer": "none", "frozen": "all", "thaws": True}),
