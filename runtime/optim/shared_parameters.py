@@ -181,7 +181,7 @@ class SharedParameters:
     def _sum(self, totals: list[Tensor], ranks: tuple[int, ...]) -> None:
         """Sums each of ``totals`` in place over the ranks, in one message."""
         flat = totals[0].flatten() if len(totals) == 1 else torch.cat([t.flatten() for t in totals])
-        flat = flat.to(self._dtype or flat.dtype)
+        flat = flat.resolve_conj().to(self._dtype or flat.dtype)
         self._transport.all_reduce(flat, ranks)
         parts = torch.split(flat, [total.numel() for total in totals])
         for total, part in zip(totals, parts, strict=True):

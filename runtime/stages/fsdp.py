@@ -171,7 +171,8 @@ class ShardedModule:
         """Starts the sum of parameters' gradients that are sharded over the same processes and
         divided alike."""
         group, copies = parameters[0].group, parameters[0].copies
-        sent = torch.cat(list(rows), dim=1).to(dtype or rows[0].dtype)
+        sent = torch.cat(list(rows), dim=1)  # in a dtype that holds all of theirs
+        sent = sent.to(dtype or sent.dtype)
         came = torch.empty(sent.shape[1], dtype=sent.dtype, device=sent.device)
         work = _reduce_scatter(came, sent.flatten(), group=group, async_op=True)
         assert work is not None

@@ -23,8 +23,8 @@ def nothing(dtype: torch.dtype) -> complex:
 
 
 def reals(tensor: Tensor) -> Tensor:
-    """A view of the tensor as real numbers."""
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    """A view of the tensor as real numbers; of one that is a conjugate by a bit alone, a copy."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 @torch.no_grad()

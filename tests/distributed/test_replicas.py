@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError, PipeloomError
@@ -151,7 +153,7 @@ class Mixed(nn.Module):
         return x * self.low * self.high
 
 
-def of_replica(program: Program, stage: Mixed) -> tuple[Pipeline, int]:
+def of_replica(program: Program, stage: nn.Module) -> tuple[Pipeline, int]:
     """The pipeline of one rank with this stage, and the number of its replica."""
     mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "pp"))
     groups = {"group": mesh["pp"].get_group(), "data_group": mesh["dp"].get_group()}
@@ -180,6 +182,45 @@ def averaged(program: Program) -> float:
 def test_averages_are_of_the_highest_precision_of_a_stage() -> None:
     program = compile_schedule(schedule("1f1b", 1, MICROBATCHES), data_parallel=True)
     assert max(launch(averaged, 1, (program,), replicas=2, timeout=100).values()) < 1e-14
+
+
+class Scale(nn.Module):
+    """Its input times a parameter."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(4, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
+def last_averaged(program: Program, dtypes: Sequence[torch.dtype], sharded: bool) -> float:
+    """How far the average of the last of these factors, sharded each for itself or not, is from
+    what one process has."""
+    stage, whole = (nn.Sequential(*map(Scale, dtypes)) for _ in range(2))
+    if sharded:
+        mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "pp"))["dp"]
+        for part in (*stage, stage):
+            fully_shard(part, mesh=mesh)
+    pipeline, replica = of_replica(program, stage)
+    inputs, targets = batch(replica)
+    pipeline.step(inputs, target=targets)
+    for x, y in (pair for r in range(2) for pair in zip(*batch(r), strict=True)):
+        (nn.functional.mse_loss(whole(x), y) / (2 * MICROBATCHES)).backward()
+    pipeline.close()
+    found, expected = (each[-1].get_parameter("factor").grad for each in (stage, whole))
+    assert found is not None
+    assert expected is not None
+    found = found.full_tensor() if isinstance(found, DTensor) else found
+    return float((found - expected).abs().max())
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+def test_sums_of_parts_wrapped_apart_are_of_the_highest_precision(sharded: bool) -> None:
+    program = compile_schedule(schedule("1f1b", 1, MICROBATCHES), data_parallel=True)
+    arguments = program, (torch.bfloat16, torch.float64), sharded
+    assert max(launch(last_averaged, 1, arguments, replicas=2, timeout=100).values()) < 1e-14
 
 
 def frozen_and_thawed(program: Program, replicas: Sequence[int], trains: bool) -> str:
