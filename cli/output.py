@@ -65,9 +65,7 @@ def check_folder(path: str | None, file: str) -> None:
         check_writable(str(folder / file))
     finally:
         for place in absent:
-            with suppress(
-                OSError
-            ):  # another command has made something there, or it is its own parent
+            with suppress(OSError):  # others have put something there
                 place.rmdir()
 
 

@@ -136,8 +136,7 @@ def compare(
     all_cuts, stopped = cut is not None and passing == "activations", False
     if not no_optimizer:
         search |= {"memory_limit": memory_limit, "objective": objective, "progress": progress}
-        search |= {"passing": passing, "placement": placement}
-        search |= limits
+        search |= {"passing": passing, "placement": placement, **limits}
         given = source if all_cuts or cut is None else cut.into(found.ranks)
         try:
             row, stopped = evaluate_optimum(given, microbatches, cuts if all_cuts else {}, **search)

@@ -30,8 +30,8 @@ from .weight_grad_deferral import (
     Deferral,
     WeightQueue,
     gradient_edge,
+    lies_in,
     run_backward,
-    share_memory,
 )
 
 SMALL = 1 << 16  # bytes of an output that is kept until its B, uncounted
@@ -266,8 +266,7 @@ class StageRunner:
 
     def _given_back(self, cell: Cell) -> Sequence[Tensor]:
         """Tensors whose memory has another use, or none, before what F made of them is sent."""
-        leaving = (part for each in self.leaving for part in parts(each))
-        return (*(cell.inputs if self.stage > 0 else ()), *leaving)
+        return (*(cell.inputs if self.stage > 0 else ()), *self.leaving)
 
     def _finish(self, cell: Cell, output: Any) -> None:
         assert self._loss is not None
@@ -312,10 +311,7 @@ def _handed_on(output: Tensor) -> Tensor:
 
 def apart_from(tensor: Tensor, received: Sequence[Tensor]) -> Tensor:
     """A copy where the tensor lies in a received one, whose buffer is freed before it has left."""
-    for other in received:
-        if share_memory(tensor, other):
-            return tensor.clone()
-    return tensor
+    return tensor.clone() if lies_in(tensor, received) else tensor
 
 
 def _storages_of(tensor: Tensor) -> set[int]:

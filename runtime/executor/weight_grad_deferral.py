@@ -152,7 +152,7 @@ class Deferral(TorchFunctionMode):
 def lies_in(tensor: Tensor, others: Sequence[Tensor]) -> bool:
     """Whether a tensor has the memory of one of the others."""
     return any(
-        share_memory(part, inside)
+        _share_memory(part, inside)
         for part in parts(tensor)
         for other in others
         for inside in parts(other)
@@ -232,7 +232,7 @@ def gradient_edge(output: Tensor) -> GradientEdge:
     return GradientEdge(node, output.output_nr, _held_by(output).grad_fn)
 
 
-share_memory: Callable[[Tensor, Tensor], bool] = torch._C._is_alias_of  # type: ignore[attr-defined]
+_share_memory: Callable[[Tensor, Tensor], bool] = torch._C._is_alias_of  # type: ignore[attr-defined]
 """Whether two tensors have one storage, without objects for the storages."""
 _push, _pop = torch._C._push_on_torch_function_stack, torch._C._pop_torch_function_stack
 _saving = torch._C._autograd._top_saved_tensors_default_hooks

@@ -167,21 +167,25 @@ def batch(replica: int) -> tuple[list[Tensor], list[Tensor]]:
     return list(x), list(y)
 
 
-def averaged(program: Program) -> float:
-    """How far the average is from what one process has."""
-    stage, whole = Mixed(), Mixed()
+def averaged(program: Program, stage: nn.Module, whole: nn.Module, name: str) -> float:
+    """How far the average of a parameter of this name is from what one process has."""
     pipeline, replica = of_replica(program, stage)
     inputs, targets = batch(replica)
     pipeline.step(inputs, target=targets)
     for x, y in (pair for r in range(2) for pair in zip(*batch(r), strict=True)):
         (nn.functional.mse_loss(whole(x), y) / (2 * MICROBATCHES)).backward()
     pipeline.close()
-    return float((stage.high.grad - whole.high.grad).abs().max())  # type: ignore[operator]
+    found, expected = (each.get_parameter(name).grad for each in (stage, whole))
+    assert found is not None
+    assert expected is not None
+    found = found.full_tensor() if isinstance(found, DTensor) else found
+    return float((found - expected).abs().max())
 
 
 def test_averages_are_of_the_highest_precision_of_a_stage() -> None:
     program = compile_schedule(schedule("1f1b", 1, MICROBATCHES), data_parallel=True)
-    assert max(launch(averaged, 1, (program,), replicas=2, timeout=100).values()) < 1e-14
+    arguments = program, Mixed(), Mixed(), "high"
+    assert max(launch(averaged, 1, arguments, replicas=2, timeout=100).values()) < 1e-14
 
 
 class Scale(nn.Module):
@@ -203,17 +207,7 @@ def last_averaged(program: Program, dtypes: Sequence[torch.dtype], sharded: bool
         mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "pp"))["dp"]
         for part in (*stage, stage):
             fully_shard(part, mesh=mesh)
-    pipeline, replica = of_replica(program, stage)
-    inputs, targets = batch(replica)
-    pipeline.step(inputs, target=targets)
-    for x, y in (pair for r in range(2) for pair in zip(*batch(r), strict=True)):
-        (nn.functional.mse_loss(whole(x), y) / (2 * MICROBATCHES)).backward()
-    pipeline.close()
-    found, expected = (each[-1].get_parameter("factor").grad for each in (stage, whole))
-    assert found is not None
-    assert expected is not None
-    found = found.full_tensor() if isinstance(found, DTensor) else found
-    return float((found - expected).abs().max())
+    return averaged(program, stage, whole, f"{len(dtypes) - 1}.factor")
 
 
 @pytest.mark.parametrize("sharded", [True, False])
