@@ -27,6 +27,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.size
 
 # Kernels are compiled, for a minute, beside the checks of types; the fuzz uses nearly all.
 # Tests that launch processes need all cores: they run one at a time, after the others.

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from pipeloom import __version__
 from pipeloom.ir.errors import InputError, PipeloomError, standard_output
+from pipeloom.ir.removed import replaced
 
 from .failures import FAILED, TRACEBACK, closed_streams, delivered, tell, with_file
 
@@ -83,8 +84,10 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message}{self._meant(message)} (see {self.prog} --help)")
 
     def _meant(self, message: str) -> str:
-        """A hint at the option that an unknown one is nearly, first of all of several."""
+        """A hint at what took the place of an unknown option, or at the option nearest to it."""
         unknown = re.match(r"unrecognized arguments: (--[^ =]+)", message)
+        if unknown and (line := replaced(unknown[1])) is not None:
+            return f"; {unknown[1]} {line}"
         near = get_close_matches(unknown[1], self._option_string_actions, 1) if unknown else ()
         return f"; did you mean {near[0]}?" if near else ""
 
@@ -172,6 +175,8 @@ def _check_dashes(words: list[str]) -> None:
 
 
 def _unknown(name: str) -> str:
+    if (line := replaced(f"pipeloom {name}")) is not None:
+        return f"COMMAND: {name} {line}"
     near = get_close_matches(name, COMMANDS, 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return (

@@ -13,12 +13,20 @@ from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import chain_schema, custom_error_schema, float_schema, int_schema
 from typing_extensions import is_typeddict
 
 from ..errors import InputError
+from ..removed import replaced
 from .json_reader import format_hint, show
 
 MOST_HINTS = 1000
@@ -40,6 +48,16 @@ class Document(BaseModel):
     """An object of a file. Keys that are not declared are let pass, and kept for hints."""
 
     model_config = ConfigDict(strict=True, extra="allow")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_removed(cls, data: object) -> object:
+        """Refuses the keys of older files that went: they would be ignored without a word."""
+        if isinstance(data, dict):
+            unknown = (key for key in data if key not in cls.model_fields)
+            gone = ((key, line) for key in unknown if (line := replaced(f"key {key}")) is not None)
+            raise_faults(DocumentFault((key,), said(line), data[key]) for key, line in gone)
+        return data
 
 
 D = TypeVar("D", bound=Document)

@@ -133,7 +133,9 @@ __all__ = list(_HOME)
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        line = import_module(".ir.removed", __name__).replaced(f"pipeloom.{name}")
+        more = "" if line is None else f": it {line}"
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{more}")
     try:
         return getattr(import_module(f".{_HOME[name]}", __name__), _CALLED_THERE.get(name, name))
     except ModuleNotFoundError as error:

@@ -1,0 +1,15 @@
+"""What users of the tree that was called 0.1.0 lose, and what takes its place.
+
+The table answers for one version, so that nobody meets "unrecognized arguments".
+"""
+
+from __future__ import annotations
+
+# "pipeloom x" is a command, "--x" an option, "pipeloom.x" a Python name, "key x" a key of a file
+REMOVED: dict[str, str] = {}
+
+
+def replaced(name: str) -> str | None:
+    """The line for a ``name`` as it is written in :data:`REMOVED`; None if it is not there."""
+    line = REMOVED.get(name)
+    return None if line is None else f"was removed in 0.2.0; {line}"
