@@ -55,8 +55,8 @@ class Document(BaseModel):
         """Refuses the keys of older files that went: they would be ignored without a word."""
         if isinstance(data, dict):
             unknown = (key for key in data if key not in cls.model_fields)
-            gone = ((key, line) for key in unknown if (line := replaced(f"key {key}")) is not None)
-            raise_faults(DocumentFault((key,), said(line), data[key]) for key, line in gone)
+            lines = ((key, replaced(f"key {key}")) for key in unknown)
+            raise_faults(DocumentFault((key,), removed(line)) for key, line in lines if line)
         return data
 
 
@@ -116,6 +116,11 @@ def said(line: str) -> PydanticCustomError:
     return PydanticCustomError("said", "{line}", {"line": line})
 
 
+def removed(line: str) -> PydanticCustomError:
+    """The fault of a key that went, told once for all objects that have it."""
+    return PydanticCustomError("removed", "{line}", {"line": line})
+
+
 class DocumentFault(NamedTuple):
     """A fault of what is at a location, seen from the value that a validator has."""
 
@@ -141,6 +146,8 @@ def validated(model: type[D], data: object, where: str) -> D:
         return model.model_validate(data, context={})
     except ValidationError as error:
         found = error.errors(include_url=False)
+    gone = {f["loc"][-1]: f for f in reversed(found) if f["type"] == "removed"}
+    found = [f for f in found if f["type"] != "removed" or f is gone[f["loc"][-1]]]
     formats = [f for f in found if f["loc"][-1:] == ("format",) and f["type"] == "expected"]
     raise InputError(*(f"{_path(where, f['loc'])}: {_line(model, f)}" for f in formats or found))
 
@@ -154,7 +161,7 @@ def _path(where: str, location: tuple[str | int, ...]) -> str:
 def _line(model: type[Document], fault: ErrorDetails) -> str:
     if fault["type"] == "missing":
         return _missing(model, fault)
-    if fault["type"] == "said":
+    if fault["type"] in {"said", "removed"}:
         return fault["msg"]
     hint = format_hint(fault["msg"].strip('"'), fault["input"])
     return f"expected {_words(fault)}, got {show(fault['input'])}" + (

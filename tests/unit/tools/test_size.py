@@ -1,0 +1,55 @@
+"""The size table counts code, and fails when a room exceeds its budget."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools import size
+
+SOURCE = '''"""A docstring
+
+of three lines."""
+
+import os  # a comment beside code counts as code
+
+# a comment
+
+
+LIMIT = 3
+"""Documents LIMIT."""
+
+TEXT = """a string
+that is
+a value"""
+
+
+def both(
+    a: int,
+) -> str:
+    """One line."""
+    print("not a docstring")
+    "a string expression after a call"
+    return TEXT + str(a)
+'''
+
+
+def test_code_lines_are_neither_blank_nor_comments_nor_docstrings() -> None:
+    # import, LIMIT, the three of TEXT, the three of the signature, print, the string and return
+    assert size.code_lines(SOURCE) == 11
+
+
+def test_words_of_a_page_leave_its_code_out() -> None:
+    assert size.words("Run this:\n```console\n$ pipeloom show\n```\nand look.") == 4
+
+
+def test_a_room_above_its_budget_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = {"tools": {"of": ["tools"], "most": 1}}
+    monkeypatch.setattr(size.tomllib, "loads", lambda _: {"tool": {"pipeloom": {"budgets": here}}})
+    assert size.main([]) == 1
+    assert "EXCEEDED" in capsys.readouterr().out
+
+
+def test_links_are_not_counted_twice() -> None:
+    assert not [path for path in size.tracked("src", ".py") if "solver" in path.parts]
