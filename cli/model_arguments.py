@@ -26,7 +26,7 @@ TRAINING = ("steps", "dtype", "seed", "device", "pace", "callbacks", "timeout", 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 STAGES_AS = ("eager", "aten", "inductor")
 TYPED = (
-    "steps", "device", "pace", "cuda_graph", "clip_grad_norm", "loss_scale", "every", "eval_every",
+    "steps", "device", "pace", "clip_grad_norm", "loss_scale", "every", "eval_every",
 )  # fmt: skip
 """Settings of a run whose faults name them: the option has the same name."""
 

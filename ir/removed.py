@@ -6,7 +6,9 @@ The table answers for one version, so that nobody meets "unrecognized arguments"
 from __future__ import annotations
 
 # "pipeloom x" is a command, "--x" an option, "pipeloom.x" a Python name, "key x" a key of a file
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "--cuda-graph": "`run --stages-as inductor` makes each step's calls fewer",
+}
 
 
 def replaced(name: str) -> str | None:

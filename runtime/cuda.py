@@ -13,8 +13,8 @@ _EVENT, _STREAM = cast("Any", torch.cuda.Event), cast("Any", torch.cuda.Stream)
 
 
 def make_event(*, timed: bool) -> torch.cuda.Event:
-    """``timed``: it tells when it was reached, also as a part of a CUDA graph, at each replay."""
-    event: torch.cuda.Event = _EVENT(enable_timing=timed, external=timed)
+    """``timed``: it tells when it was reached."""
+    event: torch.cuda.Event = _EVENT(enable_timing=timed)
     return event
 
 

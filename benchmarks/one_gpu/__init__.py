@@ -81,13 +81,7 @@ def run_parts(path: Path, device: str, options: argparse.Namespace) -> dict[str,
 
 def part_names(ranks: Sequence[int]) -> list[str]:
     """The parts in the order in which they run: the most wanted first."""
-    return [
-        "environment",
-        "gradients",
-        *(f"ranks-{p}" for p in ranks),
-        "split",
-        *(f"graph-{p}" for p in ranks),
-    ]
+    return ["environment", "gradients", *(f"ranks-{p}" for p in ranks), "split"]
 
 
 def _run(name: str, device: str, small: bool, seconds: float) -> dict[str, Any]:

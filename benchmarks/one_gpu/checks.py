@@ -1,4 +1,4 @@
-"""The device, its division among ranks, gradients, B and W apart, and a step as a graph."""
+"""The device, its division among ranks, gradients, B and W apart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from examples.gpt import GPT, Block
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.cuda import keep_busy, make_event
@@ -29,7 +28,6 @@ from pipeloom.runtime.train.settings import RunSettings
 from pipeloom.runtime.train.train import make_pipeline
 from pipeloom.solver.families import build_family
 
-from .running import run_steps
 from .sizes import Size
 from .telling import Tell, guarded
 
@@ -179,46 +177,3 @@ def _split(width: int, rows: int, device: torch.device, rounds: int = 12) -> dic
     bw, b, w = (statistics.median(times) for times in zip(*samples[3:], strict=True))
     ratio = statistics.median((b + w) / bw for bw, b, w in samples[3:])
     return {"bw_ms": bw, "b_ms": b, "w_ms": w, "ratio": ratio}
-
-
-def graph(size: Size, ranks: int, device: str, tell: Tell) -> None:
-    """The same steps as ever and as one graph; without partitions too, where it cannot be with
-    them."""
-    failed: list[str] = []
-    try:
-        RunSettings(device=device, cuda_graph=True)
-    except InputError as refused:
-        tell("refused", str(refused))
-        return
-
-    def note(key: str, value: Any) -> None:
-        failed.extend([key] if "failed" in value else [])
-        tell(key, value)
-
-    for family in ("1f1b", "zb-h1"):
-        program = uniform(family, ranks, size.ranks[ranks])
-        with guarded(note, family):
-            tell(family, _graphed(size, program, device, partition=True))
-        if family in failed:
-            with guarded(tell, f"{family}, plain streams"):
-                found = _graphed(size, program, device, partition=False)
-                tell(f"{family}, plain streams", found)
-
-
-def _graphed(size: Size, program: Program, device: str, *, partition: bool) -> dict[str, Any]:
-    """Times of both, and by how much losses differ."""
-    steps = {
-        name: run_steps(
-            program, size.model, 5, size.steps, device, cuda_graph=recorded, partition=partition
-        )
-        for name, recorded in (("eager", False), ("graph", True))
-    }
-    pairs = zip(*(found.losses for found in steps.values()), strict=True)
-    return {
-        **{f"{name}_ms": found.milliseconds for name, found in steps.items()},
-        **{
-            f"{name}_step_ms": 1e3 * statistics.median(found.seconds)
-            for name, found in steps.items()
-        },
-        "largest_difference_of_losses": max(abs(a - b) / abs(a) for a, b in pairs),
-    }

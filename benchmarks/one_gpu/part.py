@@ -16,8 +16,7 @@ from .telling import Tell, guarded, telling
 
 
 def run(name: str, size: Size, device: str, tell: Tell) -> None:
-    """``name``: environment, gradients, split, or ranks-P or graph-P. Errors are told, not
-    raised."""
+    """``name``: environment, gradients, split or ranks-P. Errors are told, not raised."""
     kind, _, ranks = name.partition("-")
     size = replace(size, model=replace(size.model, home=device))
     parts = {
@@ -25,9 +24,8 @@ def run(name: str, size: Size, device: str, tell: Tell) -> None:
         "gradients": checks.gradients,
         "split": checks.split,
     }
-    of_ranks = {"ranks": measure_ranks, "graph": checks.graph}
     with guarded(tell, "part"):
-        call = partial(of_ranks[kind], size, int(ranks)) if ranks else partial(parts[kind], size)
+        call = partial(measure_ranks, size, int(ranks)) if ranks else partial(parts[kind], size)
         call(device, tell)
 
 

@@ -12,7 +12,6 @@ from pipeloom.report.attribution import attribute
 
 from .plans import (
     CHUNKS,
-    GRAPHED,
     NAMES,
     held_at_most,
     milliseconds,
@@ -33,21 +32,14 @@ def measure_ranks(size: Size, ranks: int, device: str, tell: Tell) -> None:
             measurement = profile(size, ranks, chunks, device)
             profiles[chunks] = measurement.profile
             tell(f"profile of {chunks} a rank", measurement.record())
-    schedules: dict[str, Schedule] = {}
     for name in NAMES:
         with guarded(tell, name):
             schedule = planned(size, name, profiles[CHUNKS.get(name, 1)])
-            schedules[name] = schedule
             steps = _run(size, schedule, device)
             tell(name, row(schedule, steps))
             if name == "1f1b":
                 with guarded(tell, "tuned"):
                     tell("tuned", _tuned(size, schedule, steps, device))
-    for name in GRAPHED if device == "cuda" else ():
-        with guarded(tell, f"{name}, graph"):
-            program = compile_schedule(schedules[name])
-            steps = run_steps(program, size.model, 5, size.steps, device, cuda_graph=True)
-            tell(f"{name}, graph", row(schedules[name], steps))
 
 
 def _run(size: Size, schedule: Schedule, device: str) -> Steps:

@@ -61,7 +61,6 @@ def optimized(problem: Problem, seconds: float) -> Schedule:
 WITHIN = {"zb-1p": 1, "zb-2p": 2}
 HANDMADE = {"zb-1p": "zb-h1", "zb-2p": "zb-h2"}
 NAMES = ("1f1b", "zb-1p", "zb-2p", "zb-v", "weipipe-interleave")
-GRAPHED = ("1f1b", "zb-2p")  # which are also run as a CUDA graph
 
 
 def milliseconds(schedule: Schedule) -> float:

@@ -57,14 +57,11 @@ def run_steps(
     steps: int,
     device: str,
     *,
-    cuda_graph: bool = False,
     partition: bool = True,
 ) -> Steps:
     """``steps`` measured ones after ``warmup``, in bfloat16. Raises LaunchError where a rank
     fails."""
-    settings = RunSettings(
-        steps=warmup + steps, dtype="bfloat16", device=device, cuda_graph=cuda_graph, local=True
-    )
+    settings = RunSettings(steps=warmup + steps, dtype="bfloat16", device=device, local=True)
     ranks = program.schedule.problem.ranks
     arguments = program, source, settings, warmup
     try:

@@ -16,8 +16,7 @@ T = TypeVar("T", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Source(GPT):
-    """The GPT of the examples, made on its device (a CPU draws its weights for many seconds), whose
-    optimizer steps within a CUDA graph, too."""
+    """The GPT of the examples, made on its device (a CPU draws its weights for many seconds)."""
 
     home: str = "cpu"
 
@@ -26,8 +25,7 @@ class Source(GPT):
             return super()._unit(place, build)
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        own = [*parameters]
-        return torch.optim.AdamW(own, lr=1e-4, betas=(0.9, 0.95), capturable=own[0].is_cuda)
+        return torch.optim.AdamW(parameters, lr=1e-4, betas=(0.9, 0.95))
 
 
 @dataclass(frozen=True, slots=True)

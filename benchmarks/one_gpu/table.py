@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Any
 
 from ..markdown import markdown
-from .plans import GRAPHED, NAMES
+from .plans import NAMES
 
 Parts = Mapping[str, Mapping[str, Any]]
 Row = Mapping[str, Any]
@@ -19,7 +19,7 @@ ALIKE = 0.01  # plans that differ by less have no order
 def rows(parts: Parts) -> Iterator[tuple[str, str, Row]]:
     """Part, schedule and figures of each that was measured."""
     for part, told in parts.items():
-        for name in (*NAMES, "tuned", *(f"{name}, graph" for name in GRAPHED)):
+        for name in (*NAMES, "tuned"):
             if part.startswith("ranks-") and "measured_ms" in told.get(name, {}):
                 yield part, name, told[name]
 
@@ -68,7 +68,7 @@ def _others(parts: Parts) -> Iterator[str]:
     for name, value in parts.get("environment", {}).items():
         yield f"{name}: {value}"
     for part, told in parts.items():
-        if part.startswith(("split", "graph", "gradients")):
+        if part.startswith(("split", "gradients")):
             yield from (f"{part} {name}: {_short(value)}" for name, value in told.items())
         if "tuned" in told and "planned_gain" in told["tuned"]:
             tuned = told["tuned"]
@@ -123,13 +123,6 @@ def judged(parts: Parts) -> dict[str, bool | None]:
             value <= 1e-10
             for name, value in parts.get("gradients", {}).items()
             if isinstance(value, float) and name != "seconds"
-        ),
-        "a step as a graph has the same losses": _all(
-            value["largest_difference_of_losses"] <= 1e-2
-            for part, told in parts.items()
-            if part.startswith("graph-")
-            for value in told.values()
-            if isinstance(value, dict) and "graph_ms" in value
         ),
     }
 

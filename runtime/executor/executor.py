@@ -98,10 +98,6 @@ class Executor:
         """Runs one step. Raises ExecutionError naming the instruction that failed, InputError where
         what it was given is to blame."""
         self.clock.start()
-        self.issue()
-
-    def issue(self) -> None:
-        """Makes all calls of a step whose clock was started; a CUDA graph may record them."""
         calls, positions, index = self._calls, self._positions, 0
         if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
             calls, positions = self._named(), list(range(len(self._row)))

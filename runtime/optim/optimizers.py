@@ -53,16 +53,3 @@ def taken_over(optimizers: Iterable[torch.optim.Optimizer]) -> MakeOptimizer:
         )
 
     return taken
-
-
-def capturable(make: MakeOptimizer) -> MakeOptimizer:
-    """``make`` whose optimizers step within a CUDA graph, those that have an option for it."""
-
-    def made(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        optimizer = make(parameters)
-        for group in optimizer.param_groups:
-            if "capturable" in group:
-                group["capturable"] = True
-        return optimizer
-
-    return made

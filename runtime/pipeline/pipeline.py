@@ -97,9 +97,6 @@ class Pipeline:
         post_validation: with either of these two all ranks wait for each other before they step,
             unless the program relays norms (``compile_schedule(..., post_validation=True)``): then
             they step ahead, and again where that was wrong. False: they wait all the same.
-        cuda_graph: after three steps record one as a CUDA graph and launch that from then on; see
-            :mod:`pipeloom.runtime.executor.cuda_graph`. ``peak_memory`` is that of the recorded
-            step.
         stages_as: ``"eager"`` runs modules as they are; ``"aten"`` each stage as graphs of F, B
             and W, which are traced before the first step and run without autograd, with the same
             gradients bit by bit; ``"inductor"`` these graphs compiled (``docs/graphs.md``). A stage
@@ -214,7 +211,7 @@ class Pipeline:
         a verdict that is to come are theirs in common. ``close`` of this one closes the other.
 
         Raises InputError for a program that has its stages on other ranks, sends weights where this
-        one's does not (or the reverse) or steps after each microbatch, and with ``cuda_graph``.
+        one's does not (or the reverse) or steps after each microbatch.
         """
         other = self._beside(program)
         self._held.callback(other._release)
@@ -229,7 +226,7 @@ class Pipeline:
         options = replace(self._options, optimizer=optimizer, loss_scale=scale, programs=None)
         with made_together(options.group, options.timeout):
             check_given(program, options)
-            check_exchange(self.program, program, self._options)
+            check_exchange(self.program, program)
             check_tied(program, options.tied)
         self._turn[:] = [self]
         other = object.__new__(Pipeline)
@@ -399,7 +396,6 @@ class Pipeline:
         All ranks call it.
         """
         self.finish()
-        self._training.close()
         self._release()
 
     def finish(self) -> None:

@@ -40,7 +40,7 @@ def check_given(program: Program, options: PipelineOptions) -> None:
 def _alike(options: PipelineOptions) -> dict[str, object]:
     """The options that all ranks must be given alike, in a form that prints the same on each."""
     names = ("varying_shapes", "param_dtype", "reduce_dtype", "clip_grad_norm", "loss_scale")
-    more = ("scale_grads", "post_validation", "cuda_graph")
+    more = ("scale_grads", "post_validation")
     groups = options.norm_groups
     return {
         "tied": [[tuple(pair) for pair in shared] for shared in options.tied],

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-import torch
+from collections.abc import Sequence
 
 from pipeloom.ir.errors import InputError, InvalidScheduleError, PipeloomError, in_brief
 from pipeloom.ir.formats import dump_program
 from pipeloom.ir.model import program as ir
-from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.profile import WHOLE, is_share
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule, Updates
@@ -85,18 +82,16 @@ def checked_program(programs: Programs, microbatches: int) -> Program:
     return program
 
 
-def check_exchange(program: Program, other: Program, options: PipelineOptions) -> None:
+def check_exchange(program: Program, other: Program) -> None:
     """Raises InputError, alike on all ranks, which have the same programs, where stages that train
     by ``program`` cannot by the ``other``, too."""
     try:
-        _check_exchange(program, other, options)
+        _check_exchange(program, other)
     except InputError as error:
         raise agreed(error) from None
 
 
-def _check_exchange(program: Program, other: Program, options: PipelineOptions) -> None:
-    if options.cuda_graph:
-        raise InputError("cuda_graph: expected one program, got another")
+def _check_exchange(program: Program, other: Program) -> None:
     sent, new = (_sent(p.schedule) for p in (program, other))
     if sent != new:
         raise InputError(f"program: expected one that sends {sent}, as the pipeline's, not {new}")
@@ -123,43 +118,3 @@ def _check_exchange(program: Program, other: Program, options: PipelineOptions) 
 
 def _sent(schedule: Schedule) -> str:
     return "weights" if schedule.transfers else "activations"
-
-
-def check_graph(
-    program: Program,
-    device: torch.device,
-    options: PipelineOptions,
-    optimizers: Mapping[int, torch.optim.Optimizer],
-    *,
-    sharded: bool,
-) -> None:
-    """Raises InputError where a step cannot be one CUDA graph.
-
-    ``optimizers``: those of this rank, by stage; ``sharded``: some of its stages are wrapped in
-    ``fully_shard``.
-    """
-    judged = options.needs_norm
-    ops = [i.op for row in program.instructions for i in row if isinstance(i, ir.Compute)]
-    wanted = {
-        f"a CUDA device, got {device}": device.type == "cuda",
-        "shapes that are the same in each step, got varying_shapes": not options.varying_shapes,
-        "neither clip_grad_norm nor loss_scale, whose norm the host waits for": not judged,
-        "whole stages, got some wrapped in fully_shard, whose memory comes and goes": not sharded,
-        "no data_group: averages over replicas are not recorded": options.data_group is None,
-        "an optimizer, which steps within the graph, got None": options.optimizer is not None,
-        "a program that steps once an iteration, got one that steps after each microbatch": (
-            program.schedule.updates is Updates.ITERATION
-        ),
-        "no recomputed forward, the state of whose random numbers the host reads, got an R": all(
-            op.kind is not OpKind.R for op in ops
-        ),
-    }
-    for what, there in wanted.items():
-        if not there:
-            raise InputError(f"cuda_graph: expected {what}")
-    for stage, optimizer in optimizers.items():
-        if any(group.get("capturable") is False for group in optimizer.param_groups):
-            raise InputError(
-                "cuda_graph: expected optimizers with capturable=True, got "
-                f"{type(optimizer).__name__} of stage {stage} without"
-            )

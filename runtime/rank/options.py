@@ -44,7 +44,6 @@ class Options(TypedDict, total=False):
     norm_groups: NormGroups | None
     loss_scale: LossScale | None
     post_validation: bool
-    cuda_graph: bool
     stages_as: StagesAs
     group: dist.ProcessGroup | None
     data_group: dist.ProcessGroup | None
@@ -60,8 +59,7 @@ class PipelineOptions:
     """The same, with their defaults.
 
     Raises InputError for a dtype that is not floating, a loss that is neither a function nor
-    ``"model"``, stages run as something unknown, and ``programs`` that cannot be called or
-    recorded.
+    ``"model"``, stages run as something unknown, and ``programs`` that cannot be called.
     """
 
     loss: Loss | None = None
@@ -78,7 +76,6 @@ class PipelineOptions:
     norm_groups: NormGroups | None = None
     loss_scale: LossScale | None = None
     post_validation: bool = True
-    cuda_graph: bool = False
     stages_as: StagesAs = "eager"
     group: dist.ProcessGroup | None = None
     data_group: dist.ProcessGroup | None = None
@@ -97,8 +94,6 @@ class PipelineOptions:
             raise InputError(
                 f"programs: expected a function of a number of microbatches, got {self.programs!r}"
             )
-        if self.cuda_graph and self.programs is not None:
-            raise InputError("cuda_graph: expected one program, which it records, got programs")
 
     @property
     def needs_norm(self) -> bool:

@@ -29,12 +29,9 @@ def reals(tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def clear_unused(parameters: Sequence[nn.Parameter]) -> None:
-    """Removes gradients that are :data:`NOTHING` throughout; the host waits for the device.
-
-    As a CUDA graph is recorded it cannot: there the gradient is 0.
-    """
+    """Removes gradients that are :data:`NOTHING` throughout; the host waits for the device."""
     parameters = [parameter for parameter in parameters if parameter.grad is not None]
-    if not parameters or (parameters[0].is_cuda and torch.cuda.is_current_stream_capturing()):
+    if not parameters:
         return
     found = torch.stack([_is_unused(parameter.grad) for parameter in parameters]).tolist()
     for parameter, unused in zip(parameters, found, strict=True):

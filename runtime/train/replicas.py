@@ -108,12 +108,11 @@ def count_replicas(program: Program, settings: RunSettings) -> int:
                 "makes them, got none"
             )
         return 1
-    for name in ("local", "cuda_graph"):
-        if getattr(settings, name):
-            raise InputError(
-                f"{name}: expected a program without averages over replicas, got one compiled with "
-                f"--data-parallel ('{first}')"
-            )
+    if settings.local:
+        raise InputError(
+            "local: expected a program without averages over replicas, got one compiled with "
+            f"--data-parallel ('{first}')"
+        )
     if asked is not None:
         return asked
     ranks, planned = program.schedule.problem.ranks, program.schedule.problem.profile.data_parallel

@@ -26,9 +26,8 @@ class RunSettings:
     model's).
 
     ``param_dtype``, ``reduce_dtype`` (keys of DTYPES), ``clip_grad_norm``, ``post_validation``,
-    ``varying_shapes``, ``cuda_graph`` (optimizers are made capturable, where they know that) and
-    ``stages_as`` are :class:`Pipeline`'s; ``loss_scale`` is the first one, which adapts. ``seed``
-    is set in each process before the model is made; ``progress`` writes a line a step to standard
+    ``varying_shapes`` and ``stages_as`` are :class:`Pipeline`'s; ``loss_scale`` is the first one,
+    which adapts. ``seed`` is set in each process before the model is made; ``progress`` writes a line a step to standard
     error; ``timeout`` bounds the run and ``message_timeout`` a message, in seconds. ``pace`` lets
     each op take at least its planned time, as :class:`Pipeline` explains. ``local``: ranks are
     threads of this process (:mod:`..launch.threads`), on one GPU where ``device`` is ``cuda``.
@@ -47,7 +46,6 @@ class RunSettings:
     loss_scale: float | None = None
     post_validation: bool = True
     varying_shapes: bool = False
-    cuda_graph: bool = False
     stages_as: StagesAs = "eager"
     seed: int = 0
     device: str = "cpu"
@@ -79,8 +77,6 @@ class RunSettings:
             raise InputError(f"device: expected cpu or cuda, got {self.device}")
         if self.pace and self.device != "cpu":
             raise InputError(f"pace: expected device cpu, got {self.device}: its ops do not wait")
-        if self.cuda_graph and self.device != "cuda":
-            raise InputError(f"cuda_graph: expected device cuda, got {self.device}")
         if self.device == "cuda":
             check_devices(1)
 
@@ -94,7 +90,6 @@ class RunSettings:
             "loss_scale": scale,
             "post_validation": self.post_validation,
             "varying_shapes": self.varying_shapes,
-            "cuda_graph": self.cuda_graph,
             "stages_as": self.stages_as,
             "timeout": self.patience,
             "memory": self.memory,

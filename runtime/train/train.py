@@ -22,7 +22,6 @@ from ..launch.processes import launch
 from ..launch.threads import launch_local
 from ..measure.plan_deviation import other_size, over_the_limit, why_far_off
 from ..models.by_name import load_source
-from ..optim.optimizers import capturable
 from ..pipeline.layered_source import as_planned
 from ..pipeline.model_source import ModelSource, check_evaluation, checked_stages, options_of
 from ..pipeline.pipeline import Pipeline
@@ -248,8 +247,6 @@ def make_pipeline(
     made_here = enumerate(checked_stages(model, count))
     stages = [partial(_placed, s, stage, device, dtype) for s, stage in made_here]
     options = options_of(model, count)
-    if settings.cuda_graph:
-        options["optimizer"] = capturable(model.optimizer)
     options.update(settings.options())
     options |= {"group": replicas.group, "data_group": replicas.data_group, "device": device}
     return Pipeline(program, stages, **options)

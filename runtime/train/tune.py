@@ -70,7 +70,6 @@ def tune_program(
         "save": "run alone saves and evaluates",
         "resume": "run alone saves and evaluates",
         "eval_every": "run alone saves and evaluates",
-        "cuda_graph": "a graph is of one program",
     }
     for name, why in wanted.items():
         if value := getattr(settings, name):

@@ -118,7 +118,7 @@ def run(
     """
     loaded, where = read_program(program)
     chosen = RunSettings(progress=not quiet, post_validation=not no_post_validation, **settings)
-    with naming(where, "local", "cuda_graph"):
+    with naming(where, "local"):
         check_levels(loaded, chosen.stages_as)
         check_alone(loaded, count_replicas(loaded, chosen))
     return run_program(loaded, model, chosen, callbacks=callbacks, trace_path=trace)

@@ -1,6 +1,5 @@
 """A made-up device. Streams are queues of work that nothing runs while the hosts queue it;
-afterwards any stream whose head waits for no event may go on, by chance. A graph is what CUDA asks
-of a recording.
+afterwards any stream whose head waits for no event may go on, by chance.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 
 import torch
 
@@ -18,27 +17,17 @@ HERE = threading.local()
 
 
 class Stream:
-    """``graph``: the one that records it, None where its work is to run; ``past``: what of the
-    graph comes before."""
-
     def __init__(self, device: Device) -> None:
         self.queue: deque[Callable[[], bool]] = deque()
-        self.graph: Graph | None = None
-        self.past: set[int] = set()
         device.streams.append(self)
 
     def does(self, work: Callable[[], None]) -> None:
         self.queue.append(lambda: work() is None)
-        if self.graph is not None:
-            self.past.add(self.graph.node())
 
     def wait_event(self, event: Event) -> None:
         record = event.record_now
         assert record is not None, "waits for an event that nobody recorded"
         self.queue.append(lambda: bool(record))
-        assert self.graph in (None, event.graph), "recorded, waits for what is not in the graph"
-        self.graph = event.graph
-        self.past |= event.past
 
     def wait_stream(self, other: Stream) -> None:
         event = Event()
@@ -55,34 +44,6 @@ class Event:
         reached: list[bool] = []
         self.record_now = reached
         stream.queue.append(lambda: reached.append(True) is None)
-        self.graph, self.past = stream.graph, {*stream.past}
-
-
-class Graph:
-    """What CUDA asks of a recording: begun on one stream, others join by events and come back to
-    it."""
-
-    def __init__(self) -> None:
-        self.nodes = 0
-        self._lock = threading.Lock()
-        self.log: list[str] = []
-
-    def node(self) -> int:
-        with self._lock:
-            self.nodes += 1
-            return self.nodes
-
-    def within(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def begin(self) -> None:
-        HERE.stream.graph = self
-
-    def end(self) -> None:
-        assert HERE.stream.past == {*range(1, self.nodes + 1)}, "a stream has not come back"
-
-    def launch(self) -> None:
-        self.log.append("launched")
 
 
 class Device:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 KEYS = (
     "trace", "param_dtype", "reduce_dtype", "clip_grad_norm", "loss_scale", "no_post_validation",
-    "varying_shapes", "cuda_graph", "stages_as", "local", "replicas", "save", "every", "resume",
+    "varying_shapes", "stages_as", "local", "replicas", "save", "every", "resume",
     "eval_every",
 )  # fmt: skip
 SHOWN = 100  # losses that the text holds
@@ -56,12 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--varying-shapes",
         action="store_true",
         help="microbatches may have other shapes in each step",
-    )
-    parser.add_argument(
-        "--cuda-graph",
-        action="store_true",
-        help="the fourth step is recorded as a CUDA graph, which later ones launch: with --device "
-        "cuda, without clipping and loss scaling",
     )
     add_stages_as(parser)
     parser.add_argument(

@@ -1,5 +1,5 @@
 """Messages between thread ranks of a GPU: what the host tells the device is right in whatever
-order it is run, and can be recorded as a graph."""
+order it is run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from pipeloom.runtime.executor import cuda_graph as graph
-from pipeloom.runtime.executor.cuda_graph import SharedRecording
 from pipeloom.runtime.transport import Routes
 from pipeloom.runtime.transport import in_process as local
 from pipeloom.runtime.transport.in_process import Hub, InProcessTransport
-from tests.support.fake_device import DEVICE, HERE, Device, Event, Graph, Memory, Stream, on
+from tests.support.fake_device import HERE, Device, Event, Memory, Stream, on
 
 
 @pytest.fixture
@@ -35,10 +33,10 @@ class Rank:
     """Receives ``MESSAGES`` numbers into two buffers in turn, adds one and sends them on from
     memory that is used again."""
 
-    def __init__(self, hub: Hub, rank: int, device: Device, graph: Graph | None = None) -> None:
+    def __init__(self, hub: Hub, rank: int, device: Device) -> None:
         pairs = [(r, r + 1) for r in range(RANKS - 1)]
         self.between: Any = InProcessTransport(hub, rank, Routes.of(pairs, (), 10.0))
-        self.graph, self.buffers = graph, [Memory(), Memory()]
+        self.buffers = [Memory(), Memory()]
         self.rank, self.stream = rank, Stream(device)
         self.seen: list[int] = []
         self.error: BaseException | None = None
@@ -47,18 +45,8 @@ class Rank:
         try:
             with on(self.stream):
                 self._steps()
-                if self.graph is not None:
-                    self._recorded(self.graph)
         except BaseException as error:
             self.error = error
-
-    def _recorded(self, graph: Graph) -> None:
-        """The steps once more, as a graph."""
-        self.between.renew()
-        recording = SharedRecording(self.between, DEVICE, graph if self.rank == 0 else None)
-        recording.begin()
-        self._steps()
-        recording.end()
 
     def _steps(self) -> None:
         buffers, outputs = self.buffers, [Memory(), Memory()]
@@ -112,14 +100,3 @@ def _run(ranks: list[Rank]) -> list[Rank]:
         thread.join()
     assert [rank.error for rank in ranks] == [None] * RANKS
     return ranks
-
-
-def test_all_streams_join_the_graph_and_come_back(
-    device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(graph, "make_event", lambda timed: Event())
-    recorded, hub = Graph(), Hub(RANKS)
-    _run([Rank(hub, rank, device, recorded) for rank in range(RANKS)])
-    copies = MESSAGES * (RANKS - 1)
-    assert recorded.nodes == MESSAGES * RANKS + copies
-    assert all(stream.graph is recorded for stream in device.streams)
