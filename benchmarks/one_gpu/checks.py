@@ -1,11 +1,10 @@
-"""The device, its division among ranks, gradients, B and W apart."""
+"""The device, gradients, B and W apart."""
 
 from __future__ import annotations
 
 import platform
 import statistics
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +13,9 @@ from examples.gpt import GPT, Block
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
-from pipeloom.runtime.cuda import keep_busy, make_event
+from pipeloom.runtime.cuda import keep_busy
 from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
-from pipeloom.runtime.launch.sm_partitions import partitions
 from pipeloom.runtime.launch.threads import launch_local
 from pipeloom.runtime.measure.activation_ledger import Memory
 from pipeloom.runtime.measure.op_timer import make_clock
@@ -45,9 +43,6 @@ def environment(size: Size, device: str, tell: Tell) -> None:
     tell("multiprocessors", properties.multi_processor_count)
     tell("memory", properties.total_memory)
     tell("cuda", torch.version.cuda)
-    for ranks in size.ranks:
-        with guarded(tell, f"partitions {ranks}"):
-            tell(f"partitions {ranks}", _division(ranks))
 
 
 def _version(package: str) -> str | None:
@@ -55,40 +50,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _division(ranks: int) -> dict[str, Any]:
-    """A product on the whole device, on one part, and on all at once: where parts are disjoint the
-    last two are alike."""
-    parts = partitions(0, ranks)
-    a = torch.randn(4096, 4096, dtype=torch.bfloat16, device="cuda")
-    whole = torch.cuda.current_stream()
-    times = [_product(a, streams) for streams in ([whole], parts.streams[:1], parts.streams)]
-    return {
-        "multiprocessors": parts.multiprocessors,
-        "left": parts.left,
-        **dict(zip(("whole_ms", "one_ms", "all_ms"), times, strict=True)),
-    }
-
-
-def _product(a: Tensor, streams: Any) -> float:
-    """Milliseconds until the last stream has done ten products; the median of five."""
-    found: list[float] = []
-    for _ in range(6):
-        events = []
-        torch.cuda.synchronize()
-        for stream in streams:
-            begin, end = make_event(timed=True), make_event(timed=True)
-            with torch.cuda.stream(stream):
-                keep_busy(a.device, 3.0)
-                begin.record()
-                for _ in range(10):
-                    a @ a
-                end.record()
-            events.append((begin, end))
-        torch.cuda.synchronize()
-        found.append(max(begin.elapsed_time(end) for begin, end in events))
-    return statistics.median(found[1:])
 
 
 FAMILIES = ("1f1b", "zb-h1", "zb-v", "weipipe-interleave")

@@ -56,8 +56,6 @@ def run_steps(
     warmup: int,
     steps: int,
     device: str,
-    *,
-    partition: bool = True,
 ) -> Steps:
     """``steps`` measured ones after ``warmup``, in bfloat16. Raises LaunchError where a rank
     fails."""
@@ -65,9 +63,7 @@ def run_steps(
     ranks = program.schedule.problem.ranks
     arguments = program, source, settings, warmup
     try:
-        found: Steps = launch_local(
-            _steps, ranks, arguments, device=device, timeout=TIMEOUT, partition=partition
-        )[0]
+        found: Steps = launch_local(_steps, ranks, arguments, device=device, timeout=TIMEOUT)[0]
     finally:  # the next one has all of the memory, also where this one failed
         gc.collect()
         if device == "cuda":

@@ -1,9 +1,8 @@
 """Thread ranks in this process: a pipeline really executed where one machine, or one GPU, is at
 hand.
 
-Each rank is a thread. On a GPU it computes on a stream of its own and, where the driver has green
-contexts (:mod:`.sm_partitions`), on its own share of the multiprocessors, so that ranks do not take
-each other's; copies between ranks have streams of their own. Its backward passes are issued by its
+Each rank is a thread. On a GPU it computes on a stream of its own; copies between ranks have
+streams of their own. Its backward passes are issued by its
 own thread too (:func:`~pipeloom.runtime.executor.weight_grad_deferral.run_backward`): torch's own
 has one thread a device for all of them.
 """
@@ -14,7 +13,6 @@ import os
 import threading
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +27,6 @@ from ..errors import LaunchError
 from ..transport.in_process import Hub, LinkTime
 from ..transport.thread_rank import being
 from ..transport.waiting import waits_for_another
-from .sm_partitions import NoPartitionsError, partitions
 
 GRACE = 1.0  # seconds that the others have to end by themselves after a failure
 INTERRUPT_GRACE = 5.0  # and all of them after an interrupt: a checkpoint takes seconds to write
@@ -61,15 +58,13 @@ def launch_local(
     device: torch.device | str = "cpu",
     link_time: LinkTime | None = None,
     timeout: float | None = None,
-    partition: bool = True,
 ) -> dict[int, Any]:
     """Calls ``function(*args)`` on each of ``ranks`` threads, and returns each one's result.
 
     Within, pipelines talk to each other over the ``local`` transport, without
     ``torch.distributed``. Arguments are shared, not copied. ``link_time(source, target, bytes)``
     gives the milliseconds that a message takes, one at a time on each ordered pair of ranks; a
-    CPU's links alone can be slowed. ``timeout``, in seconds, bounds the whole. ``partition``: on a
-    GPU, each rank has multiprocessors of its own; where that cannot be a warning says why.
+    CPU's links alone can be slowed. ``timeout``, in seconds, bounds the whole.
 
     Raises LaunchError for the first rank that fails, all others' waits end then too, as on an
     interrupt of the main thread; a thread that computes on past the timeout, or seconds after the
@@ -81,7 +76,7 @@ def launch_local(
     if link_time is not None and device.type != "cpu":
         raise ValueError(f"link_time: expected a CPU, got {device}")
     hub, outcomes = Hub(ranks, link_time), [_Outcome() for _ in range(ranks)]
-    streams = _streams(ranks, device, partition)
+    streams = _streams(ranks, device)
 
     def run(rank: int) -> None:
         outcome = outcomes[rank]
@@ -153,20 +148,13 @@ def _launch_error(rank: int, outcome: _Outcome) -> LaunchError:
     )
 
 
-def _streams(
-    ranks: int, device: torch.device, partition: bool
-) -> Sequence[torch.cuda.Stream | None]:
+def _streams(ranks: int, device: torch.device) -> Sequence[torch.cuda.Stream | None]:
     """The stream that each rank computes on; None on a CPU."""
     if device.type != "cuda":
         return [None] * ranks
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", QUEUES)  # read when CUDA is first used
     index = torch.cuda.current_device() if device.index is None else device.index
     torch.cuda.synchronize(index)  # the arguments are there, whatever stream they were made on
-    if partition:
-        try:
-            return partitions(index, ranks).streams
-        except NoPartitionsError as error:
-            warnings.warn(f"ranks share the GPU's multiprocessors: {error}", stacklevel=3)
     return [make_stream(torch.device("cuda", index)) for _ in range(ranks)]
 
 
