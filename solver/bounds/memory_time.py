@@ -28,6 +28,7 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import FloatArray, OpKind
 
 from ..core.linear_instance import LinearInstance
+from ..core.tolerances import counts_within
 from .rank_model import ramp, rate, steps
 
 WEIGHTS = 16  # n of the weights, at most
@@ -121,9 +122,9 @@ def memory_times(
 def _measures(sizes: FloatArray, ways: Ways) -> Iterator[_Measure]:
     """The measures of sizes in limits: of M_B, of M_W and of what ways keep."""
     nothing = np.zeros(len(ways.kept))
-    places = np.floor(1.0 / sizes[0]) if sizes[0] > 0 else 0.0
+    places = float(counts_within(1.0, sizes[0], np.inf)) if sizes[0] > 0 else 0.0
     if places:
-        beside = 1.0 - np.floor((1.0 - sizes[1:]) / sizes[0]) / places
+        beside = 1.0 - counts_within(1.0 - sizes[1:], sizes[0], np.inf) / places
         run_f = np.where(ways.again > 0, beside[1:], 0.0)
         run_f[ways.kept >= ways.kept[0]] = 0.0
         yield _Measure(1.0 / places, 0.0, nothing, run_f, float(beside[0]))

@@ -58,10 +58,11 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.units import amount, counted, duration
 
 from ..core.bound import Bound
-from ..core.linear_instance import LinearInstance, counts_within
+from ..core.linear_instance import LinearInstance
 from ..core.overlap_relaxation import least_times
 from ..core.relaxations import unfused
 from ..core.stopping import Budget
+from ..core.tolerances import counts_within
 from .memory_time import Ways, memory_times
 from .stage_moments import StageMoments
 

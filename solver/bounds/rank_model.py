@@ -13,6 +13,8 @@ import numpy as np
 
 from pipeloom.ir.model.ops import FloatArray
 
+from ..core.tolerances import counts_within
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RankModel:
@@ -46,9 +48,7 @@ class RankModel:
         Of one stage the last B's own M_B is held until then.
         """
         if len(self.f) == 1:
-            late = 1 + how_many_fit(
-                self.limit - float(self.m_b[0]), float(self.m_w[0]), self.count - 1
-            )
+            late = 1 + counts_within(self.limit - self.m_b[0], self.m_w[0], self.count - 1)
             return float((self.count - late) * self.w[0])
         late_work = most(self.w, self.m_w, self.limit, self.count)
         return max(0.0, self.count * float(self.w.sum()) - late_work)
@@ -96,10 +96,8 @@ def beside_one_stage(  # noqa: PLR0917
     a microbatches have B and W to come and z have W alone: a M_B + z M_W <= ``left``, a + z <
     ``count``.
     """
-    a = np.arange(int(how_many_fit(left, m_b, count - 1)) + 1)
-    z = (count - 1 - a).astype(np.float64)
-    if m_w > 0:
-        z = np.minimum(z, np.maximum(0, np.floor((left - a * m_b) / m_w)))
+    a = np.arange(int(counts_within(left, m_b, count - 1)) + 1)
+    z = np.minimum(count - 1 - a, counts_within(left - a.astype(np.float64) * m_b, m_w, count))
     return float((a * (b + w) + z * w).max())
 
 
@@ -110,8 +108,14 @@ def most(times: FloatArray, sizes: FloatArray, room: float, count: float | Float
     """
     if room < 0:
         return 0.0
-    room, counts = filled(sizes, room), np.broadcast_to(count, times.shape)
-    free = sizes <= 0
+    return best_fraction(times, sizes, filled(sizes, room), count)
+
+
+def best_fraction(
+    times: FloatArray, sizes: FloatArray, room: float, count: float | FloatArray
+) -> float:
+    """The most time of at most ``count`` of each kind, or parts of them, within ``room``."""
+    counts, free = np.broadcast_to(count, times.shape), sizes <= 0
     total = float((counts * times)[free].sum())
     times, sizes, counts = times[~free], sizes[~free], counts[~free]
     order = np.argsort(-times / sizes, kind="stable")
@@ -124,13 +128,8 @@ def most(times: FloatArray, sizes: FloatArray, room: float, count: float | Float
 def filled(sizes: FloatArray, room: float) -> float:
     """The part of ``room`` that ``sizes`` can fill: a whole number of them where all are equal."""
     if len(set(sizes.tolist())) == 1 and sizes[0] > 0:
-        return float(np.floor(room / sizes[0]) * sizes[0])
+        return float(counts_within(room, sizes[0], inf) * sizes[0])
     return room
-
-
-def how_many_fit(room: float, size: float, most: int) -> float:
-    """The number of things of ``size`` that fit into ``room``, at most ``most``."""
-    return max(0.0, min(np.floor(room / size), most)) if size > 0 else most
 
 
 def span_that_holds(

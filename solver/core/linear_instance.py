@@ -11,7 +11,7 @@ from pipeloom.ir.model.ops import FloatArray, IntArray
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective, Problem
 
-from .tolerances import ROUNDING
+from .tolerances import ROUNDING, counts_within
 
 
 class LinearInstance(NamedTuple):
@@ -79,10 +79,3 @@ class LinearInstance(NamedTuple):
     @property
     def work(self) -> FloatArray:
         return self.microbatches * (self.f + self.b + self.w)
-
-
-def counts_within(room: FloatArray, size: FloatArray | IntArray, most: int) -> FloatArray:
-    """How many of ``size`` fit into ``room``, from 0 to ``most``."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        fit = np.where(size > 0, np.floor(room / size), np.inf)
-    return np.clip(fit, 0.0, most)

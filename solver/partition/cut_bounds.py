@@ -27,9 +27,8 @@ from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective
 
-from ..core.linear_instance import counts_within
 from ..core.overlap_relaxation import least_times_of
-from ..core.tolerances import ROUNDING
+from ..core.tolerances import ROUNDING, counts_within
 from ..placement.replication import KEPT
 from .cuts import Cut, Cutter
 

@@ -18,13 +18,12 @@ from pipeloom.ir.model.problem import Problem
 
 from ..bounds import lower_bounds
 from ..core.incumbent import Incumbent
-from ..core.linear_instance import counts_within
 from ..core.options import Order, SolveOptions
 from ..core.overlap_relaxation import without_overlap
 from ..core.relaxations import has_remat
 from ..core.stopping import Budget
 from ..core.streams import as_many_each_way, streams_of
-from ..core.tolerances import ROUNDING
+from ..core.tolerances import ROUNDING, counts_within
 from ..core.worker_threads import Pieces, Worker
 from .splicing import BUILT, CUTS, Splices, lengthened
 

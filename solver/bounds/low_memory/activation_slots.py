@@ -46,6 +46,7 @@ from pipeloom.ir.units import duration
 
 from ...core.bound import Bound, starts_later
 from ...core.linear_instance import LinearInstance
+from ...core.tolerances import counts_within
 
 NEAR = 8  # microbatches after a slot is free whose W's are counted one by one; then by pace
 
@@ -184,11 +185,8 @@ def slots_limit_rate(linear: LinearInstance, share: float = 1.0) -> bool:
 
 def most_waiting(linear: LinearInstance, i: int, held: IntArray) -> FloatArray:
     """The most W's that wait where ``held`` M_B are held; more than M where there is no limit."""
-    most = np.full(np.shape(held), 2.0 * linear.microbatches)
-    if linear.m_w[i] > 0:
-        room = linear.limit[i] - held * linear.m_b[i]
-        most = np.minimum(most, np.floor(room / linear.m_w[i]))
-    return most
+    room = linear.limit[i] - held * linear.m_b[i]
+    return counts_within(room, linear.m_w[i], 2.0 * linear.microbatches)
 
 
 def done_before(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:

@@ -20,7 +20,8 @@ import numpy as np
 
 from pipeloom.ir.model.ops import FloatArray
 
-from ..rank_model import RankModel, beside_one_stage, filled, how_many_fit, most
+from ...core.tolerances import counts_within
+from ..rank_model import RankModel, beside_one_stage, best_fraction, filled, most
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -79,8 +80,8 @@ class HostModel(RankModel):
         """The most microbatches that may be through with higher stages while s_i holds them."""
         if i + 1 == len(self.stages):
             return 0.0
-        room = self.limit - float(self.m_b[i + 1])
-        return how_many_fit(room, float(self.held_up_to[i]), self.count)
+        room = self.limit - self.m_b[i + 1]
+        return float(counts_within(room, self.held_up_to[i], self.count))
 
     def _most(
         self, times: FloatArray, i: int, room: float, beyond: float, *, weights: bool = False
@@ -97,4 +98,5 @@ class HostModel(RankModel):
             own = np.append(own, self.m_w)
             times, sizes = np.append(times, self.w), np.append(sizes, self.m_w)
             counts = np.append(counts, np.full(len(self.w), float(self.count)))
-        return most(times, sizes, filled(own, room), counts)
+        room = min(filled(own, room), filled(sizes, room))
+        return best_fraction(times, sizes, room, counts)

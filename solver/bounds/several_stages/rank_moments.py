@@ -54,7 +54,7 @@ from ...core.overlap_relaxation import least_times
 from ...core.relaxations import unfused
 from ...core.stopping import Budget
 from ...core.streams import streams_of
-from ...core.tolerances import ROUNDING
+from ...core.tolerances import ROUNDING, counts_within
 from ..general import busy
 from ..milp_relaxation import SECONDS, least_of, new_solver
 from ..rank_model import RankModel, held_until_last_backward
@@ -195,8 +195,9 @@ class RankMoments:
             add(each.late >= chosen)
         sizes = {each.m_b for each in self._classes}
         if len(sizes) == 1 and 0 < (size := sizes.pop()) <= 1:
-            add(total(lambda c: c.ahead) <= int(1 / size))
-            add(total(lambda c: c.pending) <= int(1 / size))
+            places = float(counts_within(1.0, size, np.inf))
+            add(total(lambda c: c.ahead) <= places)
+            add(total(lambda c: c.pending) <= places)
 
     def found_span(self) -> float:
         """From R to E in the solution."""

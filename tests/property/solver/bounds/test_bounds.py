@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -102,6 +103,41 @@ def test_bounds_hold(ranks: int, microbatches: int, data: st.DataObject) -> None
 @given(data=st.data())
 def test_bounds_hold_for_many_problems(ranks: int, microbatches: int, data: st.DataObject) -> None:
     assert_below_optimum(data.draw(problems(ranks, microbatches)))
+
+
+FLOATS = st.floats(0.3, 9.7)
+
+
+@st.composite
+def rounded_problems(draw: st.DrawFn) -> Problem:
+    """Two stages, often equal, whose memory holds a whole number of M_B's, as rounded."""
+    stages = [StageProfile(draw(FLOATS), draw(FLOATS), draw(FLOATS), draw(FLOATS))]
+    second = StageProfile(draw(FLOATS), draw(FLOATS), draw(FLOATS), draw(FLOATS))
+    stages.append(draw(st.sampled_from([*stages, second])))
+    share = draw(st.sampled_from([0.0, 0.4, 1.0]))
+    stages = [replace(stage, m_w=share * stage.m_b) for stage in stages]
+    number = draw(st.integers(1, 4))
+    above = draw(st.sampled_from([0.0, 0.07]))
+    limit = tuple(number * stage.m_b * (1 + above) for stage in stages)
+    profile = Profile(tuple(stages), 2, draw(st.sampled_from([0.0, 4.0])))
+    objective = draw(st.sampled_from(Objective))
+    return Problem(profile, 4, Placement.linear(2), limit, objective)
+
+
+@pytest.mark.parametrize("examples", [25, pytest.param(300, marks=pytest.mark.slow)])
+def test_bounds_hold_for_sizes_that_are_no_round_numbers(examples: int) -> None:
+    settings(max_examples=examples)(given(problem=rounded_problems())(assert_below_optimum))()
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_a_room_is_not_rounded_down_twice(objective: Objective) -> None:
+    """``last-forward`` was 73.425: of the 3 M_B's that fit, it left room for 2."""
+    m_b = 0.882741929813333
+    stage = StageProfile(7.3777209599054494, 1.5985631573881287, 7.071263730318456, m_b, m_b)
+    problem = Problem.linear(Profile((stage,) * 2, 2, 4.0), 4, 2.709581261336364, objective)
+    assert_below_optimum(problem)
+    schedule = optimize(problem, solver="heuristic", work_limit=1e6)
+    assert schedule.known_report.status is Status.OPTIMAL
 
 
 @given(problem=problems(3, 2))
