@@ -8,15 +8,14 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from .fields import Amount, Count, Version, Words
-from .validation import Document, Expected, Whole
+from .validation import Document, Expected
 
 CERTIFICATE = "pipeloom.certificate"
-MOST_NODES, MOST_STEPS = 1_000_000, 10_000
+MOST_NODES = 1_000_000
 
 
 class Multiplied(TypedDict):
-    """An inequality of a stage (``rank-moments``: class or rank; ``rank-flow``: moment), and what
-    it is multiplied by."""
+    """An inequality of a stage, and what it is multiplied by."""
 
     inequality: Words
     stage: Count
@@ -36,9 +35,8 @@ class Node(TypedDict):
 class Argument(TypedDict):
     """``work``, ``memory-time``, ``head-tail`` of a ``rank``, ``slots`` or ``crossings`` of a
     ``stage``, ``through`` of a ``stage`` and ``microbatches`` that pass stage ``by``,
-    ``critical-path``, ``arrivals``; or ``moments``, ``rank-moments`` or ``rank-flow`` with the tree
-    that refutes a lower cost, each node before its branches. ``rank-flow`` speaks of a ``rank`` at
-    so many ``steps`` ``until`` its last B or W."""
+    ``critical-path``, ``arrivals``; or ``moments`` with the tree that refutes a lower cost, each
+    node before its branches."""
 
     kind: Literal[
         "work",
@@ -49,17 +47,12 @@ class Argument(TypedDict):
         "slots",
         "crossings",
         "arrivals",
-        "every-order",
         "moments",
-        "rank-moments",
-        "rank-flow",
     ]
     rank: NotRequired[Count]
     stage: NotRequired[Count]
     by: NotRequired[Count]
     microbatches: NotRequired[list[Count]]
-    until: NotRequired[Literal["B", "W"]]
-    steps: NotRequired[Annotated[int, Whole(1, MOST_STEPS)]]
     nodes: NotRequired[Annotated[list[Node], Field(max_length=MOST_NODES)]]
 
 
@@ -67,7 +60,7 @@ class CertificateDocument(Document):
     """No schedule of the instance costs less than ``lower_bound``, by ``argument``.
 
     The instance is that of the schedule beside which the certificate is checked. ``claimed``: the
-    schedule's own bound, where that is more and its argument has no certificate yet.
+    schedule's own bound, where that is more and its argument has no certificate.
     """
 
     format: Annotated[Literal["pipeloom.certificate"], Expected(f'"{CERTIFICATE}"')]

@@ -9,31 +9,23 @@ solver, whose numbers are taken for nothing but multipliers. These arguments are
   stage (:mod:`.certificates.linear`) have no solution with a cost of the bound or less. Counts are
   whole, so a tree splits their ranges. In each leaf the inequalities, times their multipliers, add
   up to one that no point of the leaf's box keeps.
-- ``rank-moments``, of any other map of stages to ranks: the same, with the inequalities of
-  :mod:`.certificates.ranks`.
-- ``rank-flow``: the same between the shares of a rank's ops that have run by a moment
-  (:mod:`.certificates.flow`).
 - ``slots`` and ``crossings`` (:mod:`.certificates.slots`), ``through``, ``memory-time`` and
   ``head-tail`` (:mod:`.certificates.microbatches`), ``arrivals`` (:mod:`.certificates.arrivals`):
   in closed form, found anew.
-- ``every-order``, of few ops: all orders are tried (:mod:`.certificates.orders`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from ..formats.certificate import CertificateDocument, Node
 from ..formats.validation import validated
 from .certificates.arrivals import arrivals
-from .certificates.flow import FlowFacts
 from .certificates.linear import LinearFacts
 from .certificates.microbatches import critical_path, head_tail, memory_time, through
-from .certificates.orders import check_every_order
-from .certificates.ranks import RankFacts
 from .certificates.rows import COUNTS, Box, NotProvenError, Row, Variable, expect_alone, times_of
 from .certificates.slots import crossings, slots
 from .schedule_facts import Facts, read_facts
@@ -41,27 +33,7 @@ from .schedule_facts import Facts, read_facts
 CLAIM = Fraction(1, 10**6)
 """Relative: a schedule may claim that much more than is proven, as it counts as optimal then."""
 
-SEARCHED = {
-    "crossings-search",
-    "interleaving",
-    "rank-orders",
-    "enumeration",
-    "cp-sat",
-    "milp",
-    "highs",
-}
-"""Names of bounds whose arguments have no certificate but `every-order`."""
-
 ClosedForm: TypeAlias = Callable[[Facts, Mapping[str, Any]], Fraction]
-
-
-class InequalityFacts(Protocol):
-    """Ranges of variables, and inequalities between them, each with its name and number, that every
-    schedule keeps which costs less than ``unit``."""
-
-    def box(self) -> Box: ...
-
-    def rows(self, unit: Fraction) -> Iterator[tuple[str, int, Row]]: ...
 
 
 def _work(facts: Facts, rank: int) -> Fraction:
@@ -89,13 +61,6 @@ CLOSED_FORMS: Mapping[str, ClosedForm] = {
     "arrivals": lambda facts, _: arrivals(facts),
 }
 """By kind of argument: the cost that it proves. Raise NotProvenError."""
-
-INSTANCES: Mapping[str, Callable[[Facts, Mapping[str, Any]], InequalityFacts]] = {
-    "moments": lambda facts, _: LinearFacts.of(facts),
-    "rank-moments": lambda facts, _: RankFacts.of(facts),
-    "rank-flow": FlowFacts.of,
-}
-"""By kind of argument: the instance as its inequalities have it. Raise NotProvenError."""
 
 
 def verify_certificate(schedule: dict[str, Any], document: object, where: str) -> list[str]:
@@ -126,17 +91,12 @@ def _check(facts: Facts, certificate: CertificateDocument) -> None:
         raise NotProvenError(
             f"lower_bound: expected the schedule's, {claimed:.9g}, got "
             f"{certificate.lower_bound:.9g}, which is proven, but less"
-            f"{_without(facts.report.bound_name)}"
         )
 
 
 def _check_argument(facts: Facts, bound: Fraction, argument: Mapping[str, Any]) -> None:
-    if argument["kind"] in INSTANCES:
-        instance = INSTANCES[argument["kind"]](facts, argument)
-        check_tree(instance, bound, argument.get("nodes", []))
-        return
-    if argument["kind"] == "every-order":
-        check_every_order(facts, bound)
+    if argument["kind"] == "moments":
+        check_tree(LinearFacts.of(facts), bound, argument.get("nodes", []))
         return
     proven = CLOSED_FORMS[argument["kind"]](facts, argument)
     if proven < bound:
@@ -146,11 +106,7 @@ def _check_argument(facts: Facts, bound: Fraction, argument: Mapping[str, Any]) 
         )
 
 
-def _without(name: str | None) -> str:
-    return f"; no argument for {name} has a certificate yet" if name in SEARCHED else ""
-
-
-def check_tree(instance: InequalityFacts, bound: Fraction, nodes: Sequence[Node]) -> None:
+def check_tree(instance: LinearFacts, bound: Fraction, nodes: Sequence[Node]) -> None:
     """Raises NotProvenError where ``nodes`` do not refute that a schedule costs less than
     ``bound``."""
     _Refutation(instance, bound).check(nodes)
@@ -162,7 +118,7 @@ class _Refutation:
     Such a schedule keeps all of ``rows`` (terms that add up to a number at least) within ``box``.
     """
 
-    def __init__(self, instance: InequalityFacts, bound: Fraction) -> None:
+    def __init__(self, instance: LinearFacts, bound: Fraction) -> None:
         self._rows: dict[tuple[str, int], Row] = {}
         self._box: Box = {("C", 0): (Fraction(0), Fraction(1))}
         if bound > 0:

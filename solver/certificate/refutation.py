@@ -8,7 +8,8 @@ from math import inf
 from typing import Any, cast
 
 from pipeloom.ir.formats.certificate import Node
-from pipeloom.ir.verify.certificate import InequalityFacts, check_tree
+from pipeloom.ir.verify.certificate import check_tree
+from pipeloom.ir.verify.certificates.linear import LinearFacts
 from pipeloom.ir.verify.certificates.rows import COUNTS, NotProvenError, Variable
 
 from ..core.stopping import NEVER, StoppingCriterion
@@ -21,13 +22,13 @@ NEAR = 0.998  # of the bound: a relaxation as good is what is refuted where the 
 _WHOLE = 1e-6
 _PENALTIES = 1e3, 30.0, 3.0  # of an inequality that is not kept, so that leaves have dual values
 _MOST = 4.0  # of the cost, in units of the bound
-_ORDER = ("pY", "pT", "pR", "pL", *"cnozapqr")
-"""What comes first, then what is recomputed, then F's before the first B decide most."""
+_ORDER = "cnozapqr"
+"""What is recomputed, then F's before the first B decide most."""
 _Node = dict[str, Any]
 
 
 def refuted(
-    instance: InequalityFacts, value: float, stop: StoppingCriterion = NEVER
+    instance: LinearFacts, value: float, stop: StoppingCriterion = NEVER
 ) -> tuple[Refutation, list[_Node] | None]:
     """A tree that exact arithmetic takes as well: smaller penalties make for smaller multipliers,
     by which less of what rows miss by rounding is multiplied."""
@@ -52,9 +53,7 @@ class Refutation:
     of a solution, or half of the way to ``root``, that of the relaxation.
     """
 
-    def __init__(
-        self, instance: InequalityFacts, value: float, penalty: float = _PENALTIES[0]
-    ) -> None:
+    def __init__(self, instance: LinearFacts, value: float, penalty: float = _PENALTIES[0]) -> None:
         from ortools.linear_solver import pywraplp
 
         self.left, self.root = 0.0, inf
@@ -74,9 +73,7 @@ class Refutation:
         objective.SetCoefficient(self._variables[cost], 1.0)
         objective.SetCoefficient(self._missed, penalty)
 
-    def _constraints(
-        self, instance: InequalityFacts, value: float
-    ) -> Iterator[tuple[str, int, Any]]:
+    def _constraints(self, instance: LinearFacts, value: float) -> Iterator[tuple[str, int, Any]]:
         for name, i, (terms, least) in instance.rows(Fraction(value)):
             row = self._solver.Constraint(float(least), self._solver.infinity())
             for variable, factor in terms.items():
@@ -122,9 +119,7 @@ class Refutation:
 
 
 def _place(variable: Variable) -> int:
-    """The place of a count among others; behind all of them that of a moment."""
-    name = variable[0] if variable[0] in _ORDER else variable[0][0]
-    return _ORDER.index(name) if name in _ORDER else len(_ORDER)
+    return _ORDER.index(variable[0][0])
 
 
 def _branch(

@@ -122,14 +122,9 @@ def head_tail(facts: Facts, rank: int) -> Fraction:
 
 
 def _activations_passed(facts: Facts) -> list[list[VisitFacts]]:
-    """The visits of each microbatch, where each stage is on one rank."""
+    """The visits of each microbatch by stage, where each stage is on one rank."""
     if facts.plan.passing != "activations":
         raise NotProvenError(f"argument: expected passing activations, got {facts.plan.passing}")
-    return visits_of(facts)
-
-
-def visits_of(facts: Facts) -> list[list[VisitFacts]]:
-    """The visits of each microbatch, by stage."""
     expect_alone(facts)
     ranks = {(run.stage, run.microbatch): run.rank for run in facts.runs}
     return [_visits(facts, ranks, j) for j in range(facts.plan.microbatches)]

@@ -70,7 +70,7 @@ def least_of(facts: Facts, stage: int) -> LeastFacts:
     """Raises NotProvenError where microbatches are unlike and may be recomputed or offloaded."""
     every = [facts.at(stage, j) for j in range(facts.plan.microbatches)]
     f, b, w = (min(times) for times in zip(*map(times_of, every), strict=True))
-    ways = ways_of(facts, stage, every[0])
+    ways = _ways_of(facts, stage, every[0])
     if ways and any(own != every[0] for own in every):
         raise NotProvenError("argument: knows no unlike microbatches that are recomputed")
     m_b, m_w = (min(Fraction(getattr(own, key)) for own in every) for key in ("m_b", "m_w"))
@@ -79,7 +79,7 @@ def least_of(facts: Facts, stage: int) -> LeastFacts:
 
 def kept_of(facts: Facts, stage: int, own: MicrobatchFacts) -> Fraction:
     """The least that the microbatch holds from F to B, whatever becomes of it."""
-    return min([Fraction(own.m_b), *(way.kept for way in ways_of(facts, stage, own))])
+    return min([Fraction(own.m_b), *(way.kept for way in _ways_of(facts, stage, own))])
 
 
 def times_of(own: MicrobatchFacts) -> tuple[Fraction, Fraction, Fraction]:
@@ -90,7 +90,7 @@ def times_of(own: MicrobatchFacts) -> tuple[Fraction, Fraction, Fraction]:
     return f, b, w
 
 
-def ways_of(facts: Facts, stage: int, own: MicrobatchFacts) -> tuple[WayFacts, ...]:
+def _ways_of(facts: Facts, stage: int, own: MicrobatchFacts) -> tuple[WayFacts, ...]:
     """The ways other than to stay."""
     levels = [(level.t_r, level.m_r) for level in facts.stage(stage).levels or ()]
     if own.t_r is not None and own.m_r is not None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
@@ -30,6 +31,16 @@ def test_a_file_that_proves_less_says_what_is_claimed() -> None:
     less = certificate(schedule)
     assert less["claimed"] == schedule.known_report.lower_bound
     assert less["lower_bound"] == pytest.approx(proven["lower_bound"])
+
+
+def test_a_bound_of_several_stages_has_the_best_argument_below_it() -> None:
+    placement = Placement.v(2)
+    profile = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 4, 2, t_comm=0.1)
+    schedule = optimize(Problem(profile, 4, placement, (3.0,) * 2), work_limit=1.0)
+    found = certificate(schedule)
+    assert found["argument"] == {"kind": "work", "rank": 0}
+    assert found["lower_bound"] == pytest.approx(24.0)
+    assert found["claimed"] == schedule.known_report.lower_bound
 
 
 def test_such_a_file_is_checked() -> None:

@@ -12,30 +12,15 @@ from benchmarks.small_exact.instances import problem_of
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.verify.certificates.flow import FlowFacts
 from pipeloom.solver.bounds import PLACED, lower_bound
 from pipeloom.solver.bounds.several_stages.general_placement import GeneralPlacement
 from pipeloom.solver.bounds.several_stages.rank_flow import flow_bound
-from pipeloom.solver.certificate import Refutation
 from pipeloom.solver.core.stopping import Budget
-from tests.support.certified import facts_of
 from tests.support.oracle import TooManyOrdersError, exhaustive_optimum
 
 KINDS = ("v", "several stages a rank")
 STEPS = 24
 EQUAL = 1e-7
-
-
-def refuted(problem: Problem, cost: float) -> bool:
-    """Whether any rank's program, as a certificate has it, says that no schedule costs so much."""
-    facts = facts_of(problem)
-    arguments = (
-        {"rank": rank, "until": until, "steps": 9}
-        for rank in set(problem.placement.owners[:1])
-        for until in "BW"
-    )
-    instances = (FlowFacts.of(facts, argument) for argument in arguments)
-    return any(Refutation(instance, cost).nodes() is not None for instance in instances)
 
 
 def checked(first: int, number: int) -> int:
@@ -55,7 +40,6 @@ def checked(first: int, number: int) -> int:
         for ceiling in (best, 2.5 * best):
             values.append(flow_bound(problem, 0.0, ceiling, Budget(20.0), STEPS).value)
         assert max(values) <= best * (1 + EQUAL), (kind, seed)
-        assert not refuted(problem, best * (1 + EQUAL)), (kind, seed)
     return decided
 
 

@@ -44,12 +44,13 @@ def test_a_certificate_proves_a_bound(pipeloom: Command, profile: Path, tmp_path
     done = pipeloom("verify", plan, "--certificate", proof)
     assert (done.code, done.err) == (1, "")
     assert done.out.startswith(f"{plan}: {proof}: argument: ")
-    flow = {"kind": "rank-flow", "rank": 0, "until": "B", "steps": 0}
-    proof.write_text(json.dumps(document | {"objective": "speed", "argument": flow}))
+    removed = {"kind": "rank-flow", "rank": 0, "until": "B", "steps": 1, "nodes": []}
+    proof.write_text(json.dumps(document | {"argument": removed}))
     done = pipeloom("verify", plan, "--certificate", proof)
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(f"pipeloom: {proof}: objective: expected ")
-    assert f"pipeloom: {proof}: argument: steps: expected a whole number >= 1" in done.err
+    assert done.err.startswith(f"pipeloom: {proof}: argument: kind: expected work, critical-path, ")
+    assert done.err.endswith(' or moments, got "rank-flow"\n')
+    assert done.err.count("\n") == 1
 
 
 def test_what_has_no_certificate_is_refused_before_the_search(
