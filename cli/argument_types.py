@@ -1,4 +1,4 @@
-"""How the values of options are read: numbers, memory, placements, described models and clusters.
+"""How the values of options are read: numbers, memory, placements.
 
 Each reader raises ArgumentTypeError with what was expected. Imports nothing heavy.
 """
@@ -20,14 +20,6 @@ UNITS = {
     **{"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40, "PiB": 2.0**50},
 }
 """Units of memory; kB, MB and so on are as k, M."""
-TRANSFORMER = ("layers", "hidden", "sequence", "microbatch", "teraflops")
-"""Keys that describe a calculated model: counts, and the last one a number."""
-TRANSFORMER_TOO = ("attention_teraflops", "memory_gigabytes_per_second", "recompute")
-"""Further keys of a calculated model: numbers, and 0 or 1."""
-CLUSTER = ("ranks", "island", "inside", "between")
-"""Keys that describe islands of ranks: counts, then gigabytes a second."""
-LEAST_NUMBER, MOST_NUMBER = 1e-6, 10**9
-MOST_CALCULATED_RANKS = 512
 MOST_PROCESSES = 1024
 
 
@@ -63,29 +55,6 @@ workers = _whole_number(1, MOST_PROCESSES, f"from 1 to {MOST_PROCESSES}")
 seconds, amount = _positive("seconds"), _positive("a number")
 
 
-def transformer(text: str) -> dict[str, float]:
-    """``layers=32,hidden=1024,...``: all of :data:`TRANSFORMER`, any of :data:`TRANSFORMER_TOO`."""
-    return _described(
-        text, TRANSFORMER, TRANSFORMER_TOO, {"layers", "hidden", "sequence", "microbatch"}
-    )
-
-
-def cluster(text: str) -> dict[str, float]:
-    """``ranks=16,island=8,inside=200,between=1.2``: all of :data:`CLUSTER`, maybe ``latency``."""
-    return _described(text, CLUSTER, ("latency",), {"ranks", "island"})
-
-
-def spread(text: str) -> float | str:
-    """A relative standard deviation, or else the name of a file."""
-    try:
-        value = float(text or "nan")
-    except ValueError:
-        return text
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
-    return value
-
-
 def slow(text: str) -> dict[int, float]:
     """``3:1.2,5:1.1``"""
     found: dict[int, float] = {}
@@ -98,37 +67,6 @@ def slow(text: str) -> dict[int, float]:
             )
         found[rank] = times
     return found
-
-
-def _described(
-    text: str, needed: tuple[str, ...], possible: tuple[str, ...], counts: set[str]
-) -> dict[str, float]:
-    """``key=N,...``: all of ``needed`` and any of ``possible``, each at most once."""
-    pairs = [part.partition("=") for part in text.split(",")]
-    keys = [key for key, _, _ in pairs]
-    if not set(needed) <= set(keys) <= {*needed, *possible} or len(set(keys)) < len(keys):
-        expected = ", ".join(f"{key}=N" for key in needed)
-        too = ", ".join(f"{key}=N" for key in possible)
-        raise argparse.ArgumentTypeError(
-            f"expected {expected}, each once, and any of {too}, got {text!r}"
-        )
-    return {key: _described_value(key, word, key in counts) for key, _, word in pairs}
-
-
-def _described_value(key: str, word: str, counted: bool) -> float:
-    if key == "recompute":
-        if word not in {"0", "1"}:
-            raise argparse.ArgumentTypeError(f"{key}: expected 0 or 1, got {word!r}")
-        return float(word)
-    value = _integer(word) if counted else _number(word)
-    least = 1 if counted else 0.0 if key == "latency" else LEAST_NUMBER
-    most = MOST_CALCULATED_RANKS if key == "ranks" else MOST_NUMBER
-    if value is None or not least <= value <= most:
-        kind = "whole number" if counted else "number"
-        raise argparse.ArgumentTypeError(
-            f"{key}: expected a {kind} from {least:g} to {most:g}, got {word!r}"
-        )
-    return value
 
 
 def _integer(text: str) -> int | None:

@@ -167,9 +167,9 @@ def add_limits(parser: argparse._ActionsContainer, time: str, work: str, same: s
     limits.add_argument("--work-limit", metavar="N", type=amount, help=f"{words} second); {same}")
 
 
-def add_seed(parser: argparse.ArgumentParser, what: str = "random choices") -> None:
+def add_seed(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--seed", metavar="N", type=whole, default=0, help=f"seed of {what}, 0 by default"
+        "--seed", metavar="N", type=whole, default=0, help="seed of random choices, 0 by default"
     )
 
 
@@ -233,14 +233,13 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def add_cut(parser: argparse.ArgumentParser, *, files: bool = True) -> None:
-    """How the layers of a profile are cut for families; ``files``: or as in a schedule."""
+def add_cut(parser: argparse.ArgumentParser) -> None:
+    """How the layers of a profile are cut for families."""
     parser.add_argument(
         "--partition",
         metavar="HOW",
         help="how a profile's layers are cut into stages: balanced (the longest stage as short as "
-        "can be, the default), even (as many blocks each)"
-        + (", or a schedule, whose cut is taken" if files else ""),
+        "can be, the default), even (as many blocks each), or a schedule, whose cut is taken",
     )
 
 

@@ -33,10 +33,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "lengths of sequences to microbatches and their schedules, with a bound",
     ),
     "compare": ("planning.compare", "all families and the optimizer side by side"),
-    "analyze": (
-        "planning.analyze",
-        "what each scheme costs: bubble, bytes, memory, and when to pass weights",
-    ),
     "arithmetic": (
         "planning.arithmetic",
         "a model's parameters, FLOPs and bytes by layer, and its links",

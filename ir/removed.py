@@ -8,6 +8,8 @@ from __future__ import annotations
 # "pipeloom x" is a command, "--x" an option, "pipeloom.x" a Python name, "key x" a key of a file
 REMOVED: dict[str, str] = {
     "--cuda-graph": "`run --stages-as inductor` makes each step's calls fewer",
+    "pipeloom analyze": "compare shows bubble, bytes on a link and memory of each schedule",
+    "pipeloom.analyze": "pipeloom.compare shows bubble, bytes on a link, memory of each schedule",
 }
 
 

@@ -12,11 +12,10 @@ from pipeloom.ir.errors import InfeasibleError, InputError, UnsupportedError
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, check_limit
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.report.text_table import WIDEST
+from pipeloom.report.summaries import proof, transfer_note
 from pipeloom.solver.families import FAMILIES, build_family
 
 from .evaluation import columns
-from .evaluation.columns import Column
 from .evaluation.evaluation import Evaluation
 from .evaluation.table import EvaluationTable, evaluations_table
 from .explain.answer import Answer
@@ -28,6 +27,8 @@ from .solving.progress import Listener
 
 TIME_LIMIT = 20.0
 """Seconds, where none are given."""
+WIDTH = 100
+"""Columns of the table and of the lines below it."""
 OPTIMIZER = "optimize"
 """The name of the optimizer's row."""
 
@@ -57,23 +58,30 @@ class Comparison(EvaluationTable):
         return super().to_dict() | {"results": rows}
 
     def __str__(self) -> str:
+        lines = [*self._of_averaging(), *self._of_the_optimizer(), *self._of_other_work()]
         footer = "\n".join(
-            textwrap.fill(line, WIDEST, subsequent_indent="  ", break_on_hyphens=False)
-            for line in (*self._of_averaging(), *self._of_the_optimizer(), *self._of_other_work())
+            textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+            for line in (*lines, *self._notes())
         )
         return "\n\n".join(part for part in (self._table(), footer) if part)
 
     def _table(self) -> str:
-        """The fastest first, averaging counted; at the end those that cannot be built."""
+        """The fastest first, averaging counted."""
+        if not self.built:
+            return ""
         of = columns
-        shown = [of.SCHEDULE, *([of.ITERATION] if self.averaged else []), of.PERIOD]
-        shown += [of.BUBBLE_PERIOD, of.MAKESPAN, of.BUBBLE_MAKESPAN, of.PEAK_MEMORY]
-        rows = sorted(self.rows, key=lambda row: row.iteration_time if row.planned else math.inf)
-        return evaluations_table(rows, [*shown, Column("status", self._status)])
+        shown = [of.SCHEDULE, *([of.ITERATION] if self.averaged else []), of.PERIOD, of.MAKESPAN]
+        shown += [of.BUBBLE, of.LINK_BYTES, of.PEAK_MEMORY, of.BALANCE]
+        return evaluations_table(sorted(self.built, key=lambda row: row.iteration_time), shown)
 
-    def _status(self, row: Evaluation) -> str:
-        words, stopped = columns.STATUS.cell(row), self.interrupted and row.name == OPTIMIZER
-        return f"{words}, interrupted" if stopped else words
+    def _notes(self) -> list[str]:
+        """What is to be known of schedules, and why others cannot be built."""
+        names: dict[str, list[str]] = {}
+        for row in self.rows:
+            note = row.refusal if row.planned is None else transfer_note(row.schedule)
+            if note:
+                names.setdefault(note, []).append(row.name)
+        return [f"{', '.join(rows)}: {note}" for note, rows in names.items()]
 
     def _of_averaging(self) -> list[str]:
         if not self.averaged:
@@ -90,7 +98,9 @@ class Comparison(EvaluationTable):
         others = ", ".join(row.name for row in self.built if row.scope != best.scope)
         cuts = "all cuts and " if self.all_cuts else ""
         pairs = ", or with pairs" if best.scope.endswith("without pairs") else ""
-        line = f"{OPTIMIZER}, its bound and gap: of {cuts}all schedules with {best.scope}"
+        known = proof(best.schedule) or "no bound is known"
+        known += ", interrupted" if self.interrupted else ""
+        line = f"{OPTIMIZER}: {known}; among {cuts}all schedules with {best.scope}"
         rest = f"of another placement or passing{pairs}, which may cost less: {others}"
         return [line, rest] if others else [line]
 

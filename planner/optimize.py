@@ -39,8 +39,7 @@ from .inputs.problem_setup import (
 from .inputs.start import order_of
 from .partition.joint import plan_partition
 from .partition.systems import System, answer_for, find_system
-from .passing.choose import plan_passing, tell_missing
-from .passing.crossovers import missing_sizes
+from .passing.choose import missing_sizes, plan_passing, tell_missing
 from .placement.choose import plan_placement
 from .robustness.robust import MEASURES, check_robust, robust_answer
 from .robustness.variation import Slow, Variation, slowed

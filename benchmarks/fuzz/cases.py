@@ -52,7 +52,6 @@ OPTIONS = {
     "build": ["-m", "--memory-limit", "--objective", "--partition", "--replicate"],
     "compare": ["-m", "--memory-limit", "--placement", "--objective", "--partition"],
     "sweep": ["-m", "--memory-limits", "--placement"],
-    "analyze": ["-m", "--tokens", "--transformer", "--cluster", "--spread", "--slow", "--seed"],
     "show": ["--title", "--columns", "--measured", "--as"],
     "compile": ["--tied"],
     "verify": ["--certificate"],

@@ -170,7 +170,6 @@ _SLOW_ONE_EACH = [
     ["optimize", "{}", "--passing", "auto", *_QUICK],
     ["optimize", "{}", "--placement", "auto", *_QUICK],
     ["compare", "{}", "--no-optimizer"],
-    ["analyze", "{}", "--spread", "--json"],
     ["sweep", "{}", "--memory-limits", "2,4", "-o", "{folder}/sweep", *_QUICK],
 ]
 _SLOW_PROFILED = [
@@ -182,8 +181,6 @@ _SLOW_PROFILED = [
     ["optimize", "{}", "-m", "3", "--placement", "auto", *_QUICK],
     ["compare", "{}", "-m", "2", "--no-optimizer"],
     ["compare", "{}", "-m", "3", "--passing", "weights", "--json", *_QUICK],
-    ["analyze", "{}", "-m", "3"],
-    ["analyze", "{}", "-m", "2", "--spread", "--slow", "1:2"],
     ["sweep", "{}", "-m", "2", "--memory-limits", "1,2", "-o", "{folder}/sweep", *_QUICK],
 ]
 _BATCH = ["--global-batch", "8", "--seq", "64"]
@@ -191,7 +188,6 @@ _RUN = ["--gpus", "4", *_BATCH]
 _SEARCH = ["--tp", "1", "--micro-batch", "1", "--work-limit", "1", "-q", "--json"]
 _PLAN = [*_RUN, *_SEARCH]
 SLOW = {
-    "schedule": [["analyze", "{}", "--spread", "0.1", "--slow", "0:1.2", "--json"]],
     "profile": _SLOW_PROFILED,
     "layers": _SLOW_PROFILED,
     "unlike": _SLOW_ONE_EACH,

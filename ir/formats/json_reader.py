@@ -22,7 +22,7 @@ _MADE_BY = {
 """The command that leads from one format to another."""
 
 _TAKEN_BY = {
-    "pipeloom.profile": ": optimize, build, compare, analyze and sweep take a profile",
+    "pipeloom.profile": ": optimize, build, compare and sweep take a profile",
     "pipeloom.schedule": ": compile, verify, show and export take a schedule",
     "pipeloom.program": ": verify, show, run and tune take a program",
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.units import amount, duration
 from pipeloom.report.summaries import percent, transfer_note
 
@@ -32,19 +31,16 @@ SCHEDULE = Column("schedule", lambda row: row.name)
 PERIOD = Column("period", lambda row: duration(row.timing.period))
 MAKESPAN = Column("makespan", lambda row: duration(row.timing.makespan))
 BUBBLE = Column("bubble", lambda row: percent(row.bubble_rate))
-BUBBLE_PERIOD = Column("bubble", lambda row: percent(row.timing.bubble_rate(Objective.PERIOD)))
-BUBBLE_MAKESPAN = Column("bubble", lambda row: percent(row.timing.bubble_rate(Objective.MAKESPAN)))
 ITERATION = Column("iteration", lambda row: duration(row.iteration_time))
 STEP = Column("step", lambda row: duration(row.step_time))
 STEP_BUBBLE = Column("bubble", lambda row: percent(row.step_bubble_rate))
-AVERAGING = Column("averaging", lambda row: duration(row.averaging or 0.0))
 PEAK_MEMORY = Column("peak memory", lambda row: amount(row.peak_memory))
 STATUS = Column("status", _status)
-BUSIEST_LINK = Column("busiest link", lambda row: amount(row.link_bytes))
+LINK_BYTES = Column(
+    "link bytes", lambda row: "-" if row.link_bytes is None else amount(row.link_bytes)
+)
 WIRE = Column("busiest wire", lambda row: row.wire.name if row.wire else "-")
 WIRE_BYTES = Column("bytes", lambda row: amount(row.wire.bytes) if row.wire else "-")
 WIRE_USE = Column("busy", lambda row: share(row.wire_use))
-SENT = Column("sent by a rank", lambda row: amount(row.sent_bytes))
-ACTIVATIONS = Column("activations", lambda row: amount(max(row.memory.activations)))
 DEVICE_MEMORY = Column("device memory", lambda row: amount(row.device_memory))
 BALANCE = Column("balance", lambda row: share(row.balance))

@@ -26,9 +26,9 @@ from .scaling import enlarged, laden
 STRAIN = 1.1
 FIGURES = (
     "averaging", "iteration_time", "bubble_rate", "work_ratio", "peak_memory", "lower_bound_rate",
-    "gap", "scope",
+    "gap", "scope", "link_bytes", "balance",
 )  # fmt: skip
-ON_CLUSTER = ("step_bubble_rate", "link_bytes", "sent_bytes", "wire_use", "balance")
+ON_CLUSTER = ("step_bubble_rate", "wire_use")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,25 +169,21 @@ class Evaluation:
         """The kind of tensors that ranks send each other."""
         return self.schedule.problem.placement.passing
 
-    @property
-    def streams_weights(self) -> bool:
-        """Not in a bidirectional pipeline, which is mixed but keeps each stage on two ranks."""
-        return self.passing is Passing.WEIGHTS or bool(self.schedule.transfers)
-
     @cached_property
     def traffic(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Bytes from rank (row) to rank in an iteration, shape (P, P)."""
         return traffic(self.schedule)
 
     @property
-    def link_bytes(self) -> float:
-        """Bytes over the busiest link, both directions together."""
-        return float(np.max(self.traffic + self.traffic.T))
-
-    @property
-    def sent_bytes(self) -> float:
-        """By the rank that sends most."""
-        return float(np.max(self.traffic.sum(axis=1)))
+    def link_bytes(self) -> float | None:
+        """Bytes of an iteration over the busiest link, both directions together; None where a size
+        is unknown."""
+        sizes: list[float | None] = []
+        if self.passing is not Passing.WEIGHTS:
+            sizes += [stage.activation_bytes for stage in self.profile.stages[:-1]]
+        if self.passing is not Passing.ACTIVATIONS:
+            sizes += [stage.weight_bytes for stage in self.profile.stages]
+        return None if None in sizes else float(np.max(self.traffic + self.traffic.T))
 
     @cached_property
     def wire(self) -> Wire | None:
@@ -223,9 +219,8 @@ class Evaluation:
 
     @property
     def balance(self) -> float | None:
-        """The least that a rank holds beside the most; None where none holds anything."""
-        total = self.memory.total
-        return min(total) / max(total) if max(total) > 0 else None
+        """The smallest peak memory of a rank over the largest; None where nothing is held."""
+        return min(self.timing.peak_memory) / self.peak_memory if self.peak_memory > 0 else None
 
     @property
     def over_device_memory(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""Profiles in which one thing is scaled: the microbatch's size, the messages, unequal stages."""
+"""Profiles in which one thing is scaled: the microbatch's size, or the messages."""
 
 from __future__ import annotations
 
@@ -28,13 +28,3 @@ def _scaled(profile: Profile, by: float, keys: Sequence[str]) -> Profile:
         return replace(stage, **{k: v * by for k, v in known.items() if v is not None})
 
     return replace(profile, stages=tuple(stage.changed(scaled) for stage in profile.stages))
-
-
-def equalized(profile: Profile) -> Profile:
-    """Every stage with the mean T_F, T_B and T_W, of microbatches that are alike."""
-    count = profile.num_stages
-    t_f, t_b, t_w = (
-        sum(getattr(s, key) for s in profile.stages) / count for key in ("t_f", "t_b", "t_w")
-    )
-    stages = tuple(replace(s, t_f=t_f, t_b=t_b, t_w=t_w, each=()) for s in profile.stages)
-    return replace(profile, stages=stages)

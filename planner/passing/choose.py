@@ -25,7 +25,6 @@ from ..explain.candidates import Candidate
 from ..solving.progress import Note
 from ..solving.search import CachedSearch
 from .candidates import Scheme, schemes
-from .crossovers import missing_sizes
 from .reasons import PassingChoice, as_json, text
 
 Searcher: TypeAlias = Callable[[Problem, str, float], Schedule]
@@ -80,6 +79,13 @@ def plan_passing(
         words,
         step=best.step_time,
     )
+
+
+def missing_sizes(profile: Profile) -> list[str]:
+    """The keys of links and sizes that a profile lacks, without which messages have no times."""
+    sizes = ("activation_bytes", "weight_bytes")
+    lacking = [key for key in sizes if any(getattr(s, key) is None for s in profile.stages)]
+    return (["links"] if profile.links is None else []) + lacking
 
 
 def tell_missing(

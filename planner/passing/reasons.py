@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +15,6 @@ from ..evaluation import columns
 from ..evaluation.columns import Column
 from ..evaluation.evaluation import Evaluation
 from ..evaluation.table import evaluations_table
-from .crossovers import turning_size
 
 SIZES = [2.0**k for k in range(-6, 7)]
 """Microbatches at which steps are compared, in multiples of the profile's."""
@@ -133,6 +133,15 @@ def turns(loser: Evaluation, winner: Evaluation) -> str | None:
     if not better:
         return None
     nearest = min(better, key=lambda size: abs(math.log(size)))
-    size, _ = turning_size(wins, nearest, nearest * (0.5 if nearest > 1 else 2.0), HALVINGS)
+    size = turning_size(wins, nearest, nearest * (0.5 if nearest > 1 else 2.0))
     side = "from" if nearest > 1 else "up to"
     return f"{side} microbatches {size:.2g} times as large" + (" on" if nearest > 1 else "")
+
+
+def turning_size(holds: Callable[[float], bool], there: float, not_there: float) -> float:
+    """The size nearest to where ``holds`` turns false, between ``there``, where it is true, and
+    ``not_there``, where it is not."""
+    for _ in range(HALVINGS):
+        middle = math.sqrt(there * not_there)
+        there, not_there = (middle, not_there) if holds(middle) else (there, middle)
+    return there

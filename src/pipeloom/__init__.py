@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from .ir.model.schedule import Schedule as Schedule
     from .ir.verify.program import verify_program as verify_program
     from .ir.verify.schedule import verify_schedule as verify_schedule
-    from .planner.analyze import analyze as analyze
     from .planner.build import build as build
     from .planner.compare import compare as compare
     from .planner.compile import compile as compile  # noqa: A004
@@ -112,7 +111,6 @@ _HOMES = {
     "runtime.train.loop": ("StepRecord",),
     "solver.families": ("build_family",),
     "solver.optimize": ("solve",),
-    "planner.analyze": ("analyze",),
     "planner.prediction.calibration": ("Calibration", "calibrate"),
     "planner.compare": ("compare",),
     "planner.evaluation.evaluation": ("Evaluation",),

@@ -334,7 +334,6 @@ USAGE = {
     "pack '' --profile P -m 2": "argument LENGTHS: expected a value, got ''",
     "build gpipe P -m 2 -o ''": "argument -o/--output: expected a value, got ''",
     "pack P --profile P -m 2 -o ''": "argument -o/--output: expected a value, got ''",
-    "analyze P -m 2 --spread ''": "argument --spread: expected a number from 0 to 1, got ''",
     "optimize P -m 2 --slow 0:2 --slow 1:2,0:3": (
         "argument --slow: rank 0: expected once, got it twice"
     ),
@@ -529,7 +528,6 @@ def test_time_to_read_grows_with_the_file(pipeloom: Command, tmp_path: Path, key
 @pytest.mark.parametrize(
     ("words", "stages", "given", "most"),
     [
-        (["analyze"], 64, 10_000, 1562),
         (["optimize"], 64, 100_000, 15_625),
         (["optimize", "--time-limit", 1], 512, 4096, 1953),
         (["build", "1f1b"], 512, 4096, 1953),

@@ -81,14 +81,6 @@ def test_titles_are_shown_without_control_characters(pipeloom: Command, schedule
         ["optimize", "{}", "-m", "2", "--placement", "linear", "--min-layers", "9"],
         ["optimize", "{}", "-m", "2", "--placement", "linear"],
         ["compare", "{}", "-m", "2", "--passing", "weights", "--placement", "v"],
-        [
-            "analyze",
-            "{}",
-            "-m",
-            "2",
-            "--transformer",
-            "layers=1,hidden=8,sequence=8,microbatch=1,teraflops=1",
-        ],
     ],
 )
 def test_every_fault_names_its_file_or_option(

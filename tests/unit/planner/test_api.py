@@ -371,7 +371,7 @@ def test_a_sweep_is_over_several_limits(limits: Any) -> None:
         pipeloom.sweep(Profile((FINE, FINE), 2), 4, limits)
 
 
-@pytest.mark.parametrize("name", ["compare", "sweep", "analyze", "optimize"])
+@pytest.mark.parametrize("name", ["compare", "sweep", "optimize"])
 def test_a_wrong_objective_is_named(name: str) -> None:
     more = {"memory_limits": [4.0]} if name == "sweep" else {}
     with pytest.raises(InputError, match="objective: expected period or makespan, got 'best'"):

@@ -1,4 +1,4 @@
-"""What ``compare``, ``sweep`` and ``analyze`` print is what the functions of their names give."""
+"""What ``compare`` and ``sweep`` print is what the functions of their names give."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from tests.support.command_line import Command, layers_document, profile_documen
 
 LIMITS = {"0.5": 0.5, "2.5": 2.5, "none": math.inf}
 HURRY: dict[str, Any] = {"work_limit": 0.05, "solver": "heuristic"}
-MODEL = {"layers": 8, "hidden": 256, "sequence": 1024, "microbatch": 2, "teraflops": 0.5}
-CLUSTER = {"ranks": 4, "island": 2, "inside": 100.0, "between": 1.0}
 CASES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "compare P -m 4 --work-limit 0.05 --solver heuristic --memory-limit 2.5": (
         "stages",
@@ -33,20 +31,6 @@ CASES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "sweep P -m 4 --memory-limits 2.5,0.5,none --work-limit 0.05 --solver heuristic -o DIR": (
         "stages",
         lambda path: pipeloom.sweep(path, 4, LIMITS, output="DIR", **HURRY),
-    ),
-    "analyze P -m 4 --tokens 1000": ("stages", lambda path: pipeloom.analyze(path, 4, tokens=1000)),
-    "analyze P -m 4 --spread .1 --slow 1:1.5 --seed 3": (
-        "stages",
-        lambda path: pipeloom.analyze(path, 4, spread=0.1, slow={1: 1.5}, seed=3),
-    ),
-    "analyze P -m 4 --partition even": (
-        "layers",
-        lambda path: pipeloom.analyze(path, 4, partition="even"),
-    ),
-    "analyze -m 4 --cluster ranks=4,island=2,inside=100,between=1 --transformer "
-    "layers=8,hidden=256,sequence=1024,microbatch=2,teraflops=0.5": (
-        "stages",
-        lambda _: pipeloom.analyze(None, 4, cluster=CLUSTER, transformer=MODEL),
     ),
 }
 
@@ -67,11 +51,10 @@ def test_a_command_prints_what_its_function_gives(
     kind, function = CASES[line]
     document = layers_document() if kind == "layers" else profile_document()
     Path("P").write_text(json.dumps(document))
-    quiet = [] if line.startswith("analyze") else ["-q"]
-    printed = pipeloom(*line.split(), *quiet, "--json").json
+    printed = pipeloom(*line.split(), "-q", "--json").json
     found = function("P")
     assert plain(printed) == plain(found.to_dict())
-    table = pipeloom(*line.split(), *quiet).out
+    table = pipeloom(*line.split(), "-q").out
     assert table.startswith(f"{found}\n")
 
 

@@ -230,8 +230,6 @@ def test_commands_tell_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (row,) = [line.split() for line in rows if line.startswith("1f1b ")]
     step, period = (float(row[place]) for place in (1, 3))  # each is followed by its unit
     assert step == pytest.approx(period + 15)
-    assert main(["analyze", str(path), "-m", "4"]) == 0
-    assert "averaging" in capsys.readouterr().out.splitlines()[0]
     assert main(["build", "1f1b", str(path), "-m", "4", "-o", str(tmp_path / "s.json")]) == 0
     assert "15 ms of averaging left after ops" in capsys.readouterr().out
     assert main(["verify", str(tmp_path / "s.json")]) == 0

@@ -94,16 +94,6 @@ def test_limits_are_swept_with_a_cut_each(pipeloom: Command, layers: Path, tmp_p
     assert (folder / "frontier.svg").exists()
 
 
-def test_schemes_are_analyzed_with_cuts_of_their_own(pipeloom: Command, layers: Path) -> None:
-    done = pipeloom("analyze", layers, "-m", 4)
-    assert "layers cut for each scheme into as many stages as it runs: balanced" in done.out
-    answer = pipeloom("analyze", layers, "-m", 4, "--partition", "even", "--json").json
-    assert answer["partition"] == "even"
-    balanced = pipeloom("analyze", layers, "-m", 4, "--json").json
-    period = {s["scheme"]: s["period"] for s in balanced["schemes"]}["1f1b"]
-    assert period < {s["scheme"]: s["period"] for s in answer["schemes"]}["1f1b"]
-
-
 def test_a_table_of_ops_is_timed_by_layers(pipeloom: Command, layers: Path, tmp_path: Path) -> None:
     schedule, table = tmp_path / "s.json", tmp_path / "s.csv"
     pipeloom("build", "zb-v", layers, "-m", 4, "-o", schedule)
