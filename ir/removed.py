@@ -10,6 +10,8 @@ REMOVED: dict[str, str] = {
     "--cuda-graph": "`run --stages-as inductor` makes each step's calls fewer",
     "pipeloom analyze": "compare shows bubble, bytes on a link and memory of each schedule",
     "pipeloom.analyze": "pipeloom.compare shows bubble, bytes on a link, memory of each schedule",
+    "--robust": "schedules are planned for the profile's times; --slow RANK:X plans for slow ranks",
+    "--spread": "schedules are planned for the profile's times; --slow RANK:X plans for slow ranks",
 }
 
 

@@ -15,11 +15,9 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import amount
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.stopping import NEVER
-from pipeloom.solver.core.worker_threads import in_thread
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.cuts import Rules
 from pipeloom.solver.placement.search import overfull
-from pipeloom.solver.search.robust_annealing import warm_up
 
 from .explain.answer import Answer
 from .explain.candidates import Candidate
@@ -36,13 +34,12 @@ from .inputs.problem_setup import (
     objective_of,
     stages_of,
 )
+from .inputs.slow_ranks import Slow, slowed
 from .inputs.start import order_of
 from .partition.joint import plan_partition
 from .partition.systems import System, answer_for, find_system
 from .passing.choose import missing_sizes, plan_passing, tell_missing
 from .placement.choose import plan_placement
-from .robustness.robust import MEASURES, check_robust, robust_answer
-from .robustness.variation import Slow, Variation, slowed
 from .solving.cache import ScheduleCache
 from .solving.progress import Listener, Note
 from .solving.search import CachedSearch, memory_held
@@ -71,8 +68,6 @@ def optimize(
     time_limit: float | None = None,
     work_limit: float | None = None,
     seed: int = 0,
-    robust: str | bool | None = None,
-    spread: float | None = None,
     slow: Slow = None,
     cache: str | ScheduleCache | None = None,
     progress: Listener | None = None,
@@ -95,9 +90,8 @@ def optimize(
     the same stages and ranks, whose order of ops is begun with. ``time_limit``: seconds, 60 by
     default; where it is given and the placement is chosen, of all placements together.
     ``work_limit``: instead, millions of simulated ops; the same seed then gives the same schedule.
-    ``robust``: the least ``mean`` (True) or 95th percentile (``p95``) instead where op times
-    spread, as the profile says or by ``spread``, in half of the time or work; ``slow``: how many
-    times as long ranks take, by rank. Both are for a profile by stages and one placement of them.
+    ``slow``: by rank, how many times as long it takes as its profile says; of a profile by stages
+    and one placement of them.
     ``cache``: a folder of answers. ``progress`` is told each event, a line of text as ``str``.
     Once ``should_stop`` turns true the best so far is returned.
 
@@ -125,9 +119,7 @@ def optimize(
         raise InputError("start: expected a profile by stages, one placement and one passing")
     check_limits(time_limit, work_limit)
     check_whole("seed", seed)
-    measure = _measure(robust, spread)
-    asked = "slow" if slow else "" if measure is None else "robust"
-    _check_one_placement(asked, spec, cut=cut, passing=passing, for_=for_)
+    _check_slow(slow, spec, cut=cut, passing=passing, for_=for_)
     options = SolveOptions(
         solver=solver,
         work_limit=positive("work_limit", work_limit),
@@ -165,59 +157,24 @@ def optimize(
         limits["copies"] = 1 if options.recompute_all else copies
         return plan_placement(stages, microbatches, search, each=time_limit is None, **limits)
     problem = make_problem(stages, microbatches, passing=passing, placement=spec, **limits)
-    problem = slowed(problem, slow)
-    answer = _robustly(problem, measure, spread, search, source.where, start=start)
+    answer = _one_problem(slowed(problem, slow), search, source.where, start)
     if passing == "weights":
         lacking = [each for each in missing_sizes(stages) if each != "activation_bytes"]
         tell_missing(stages, lacking, search, source.where)
     return answer
 
 
-def _measure(robust: str | bool | None, spread: float | None) -> str | None:
-    """The measure that a robust schedule has least; None where none is asked for. Raises
-    InputError."""
-    if robust is None or robust is False:
-        if spread is not None:
-            raise InputError("spread: expected it with --robust alone")
-        return None
-    measure = "mean" if robust is True else robust
-    check_choice("robust", measure, *MEASURES)
-    return measure
-
-
-def _check_one_placement(
-    asked: str, spec: PlacementSpec, *, cut: bool, passing: str, for_: str | None
+def _check_slow(
+    slow: Slow, spec: PlacementSpec, *, cut: bool, passing: str, for_: str | None
 ) -> None:
-    """Raises InputError where an option is ``asked`` and the placement is not known before the
-    search."""
-    if not asked:
+    """Raises InputError where the rank of each stage is not known before the search."""
+    if not slow:
         return
     if cut:
-        raise InputError(f"{asked}: expected a profile by stages, got layers that are to be cut")
+        raise InputError("slow: expected a profile by stages, got layers that are to be cut")
     for option, given in (("for", for_), ("passing", passing), ("placement", spec.name)):
         if given in ("auto", "weights") or (option == "for" and given is not None):
-            raise InputError(f"{asked}: expected one placement, got --{option} {given}")
-
-
-def _robustly(
-    problem: Problem,
-    measure: str | None,
-    spread: float | None,
-    search: CachedSearch,
-    where: str,
-    *,
-    start: Schedule | Planned | Document | None,
-) -> Answer:
-    """The plain answer, by a ``measure`` with half of the time or work, then the robust one with
-    the other."""
-    if measure is None:
-        return _one_problem(problem, search, where, start)
-    variation = Variation.of(True if spread is None else spread)
-    check_robust(problem, variation, where)
-    half = search.share(0.5)
-    in_thread(warm_up)  # compiled while the plain search runs, not in the other half's time
-    plain = _one_problem(problem, half, where, start)
-    return robust_answer(plain, measure, variation, half.options)
+            raise InputError(f"slow: expected one placement, got --{option} {given}")
 
 
 def _for_system(

@@ -27,7 +27,7 @@ ODD = [
         "1G",
         "x" * 900,
     ),
-    *("0:1.2", "1:1e300", "0:1,0:2", "p95", "mean", "attention", "2,4"),
+    *("0:1.2", "1:1e300", "0:1,0:2", "attention", "2,4"),
     *("makespan", "balanced", "even", "joint", "weights", "megatron", "cp-sat"),
 ]
 OPTIONS = {
@@ -44,8 +44,6 @@ OPTIONS = {
         "--recompute",
         "--offload",
         "--passing",
-        "--robust",
-        "--spread",
         "--slow",
         "--start",
     ],

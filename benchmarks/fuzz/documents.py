@@ -153,7 +153,6 @@ _PROFILED = [
     *(["optimize", "{}", "-m", m, "--passing", "weights", *_QUICK] for m in "1234"),
     ["optimize", "{}", "-m", "4", "--placement", "interleaved:2", "--json", *_QUICK],
     ["optimize", "{}", "-m", "3", "--recompute", "attention", "--slow", "0:1.5", *_QUICK],
-    ["optimize", "{}", "-m", "3", "--robust", "--spread", "0.1", *_KEPT],
     ["optimize", "{}", "-m", "2", "--start", "{schedule}", *_KEPT],
     ["profile", "--from", "{timers}", "--like", "{}"],
     ["import", "{csv}", "--from", "torch-csv", "--profile", "{}"],
@@ -163,7 +162,6 @@ _ONE_EACH = [
     ["optimize", "{}", "--slow", "1:2", *_QUICK],
     ["optimize", "{}", "--passing", "weights", "--json", *_QUICK],
     ["optimize", "{}", "--placement", "interleaved:2", *_QUICK],
-    ["optimize", "{}", "--robust", "--spread", "0.1", *_QUICK],
     ["profile", "--from", "{timers}", "--like", "{}"],
 ]
 _SLOW_ONE_EACH = [
@@ -174,7 +172,6 @@ _SLOW_ONE_EACH = [
 ]
 _SLOW_PROFILED = [
     ["optimize", "{}", "-m", "3", "--certificate", "{folder}/certificate", *_QUICK],
-    ["optimize", "{}", "-m", "3", "--robust", "p95", *_KEPT],
     ["pack", "{lengths}", "--profile", "{}", *_PACK[2:]],
     ["optimize", "{}", "-m", "3", "--explain", "--solver", "heuristic", "--time-limit", "0.05"],
     ["optimize", "{}", "-m", "2", "--passing", "auto", *_QUICK],

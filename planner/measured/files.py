@@ -16,7 +16,7 @@ from pipeloom.ir.model.schedule import Schedule
 
 from ..inputs.documents import FilePath, named
 from .primus import is_iteration, read_primus, read_primus_ranks
-from .samples import MeasuredOps, Sample, is_plan, with_pause
+from .samples import MeasuredOps, Sample, is_plan
 from .timers import EXPECTED, is_table, read_timers
 from .torch_trace import read_torch_trace
 
@@ -77,10 +77,9 @@ def _measured_schedule(schedule: Schedule, where: str) -> MeasuredOps:
     if is_plan(schedule):
         raise InputError(f"{where}: expected times that `run --trace` measured, got a plan's")
     samples: list[Sample] = []
-    for rank, (start, took) in enumerate(zip(timing.start, timing.took, strict=True)):
+    for rank, took in enumerate(timing.took):
         ops = zip(schedule.ops(rank), took.tolist(), strict=True)
-        ran = [Sample(op.kind, op.stage, 0, time) for op, time in ops]
-        samples += with_pause(ran, start.tolist())
+        samples += [Sample(op.kind, op.stage, 0, time) for op, time in ops]
     return MeasuredOps(samples, problem.ranks, profile=problem.profile)
 
 

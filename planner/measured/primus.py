@@ -19,7 +19,7 @@ from pipeloom.ir.formats.fields import MOST_STAGES
 from pipeloom.ir.formats.json_reader import is_count, show
 from pipeloom.ir.model.ops import OpKind
 
-from .samples import MeasuredOps, Sample, time_of, with_pause
+from .samples import MeasuredOps, Sample, time_of
 
 KEYS = ("fwd_start", "fwd_end", "bwd_start", "bwd_end")
 _FILE = re.compile(r"pp_rank_(\d+)\.json")
@@ -63,7 +63,7 @@ def _samples(row: Any, step: int, where: str, config: Any) -> list[Sample]:
         raise InputError(f"{where}: expected an object with {', '.join(KEYS)}, got {show(row)}")
     splits = bool(row.get("wgrad_start"))
     kinds = {"fwd": OpKind.F, "bwd": OpKind.B if splits else OpKind.BW}
-    found, all_starts = [], []
+    found = []
     for series, kind in (kinds | ({"wgrad": OpKind.W} if splits else {})).items():
         starts, ends = (_list(row, f"{series}_{key}", where) for key in ("start", "end"))
         chunks = _chunks(row, series, where, config) or [0] * len(starts)
@@ -74,8 +74,7 @@ def _samples(row: Any, step: int, where: str, config: Any) -> list[Sample]:
             took = time_of(end, f"{where}: {series}_end[{at}]") - begun
             took = time_of(took, f"{where}: {series}_end[{at}] - start")
             found.append(Sample(kind, chunk, step, took))
-            all_starts.append(begun)
-    return with_pause(found, all_starts)
+    return found
 
 
 def _chunks(row: Mapping[str, Any], series: str, where: str, config: Any) -> Sequence[int]:

@@ -79,9 +79,9 @@ def profile_from(
         tell(Note(f"note: {note}"))
     _check_peers(recordings)
     samples = [
-        over_all_ranks(recording, at, len(recordings)) for at, recording in enumerate(recordings)
+        _over_all_ranks(recording, at, len(recordings)) for at, recording in enumerate(recordings)
     ]
-    times = _figures(after_warmup([each for own in samples for each in own], warmup, tell), tell)
+    times = _figures(_after_warmup([each for own in samples for each in own], warmup, tell), tell)
     stages_of = {
         r.where: {s.stage for s in own} for r, own in zip(recordings, samples, strict=True)
     }
@@ -128,14 +128,14 @@ def _ranks(recordings: Sequence[MeasuredOps]) -> int:
     return min(sum(recording.ranks for recording in recordings), MOST_RANKS)
 
 
-def over_all_ranks(recording: MeasuredOps, at: int, count: int) -> list[Sample]:
+def _over_all_ranks(recording: MeasuredOps, at: int, count: int) -> list[Sample]:
     """The samples of the file ``at`` of ``count``, stages numbered over all ranks."""
     if not recording.chunks:
         return list(recording.samples)
     return [sample._replace(stage=sample.stage * count + at) for sample in recording.samples]
 
 
-def after_warmup(samples: Sequence[Sample], warmup: int | None, tell: Listener) -> list[Sample]:
+def _after_warmup(samples: Sequence[Sample], warmup: int | None, tell: Listener) -> list[Sample]:
     """The samples of the steps that count."""
     steps = 1 + max((sample.step for sample in samples), default=0)
     first = min(1, steps - 1) if warmup is None else warmup

@@ -21,29 +21,12 @@ from pipeloom.ir.model.schedule import Schedule
 
 
 class Sample(NamedTuple):
-    """An op as it ran, for so many milliseconds; ``step`` is counted from 0 in each file.
-
-    ``pause``: what its rank needs between two ops though inputs are there; 0 where not known.
-    """
+    """An op as it ran, for so many milliseconds; ``step`` is counted from 0 in each file."""
 
     kind: OpKind
     stage: int
     step: int
     milliseconds: float
-    pause: float = 0.0
-
-
-USUAL = 0.1
-"""The share of a rank's pauses that are shorter than the one taken: most wait for an input."""
-
-
-def with_pause(samples: Sequence[Sample], starts: Sequence[float]) -> list[Sample]:
-    """The ops of one rank in one step, in any order, with its pause."""
-    begin, took = np.array(starts), np.array([sample.milliseconds for sample in samples])
-    order = np.argsort(begin)
-    gaps = begin[order][1:] - (begin + took)[order][:-1]
-    pause = max(0.0, float(np.quantile(gaps, USUAL))) if len(gaps) else 0.0
-    return [sample._replace(pause=pause) for sample in samples]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InputError
 
-from ...argument_types import number
 from ...arguments import (
     add_cache,
     add_instance,
@@ -83,20 +82,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also write the argument for the schedule's lower bound, which verify --certificate "
         "checks with code that shares nothing with the solver",
     )
-    parser.add_argument(
-        "--robust",
-        nargs="?",
-        choices=["mean", "p95"],
-        const="mean",
-        help="the least mean (the default), or 95th percentile, of the step where op times spread, "
-        "in half of the time; of a profile by stages with one placement",
-    )
-    parser.add_argument(
-        "--spread",
-        metavar="X",
-        type=number,
-        help="relative standard deviation of op times for --robust; the profile's own by default",
-    )
     add_slow(parser)
     add_output(parser, "schedule")
     example(
@@ -112,7 +97,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pipeloom optimize batch.json --start last.json --time-limit 0.5 -o schedule.json",
         "pipeloom optimize layers.json -m 24 --for megatron -o schedule.json",
         "pipeloom optimize profile.json -m 24 --memory-limit 12 --explain -o schedule.json",
-        "pipeloom optimize profile.json -m 24 --robust --spread 0.05 -o schedule.json",
         "pipeloom optimize profile.json -m 24 --slow 3:1.2 -o schedule.json",
     )
 
@@ -126,10 +110,7 @@ def run(args: argparse.Namespace) -> int:
         _check_apart(args)
         check_apart(args, "--certificate", args.certificate)
         check_writable(args.certificate)
-    names = (
-        *("memory_limit", "recompute", "offload", "copies", "for_", "start"),
-        *("robust", "spread", "slow"),
-    )
+    names = ("memory_limit", "recompute", "offload", "copies", "for_", "start", "slow")
     answer = searched(args, partial(_plan, args), names=names)
     if answer.stopped:
         say(f"interrupted: {_so_far(answer)}")

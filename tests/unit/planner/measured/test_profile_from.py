@@ -389,3 +389,10 @@ def test_damaged_gzip_missing_files_and_empty_folders_are_said(tmp_path: Path) -
     ):
         with pytest.raises(InputError, match=expected):
             profile_from(given)
+
+
+def test_a_trace_spreads_its_profile() -> None:
+    """Middle halves, so that the one F that took five times its median does not count."""
+    profile = profile_from(PRIMUS, warmup=0).profile
+    spreads = [stage.spread for stage in profile.stages]
+    assert all(spread is not None and 0.001 < spread < 0.03 for spread in spreads)

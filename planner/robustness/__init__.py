@@ -1,1 +1,0 @@
-"""Schedules under op times that vary, and ranks that are slow."""

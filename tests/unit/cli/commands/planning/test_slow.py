@@ -1,0 +1,61 @@
+"""``optimize --slow``: ranks that take longer, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeloom.ir.formats import dump_profile
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.planner.optimize import optimize
+from tests.support.command_line import Command
+
+PROFILE = Profile((StageProfile(2.0, 3.0, 1.5),) * 4, 4, t_comm=0.1)
+
+
+def test_a_slow_rank_is_planned_as_its_stages_with_longer_times() -> None:
+    slow = optimize(PROFILE, 6, work_limit=5, slow={1: 1.5}, objective="makespan")
+    stages = list(PROFILE.stages)
+    stages[1] = replace(stages[1], t_f=3.0, t_b=4.5, t_w=2.25)
+    other = optimize(replace(PROFILE, stages=tuple(stages)), 6, work_limit=5, objective="makespan")
+    assert slow.schedule.problem.profile.stages == tuple(stages)
+    assert slow.document["order"] == other.document["order"]
+
+
+def test_slow_ranks_may_be_told_one_by_one(pipeloom: Command, tmp_path: Path) -> None:
+    (tmp_path / "P").write_text(json.dumps(dump_profile(PROFILE)))
+    asked = ["optimize", tmp_path / "P", "-m", 4, "-q", "--work-limit", 0.01]
+    once = pipeloom(*asked, "--slow", "1:1.5,3:2").json["profile"]
+    assert pipeloom(*asked, "--slow", "3:2", "--slow", "1:1.5").json["profile"] == once
+    assert once["stages"][3]["t_f"] == 4.0
+
+
+REFUSED = {
+    "P --slow 4:2": "--slow: expected ranks 0..3, got 4",
+    "P --slow 1": "argument --slow: expected RANK:X, each rank once and X > 0",
+    "P --slow 1:0": "argument --slow: expected RANK:X, each rank once and X > 0",
+    "P --slow 1:-2": "argument --slow: expected RANK:X, each rank once and X > 0",
+    "P --slow 1:2,1:3": "argument --slow: expected RANK:X, each rank once and X > 0",
+    "P --slow 1:2 --passing weights": "--slow: expected one placement, got --passing weights",
+    "P --slow 1:2 --passing auto": "--slow: expected one placement, got --passing auto",
+    "P --slow 1:2 --placement auto": "--slow: expected one placement, got --placement auto",
+    "P --slow 1:2 --for megatron": "--slow: expected one placement, got --for megatron",
+    "P --slow 1:2 --placement bidirectional": (
+        "--slow: expected each stage on one rank, got --placement bidirectional"
+    ),
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_what_slow_is_not_for_is_one_line(
+    pipeloom: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("P").write_text(json.dumps(dump_profile(PROFILE)))
+    found = pipeloom("optimize", *line.split(), "-m", "4", "-q", "--work-limit", "1", "-o", "x")
+    assert found.code == 2
+    (fault,) = found.err.splitlines()
+    assert REFUSED[line] in fault
