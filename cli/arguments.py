@@ -143,10 +143,10 @@ def add_solver(
     )
     parser.add_argument(
         "--solver",
-        choices=["auto", "cp-sat", "milp", "highs", "heuristic"],
+        choices=["auto", "cp-sat", "milp", "heuristic"],
         default="auto",
         help="auto (the default) runs search, bounds and cp-sat side by side; heuristic is the "
-        "search alone; milp is by CBC, highs the same by HiGHS",
+        "search alone; milp is by CBC",
     )
     add_limits(
         parser,

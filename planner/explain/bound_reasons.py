@@ -36,7 +36,6 @@ SEARCHED: Mapping[str, str] = {
     "enumeration": "a search over all orders",
     "cp-sat": "CP-SAT, which left no cheaper order",
     "milp": "the MILP, which left no cheaper order",
-    "highs": "the MILP by HiGHS, which left no cheaper order",
 }
 """Bounds that a search has proven: there is no argument in closed form."""
 RELAXED: Mapping[str, Callable[[Problem, float, Budget], Bound | None]] = {

@@ -30,7 +30,7 @@ Memory: TypeAlias = Callable[[Schedule], Sequence[float]]
 class SolveOptions:
     """The options of :func:`pipeloom.solver.optimize.optimize`.
 
-    ``solver``: ``auto``, ``heuristic``, ``cp-sat``, ``milp`` or ``highs``. ``time_limit``: seconds.
+    ``solver``: ``auto``, ``heuristic``, ``cp-sat`` or ``milp``. ``time_limit``: seconds.
     ``work_limit``: millions of simulated ops (about a hundred of them take a second on a core);
     with it the same ``seed`` gives the same schedule on every run, and ``time_limit`` does not
     count, nor does the number of cores: every worker has that much work, other work counts as what

@@ -1,4 +1,4 @@
-"""Exact backends of one formulation: CP-SAT, and a MILP by CBC or HiGHS.
+"""Exact backends of one formulation: CP-SAT, and a MILP by CBC.
 
 Beside them: all orders of ops as CP-SAT models (:mod:`.orders`), and small problems by enumeration.
 
@@ -65,5 +65,4 @@ def _load(module: str) -> Backend:
 BACKENDS: Mapping[str, Backend] = {
     "cp-sat": _load("cp_sat"),
     "milp": _load("milp.model"),
-    "highs": _load("milp.highs"),
 }

@@ -1,11 +1,11 @@
 """The formulation as the paper's MILP (Zero Bubble Pipeline Parallelism, appendix): binaries for
-the order of two ops of a rank, big-M, memory at every F; PuLP writes it, CBC or HiGHS solves it.
+the order of two ops of a rank, big-M, memory at every F; PuLP writes it, CBC solves it.
 
 The relaxation is the bare work but for *packing*, which often lifts it to the optimum.
 
-Both compute in floating point. A binary may be off by ``_INTEGER``, which lets a big-M constraint
+CBC computes in floating point. A binary may be off by ``_INTEGER``, which lets a big-M constraint
 slip by that times M, and any constraint by ``_PRIMAL``; along a path of N ops this adds up to at
-most N (``_INTEGER`` M + ``_PRIMAL``), which is taken off their bound, with the error of CBC's
+most N (``_INTEGER`` M + ``_PRIMAL``), which is taken off its bound, with the error of its
 printing. Where all costs are whole ticks, what is left is rounded up. The bound is the one
 reported at the end; where none is, the known bound stands.
 """
@@ -13,10 +13,9 @@ reported at the end; where none is, the known bound stands.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import pulp
@@ -27,7 +26,7 @@ from pipeloom.ir.model.schedule import Report, Schedule
 
 from ...core.options import SolveOptions
 from ...core.schedule_cost import objective_cost
-from ...core.stopping import StoppingCriterion, TimeLimit
+from ...core.stopping import TimeLimit
 from ...core.tolerances import ROUNDING
 from .. import ExactResult
 from ..formulation import Formulation
@@ -43,32 +42,7 @@ _ABOVE = 1e-6  # relative: room above the incumbent and the horizon, which numbe
 _PRIMAL = 1e-8
 
 
-@dataclass(frozen=True, slots=True)
-class MilpLimits:
-    """Limits on seconds and nodes (None: any number), the seed and the tolerances of a solve."""
-
-    seconds: float
-    nodes: int | None
-    seed: int
-    integer: float = _INTEGER
-    primal: float = _PRIMAL
-
-
-class MilpSolver(Protocol):
-    """Minimises a MILP from the solution ``start``, by name, where that is not empty."""
-
-    def __call__(
-        self,
-        lp: pulp.LpProblem,
-        *,
-        start: Mapping[str, float],
-        limits: MilpLimits,
-        should_stop: StoppingCriterion,
-    ) -> Outcome: ...
-
-
-def solved_by(
-    solver: MilpSolver,
+def solve(
     problem: Problem,
     options: SolveOptions,
     *,
@@ -82,8 +56,13 @@ def solved_by(
     model = _Model.of(Formulation.of(problem), incumbent, lower_bound)
     node = NODE * len(model.formulation.ops) ** 2
     nodes = None if math.isinf(options.ops) else 1 + int(options.ops / node)
-    limits = MilpLimits(max(time.left, 0.1), nodes, 1 + options.seed % 2**30)
-    outcome = solver(model.lp, start=model.hint, limits=limits, should_stop=options.should_stop)
+    outcome = run_cbc(
+        model.lp,
+        start=model.hint,
+        seconds=max(time.left, 0.1),
+        options=_options(nodes, 1 + options.seed % 2**30),
+        should_stop=options.should_stop,
+    )
     best = incumbent
     found = _schedule(model, outcome)
     if found is not None and (best is None or objective_cost(found) < objective_cost(best)):
@@ -93,29 +72,17 @@ def solved_by(
     return ExactResult(best, _bound(model, outcome, best, lower_bound), outcome.complete)
 
 
-def _cbc(
-    lp: pulp.LpProblem,
-    *,
-    start: Mapping[str, float],
-    limits: MilpLimits,
-    should_stop: StoppingCriterion,
-) -> Outcome:
-    options: dict[str, float | str] = {
-        **({} if limits.nodes is None else {"maxNodes": limits.nodes}),
-        "integerTolerance": limits.integer,
-        "primalTolerance": limits.primal,
-        "randomSeed": limits.seed,  # 0 would be the time of day
-        "randomCbcSeed": limits.seed,
+def _options(nodes: int | None, seed: int) -> dict[str, float | str]:
+    return {
+        **({} if nodes is None else {"maxNodes": nodes}),
+        "integerTolerance": _INTEGER,
+        "primalTolerance": _PRIMAL,
+        "randomSeed": seed,  # 0 would be the time of day
+        "randomCbcSeed": seed,
         "ratioGap": 0,
         "allowableGap": 0,
         "preprocess": "off",  # it finds little here, and the search then takes twice as long
     }
-    return run_cbc(
-        lp, start=start, seconds=limits.seconds, options=options, should_stop=should_stop
-    )
-
-
-solve = partial(solved_by, _cbc)
 
 
 def _schedule(model: _Model, outcome: Outcome) -> Schedule | None:

@@ -66,23 +66,19 @@ def check(name: str, problem: Problem, warm: bool) -> None:
     assert result.lower_bound <= optimum * (1 + 1e-9)
 
 
-NAMES = [
-    pytest.param(name, marks=[pytest.mark.slow] if name == "highs" else []) for name in BACKENDS
-]
-"""HiGHS starts a process of Python for each problem."""
 SETTINGS = settings(
     deadline=None, max_examples=25, suppress_health_check=[HealthCheck.data_too_large]
 )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", BACKENDS)
 @SETTINGS
 @given(problem=problems(LINEAR, most=3), warm=st.booleans())
 def test_one_stage_a_rank(name: str, problem: Problem, warm: bool) -> None:
     check(name, problem, warm)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", BACKENDS)
 @SETTINGS
 @given(problem=problems(FOLDED, most=2), warm=st.booleans())
 def test_several_stages_a_rank(name: str, problem: Problem, warm: bool) -> None:

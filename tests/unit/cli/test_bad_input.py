@@ -323,9 +323,7 @@ USAGE = {
     "optimize P -m 2 --passing weights --solver milp": (
         "--solver: expected auto or heuristic, got 'milp'"
     ),
-    "optimize P -m 2 --passing weights --solver highs": (
-        "--solver: expected auto or heuristic, got 'highs'"
-    ),
+    "optimize P -m 2 --solver highs": "argument --solver: invalid choice: 'highs'",
     "compare P -m 2 --passing auto": "argument --passing: invalid choice: 'auto'",
     "show S -o x.jpg": (
         "--output: expected a name that ends in .svg, .html, .png, .trace.json, .txt, got 'x.jpg'"
