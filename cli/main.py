@@ -33,15 +33,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "lengths of sequences to microbatches and their schedules, with a bound",
     ),
     "compare": ("planning.compare", "all families and the optimizer side by side"),
-    "arithmetic": (
-        "planning.arithmetic",
-        "a model's parameters, FLOPs and bytes by layer, and its links",
-    ),
     "plan": (
         "planning.plan",
         "the best configurations of a model on so many GPUs, with a bound on all",
     ),
-    "predict": ("planning.predict", "a configuration's step time and memory, before anything runs"),
+    "predict": (
+        "planning.predict",
+        "a configuration's step time and memory; without a GPU the model's FLOPs and bytes",
+    ),
     "calibrate": ("planning.calibrate", "measured runs to a cluster whose rates fit them"),
     "sweep": ("planning.sweep", "the memory limit against the bubble rate"),
     "verify": ("files.verify", "check a schedule or program, whoever made it"),

@@ -8,6 +8,9 @@ from __future__ import annotations
 # "pipeloom x" is a command, "--x" an option, "pipeloom.x" a Python name, "key x" a key of a file
 REMOVED: dict[str, str] = {
     "--cuda-graph": "`run --stages-as inductor` makes each step's calls fewer",
+    "--device-memory": "pipeloom.arithmetic(model, device_memory=...) in Python",
+    "--teraflops": "pipeloom.arithmetic(model, teraflops=...) in Python",
+    "pipeloom arithmetic": "`pipeloom predict MODEL` without --gpu or --cluster prints it",
     "pipeloom analyze": "compare shows bubble, bytes on a link and memory of each schedule",
     "pipeloom.analyze": "pipeloom.compare shows bubble, bytes on a link, memory of each schedule",
     "--robust": "schedules are planned for the profile's times; --slow RANK:X plans for slow ranks",

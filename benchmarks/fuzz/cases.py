@@ -57,8 +57,10 @@ OPTIONS = {
         *("--tp", "--pp", "--micro-batch", "--precision", "--schedule", "--gpu", "--scale"),
         *("--recompute", "--scaling", "--layers-per-stage", "--workers"),
     ],
-    "predict": ["--tp", "--vp", "--cp", "--layers-per-stage", "--recompute", "--run", "--cluster"],
-    "arithmetic": ["--tp", "--ep", "--layers", "--precision", "--sharding", "--device-memory"],
+    "predict": [
+        *("--tp", "--vp", "--cp", "--ep", "--layers", "--layers-per-stage", "--precision"),
+        *("--recompute", "--sharding", "--run", "--cluster"),
+    ],
     "calibrate": ["--gpu"],
     "pack": [
         *("-m", "--max-tokens", "--data-parallel", "--memory-limit", "--placement", "--seed"),

@@ -212,8 +212,8 @@ COMMANDS: dict[str, list[list[str]]] = {
     "certificate": [["verify", "{certified}", "--certificate", "{}"]] * 2,
     "certified": [["verify", "{}", "--certificate", "{certificate}", "--json"]],
     "config": [
-        ["arithmetic", "{}"],
-        ["arithmetic", "{}", "--gpus", "4", "--tp", "2", "--pp", "2", "--json"],
+        ["predict", "{}"],
+        ["predict", "{}", "--gpus", "4", "--tp", "2", "--pp", "2", "--json"],
         ["predict", "{}", "--gpu", "H100", "--tp", "2", *_RUN],
         ["predict", "{}", "--cluster", "{cluster}", "--pp", "2", "--json", *_RUN],
     ],

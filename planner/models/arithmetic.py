@@ -56,7 +56,7 @@ class Arithmetic:
         return [_states(stage, self.run) for stage in self.work.stages]
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``arithmetic --json`` prints."""
+        """The object that ``predict --json`` prints without a cluster."""
         return {
             "model": self.model.name,
             "parameters": self.parameters,

@@ -1,7 +1,7 @@
 """Predicts a step of a known configuration: its time, memory and messages, before anything runs.
 
 The model's arithmetic and the cluster's calibrated rates give each stage's times, of which the real
-schedule is simulated.
+schedule is simulated. Without --gpu or --cluster: the model's parameters, FLOPs and bytes by layer.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 from typing import Any
+
+from pipeloom.ir.errors import InputError
 
 from ...arguments import example
 from ...inputs import typed
@@ -42,21 +44,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "pipeloom predict llama-3-70b --gpu H100 --gpus 64 --tp 8 --pp 4 --global-batch 128",
         "pipeloom predict config.json --cluster cluster.json --gpus 16 --pp 8 -o profile.json",
+        "pipeloom predict llama-2-70b --micro-batch 8",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    from pipeloom.planner.predict import predict
-
     check_output(args)
-    given = run_options(args) | ({} if args.gpu is None else {"gpu": args.gpu})
     others = {key: f"--run: {key}" for key in dict(args.run)}
     with typed(*RUN_KEYS, "gpu", "cluster", "measured", **others):
-        found = predict(
-            args.model, cluster=args.cluster, measured=args.measured, **given | dict(args.run)
-        )
+        if args.gpu is None and args.cluster is None:
+            return _arithmetic(args)
+        return _predict(args)
+
+
+def _predict(args: argparse.Namespace) -> int:
+    from pipeloom.planner.predict import predict
+
+    given = run_options(args) | ({} if args.gpu is None else {"gpu": args.gpu})
+    found = predict(
+        args.model, cluster=args.cluster, measured=args.measured, **given | dict(args.run)
+    )
     facts = found.to_dict()
     answer(args, facts, found, facts["profile"])
+    return 0
+
+
+def _arithmetic(args: argparse.Namespace) -> int:
+    """The model's figures, for which no device has to be known."""
+    from pipeloom.planner.models.arithmetic import arithmetic
+
+    for option in ("measured", "output", "schedule"):
+        if getattr(args, option) is not None:
+            raise InputError(f"--{option}: expected --gpu or --cluster with it")
+    found = arithmetic(args.model, **run_options(args) | dict(args.run))
+    answer(args, found.to_dict(), found)
     return 0
 
 

@@ -61,9 +61,9 @@ def _is_there(path: str) -> bool:
     )
 
 
-def test_decisions_are_numbered_without_holes_and_all_listed() -> None:
+def test_decisions_have_a_number_each_and_are_all_listed() -> None:
     notes = sorted(path.name for path in (DOCS / "decisions").glob("0*.md"))
-    assert [name[:4] for name in notes] == [f"{number:04}" for number in range(1, len(notes) + 1)]
+    assert len({name[:4] for name in notes}) == len(notes)
     listed = re.findall(r"\]\((0[^)]*)\)", (DOCS / "decisions" / "README.md").read_text())
     assert listed == notes
     titles = [(DOCS / "decisions" / name).read_text().split(":")[0] for name in notes]

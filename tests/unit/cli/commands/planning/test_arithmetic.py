@@ -1,4 +1,4 @@
-"""The command ``arithmetic``: its tables, its JSON, and wrong input."""
+"""``predict`` without a GPU: the tables of a model's arithmetic, their JSON, and wrong input."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.command_line import Command
 
 
 def test_llama_2_70b_by_one_command(pipeloom: Command) -> None:
-    out = pipeloom("arithmetic", "llama-2-70b", "--micro-batch", 8).out
+    out = pipeloom("predict", "llama-2-70b", "--micro-batch", 8).out
     rows = {line.split("  ")[0]: line.split()[1:3] for line in out.splitlines() if line}
     assert [rows[name] for name in ("parameters", "gradients", "optimizer", "activations")] == [
         ["140", "G"],
@@ -21,7 +21,7 @@ def test_llama_2_70b_by_one_command(pipeloom: Command) -> None:
 
 
 def test_json_has_all_of_it(pipeloom: Command) -> None:
-    found = pipeloom("arithmetic", "gpt2", "--gpus", 2, "--pp", 2, "--json").json
+    found = pipeloom("predict", "gpt2", "--gpus", 2, "--pp", 2, "--json").json
     assert found["parameters"] == 124_439_808
     assert [stage["layers"] for stage in found["stages"]] == [7, 7]
     assert {need["name"] for need in found["links"]} <= {"pipeline", "tensor", "fsdp"}
@@ -35,8 +35,9 @@ def test_json_has_all_of_it(pipeloom: Command) -> None:
         (("llama-2-70b", "--tp", "x"), "--tp: expected a whole number >= 1, got 'x'"),
         (("llama-2-70b", "--gpus", 10, "--tp", 4), "--gpus: expected tp x pp x cp x dp = 4 x 1"),
         (("llama-2-70b", "--precision", "int3"), "--precision: expected one of fp32, bf16"),
-        (("llama-2-70b", "--device-memory", 0), "--device-memory: expected a number > 0, got 0"),
+        (("llama-2-70b", "--schedule", "zb-h1"), "--schedule: expected --gpu or --cluster with"),
+        (("llama-2-70b", "-o", "p.json"), "--output: expected --gpu or --cluster with it"),
     ],
 )
 def test_wrong_input_is_one_line(pipeloom: Command, words: tuple[object, ...], line: str) -> None:
-    assert line in pipeloom("arithmetic", *words).refusal
+    assert line in pipeloom("predict", *words).refusal

@@ -83,7 +83,6 @@ def test_a_misspelt_model_type_names_what_may_be_meant(pipeloom: Command, tmp_pa
         (("predict", *WORDS, "--tp", "0"), "argument --tp: expected a whole number >= 1, got '0'"),
         (("predict", *WORDS, "--gpus", 9), "--gpus: expected tp x pp x cp x dp"),
         (("predict", "lama-3-8b", "--gpu", "H100"), "MODEL: expected a config.json"),
-        (("predict", "llama-3-8b"), "--gpu: expected a GPU's name, or a cluster"),
         (("predict", *WORDS, "--precision", "nvfp4"), "--precision: expected one of fp32, bf16,"),
         (("predict", "gpt2", "--gpu", "H10O"), "--gpu: expected a GPU, a cluster or a file, got"),
         (("predict", *WORDS, "--run", "tp"), "argument --run: expected KEY=VALUE, got 'tp'"),
