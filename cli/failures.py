@@ -27,7 +27,7 @@ TRACEBACK = "PIPELOOM_TRACEBACK"
 STANDARD_INPUT = "standard input"
 _VARIABLE = re.compile(r"[A-Z]+(_[A-Z]+)*: ")
 """Faults of the environment begin with its variable."""
-INPUTS = ("profile", "schedule", "file", "files", "program", "measurements")
+INPUTS = ("profile", "schedule", "file", "files", "program")
 """Arguments that are files to read; the first that a command has is what its faults are about."""
 
 

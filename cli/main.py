@@ -41,7 +41,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "planning.predict",
         "a configuration's step time and memory; without a GPU the model's FLOPs and bytes",
     ),
-    "calibrate": ("planning.calibrate", "measured runs to a cluster whose rates fit them"),
     "sweep": ("planning.sweep", "the memory limit against the bubble rate"),
     "verify": ("files.verify", "check a schedule or program, whoever made it"),
     "show": ("files.show", "a picture: in the terminal, SVG, HTML, PNG or a Chrome trace"),

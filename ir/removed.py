@@ -11,6 +11,7 @@ REMOVED: dict[str, str] = {
     "--device-memory": "pipeloom.arithmetic(model, device_memory=...) in Python",
     "--teraflops": "pipeloom.arithmetic(model, teraflops=...) in Python",
     "pipeloom arithmetic": "`pipeloom predict MODEL` without --gpu or --cluster prints it",
+    "pipeloom calibrate": "pipeloom.calibrate(runs).document in Python is the cluster file",
     "pipeloom analyze": "compare shows bubble, bytes on a link and memory of each schedule",
     "pipeloom.analyze": "pipeloom.compare shows bubble, bytes on a link, memory of each schedule",
     "--robust": "schedules are planned for the profile's times; --slow RANK:X plans for slow ranks",

@@ -61,7 +61,6 @@ OPTIONS = {
         *("--tp", "--vp", "--cp", "--ep", "--layers", "--layers-per-stage", "--precision"),
         *("--recompute", "--sharding", "--run", "--cluster"),
     ],
-    "calibrate": ["--gpu"],
     "pack": [
         *("-m", "--max-tokens", "--data-parallel", "--memory-limit", "--placement", "--seed"),
         *("--objective", "--start"),

@@ -108,11 +108,6 @@ _LENGTHS = {
     **{"format": "pipeloom.lengths", "version": 1, "lengths": [40, 10, 25, 5]},
     **{"reference_length": 40, "attention": 0.25},
 }
-_RUNS = [
-    {"model": "opt-1.3b", "gpu": "H100", "gpus": 4, "pp": pp, "seq": 64, "step_ms": ms}
-    | {"micro_batch": 1, "global_batch": 8, "memory_gib": 30.0}
-    for pp, ms in ((1, 300.0), (2, 200.0), (4, 150.0))
-]
 _TRACE = {
     "traceEvents": [
         {"ph": "X", "cat": "user_annotation", "name": f"{s}{kind}0", "ts": 1e4 * at, "dur": 900.0}
@@ -228,7 +223,6 @@ COMMANDS: dict[str, list[list[str]]] = {
         ["pack", "{}", "--max-tokens", "60", "--data-parallel", "2", *_PACK],
     ],
     "packing": [["show", "{}", "--as", "svg"]],
-    "runs": [["calibrate", "{}"], ["calibrate", "{}", "--json"]],
 }
 """By kind of file; ``{}`` is the damaged one, ``{folder}`` an empty folder, the others sound."""
 
@@ -281,6 +275,5 @@ def sound() -> dict[str, list[Any]]:
         "measured": [_MEASURED],
         "lengths": [_LENGTHS, _LENGTHS | {"attention": None, "model": _CONFIG}],
         "packing": [pack(_LENGTHS, dump_profile(_PLAIN), 2, work_limit=0.001).document],
-        "runs": [{"runs": _RUNS}],
     }
     return json.loads(json.dumps(found))  # type: ignore[no-any-return] # lists instead of tuples

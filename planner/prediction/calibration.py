@@ -45,11 +45,11 @@ class Calibration:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The cluster file that ``calibrate -o`` writes."""
+        """The cluster file, which ``predict`` and ``plan`` take as ``cluster``."""
         return self.cluster.to_dict()
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``calibrate --json`` prints."""
+        """How far the fit is off the runs, in percent, and its rates."""
         off = np.abs(np.expm1(self.residuals)) * 100
         return {
             "gpu": self.cluster.gpu.name,

@@ -1,14 +1,12 @@
-"""``predict`` and ``calibrate`` as commands: what Python gives, and faults in one line."""
+"""The command ``predict``: what Python gives, and faults in one line."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from pipeloom import predict
-from pipeloom.planner.clusters.cluster import preset
 from tests.support.command_line import Command
 
 WORDS = ("llama-3-8b", "--gpu", "H100", "--gpus", 8, "--tp", 2, "--pp", 2, "--global-batch", 16)
@@ -33,18 +31,6 @@ def test_what_does_not_fit_is_predicted(pipeloom: Command) -> None:
     done = pipeloom("predict", "llama-3-70b", "--gpu", "H100")
     assert done.code == 0
     assert "DOES NOT FIT" in done.out.splitlines()[2]
-
-
-def test_calibrate_writes_a_cluster(pipeloom: Command, tmp_path: Path) -> None:
-    runs, cluster = tmp_path / "runs.json", tmp_path / "cluster.json"
-    run = {"model": "llama-3-8b", "gpu": "H200", "gpus": 8, "global_batch": 16, "step_ms": 9000}
-    runs.write_text(json.dumps({"runs": [run]}))
-    done = pipeloom("calibrate", runs, "-o", cluster)
-    assert done.code == 0
-    assert "H200: 1 run," in done.out
-    assert json.loads(cluster.read_text())["efficiency"]["gemm"] < preset("H200").efficiency.gemm
-    words = ("llama-3-8b", "--cluster", cluster, "--gpus", 8, "--json")
-    assert pipeloom("predict", *words).json["step_ms"] > 0
 
 
 def test_an_unknown_schedule_names_those_that_serve(pipeloom: Command) -> None:
@@ -97,7 +83,6 @@ def test_a_misspelt_model_type_names_what_may_be_meant(pipeloom: Command, tmp_pa
             "--gpu: expected a GPU, a cluster or a file, got 'H1000'; did you mean H100?",
         ),
         (("predict", *WORDS, "--run", "foo=1"), "--run: foo: unknown key; known: "),
-        (("calibrate", "absent.json"), "absent.json: no such file"),
     ],
 )
 def test_wrong_input_is_one_line(words: tuple[object, ...], line: str, pipeloom: Command) -> None:
