@@ -39,6 +39,7 @@ _RICH = replace(
     host_link=Link(0.1, 1.0),
     data_parallel=DataParallel(2, Link(0.1, 1.0)),
     tied=((0, 3),),
+    micro_batch=2,
 )
 _TINY = replace(_PLAIN, stages=(replace(_STAGE, t_f=0.0, t_b=1e-9, t_w=0.0),) * 2)
 _LEVELS = replace(
