@@ -31,7 +31,7 @@ from pipeloom.solver.families import FAMILIES, build_family
 from pipeloom.solver.optimize import optimize
 from pipeloom.solver.unlike import plan_unlike
 from tests.support.certified import facts_of
-from tests.support.plain_optimum import plain_optimum
+from tests.support.oracle import exhaustive_optimum
 
 SHAPES = [((0, 1), 2), ((0, 1, 2), 2), ((0, 0), 1), ((0,), 3)]
 """Owners of stages, and microbatches, of which all orders can be tried."""
@@ -64,9 +64,8 @@ def test_optimum_of_tiny_instances(seed: int) -> None:
     links = {"gigabytes_per_second": 1.0}
     profile = parse_profile(_profile(ranks, stages, links=links), "profile")
     for objective in Objective:
-        makespan = objective is Objective.MAKESPAN
-        optimum = plain_optimum(stages, owner, limit, makespan=makespan)
         problem = Problem(profile, microbatches, placement, (limit,) * ranks, objective)
+        optimum = exhaustive_optimum(problem)
         if optimum == np.inf:
             with pytest.raises(InfeasibleError):
                 optimize(problem, work_limit=1)
@@ -172,8 +171,7 @@ def _check(seed: int) -> None:
     profile = parse_profile(_profile(ranks, sized, links=links), "profile")
     objective = list(Objective)[int(rng.integers(2))]
     problem = Problem(profile, microbatches, placement, (limit,) * ranks, objective)
-    makespan = objective is Objective.MAKESPAN
-    optimum = plain_optimum(stages, owner, limit, makespan=makespan) if tiny else None
+    optimum = exhaustive_optimum(problem) if tiny else None
     try:
         bounds = list(lower_bounds(problem))
         found = optimize(problem, work_limit=0.5, seed=seed)

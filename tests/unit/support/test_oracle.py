@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -13,32 +15,38 @@ from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.profile import Link, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
-from tests.support.oracle import exhaustive_optimum
+from tests.support.oracle import Searched, TooManyOrdersError, exhaustive_optimum, searched
 
-KINDS = (OpKind.F, OpKind.B, OpKind.W)
-
-
-def _orders(stages: tuple[int, ...], microbatches: int) -> list[tuple[Op, ...]]:
-    """Every order of a rank's ops in which F, B, W of one microbatch and stage are in order."""
-    ops = [Op(k, s, j) for s in stages for j in range(microbatches) for k in KINDS]
-
-    def fits(order: tuple[Op, ...]) -> bool:
-        at = {op: i for i, op in enumerate(order)}
-        return all(
-            at[Op(OpKind.F, s, j)] < at[Op(OpKind.B, s, j)] < at[Op(OpKind.W, s, j)]
-            for s in stages
-            for j in range(microbatches)
-        )
-
-    return [order for order in itertools.permutations(ops) if fits(order)]
+WAYS = ("FBW",)
+REMAT = ("FBW", "FRBW", "FOLBW")
 
 
-def _optimum(problem: Problem) -> float:
+def _merged(chains: Sequence[tuple[Op, ...]]) -> Iterator[list[Op]]:
+    """Every order of the ops of all chains that keeps that of each."""
+    if not any(chains):
+        yield []
+    for n, chain in enumerate(chains):
+        if chain:
+            rest = [*chains[:n], chain[1:], *chains[n + 1 :]]
+            yield from ([chain[0], *order] for order in _merged(rest))
+
+
+def _orders(stages: Sequence[int], microbatches: int, ways: Sequence[str]) -> list[list[Op]]:
+    """Every order of a rank's ops, each microbatch's of a stage in one of these ways."""
+    cells = [(s, j) for s in stages for j in range(microbatches)]
+    found = []
+    for chosen in itertools.product(ways, repeat=len(cells)):
+        cells_ways = zip(chosen, cells, strict=True)
+        found += _merged([tuple(Op(OpKind[k], *cell) for k in way) for way, cell in cells_ways])
+    return found
+
+
+def _optimum(problem: Problem, ways: Sequence[str] = WAYS) -> float:
     best = math.inf
     choices = [
-        _orders(problem.placement.stages_of(rank), problem.microbatches)
+        _orders(problem.placement.stages_of(rank), problem.microbatches, ways)
         for rank in range(problem.ranks)
     ]
     for order in itertools.product(*choices):
@@ -86,3 +94,50 @@ def test_the_period_may_gain_from_another_first_microbatch() -> None:
     stages = (StageProfile(10, 1, 1), StageProfile(6, 13, 11), StageProfile(10, 3, 0))
     problem = Problem.linear(Profile(stages, 3, 0.0), 3)
     assert exhaustive_optimum(problem) < exhaustive_optimum(problem, canonical=True)
+
+
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("owners", "microbatches"), [((0,), 2), ((0, 1), 1), ((0, 0), 1)])
+def test_recomputed_and_offloaded(
+    owners: tuple[int, ...], microbatches: int, seed: int, objective: Objective
+) -> None:
+    rng = random.Random(seed)
+    stages = tuple(
+        replace(
+            _random_stage(rng),
+            t_r=rng.uniform(0, 3),
+            m_r=rng.choice([0.1, 0.5]),
+            m_o=rng.choice([0.0, 0.3]),
+            offload_bytes=rng.uniform(0, 3e6),
+        )
+        for _ in owners
+    )
+    ranks = 1 + max(owners)
+    profile = Profile(stages, ranks, 1.0, host_link=Link(0.1, 1.0))
+    limit = rng.choice([1.0, 1.2, 1.5, 1.9]) * max(1, len(owners) - ranks + 1)
+    problem = Problem(
+        profile, microbatches, Placement.of_stages(owners), (limit,) * ranks, objective
+    )
+    assert exhaustive_optimum(problem) == pytest.approx(_optimum(problem, REMAT))
+
+
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize("limit", [1.6, 2.5])
+@pytest.mark.parametrize("seed", range(2))
+def test_unlike_microbatches(seed: int, limit: float, objective: Objective) -> None:
+    rng = random.Random(seed)
+    stages = tuple(
+        StageProfile.of([replace(_random_stage(rng), m_b=rng.uniform(0.6, 1.6)) for _ in range(2)])
+        for _ in range(2)
+    )
+    problem = Problem.linear(Profile(stages, 2, 1.0), 2, limit, objective)
+    assert exhaustive_optimum(problem) == pytest.approx(_optimum(problem))
+
+
+def test_a_search_that_is_cut_off_says_so() -> None:
+    problem = Problem.linear(Profile((StageProfile(1, 1, 1),) * 3, 3, 0.5), 3, 2.0)
+    assert searched(problem, nodes=20) == Searched(math.inf, False)
+    with pytest.raises(TooManyOrdersError):
+        exhaustive_optimum(problem, nodes=20)
+    assert searched(problem).complete
