@@ -20,7 +20,7 @@ from pipeloom.ir.litter import tied_to_parent
 
 from ..transport.making import meet
 from ..transport.waiting import waits_for_another
-from .environment import number
+from .environment import backend_of, own_gpu
 from .failures import Names, failure_of
 
 _PARENT: list[Connection] = []  # in a process that was spawned, the pipe to who did
@@ -46,14 +46,14 @@ class Told:
 
 
 def call_here(
-    function: Callable[..., Any], args: Sequence[Any], backend: str, message_timeout: float
+    function: Callable[..., Any], args: Sequence[Any], device: torch.device, message_timeout: float
 ) -> Any:
     """Calls the function in this process, with ``torch.distributed`` initialised around it."""
     if dist.is_initialized():
         return function(*args)
-    if backend == "nccl":
-        torch.cuda.set_device(number("LOCAL_RANK", 0))
-    meet(backend, message_timeout)
+    if device.type == "cuda":
+        torch.cuda.set_device(own_gpu())
+    meet(backend_of(device), message_timeout)
     result = function(*args)
     dist.destroy_process_group()  # not after an error: it would wait for the others
     # ends Gloo's threads: one that lets go of a tensor while the interpreter ends aborts the

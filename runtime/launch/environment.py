@@ -9,6 +9,7 @@ import resource
 import shutil
 import tempfile
 
+import torch
 import torch.distributed as dist
 
 from pipeloom.ir.errors import InputError
@@ -46,6 +47,20 @@ def number(name: str, least: int, most: int | None = None) -> int:
         bounds = f">= {least}" if most is None else f"from {least} to {most}"
         raise InputError(f"{name}: expected a whole number {bounds}, got {text!r}")
     return value
+
+
+def own_gpu() -> int:
+    """The index of this process's GPU: where a machine has fewer than ranks, they share them."""
+    local = number("LOCAL_RANK", 0) if "LOCAL_RANK" in os.environ else 0
+    return local % torch.cuda.device_count()
+
+
+def backend_of(device: torch.device) -> str:
+    """The backend of ``torch.distributed``: NCCL where each rank has a GPU of its own."""
+    if device.type != "cuda" or not dist.is_nccl_available():
+        return "gloo"
+    shared = number("LOCAL_WORLD_SIZE", 1) > torch.cuda.device_count()
+    return "gloo" if shared else "nccl"
 
 
 def check_sockets() -> None:

@@ -22,6 +22,7 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from ..cuda import check_devices
@@ -45,7 +46,7 @@ def launch(
     args: Sequence[Any] = (),
     *,
     replicas: int = 1,
-    backend: str = "gloo",
+    device: torch.device | str = "cpu",
     timeout: float | None = None,
     message_timeout: float = 300.0,
     listener: Callable[[Any], object] | None = None,
@@ -58,28 +59,29 @@ def launch(
     With ``replicas`` there are as many times so many processes, numbered replica by replica, and
     errors say which rank of which replica they are of.
 
-    ``torch.distributed`` is initialised around the call. Where the environment has ``RANK`` and
-    ``WORLD_SIZE`` (torchrun), this process is one of them: the function is called here and the
-    result holds this rank alone. Otherwise processes are spawned on this machine: the function
-    must be importable, and what goes in and out must pickle. ``timeout`` bounds the whole,
+    ``torch.distributed`` is initialised around the call, for messages between tensors on the
+    ``device``; on ``cuda`` the ranks of a machine take its GPUs in turn. Where the environment has
+    ``RANK`` and ``WORLD_SIZE`` (torchrun), this process is one of them: the function is called here
+    and the result holds this rank alone. Otherwise processes are spawned on this machine: the
+    function must be importable, and what goes in and out must pickle. ``timeout`` bounds the whole,
     ``message_timeout`` any one message (seconds).
 
     Raises LaunchError where a spawned process fails, InputError where torchrun started another
-    number of processes, this machine has too few GPUs, or too few files may be open.
+    number of processes, this machine has no GPU, or too few files may be open.
     """
-    names = Names(ranks, replicas)
+    names, device = Names(ranks, replicas), torch.device(device)
+    if device.type == "cuda":
+        check_devices()
     joined = world()
     if joined is not None:
         heard = args if listener is None else (*args, listener)
         names.check(joined[1])
-        return {joined[0]: call_here(function, heard, backend, message_timeout)}
+        return {joined[0]: call_here(function, heard, device, message_timeout)}
     check_sockets()
     check_open_files(names.count)
-    if backend == "nccl":
-        check_devices(names.count)
     with _Workers(names, listener) as workers:
         heard = args if listener is None else (*args, tell)
-        workers.start(function, heard, backend, message_timeout)
+        workers.start(function, heard, device, message_timeout)
         return workers.results(None if timeout is None else time.monotonic() + timeout)
 
 
@@ -110,12 +112,12 @@ class _Workers:
         self,
         function: Callable[..., Any],
         args: Sequence[Any],
-        backend: str,
+        device: torch.device,
         message_timeout: float,
     ) -> None:
         """Starts the processes. Raises LaunchError where what starts them dies meanwhile."""
         context, names = _context(), self._names
-        call = (function, tuple(args), backend, message_timeout)
+        call = (function, tuple(args), device, message_timeout)
         for rank in range(names.count):
             ours, theirs = context.Pipe()
             environment = _environment(rank, names.count, self._store.port)

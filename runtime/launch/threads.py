@@ -72,7 +72,7 @@ def launch_local(
     """
     device = torch.device(device)
     if device.type == "cuda":
-        check_devices(1)
+        check_devices()
     if link_time is not None and device.type != "cpu":
         raise ValueError(f"link_time: expected a CPU, got {device}")
     hub, outcomes = Hub(ranks, link_time), [_Outcome() for _ in range(ranks)]

@@ -23,7 +23,7 @@ from pipeloom.ir.model.transfers import stepping
 from ..measure.op_timer import Call
 from ..rank.context import RankContext
 from ..rank.options import MakeOptimizer
-from ..transport import Handle, Routes, Transport, connect
+from ..transport import Handle, Routes, Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def make_norm_sum(context: RankContext) -> tuple[NormSum | None, Call]:
         return GatheredNorm(context.transport, (*order, *others), device), _nothing
     pairs = list(pairwise(order))
     channels = {*pairs, *((after, before) for before, after in pairs)}
-    own = connect(Routes.of(channels, (), options.timeout), device, options.group)
+    own = context.transport.beside(Routes.of(channels, (), options.timeout))
     context.transport.attach(own)
     if own.rank not in order:
         return None, own.close

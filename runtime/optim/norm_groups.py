@@ -31,7 +31,7 @@ from ..rank.context import RankContext
 from ..rank.options import NormGroups, PipelineOptions
 from ..stages.gradient_squares import squares_of
 from ..stages.tie_detection import Group
-from ..transport import gather_early, whereabouts
+from ..transport import gather_early
 from .copies import CopiesCheck, Named
 from .shard_squares import Processes, ShardSquares, Squares, mesh_axes, processes_of, sharded_over
 
@@ -166,7 +166,7 @@ def check_norm_groups(options: PipelineOptions, modules: Mapping[int, nn.Module]
     if group is None and not norm_groups:
         return  # all processes are one pipeline
     side = Side(
-        whereabouts(group)[0],
+        options.whereabouts()[0],
         processes_of(group or dist.group.WORLD),
         () if data_group is None else processes_of(data_group),
         tuple({_mesh(p) for module in modules.values() for p in module.parameters()}),

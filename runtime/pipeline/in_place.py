@@ -41,7 +41,6 @@ from ..rank.options import StagesAs
 from ..stages.tie_detection import tied_stages
 from ..tensors.forward_state import undisturbed
 from ..tensors.microbatches import mapped
-from ..transport import connect
 from .steps.step_builder import StepBuilder
 from .steps.step_inputs import Cells
 
@@ -136,7 +135,7 @@ class StagesInPlace:
         """Links, over connections of their own: a program has those alone that it uses."""
         context = self._context
         routes = ring_routes(context.transport.size, context.options.timeout)
-        transport = connect(routes, context.device, context.options.group)
+        transport = context.transport.beside(routes)
         try:
             return probed_links(transport, largest, context.device, offload=False)
         finally:

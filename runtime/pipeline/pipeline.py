@@ -32,7 +32,7 @@ from ..stages.store import Stage, stage_modules
 from ..stages.streamed_weights import StreamedStages
 from ..tensors.microbatches import Batch
 from ..tensors.receive_buffers import ReceiveBuffers
-from ..transport import GroupTransport, ReplicaFaults, ending_together, made_together
+from ..transport import GroupTransport, ReplicaFaults, ending_together
 from .agreement import StepAgreement
 from .in_place import AskedInPlace, StagesInPlace
 from .layered_source import as_planned
@@ -108,6 +108,9 @@ class Pipeline:
             program compiled with ``data_parallel`` averages gradients. All start as the first, but
             for stages wrapped in ``fully_shard`` over it, of which each has its shards, and experts
             (DTensors over it, or named in ``norm_groups`` with it), which are each one's own.
+        transport: the connections of all ranks, instead of the process group's: an object with the
+            methods of :class:`~pipeloom.runtime.transport.Transport`, beside which the pipeline
+            opens its own (:meth:`~pipeloom.runtime.transport.Transport.beside`). It stays open.
         device: where received tensors live; by default where the parameters do.
         timeout: seconds that a message or a reduction may take.
         memory: count live activation bytes
@@ -132,7 +135,7 @@ class Pipeline:
         given = PipelineOptions(**options)
         self.program = program
         with ExitStack() as held:
-            with made_together(given.group, given.timeout):
+            with given.made_together():
                 self._make(program, stages, given, held)
             self._held = held.pop_all()
 
@@ -145,7 +148,7 @@ class Pipeline:
     ) -> None:
         check_given(program, given)
         self.num_stages = program.schedule.problem.stages
-        self.rank = rank_in(program, given.group)
+        self.rank = rank_in(program, given)
         role = RankRole.of(program, self.rank)
         modules = stage_modules(stages, role.needed, self.num_stages)
         given = with_ties(given, program, stages, modules)
@@ -224,7 +227,7 @@ class Pipeline:
         optimizer = None if own is None else taken_over(self.optimizers.values())
         scale = self._state.loss_scale()
         options = replace(self._options, optimizer=optimizer, loss_scale=scale, programs=None)
-        with made_together(options.group, options.timeout):
+        with options.made_together():
             check_given(program, options)
             check_exchange(self.program, program)
             check_tied(program, options.tied)
@@ -236,7 +239,7 @@ class Pipeline:
             other.store = self.store.by(program.schedule, self.rank)
         other._replicas = self._replicas
         with ExitStack() as held:
-            with made_together(options.group, options.timeout):
+            with options.made_together():
                 role = RankRole.of(program, self.rank)
                 other._open(role, options, held, starts=False, before=before)
             other._held = held.pop_all()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import nn
@@ -26,14 +25,14 @@ from ..stages.fsdp import is_sharded, resident_stages
 from ..stages.store import Stage, StageStore, device_of, given_modules
 from ..stages.streamed_weights import StreamedStages
 from ..stages.tie_detection import find_ties
-from ..transport import ReplicaFaults, connect, gather_early
+from ..transport import ReplicaFaults
 from ..transport.thread_rank import here
 
 
 def check_given(program: Program, options: PipelineOptions) -> None:
     """Raises InputError where program and options are not alike on all ranks, or do not go
     together, InvalidScheduleError where the program breaks the rules. All ranks call it."""
-    check_agreement(program, _alike(options), options.group, options.timeout)
+    check_agreement(program, _alike(options), options.gather_early)
     check_program(program, options)
 
 
@@ -64,8 +63,7 @@ def with_ties(
     """
     count = program.schedule.problem.stages
     given = given_modules(stages, list(modules), count) | modules
-    gather = partial(gather_early, group=options.group, seconds=options.timeout)
-    tied = find_ties(options.tied, count, given, modules, gather)
+    tied = find_ties(options.tied, count, given, modules, options.gather_early)
     check_tied(program, tied)
     return replace(options, tied=tied)
 
@@ -114,7 +112,7 @@ def _dtype_elsewhere(
 ) -> torch.dtype | None:
     """The dtype of all ranks' parameters, for those whose stages have none; all ranks call it."""
     own = sorted({str(p.dtype) for module in modules.values() for p in module.parameters()})
-    rows = gather_early(own, group=options.group, seconds=options.timeout)
+    rows = options.gather_early(own)
     found = sorted(set().union(*rows))
     return getattr(torch, found[0].removeprefix("torch.")) if found else None
 
@@ -172,7 +170,7 @@ def connected(
     if before is not None and before.routes == routes:
         transport = before.transport
     else:
-        transport = connect(routes, device, options.group)
+        transport = options.connect(routes, device)
     transport.replicas = replicas
     memory = Ledger() if options.memory else Memory()
     own = relays, routes, None if before is None else before.buffers

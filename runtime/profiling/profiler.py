@@ -18,6 +18,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.layers import Layer
 
+from ..launch.environment import own_gpu
 from ..launch.processes import launch
 from ..launch.threads import launch_local
 from ..pipeline.layered_source import by_layers
@@ -189,8 +190,7 @@ def _on_ranks(source: ModelSource, settings: Settings, *, local: bool, together:
     if local:
         results = launch_local(_measure_rank, count, arguments, device=settings.device)
     else:
-        backend = "nccl" if torch.device(settings.device).type == "cuda" else "gloo"
-        results = launch(_measure_rank, count, arguments, backend=backend)
+        results = launch(_measure_rank, count, arguments, device=settings.device)
     found: Found = next(iter(results.values()))
     return found
 
@@ -243,7 +243,7 @@ def _device(settings: Settings) -> torch.device:
             torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else device
         )
     if device.type == "cuda":
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        return torch.device("cuda", own_gpu())
     if "OMP_NUM_THREADS" not in os.environ and settings.group is None:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.ranks))
     return device

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import zip_longest
-
-import torch.distributed as dist
+from typing import Any
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
 
-from ..transport import agreed, gather_early
+from ..transport import agreed
 
 SHOWN = 16  # digits of a hash in a message
 
 
 def check_agreement(
-    program: Program, options: Mapping[str, object], group: dist.ProcessGroup | None, seconds: float
+    program: Program, options: Mapping[str, object], gather: Callable[[Any], list[Any]]
 ) -> None:
-    """Raises InputError, the same on all ranks of ``group``, where program or options differ.
+    """Raises InputError, the same on all ranks, where program or options differ.
 
     Compared are hashes of what decides who does what: instructions, buffers, placement, transfers.
-    Profiles, planned times and reports may differ. Every rank of the group calls it, within
-    ``seconds``.
+    Profiles, planned times and reports may differ. Every rank calls it, with what
+    gathers a value of each.
     """
     lines = [*(f"{name}: {value}" for name, value in options.items()), *described(program)]
     digest = sha256("\n".join(lines).encode()).hexdigest()
-    digests: list[str] = gather_early(digest, group, seconds)
+    digests: list[str] = gather(digest)
     if len(set(digests)) > 1:
-        raise agreed(InputError(_difference(digests, gather_early(lines, group, seconds))))
+        raise agreed(InputError(_difference(digests, gather(lines))))
 
 
 def described(program: Program) -> Iterator[str]:

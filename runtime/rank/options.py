@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
@@ -15,6 +16,8 @@ from pipeloom.ir.model.program import Program
 
 from ..stages.mixed_precision import check_floating
 from ..stages.tie_detection import Group
+from ..transport import Routes, Transport, connect, ending_together, gather_early, made_together
+from ..transport import whereabouts as whereabouts_in
 from .loss_scale import LossScale
 
 IN_MODEL: Literal["model"] = "model"  # the loss that the last stage's module computes itself
@@ -47,6 +50,7 @@ class Options(TypedDict, total=False):
     stages_as: StagesAs
     group: dist.ProcessGroup | None
     data_group: dist.ProcessGroup | None
+    transport: Transport | None
     device: torch.device | str | None
     timeout: float
     memory: bool
@@ -59,7 +63,8 @@ class PipelineOptions:
     """The same, with their defaults.
 
     Raises InputError for a dtype that is not floating, a loss that is neither a function nor
-    ``"model"``, stages run as something unknown, and ``programs`` that cannot be called.
+    ``"model"``, stages run as something unknown, ``programs`` that cannot be called, and a
+    ``transport`` beside a ``group``.
     """
 
     loss: Loss | None = None
@@ -79,6 +84,7 @@ class PipelineOptions:
     stages_as: StagesAs = "eager"
     group: dist.ProcessGroup | None = None
     data_group: dist.ProcessGroup | None = None
+    transport: Transport | None = None
     device: torch.device | str | None = None
     timeout: float = 300.0
     memory: bool = True
@@ -94,6 +100,33 @@ class PipelineOptions:
             raise InputError(
                 f"programs: expected a function of a number of microbatches, got {self.programs!r}"
             )
+
+        if self.transport is not None and self.group is not None:
+            raise InputError("transport: expected none beside group, whose ranks would be others")
+
+    def whereabouts(self) -> tuple[int, int]:
+        """This rank, and the number of ranks."""
+        if self.transport is not None:
+            return self.transport.rank, self.transport.size
+        return whereabouts_in(self.group)
+
+    def made_together(self) -> AbstractContextManager[None]:
+        """A context in which all ranks make a pipeline; an exception within ends all of them."""
+        if self.transport is not None:
+            return ending_together(self.transport)
+        return made_together(self.group, self.timeout)
+
+    def gather_early(self, value: Any) -> list[Any]:
+        """The values of all ranks, before the pipeline has its transport: Python literals."""
+        if self.transport is not None:
+            return self.transport.gather(value)
+        return gather_early(value, self.group, self.timeout)
+
+    def connect(self, routes: Routes, device: torch.device) -> Transport:
+        """The pipeline's transport: beside the given one, or of the process group."""
+        if self.transport is not None:
+            return self.transport.beside(routes)
+        return connect(routes, device, self.group)
 
     @property
     def needs_norm(self) -> bool:

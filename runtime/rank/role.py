@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch.distributed as dist
-
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.program import Program
@@ -15,7 +13,8 @@ from pipeloom.ir.model.transfers import holders
 from pipeloom.ir.units import counted
 
 from ..stages.tie_detection import Group, ranks_of, stages_of
-from ..transport import Routes, whereabouts
+from ..transport import Routes
+from .options import PipelineOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +53,10 @@ class RankRole:
         return [s for s, ranks in enumerate(self.users) if self.rank in ranks]
 
 
-def rank_in(program: Program, group: dist.ProcessGroup | None) -> int:
+def rank_in(program: Program, options: PipelineOptions) -> int:
     """This process's rank. Raises InputError where the program is for another number of them."""
     ranks = program.schedule.problem.ranks
-    rank, size = whereabouts(group)
+    rank, size = options.whereabouts()
     if size != ranks:
         raise InputError(f"program: made for {counted(ranks, 'rank')}, run by {size}")
     return rank

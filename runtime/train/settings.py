@@ -79,7 +79,7 @@ class RunSettings:
         if self.pace and self.device != "cpu":
             raise InputError(f"pace: expected device cpu, got {self.device}: its ops do not wait")
         if self.device == "cuda":
-            check_devices(1)
+            check_devices()
 
     def options(self) -> Options:
         """The options of :class:`Pipeline` that the settings ask for."""
@@ -101,11 +101,6 @@ class RunSettings:
     def patience(self) -> float:
         """The seconds that a message may take: no longer than the run."""
         return min(self.message_timeout, self.timeout or float("inf"))
-
-    @property
-    def backend(self) -> str:
-        """The backend that ``torch.distributed`` is initialised with."""
-        return "nccl" if self.device == "cuda" else "gloo"
 
 
 def dtype_of(name: str | None) -> torch.dtype | None:

@@ -164,7 +164,7 @@ def on_ranks(
             ranks,
             args,
             replicas=replicas,
-            backend=settings.backend,
+            device=settings.device,
             timeout=settings.timeout,
             message_timeout=settings.patience,
             listener=listener,

@@ -131,6 +131,11 @@ class Transport(Protocol):
         """Waits of ``other`` end with those of this one where a rank fails."""
         ...
 
+    def beside(self, routes: Routes) -> Transport:
+        """A transport of its own between the same ranks, whose messages do not meet this one's;
+        every rank calls it."""
+        ...
+
     def close(self) -> None:
         """Gives the connections back; every rank calls it, and nothing else afterwards."""
         ...

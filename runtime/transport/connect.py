@@ -7,8 +7,10 @@ import torch.distributed as dist
 
 from .base import Routes, Transport
 from .gloo import GlooTransport
-from .in_process import Hub, InProcessTransport
+from .in_process import InProcessTransport
 from .nccl import NcclTransport
+from .single import SingleTransport
+from .staged_gloo import StagedGlooTransport
 from .thread_rank import here
 
 
@@ -25,7 +27,8 @@ def whereabouts(group: dist.ProcessGroup | None = None) -> tuple[int, int]:
 def connect(
     routes: Routes, device: torch.device, group: dist.ProcessGroup | None = None
 ) -> Transport:
-    """The transport for ``device``: NCCL for CUDA, Gloo otherwise; thread ranks have their own.
+    """The transport for ``device``: Gloo on a CPU; otherwise NCCL where it is a backend of
+    ``group``, else Gloo through the host's memory; thread ranks have their own.
 
     All processes call it at the same time, each for its ``group`` (by default: all of them).
     """
@@ -33,9 +36,11 @@ def connect(
     if place is not None:
         return InProcessTransport(place.hub, place.rank, routes)
     if not dist.is_initialized():
-        return InProcessTransport(Hub(1), 0, routes)
+        return SingleTransport()
     group = group or dist.group.WORLD
     assert group is not None
-    if device.type == "cuda":
+    if device.type == "cpu":
+        return GlooTransport(routes, device, group)
+    if "nccl" in dist.get_backend_config(group):
         return NcclTransport(routes, device, group)
-    return GlooTransport(routes, device, group)
+    return StagedGlooTransport(routes, device, group)

@@ -44,18 +44,28 @@ class GlooHandle:
 
 
 class PostedSend:
-    """A send that its transport's thread posts; keeps its tensor alive."""
+    """A send that its transport's thread posts once ``ready`` has returned; keeps its tensor, and
+    the one that is ``kept``, alive."""
 
-    __slots__ = ("_error", "_posted", "_tensor", "_timeout", "_work")
+    __slots__ = ("_error", "_kept", "_posted", "_ready", "_tensor", "_timeout", "_work")
 
-    def __init__(self, tensor: Tensor, timeout: timedelta) -> None:
-        self._tensor, self._timeout = tensor, timeout
+    def __init__(
+        self,
+        tensor: Tensor,
+        timeout: timedelta,
+        ready: Callable[[], object] | None,
+        kept: Tensor | None,
+    ) -> None:
+        self._tensor, self._timeout, self._kept = tensor, timeout, kept
+        self._ready = ready
         self._posted = Event()
         self._work: dist.Work | None = None
         self._error: Exception | None = None
 
     def post(self, group: dist.ProcessGroup, peer: int, tag: int) -> None:
         try:
+            if self._ready is not None:
+                self._ready()
             self._work = group.send([self._tensor], peer, tag)
         except RuntimeError as error:  # the rank that waits for it raises it
             self._error = _readable(error)
@@ -86,15 +96,29 @@ class GlooTransport(GroupTransport):
         self._thread: Thread | None = None
 
     def send(self, tensor: Tensor, peer: int) -> Handle:
+        if tensor.nbytes <= SHORT:
+            return self._posted(self.group.send, tensor, peer, self._next_sent(peer))
+        return self._sent_by_thread(tensor, peer)
+
+    def _next_sent(self, peer: int) -> int:
         tag = self._sent[peer]
         self._sent[peer] = tag % TAGS + 1
-        if tensor.nbytes <= SHORT:
-            return self._posted(self.group.send, tensor, peer, tag)
-        handle = PostedSend(tensor, self.timeout)
+        return tag
+
+    def _sent_by_thread(
+        self,
+        tensor: Tensor,
+        peer: int,
+        ready: Callable[[], object] | None = None,
+        *,
+        kept: Tensor | None = None,
+    ) -> Handle:
+        """A send that is posted by a thread, once ``ready`` has returned."""
+        handle = PostedSend(tensor, self.timeout, ready, kept)
         if self._thread is None:
             self._thread = Thread(target=_run_all, args=(self._posts,), daemon=True)
             self._thread.start()
-        self._posts.put(partial(handle.post, self.group, peer, tag))
+        self._posts.put(partial(handle.post, self.group, peer, self._next_sent(peer)))
         return handle
 
     def recv(self, buffer: Tensor, peer: int) -> Handle:
@@ -113,6 +137,9 @@ class GlooTransport(GroupTransport):
 
     def releasing(self, buffer: Tensor) -> None:
         return None
+
+    def beside(self, routes: Routes) -> GlooTransport:
+        return GlooTransport(routes, self.device, self.outer)
 
     def disconnect(self) -> None:
         """A wait that times out closes all connections of its group, whatever is under way there:

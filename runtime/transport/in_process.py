@@ -277,6 +277,9 @@ class InProcessTransport:
     def clock_offset(self) -> float:
         return 0.0
 
+    def beside(self, routes: Routes) -> InProcessTransport:
+        return InProcessTransport(self._hub, self.rank, routes)
+
     def close(self) -> None:
         pass
 

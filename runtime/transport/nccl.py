@@ -101,5 +101,8 @@ class NcclTransport(GroupTransport):
         event.record(torch.cuda.current_stream(self.device))
         self._free[pointer] = event
 
+    def beside(self, routes: Routes) -> NcclTransport:
+        return NcclTransport(routes, self.device, self.outer)
+
     def renew(self) -> None:
         self._free.clear()

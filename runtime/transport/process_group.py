@@ -34,7 +34,7 @@ class GroupTransport:
     def __init__(self, routes: Routes, device: torch.device, group: dist.ProcessGroup) -> None:
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
-        self.device = device
+        self.device, self.outer = device, group
         self.timeout = routes.timeout
         self.replicas: ReplicaFaults | None = None
         self._attached: list[GroupTransport] = []

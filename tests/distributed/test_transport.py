@@ -1,4 +1,5 @@
-"""Messages of all sizes arrive whole and in order on every transport; what goes wrong is said."""
+"""Messages of all sizes arrive whole and in order on every transport; what goes wrong is said;
+pipelines train over each."""
 
 from __future__ import annotations
 
@@ -6,21 +7,34 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 from pipeloom.runtime.errors import LaunchError
 from pipeloom.runtime.launch.processes import launch
 from pipeloom.runtime.launch.threads import launch_local
 from tests.distributed.cases import transport as transport_cases
+from tests.distributed.cases.gradients import BOUNDS, Case
 from tests.distributed.cases.transport import SIZES
 
 Launched = Callable[..., dict[int, Any]]
-# how each CPU transport gets its ranks: processes for gloo, threads for local
-LAUNCHES: dict[str, Launched] = {"gloo": launch, "local": launch_local}
 
 
-@pytest.fixture(params=LAUNCHES)
+def staged(function: Callable[..., Any], ranks: int, args: Any = (), **options: Any) -> Any:
+    return launch(function, ranks, (transport_cases.staged, *args), **options)
+
+
+def gloo(function: Callable[..., Any], ranks: int, args: Any = (), **options: Any) -> Any:
+    return launch(function, ranks, (transport_cases.own, *args), **options)
+
+
+def local(function: Callable[..., Any], ranks: int, args: Any = (), **options: Any) -> Any:
+    return launch_local(function, ranks, (transport_cases.own, *args), **options)
+
+
+@pytest.fixture(params=[gloo, staged, local])
 def launched(request: pytest.FixtureRequest) -> Launched:
-    return LAUNCHES[request.param]
+    found: Launched = request.param
+    return found
 
 
 def test_messages_of_all_sizes_arrive_in_any_order_of_waits_and_many_under_way_in_order(
@@ -38,7 +52,7 @@ def test_collectives_meet_in_order(launched: Launched) -> None:
 
 def test_a_peer_that_ends_is_named() -> None:
     with pytest.raises(LaunchError, match=r"rank 1 died with exit code 3"):
-        launch(transport_cases.ends_halfway, 2, timeout=60)
+        gloo(transport_cases.ends_halfway, 2, timeout=60)
 
 
 def test_a_late_message_ends_the_wait(launched: Launched) -> None:
@@ -50,6 +64,15 @@ def test_a_late_message_ends_the_wait(launched: Launched) -> None:
 
 def test_a_message_of_another_size_is_refused() -> None:
     with pytest.raises(LaunchError, match="a message of 8 bytes came, expected 9"):
-        launch_local(transport_cases.is_sent_another_size, 2, timeout=60)
-    with pytest.raises(LaunchError, match=r"rank [01]: \w+Error: .*[Cc]onnection"):
-        launch(transport_cases.is_sent_another_size, 2, timeout=60)
+        local(transport_cases.is_sent_another_size, 2, timeout=60)
+    for by_gloo in (gloo, staged):
+        with pytest.raises(LaunchError, match=r"rank [01]: \w+Error: .*[Cc]onnection"):
+            by_gloo(transport_cases.is_sent_another_size, 2, timeout=60)
+
+
+def test_a_pipeline_trains_as_one_process_over_a_transport_that_it_is_given(
+    launched: Launched,
+) -> None:
+    case = Case("zb-h1", 2, 4, torch.float64, steps=3)
+    for outcome in launched(transport_cases.trains, 2, (case,), timeout=120).values():
+        assert outcome.difference <= BOUNDS[case.dtype]

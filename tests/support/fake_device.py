@@ -45,6 +45,9 @@ class Event:
         self.record_now = reached
         stream.queue.append(lambda: reached.append(True) is None)
 
+    def synchronize(self) -> None:
+        assert self.record_now, "not reached yet"
+
 
 class Device:
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.options import StagesAs
-from pipeloom.runtime.transport import whereabouts
+from pipeloom.runtime.transport import Transport, whereabouts
 from pipeloom.solver.families import ASYNCHRONOUS, build_family
 from tests.support.families import ELSEWHERE, families_of
 from tests.support.models import TinyTransformer, gradient, named, reference, worst
@@ -124,7 +124,7 @@ def run_cases(chosen: list[Case]) -> list[Outcome]:
     return [run_case(case) for case in chosen]
 
 
-def run_case(case: Case) -> Outcome:
+def run_case(case: Case, transport: Transport | None = None) -> Outcome:
     source = TinyTransformer(case.dtype)
     plan = schedule(case.family, case.ranks, case.microbatches)
     stages = plan.problem.stages
@@ -132,7 +132,12 @@ def run_case(case: Case) -> Outcome:
     program = compile_schedule(plan, tied=tied)
     rank, _ = whereabouts()
     pipeline = Pipeline.from_source(
-        program, source, train=case.steps > 0, verify=rank == 0, stages_as=case.stages_as
+        program,
+        source,
+        train=case.steps > 0,
+        verify=rank == 0,
+        stages_as=case.stages_as,
+        transport=transport,
     )
     losses: list[Tensor] = []
     for step in range(max(1, case.steps)):

@@ -26,7 +26,7 @@ from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.loss_scale import LossScale
 from pipeloom.runtime.rank.options import Options, PipelineOptions
 from pipeloom.runtime.tensors.microbatches import split
-from pipeloom.runtime.transport.in_process import InProcessTransport
+from pipeloom.runtime.transport.single import SingleTransport
 from pipeloom.solver.families import build_family
 
 MICROBATCHES = 3
@@ -249,12 +249,12 @@ def test_a_program_that_goes_on_after_a_step_is_not_clipped() -> None:
 def test_a_pipeline_that_cannot_be_made_leaves_no_connections(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    closed: list[InProcessTransport] = []
+    closed: list[SingleTransport] = []
 
-    def close(self: InProcessTransport) -> None:
+    def close(self: SingleTransport) -> None:
         closed.append(self)
 
-    monkeypatch.setattr(InProcessTransport, "close", close)
+    monkeypatch.setattr(SingleTransport, "close", close)
     with pytest.raises(InputError):
         Pipeline(program(SPLIT), stages(), loss=loss, **options)
     assert len(closed) == 1

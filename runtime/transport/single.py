@@ -1,0 +1,62 @@
+"""The transport of a program of one rank, in one process: there is nobody to send to."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from .base import Fault, Handle, Routes, Transport
+
+if TYPE_CHECKING:
+    from .replica_faults import ReplicaFaults
+
+
+class SingleTransport:
+    """Collectives over one rank; it has no other to exchange messages with."""
+
+    rank, size = 0, 1
+    replicas: ReplicaFaults | None = None
+
+    def send(self, tensor: Tensor, peer: int) -> Handle:
+        raise ValueError(f"the only rank cannot send to rank {peer}")
+
+    def recv(self, buffer: Tensor, peer: int) -> Handle:
+        raise ValueError(f"the only rank cannot receive from rank {peer}")
+
+    def releasing(self, buffer: Tensor) -> None:
+        return None
+
+    def renew(self) -> None:
+        pass
+
+    def all_reduce(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
+        pass
+
+    def share(self, value: Any, source: int) -> Any:
+        return value
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def barrier(self) -> None:
+        pass
+
+    def clock_offset(self) -> float:
+        return 0.0
+
+    def fail(self, fault: Fault, *, asks: bool) -> Fault:
+        return fault
+
+    def noted(self, text: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def attach(self, other: Transport) -> None:
+        pass
+
+    def beside(self, routes: Routes) -> SingleTransport:
+        return SingleTransport()
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,84 @@
+"""Gloo for tensors of a device: each message is copied to the host's memory, sent, and copied back.
+
+::
+
+    rank 0   compute stream  ── F ──┐
+             copy stream            └─ copy to host ─┐ 1
+             thread that posts                       └─ send
+    rank 1   host            ── receive posted ── wait for it ─┐ 2
+             compute stream                                    └─ copy to device ── F ──
+
+Ranks may share a device, and there need be no NCCL. The host waits for each message, so it is
+slower than NCCL where each rank has a device of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..cuda import make_event, make_stream
+from .base import Handle, Routes
+from .gloo import GlooTransport
+
+CPU = torch.device("cpu")
+
+
+class StagedReceive:
+    """A message that comes to the host's memory."""
+
+    __slots__ = ("_buffer", "_handle", "_place")
+
+    def __init__(self, handle: Handle, place: Tensor, buffer: Tensor) -> None:
+        self._handle, self._place, self._buffer = handle, place, buffer
+
+    def wait(self) -> None:
+        """Raises as :meth:`GlooHandle.wait` does. Kernels launched afterwards see the message."""
+        self._handle.wait()  # 2
+        with torch.no_grad():
+            self._buffer.copy_(self._place, non_blocking=True)
+
+
+class StagedGlooTransport(GlooTransport):
+    """Gloo through the host's memory, which is pinned where the device is a GPU."""
+
+    def __init__(self, routes: Routes, device: torch.device, group: dist.ProcessGroup) -> None:
+        super().__init__(routes, CPU, group)
+        self._accelerator = device
+        self._copies = make_stream(device) if device.type == "cuda" else None
+
+    def send(self, tensor: Tensor, peer: int) -> Handle:
+        place = self._host_memory(tensor)
+        return self._sent_by_thread(place, peer, self._copied(tensor, place), kept=tensor)
+
+    def recv(self, buffer: Tensor, peer: int) -> Handle:
+        place = self._host_memory(buffer)
+        return StagedReceive(super().recv(place, peer), place, buffer)
+
+    def all_reduce(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
+        place = tensor.detach().cpu()
+        super().all_reduce(place, ranks)
+        with torch.no_grad():
+            tensor.copy_(place)
+
+    def beside(self, routes: Routes) -> StagedGlooTransport:
+        return StagedGlooTransport(routes, self._accelerator, self.outer)
+
+    def _host_memory(self, tensor: Tensor) -> Tensor:
+        """Torch keeps pinned memory and uses it again once copies from and to it are done."""
+        return torch.empty_like(tensor, device=CPU, pin_memory=self._copies is not None)
+
+    def _copied(self, tensor: Tensor, place: Tensor) -> Callable[[], object] | None:
+        """Begins the copy; what it returns waits for its end."""
+        if self._copies is None:
+            place.copy_(tensor)
+            return None
+        self._copies.wait_stream(torch.cuda.current_stream(self._accelerator))
+        with torch.cuda.stream(self._copies):
+            place.copy_(tensor, non_blocking=True)
+            done = make_event(timed=False)
+            done.record(self._copies)
+        return done.synchronize  # 1

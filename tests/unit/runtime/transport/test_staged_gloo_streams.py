@@ -1,0 +1,62 @@
+"""Sends through the host's memory: what is copied is what was computed before, whatever stream of
+a made-up device goes on first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from pipeloom.runtime.transport import staged_gloo
+from pipeloom.runtime.transport.staged_gloo import StagedGlooTransport
+from tests.support.fake_device import DEVICE, Device, Event, Memory, Stream, on
+
+MESSAGES = 5
+
+
+class Sends(StagedGlooTransport):
+    """Without a process group: what would be posted is kept, with what is waited for before."""
+
+    def __init__(self, device: Device) -> None:
+        self._accelerator: Any = DEVICE
+        self._copies: Any = Stream(device)
+        self.posted: list[tuple[Any, Any]] = []
+
+    def _host_memory(self, tensor: Any) -> Any:
+        return Memory()
+
+    def _sent_by_thread(self, tensor: Any, peer: int, ready: Any = None, **kept: Any) -> Any:
+        self.posted.append((tensor, ready))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_message_is_copied_once_it_is_computed_and_posted_once_it_is_copied(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    device = Device()
+    compute = Stream(device)
+    monkeypatch.setattr(staged_gloo, "make_event", lambda timed: Event())
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: compute)
+    sends: Any = Sends(device)
+    with on(compute):
+        for number in range(MESSAGES):
+            message = Memory()
+            compute.does(_forward(message, number))
+            sends.send(message, 1)
+    for _, ready in sends.posted:
+        with pytest.raises(AssertionError, match="not reached"):
+            ready()
+    device.run(seed)
+    for _, ready in sends.posted:
+        ready()
+    assert [place.value for place, _ in sends.posted] == [*range(MESSAGES)]
+
+
+def _forward(message: Memory, number: int) -> Callable[[], None]:
+    def forward() -> None:
+        message.value = number
+
+    return forward
