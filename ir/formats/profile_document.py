@@ -97,7 +97,7 @@ class ProfileDocument(ClusterDocument):
     num_stages: Annotated[int, Whole(1, MOST_STAGES)] | None = Field(None, validate_default=True)
     tied: Annotated[Ties, PlainValidator(_tied_stages)] = ()
     spread: Annotated[Spreads, PlainValidator(_spread_of_stages)] = None
-    layers: Any = None
+    layers: list[Any] | None = None
     packing: PackedBatchDocument | None = None
 
     @model_validator(mode="before")
@@ -156,7 +156,7 @@ class LayeredProfileDocument(ClusterDocument):
     layers: list[LayerEntry]
     tied: Annotated[Ties, PlainValidator(_tied_layers)] = ()
     spread: Annotated[Spreads, PlainValidator(_spread_of_layers)] = None
-    stages: Any = None
+    stages: list[Any] | None = None
     num_stages: Any = None
 
     @field_validator("layers")

@@ -127,14 +127,15 @@ class ProfileSource:
             return self._object
         profile = parse(self._document, self.where)
         self._tell_doubtful_keys()
-        self._tell_no_host()
+        self._tell_no_host(profile)
         return profile
 
-    def _tell_no_host(self) -> None:
+    def _tell_no_host(self, profile: Profile | LayeredProfile) -> None:
         """Nothing is offloaded over a link that nobody knows."""
-        known = [*(self._document.get("stages") or ()), *(self._document.get("layers") or ())]
-        offloads = any(each.get("m_o") is not None for each in known)
-        if offloads and self._document.get("host_link") is None:
+        by_layers = isinstance(profile, LayeredProfile)
+        pieces = profile.layers if by_layers else profile.stages
+        links = profile.cluster if by_layers else profile
+        if links.host_link is None and any(piece.m_o is not None for piece in pieces):
             self._tell(Note(f"note: {self.where}: m_o: not used without a host_link", routine=True))
 
     def _tell_doubtful_keys(self) -> None:

@@ -135,3 +135,23 @@ def test_a_plan_says_how_sure_it_is(pipeloom: Command, tmp_path: Path) -> None:
     assert " a step, likely " in done.out.splitlines()[1]
     assert f"note: {EXPERTS}" in done.out
     assert "note: megatron.txt: --schedule 1f1b or --schedule interleaved-1f1b plans" in done.out
+
+
+@pytest.mark.parametrize("layers", [3, "emb", {"emb": 1}, True])
+def test_layers_beside_stages_are_a_list(pipeloom: Command, tmp_path: Path, layers: object) -> None:
+    stage = {"t_f": 1, "t_b": 1, "t_w": 1, "m_b": 1, "m_w": 0.5}
+    document = profile_document(stages=[stage], ranks=2, num_stages=2) | {"layers": layers}
+    path = written(tmp_path / "p.json", document)
+    done = pipeloom("optimize", path, "-m", 2, "--work-limit", 0.1)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert done.err.startswith(f"pipeloom: {path}: layers: expected a list, got ")
+
+
+def test_layers_beside_stages_are_not_read_where_nothing_cuts_them(
+    pipeloom: Command, tmp_path: Path
+) -> None:
+    stage = {"t_f": 1, "t_b": 1, "t_w": 1, "m_b": 1, "m_w": 0.5}
+    document = profile_document(stages=[stage], ranks=2, num_stages=2) | {"layers": [1, None]}
+    path = written(tmp_path / "p.json", document)
+    done = pipeloom("optimize", path, "-m", 2, "--work-limit", 0.1, "--json")
+    assert done.code == 0
