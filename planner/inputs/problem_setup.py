@@ -24,7 +24,7 @@ from ..solving.progress import Event, Listener, Note, unheard
 from .documents import Document, read_document, read_schedule
 from .placement_spec import PlacementSpec
 
-Given = TypeVar("Given")
+Given = TypeVar("Given", bound=Profile | LayeredProfile)
 
 
 class ProfileSource:
@@ -132,10 +132,11 @@ class ProfileSource:
 
     def _tell_no_host(self, profile: Profile | LayeredProfile) -> None:
         """Nothing is offloaded over a link that nobody knows."""
-        by_layers = isinstance(profile, LayeredProfile)
-        pieces = profile.layers if by_layers else profile.stages
-        links = profile.cluster if by_layers else profile
-        if links.host_link is None and any(piece.m_o is not None for piece in pieces):
+        if isinstance(profile, LayeredProfile):
+            pieces, host = profile.layers, profile.cluster.host_link
+        else:
+            pieces, host = profile.stages, profile.host_link
+        if host is None and any(piece.m_o is not None for piece in pieces):
             self._tell(Note(f"note: {self.where}: m_o: not used without a host_link", routine=True))
 
     def _tell_doubtful_keys(self) -> None:
