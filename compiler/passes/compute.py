@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from pipeloom.ir.cost.remat import choice_of, pulled
@@ -10,16 +12,19 @@ from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.model.ops import IntArray, Op, OpKind, fields_of
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.program import Compute, Program
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.schedule import Schedule, Transfer
+from pipeloom.ir.model.transfers import previous
 from pipeloom.ir.units import counted
 
 
 def compute(schedule: Schedule) -> Program:
     """The program that computes and does nothing else; its schedule has its simulated times.
 
-    Raises InvalidScheduleError where ops are missing, repeated or misplaced, or can never run.
+    Raises InvalidScheduleError where ops are missing, repeated or misplaced, or can never run, and
+    where a transfer leaves a rank that does not hold what it carries.
     """
     check_complete(schedule)
+    _check_joined(schedule.transfers)
     schedule = timed(schedule)
     rows = tuple(
         tuple(Compute(op) for op in schedule.ops(rank)) for rank in range(len(schedule.order))
@@ -62,3 +67,16 @@ def _miscounted(counts: IntArray, problem: Problem) -> list[str]:
         + ", ".join(f"{counts[kind, s, j]} {kind.name}" for kind in OpKind if kind <= OpKind.BW)
         for s, j in np.argwhere(wrong).tolist()
     ]
+
+
+def _check_joined(transfers: Sequence[Transfer]) -> None:
+    """Raises InvalidScheduleError where a transfer does not leave the rank that its item is on."""
+    violations = []
+    for i, (transfer, earlier) in enumerate(zip(transfers, previous(transfers), strict=True)):
+        name = f"transfers[{i}] ({transfer.kind.value} {transfer.stage} copy {transfer.copy})"
+        if transfer.source == transfer.target:
+            violations.append(f"{name}: expected two ranks, got {transfer.source} twice")
+        elif earlier is not None and (there := transfers[earlier].target) != transfer.source:
+            violations.append(f"{name}: leaves rank {transfer.source}, its copy is on rank {there}")
+    if violations:
+        raise InvalidScheduleError(violations)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pipeloom.compiler import compile_schedule
@@ -65,3 +67,16 @@ def test_one_rank_has_nobody_to_wait_for() -> None:
     plan = Schedule.of(problem, [parse_order("0F0 0BW0")], "by hand")
     row = compile_schedule(plan, post_validation=True).instructions[0]
     assert list(map(str, row)) == ["0F0", "0BW0", "step 0"]
+
+
+def test_a_transfer_leaves_the_rank_that_its_item_is_on() -> None:
+    profile = Profile((StageProfile(1.0, 1.0, 1.0, weight_bytes=1.0),) * 3, 3, t_comm=0.1)
+    plan = build_family("weipipe-interleave", profile, 3)
+    compile_schedule(plan)
+    again = replace(plan, transfers=(*plan.transfers, plan.transfers[-2]), timing=None)
+    with pytest.raises(InvalidScheduleError, match=r"^transfers\[\d+\] .*, its copy is on rank \d"):
+        compile_schedule(again)
+    first = replace(plan.transfers[0], target=plan.transfers[0].source)
+    itself = replace(plan, transfers=(first, *plan.transfers[1:]), timing=None)
+    with pytest.raises(InvalidScheduleError, match=r"^transfers\[0\] .*: expected two ranks, got"):
+        compile_schedule(itself)
