@@ -104,6 +104,20 @@ def checked_stages(source: ModelSource, count: int) -> list[Stage]:
     return stages
 
 
+def check_cut(source: ModelSource, count: int) -> None:
+    """Raises InputError where the source cannot be cut into ``count`` stages, before processes
+    start. What else it raises is left to the ranks, which report where; torchrun's check their own
+    cut anyway."""
+    if "RANK" in os.environ:
+        return
+    try:
+        checked_stages(source, count)
+    except InputError:
+        raise
+    except Exception:
+        return
+
+
 def has_lengths(source: ModelSource) -> bool:
     """Whether the source's batches are sequences to be packed: ``lengths(step)`` is a batch's
     lengths file or its object, ``packed(step, rows)`` what ``batch`` is of microbatches of these

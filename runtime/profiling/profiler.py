@@ -22,7 +22,7 @@ from ..launch.environment import own_gpu
 from ..launch.processes import launch
 from ..launch.threads import launch_local
 from ..pipeline.layered_source import by_layers
-from ..pipeline.model_source import ModelSource
+from ..pipeline.model_source import ModelSource, check_cut
 from ..probes.link_probe import ring_routes
 from ..probes.measuring import (
     LinkParts,
@@ -123,6 +123,7 @@ def measure_profile(
         stages=stages, ranks=ranks, repeats=repeats, warmup=warmup, in_flight=in_flight or 1
     )
     _check_place(group, view, ranks, local=local, together=together)
+    check_cut(source, stages)
     in_flight = max(in_flight or ranks, 2 if pairs else 1)
     asked = Asked(in_flight, not layers, recompute or levels > 0, offload, levels)
     if memory_only:

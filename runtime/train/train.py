@@ -23,7 +23,13 @@ from ..launch.threads import launch_local
 from ..measure.plan_deviation import other_size, over_the_limit, why_far_off
 from ..models.by_name import load_source
 from ..pipeline.layered_source import as_planned
-from ..pipeline.model_source import ModelSource, check_evaluation, checked_stages, options_of
+from ..pipeline.model_source import (
+    ModelSource,
+    check_cut,
+    check_evaluation,
+    checked_stages,
+    options_of,
+)
 from ..pipeline.pipeline import Pipeline
 from ..stages.store import Stage, made
 from .callbacks import listening
@@ -131,7 +137,9 @@ def run_program(
     check_source(loaded, named, settings.steps)
     if settings.eval_every is not None:
         check_evaluation(named)
-    ranks = loaded.schedule.problem.ranks
+    problem = loaded.schedule.problem
+    check_cut(as_planned(named, problem.profile), problem.stages)
+    ranks = problem.ranks
     results = on_ranks(
         train, ranks, (loaded, source, settings), settings, replicas, callbacks=callbacks
     )

@@ -176,7 +176,7 @@ def run(args: argparse.Namespace) -> int:
     from pipeloom.training import measure
 
     chosen = options(args, *KEYS) | {"warmup": WARMUP if args.warmup is None else args.warmup}
-    with typed("ranks", "like", "local", "pairs", "device", "memory_only", "levels"):
+    with typed("stages", "ranks", "like", "local", "pairs", "device", "memory_only", "levels"):
         measurement = measure(args.model, **chosen)
     if os.environ.get("RANK", "0") == "0":  # under torchrun rank 0 alone speaks
         answer = {"measured": measurement.record()}
