@@ -103,7 +103,7 @@ def add_passing(parser: argparse.ArgumentParser, *more: str) -> None:
         default=PASSINGS[0],
         help="what is sent: activations between stages that stay on ranks (the default), or "
         "weights between ranks that keep their microbatches"
-        + "; auto: these, sharded data, or islands that pass both, whichever is fastest"
+        + "; auto: these or sharded data, whichever is fastest"
         * bool(more),
     )
 

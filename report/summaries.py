@@ -59,7 +59,6 @@ def _placed_and_passed(problem: Problem) -> str:
         Passing.WEIGHTS: "passing weights, each stage on one owner",
         Passing.MIXED: "passing activations and weights",
     }[placement.passing]
-    islands = f"inside islands of {counted(placement.size or 0, 'rank')}"
     each = f"{problem.stages // problem.ranks} stages a rank"
     words = {
         PlacementKind.LINEAR: f"one stage a rank, {passing}",
@@ -69,8 +68,6 @@ def _placed_and_passed(problem: Problem) -> str:
         PlacementKind.ROUND_ROBIN: passing,
         PlacementKind.BIDIRECTIONAL: "one stage a rank each way, two copies of the weights, "
         "passing activations",
-        PlacementKind.WEIGHTS_INSIDE: f"passing weights {islands}, activations between",
-        PlacementKind.ACTIVATIONS_INSIDE: f"passing activations {islands}, weights between",
     }
     if placement.passing is Passing.WEIGHTS:
         return passing

@@ -9,8 +9,8 @@ from .profiles import (
     HEAVY,
     HELD,
     HOST_LINK,
-    ISLANDS,
     LINKS,
+    NODES,
     OFFLOADED,
     RECOMPUTED,
     SIZES,
@@ -131,14 +131,14 @@ def _passing() -> Iterator[Instance]:
     yield searched("weights", slow, 9, *weights)
     yield searched("weights", full, 12, *weights)
     yield searched("weights", with_keys(sized[6], heavy), 13, *weights)
-    islands = unequal(4, seed=17, links=ISLANDS, device_memory=3e9)
+    two = unequal(4, seed=17, links=NODES, device_memory=3e9)
     long = {"activation_bytes": 5e8, "weight_bytes": 1e7, "grad_bytes": 1e7}
     yield searched("passing auto", sized[3], 9, *auto, work=10)
     yield searched("passing auto", sized[6] | {"memory_limit": 6.0}, 13, *auto, work=10)
-    yield searched("passing auto", with_keys(islands, SIZES | HELD | HEAVY), 9, *auto, work=10)
-    yield searched("passing auto", with_keys(islands, SIZES | HELD | long), 12, *auto, work=10)
+    yield searched("passing auto", with_keys(two, SIZES | HELD | HEAVY), 9, *auto, work=10)
+    yield searched("passing auto", with_keys(two, SIZES | HELD | long), 12, *auto, work=10)
     few = {"activation_bytes": 1e8, "weight_bytes": 2e8}
-    yield searched("passing auto", with_keys(islands, SIZES | HELD | few), 11, *auto, work=10)
+    yield searched("passing auto", with_keys(two, SIZES | HELD | few), 11, *auto, work=10)
     yield searched("passing auto", full | {"device_memory": 2e10}, 8, *auto, work=10)
 
 
@@ -217,10 +217,10 @@ def _others() -> Iterator[Instance]:
 
 FAMILIES = "families"
 FAMILY_SIZES = ((4, 8), (3, 7), (6, 13))
-PARAMETRIZED = ("interleaved-1f1b:3", "looped-bfs:3", "zb-v:3", "wave:2", "fsdp:2")
+PARAMETRIZED = ("interleaved-1f1b:3", "looped-bfs:3", "zb-v:3", "wave:2", "fsdp:0")
 PROGRAMS = (
     *("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v", "chimera", "dualpipev"),
-    *("weipipe-interleave", "wzb2", "fsdp", "weights-inside"),
+    *("weipipe-interleave", "wzb2", "fsdp"),
 )
 """Families whose schedules are compiled as well, the first size of each."""
 

@@ -16,8 +16,8 @@ HEAVY = {"activation_bytes": 1e8, "weight_bytes": 2e8, "grad_bytes": 2e8, "optim
 HELD = {"m_b": 1e8, "m_w": 4e7}
 LINKS = {"latency": 0.01, "gigabytes_per_second": 10.0}
 _FAST = {"latency": 0.01, "gigabytes_per_second": 200.0}
-ISLANDS = {"latency": 0.05, "gigabytes_per_second": 2.0, "pairs": [[0, 1, _FAST], [2, 3, _FAST]]}
-"""Two islands of two ranks."""
+NODES = {"latency": 0.05, "gigabytes_per_second": 2.0, "pairs": [[0, 1, _FAST], [2, 3, _FAST]]}
+"""Two nodes of two ranks."""
 RECOMPUTED = {"t_r": 25.0, "m_r": 0.1}
 OFFLOADED = {"m_o": 0.1, "offload_bytes": 4e8}
 HOST_LINK = {"gigabytes_per_second": 16.0, "latency": 0.02}

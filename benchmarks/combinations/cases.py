@@ -41,7 +41,7 @@ PIECES = (
 )
 HUGGING = ("gpt2", "llama", "mixtral", "gemma2", "mamba")
 RANDOM, ANYWHERE, ENDS = "any order", "any rank for any op", "replicated ends"
-MANY = ("interleaved-1f1b:2", "wave:2", "weights-inside:2", "activations-inside:2")
+MANY = ("interleaved-1f1b:2", "wave:2")
 AXES: dict[str, tuple[Any, ...]] = {
     "ranks": (2, 3, 4),
     "plan": ("1f1b", *FAMILIES, *MANY, *(RANDOM, ANYWHERE, ENDS) * 4),

@@ -52,7 +52,7 @@ def heavy_ends(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile
 
 
 def slow_link(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ...], Numbers]:
-    """Two islands: between the middle ranks a message takes 0.2 to 1 T_F."""
+    """Two nodes: between the middle ranks a message takes 0.2 to 1 T_F."""
     near = np.arange(ranks) < ranks // 2
     delays = np.where(near[:, None] == near, T_COMM, round(T_F * rng.uniform(0.2, 1.0), 3))
     return _equal(ranks), delays

@@ -71,6 +71,6 @@ CONFIGURATIONS = (
     Configuration("middle-short", gpt(4, 160, 256, 2), 4, _alike(60.0)),
     Configuration("deep-ends", gpt(8, 128, 256, 4), 4, _alike(50.0), Ring(slow=3)),
     Configuration("deeper-ends", gpt(12, 96, 256, 4), 4, _alike(60.0), Ring(slow=3)),
-    Configuration("islands-ends", gpt(8, 160, 256, 2), 4, _alike(60.0), Ring(slow=3)),
+    Configuration("wide-ends", gpt(8, 160, 256, 2), 4, _alike(60.0), Ring(slow=3)),
     Configuration("middle-wide", gpt(4, 192, 256, 2), 4, _alike(60.0)),
 )

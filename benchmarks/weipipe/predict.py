@@ -17,12 +17,12 @@ from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.planner.clusters.islands import islands
-from pipeloom.planner.models.uniform import Transformer
 from pipeloom.solver.families import build_family
 
 from .assumptions import GIB, Assumptions
 from .cells import NODE, Row
+from .nodes import nodes
+from .transformer import Transformer
 
 FAMILY = {
     "1F1B": "1f1b",
@@ -81,7 +81,7 @@ def _model(row: Row, scheme: str, given: Assumptions) -> Transformer:
 def _profile(row: Row, scheme: str, given: Assumptions, model: Transformer) -> Profile:
     """FSDP gathers layer by layer, in collectives as fast as the slowest link of their ring."""
     inside = given.pcie if row.over_pcie else given.nvlink
-    cluster = islands(row.gpus, min(NODE, row.gpus), Link(0.0, inside), Link(0.0, given.ethernet))
+    cluster = nodes(row.gpus, min(NODE, row.gpus), Link(0.0, inside), Link(0.0, given.ethernet))
     profile = model.on(cluster)
     if scheme != "FSDP":
         return profile

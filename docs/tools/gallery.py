@@ -22,7 +22,7 @@ GROUPS = {
     "interleaved": "Interleaved: several stages a rank, round and round",
     "v_shape": "V and wave: down the ranks and back up",
     "bidirectional": "Bidirectional: two pipelines against each other",
-    "weights": "Weight passing, sharded data and hybrids",
+    "weights": "Weight passing and sharded data",
 }
 TABLE = Path(__file__).parents[1] / "families.md"
 HEAD = f"""# Gallery of families

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 
 import numpy as np
 
-from ..units import counted
 from .ops import IntArray
 
 
@@ -30,8 +28,6 @@ class PlacementKind(Enum):
     V = "v"
     WAVE = "wave"
     ROUND_ROBIN = "round-robin"
-    WEIGHTS_INSIDE = "weights-inside"
-    ACTIVATIONS_INSIDE = "activations-inside"
     BIDIRECTIONAL = "bidirectional"
     CUSTOM = "custom"
 
@@ -42,7 +38,7 @@ class Placement:
 
     ``table``: of each stage, the ranks of microbatches 0, 1, ..., which repeat: one column where
     all microbatches of a stage are on one rank; one row where all stages of a microbatch are.
-    ``size``: stages a rank, waves or ranks an island, where the kind has such a number. Placements
+    ``size``: stages a rank or waves, where the kind has such a number. Placements
     are equal where tables and passing are, whatever their names.
     """
 
@@ -111,30 +107,6 @@ class Placement:
         return cls(Passing.WEIGHTS, (tuple(range(ranks)),), PlacementKind.ROUND_ROBIN)
 
     @classmethod
-    def weights_inside(cls, ranks: int, island: int, stages: int) -> Placement:
-        """Islands of ``island`` consecutive ranks, each with as many consecutive stages.
-
-        Microbatch j is run by the j mod ``island``-th rank of every island: weights are sent inside
-        the islands, activations between them. Raises ValueError where there is no such placement.
-        """
-        islands = _islands(ranks, island, "island", ranks // max(1, island), stages)
-        first = [s * islands // stages * island for s in range(stages)]
-        table = tuple(tuple(range(rank, rank + island)) for rank in first)
-        return cls(Passing.MIXED, table, PlacementKind.WEIGHTS_INSIDE, island)
-
-    @classmethod
-    def activations_inside(cls, ranks: int, island: int, stages: int) -> Placement:
-        """Islands of ``island`` consecutive ranks, each a pipeline of all stages.
-
-        Microbatch j is run by the j mod P/``island``-th island, whose ranks have as many
-        consecutive stages each: activations are sent inside the islands, weights between them.
-        Raises ValueError where there is no such placement.
-        """
-        _islands(ranks, island, "rank", island, stages)
-        table = tuple(tuple(range(s * island // stages, ranks, island)) for s in range(stages))
-        return cls(Passing.MIXED, table, PlacementKind.ACTIVATIONS_INSIDE, island)
-
-    @classmethod
     def bidirectional(cls, ranks: int) -> Placement:
         """Stage s of an even microbatch on rank s, of an odd one on rank P-1-s, each with a copy of
         its weights."""
@@ -157,15 +129,6 @@ class Placement:
         return tuple(s for s, ranks in enumerate(self.table) if rank in ranks)
 
 
-def _islands(ranks: int, island: int, holder: str, holders: int, stages: int) -> int:
-    """How many islands of ``island`` ranks there are; ``holders`` each need stages of their own."""
-    if island < 1 or ranks % island:
-        raise ValueError(f"{counted(ranks, 'rank')} cannot be cut into islands of {island}")
-    if stages < holders:
-        raise ValueError(f"expected a stage for each {holder} ({holders}), got {stages}")
-    return ranks // island
-
-
 def _known(passing: Passing, ranks: int, stages: int) -> Iterator[Placement]:
     """Placements of every kind that exist for so many ranks and stages."""
     chunks, rest = divmod(stages, ranks)
@@ -174,10 +137,6 @@ def _known(passing: Passing, ranks: int, stages: int) -> Iterator[Placement]:
     elif passing is Passing.MIXED:
         if stages == ranks > 1:
             yield Placement.bidirectional(ranks)
-        for island in range(1, ranks + 1):
-            for placed in (Placement.weights_inside, Placement.activations_inside):
-                with suppress(ValueError):  # no islands of that size, or too few stages
-                    yield placed(ranks, island, stages)
     elif rest == 0:
         yield Placement.linear(ranks) if chunks == 1 else Placement.interleaved(ranks, chunks)
         if chunks % 2 == 0:

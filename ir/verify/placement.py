@@ -57,11 +57,5 @@ _PLACES: dict[str, Callable[[Run, int, int, int], int]] = {
     "bidirectional": lambda run, ranks, *_: (
         ranks - 1 - run.stage if run.microbatch % 2 else run.stage
     ),
-    "weights-inside": lambda run, ranks, stages, size: (
-        run.stage * (ranks // size) // stages * size + run.microbatch % size
-    ),
-    "activations-inside": lambda run, ranks, stages, size: (
-        run.stage * size // stages + run.microbatch % max(1, ranks // size) * size
-    ),
 }
 """The rank of an op by the kind of placement, of ranks, stages and the number in its name."""

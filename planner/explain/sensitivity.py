@@ -72,7 +72,7 @@ def changes(
     if schedule.num_ops > MOST_OPS:
         return found
     if schedule.problem.placement.passing is Passing.MIXED:
-        seconds = 0.0  # nothing to ask: islands are optimized part by part
+        seconds = 0.0  # only bounds are asked for
     for what, problem in _variants(schedule.problem):
         bound = lower_bound(problem).value
         cost = None

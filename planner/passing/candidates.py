@@ -19,19 +19,14 @@ from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Report, Schedule
-from pipeloom.solver.core.decomposition import Plan, planned_by_parts
 from pipeloom.solver.families import FAMILIES, Family, synchronous
 from pipeloom.solver.families.base import alternate
 from pipeloom.solver.families.weights.fsdp import FSDP, PREFETCHES
 from pipeloom.solver.weight_passing.parameters import WeightPassingParameters
 from pipeloom.solver.weight_passing.round_orders import rows
-from pipeloom.solver.weight_passing.streaming import (
-    Route,
-    Streaming,
-    default_owners,
-    streamed,
-    users,
-)
+from pipeloom.solver.weight_passing.streaming import Route, streamed
+
+from .merged_stages import Plan, planned_as_one
 
 Solve: TypeAlias = Callable[[Problem], Schedule]
 """The optimizer, its limits decided. Raises InfeasibleError."""
@@ -61,22 +56,16 @@ class Scheme(Protocol):
 def schemes(
     profile: Profile, microbatches: int, memory_limit: float | None, objective: Objective
 ) -> list[Scheme]:
-    """All that fit the profile: pure ones first, then islands of every size."""
+    """All that fit the profile."""
     limit = profile.limit_from(memory_limit)
 
     def pose(placement: Placement) -> Problem:
         return Problem(profile, microbatches, placement, limit, objective)
 
-    ranks, stages = profile.ranks, profile.num_stages
-    apart = pose(Placement.round_robin(ranks))
+    apart = pose(Placement.round_robin(profile.ranks))
     found: list[Scheme] = [Weights(apart), Sharded(apart)]
-    if stages >= ranks:
-        found.insert(0, Pipelines("activations", pose(in_a_row(profile))))
-    for size in range(2, ranks):
-        for placed in (Placement.weights_inside, Placement.activations_inside):
-            with suppress(ValueError):  # no islands of that size, or too few stages
-                placement = placed(ranks, size, stages)
-                found.append(Pipelines(placement.name, pose(placement)))
+    if profile.num_stages >= profile.ranks:
+        found.insert(0, Pipeline(pose(in_a_row(profile))))
     return found
 
 
@@ -97,60 +86,32 @@ def in_a_row(profile: Profile) -> Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Pipelines:
-    """Pipelines of one stage a rank once each rank's are merged; weights stream where they must."""
+class Pipeline:
+    """A pipeline of one stage a rank once each rank's are merged."""
 
-    name: str
     problem: Problem
+    name: str = "activations"
 
     def built(self) -> Iterator[Schedule]:
-        if self.problem.placement.passing is Passing.ACTIVATIONS:
-            yield from _families(self.problem)
+        yield from _families(self.problem)
         for shape, plan in SHAPES.items():
-            yield from self._streams(self.problem, plan, shape)
+            yield self._planned(self.problem, plan, shape)
 
     def optimized(self, solve: Solve, limit: tuple[float, ...]) -> Iterator[Schedule]:
         problem = replace(self.problem, memory_limit=limit)
-        if problem.placement.passing is Passing.ACTIVATIONS and problem.stages == problem.ranks:
+        if problem.stages == problem.ranks:
             yield solve(problem)
             return
 
         def plan(one: Problem) -> list[list[Op]]:
             schedule = solve(one)
-            return [schedule.ops(rank) for rank in range(one.ranks)]
+            return [schedule.ops(rank) for rank in one.placement.owners]
 
-        yield from self._streams(problem, plan, "optimized")
+        yield self._planned(problem, plan, "optimized")
 
-    def _streams(self, problem: Problem, plan: Plan, shape: str) -> Iterator[Schedule]:
-        order = tuple(pack(row) for row in planned_by_parts(problem, plan))
-        if problem.placement.passing is Passing.ACTIVATIONS:
-            yield timed(Schedule(problem, order, report=Report(problem.objective, shape)))
-            return
-        for streaming in _streamings(problem):
-            with suppress(InvalidScheduleError):  # a path that would wait for itself
-                yield streamed(
-                    problem, order, f"{self.name}, {shape}, {_words(streaming)}", streaming
-                )
-
-
-def _words(streaming: Streaming) -> str:
-    number = streaming.buffers
-    buffers = f"{number} buffer" + ("s" if number > 1 else "")
-    return buffers if streaming.route is Route.DIRECT else f"{buffers}, {streaming.route.value}"
-
-
-def _streamings(problem: Problem) -> Iterator[Streaming]:
-    """Few buffers and enough for all, straight from the owner or, to more than one, by paths."""
-    home, using = default_owners(problem), users(problem)
-    foreign = [
-        sum(rank in ranks and home[s] != rank for s, ranks in enumerate(using))
-        for rank in range(problem.ranks)
-    ]
-    most = max(*foreign, 1)
-    for buffers in sorted({min(2, most), min(4, most), most}):
-        yield Streaming(buffers)
-        if max(map(len, using)) > 2:
-            yield Streaming(buffers, Route.BOTH_WAYS)
+    def _planned(self, problem: Problem, plan: Plan, shape: str) -> Schedule:
+        order = tuple(pack(row) for row in planned_as_one(problem, plan))
+        return timed(Schedule(problem, order, report=Report(problem.objective, shape)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +140,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Sharded:
-    """``fsdp`` at several depths: nothing to optimize."""
+    """``fsdp`` with and without overlap: nothing to optimize."""
 
     problem: Problem
     name: str = "fsdp"
@@ -208,14 +169,14 @@ def _unlimited(family: Family, problem: Problem) -> Schedule:
     return replace(family.build(free), problem=problem)
 
 
-def _one_f_one_b(part: Problem) -> list[list[Op]]:
-    ranks, count = part.ranks, part.microbatches
+def _one_f_one_b(problem: Problem) -> list[list[Op]]:
+    ranks, count = problem.ranks, problem.microbatches
     rows = (alternate(i, count, ahead=ranks - i, backward=OpKind.BW) for i in range(ranks))
     return [*map(unpack, rows)]
 
 
-def _zb_h1(part: Problem) -> list[list[Op]]:
-    ranks, count = part.ranks, part.microbatches
+def _zb_h1(problem: Problem) -> list[list[Op]]:
+    ranks, count = problem.ranks, problem.microbatches
     rows = (alternate(i, count, ahead=ranks - i, backward=OpKind.B, delay=i) for i in range(ranks))
     return [*map(unpack, rows)]
 

@@ -1,4 +1,4 @@
-"""``optimize --passing auto``: the fastest of activations, weights, islands and sharded data."""
+"""``optimize --passing auto``: the fastest of activations, weights and sharded data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
 from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.core.decomposition import different_parts
 from pipeloom.solver.core.schedule_cost import status_under
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED, ROUNDING
@@ -31,8 +30,7 @@ Searcher: TypeAlias = Callable[[Problem, str, float], Schedule]
 """The optimizer, given a problem, what it is for, and its share of the time."""
 
 SHARES = {"activations": 4.0, "weights": 3.0}
-ISLANDS_SHARE = 3.0
-"""Shares of the time that the optimizer has for each scheme; that of all islands together."""
+"""Shares of the time that the optimizer has for each scheme."""
 LEVEL = 2e-3
 """Steps are level that differ by a smaller share: no profile is as near to the truth."""
 
@@ -182,11 +180,7 @@ def _evaluated(
 
 def _shares(posed: Sequence[Scheme]) -> list[float]:
     """The share of the time for each scheme, 1 in all; none where there is nothing to optimize."""
-    islands = sum(":" in scheme.name for scheme in posed)
-    wanted = [
-        ISLANDS_SHARE / islands if ":" in scheme.name else SHARES.get(scheme.name, 0.0)
-        for scheme in posed
-    ]
+    wanted = [SHARES.get(scheme.name, 0.0) for scheme in posed]
     return [share / sum(wanted) for share in wanted]
 
 
@@ -197,12 +191,10 @@ def _optimized(
     room = scheme.problem.memory_limit
     if built and scheme.problem.profile.device_memory is not None:
         room = max((one.room() for one in built), key=min)
-    islands = ":" in scheme.name
-    number = max(1, len(different_parts(scheme.problem))) if islands else 1
     try:
         return _evaluated(
             scheme.name,
-            scheme.optimized(lambda problem: search(problem, scheme.name, share / number), room),
+            scheme.optimized(lambda problem: search(problem, scheme.name, share), room),
         )
     except InfeasibleError as error:
         if error.device or room == scheme.problem.memory_limit:

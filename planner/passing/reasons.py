@@ -75,16 +75,12 @@ def _against(row: Evaluation, best: Evaluation | None) -> str:
 
 
 def sentences(choice: PassingChoice) -> list[str]:
-    """Reasons for the best scheme and against the best of other kinds; or why nothing fits."""
+    """Reasons for the best scheme and against the others; or why nothing fits."""
     if choice.best is None:
         return [f"{row.scheme}: {row.why_not}" for row in choice.rows]
     lines = [_chosen(choice.best, choice.usable[1:])]
-    seen = {choice.best.scheme.partition(":")[0]}
-    for row in choice.rows:
-        if (kind := row.scheme.partition(":")[0]) not in seen:
-            seen.add(kind)
-            lines.append(_not_chosen(row, choice.best))
-    return lines
+    others = (row for row in choice.rows if row.scheme != choice.best.scheme)
+    return [*lines, *(_not_chosen(row, choice.best) for row in others)]
 
 
 def _chosen(best: Evaluation, others: list[Evaluation]) -> str:

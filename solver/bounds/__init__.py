@@ -16,7 +16,6 @@ from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Problem
 
 from ..core.bound import Bound
-from ..core.decomposition import different_parts
 from ..core.linear_instance import LinearInstance
 from ..core.overlap_relaxation import least_times, overlap_work
 from ..core.relaxations import has_remat, plain, relaxed, relaxed_at_backwards, unfused
@@ -133,8 +132,6 @@ def plain_bounds(problem: Problem) -> Iterator[Bound]:
     for general in GENERAL:
         yield general(problem)
     if problem.placement.passing is not Passing.ACTIVATIONS:
-        for part in different_parts(problem):  # see core.decomposition
-            yield from (bound.in_words() for bound in lower_bounds(part))
         if problem.placement.kind is PlacementKind.BIDIRECTIONAL:
             yield from (visits(problem) for visits in BIDIRECTIONAL)
         return

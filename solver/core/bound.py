@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pipeloom.ir.units import duration
 
@@ -24,10 +24,6 @@ class Bound:
 
     def explained(self) -> tuple[str, ...]:
         return (self.words,) if self.numbers is None else tuple(self.numbers())
-
-    def in_words(self) -> Bound:
-        """The same without rank and numbers: those of a part are not those of the whole problem."""
-        return replace(self, rank=None, numbers=None)
 
 
 def starts_later(lag: float) -> list[str]:

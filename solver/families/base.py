@@ -77,13 +77,14 @@ class Family(ABC):
 class ParametrizedFamily(Family):
     """A family whose name may carry a whole number, as in ``interleaved-1f1b:3``.
 
-    ``parameter`` is the number's name in messages, ``least`` the smallest that it may be.
+    ``parameter`` is the number's name in messages, ``least`` and ``most`` are its limits.
     """
 
     number: int | None = None
     base: ClassVar[str]
     parameter: ClassVar[str]
     least: ClassVar[int] = 1
+    most: ClassVar[int] = MOST_STAGES
 
     @property
     def name(self) -> str:  # type: ignore[override]

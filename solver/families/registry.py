@@ -5,7 +5,6 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats.fields import MOST_STAGES
 from pipeloom.ir.formats.json_reader import is_count
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
@@ -28,9 +27,7 @@ from .v_shape.v_half import VHalf
 from .v_shape.v_min import VMin
 from .v_shape.wave import Wave
 from .v_shape.zb_v import ZBV
-from .weights.activations_inside import ActivationsInside
 from .weights.fsdp import FSDP
-from .weights.weights_inside import WeightsInside
 from .weights.weipipe_interleave import WeiPipeInterleave
 from .weights.weipipe_naive import WeiPipeNaive
 from .weights.wzb1 import WZB1
@@ -42,7 +39,6 @@ FAMILIES: dict[str, Family] = {
         *(GPipe(), OneFOneB(), Interleaved1F1B(), GroupedInterleaved1F1B(), LoopedBFS(), Dapple()),
         *(ZBH1(), ZBH2(), ZBV(), VHalf(), VMin(), Wave(), DualPipe(), DualPipeV(), Chimera()),
         *(PipeDream(), WeiPipeNaive(), WeiPipeInterleave(), WZB1(), WZB2(), FSDP()),
-        *(WeightsInside(), ActivationsInside()),
     )
 }
 
@@ -76,8 +72,8 @@ def find_family(name: str) -> Family:
             f"family: expected {base}:{family.parameter}, {family.parameter} a whole number >= "
             f"{family.least}, got {name!r}"
         )
-    if number > MOST_STAGES:
-        raise InputError(f"family: expected {base}:{MOST_STAGES} at most, got {name!r}")
+    if number > family.most:
+        raise InputError(f"family: expected {base}:{family.most} at most, got {name!r}")
     return family.with_parameter(number)
 
 

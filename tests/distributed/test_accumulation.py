@@ -16,10 +16,8 @@ from tests.support.models import TinyTransformer, gradient, named, reference, wo
 
 SOURCE = TinyTransformer(torch.float64)
 MICROBATCHES = 4
-# tied over ranks; on one rank; with each stage on two ranks; with weights that travel, and inside
-# of groups
+# tied over ranks; on one rank; with each stage on two ranks; with weights that travel
 FAMILIES = {"1f1b": 2, V: 2, "chimera": 2, "dualpipe": 4, "weipipe-interleave": 2}
-ISLANDS = {"weights-inside:2": 4, "activations-inside:2": 4}
 
 
 def compiled(family: str, ranks: int) -> Program:
@@ -63,7 +61,7 @@ class Later(TinyTransformer):
         return super().batch(self.first + step, microbatches)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("family", "ranks"), [*FAMILIES.items(), *ISLANDS.items()])
+@pytest.mark.parametrize(("family", "ranks"), FAMILIES.items())
 def test_steps_add_up_as_in_one_process(family: str, ranks: int) -> None:
     torch.set_num_threads(1)
     program = compiled(family, ranks)

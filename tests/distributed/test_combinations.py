@@ -26,7 +26,6 @@ FOUND: list[tuple[int, dict[str, Any]]] = [
     (0, {"ranks": 2, "plan": "chimera", "frozen": "all", "thaws": True}),
     (0, {"ranks": 3, "plan": ENDS, "tied": "idle", "param_dtype": "float32"}),
     (0, {"ranks": 3, "plan": "pipedream", "twice": "all"}),
-    (827, {"ranks": 4, "plan": "weights-inside", "restores": ANYWHERE, "empty": "some"}),
     (402, {"ranks": 3, "plan": RANDOM, "clip": 0.05, "ahead": True}),
     (0, {"ranks": 2, "plan": "zb-h1", "compiled": "in place", "twice": "all"}),
     (0, {"ranks": 2, "compiled": "parts", "stages_as": "aten", "remat": "levels"}),

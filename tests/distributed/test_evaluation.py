@@ -30,7 +30,7 @@ from tests.support.families import families_of
 
 MICROBATCHES = 4
 ALWAYS = ("1f1b", "zb-v", "chimera", "pipedream", "weipipe-interleave", "wzb1", "fsdp", V)
-FOUR = ("dualpipe", "weights-inside:2", "activations-inside:2")
+FOUR = ("dualpipe",)
 
 
 MOST = ("every step taken back", "recomputed", "two dtypes, weights sent", "shapes vary")

@@ -16,10 +16,9 @@ from tests.distributed.cases.steps import added_up, in_replicas
 from tests.support.models import TinyTransformer, Untied
 
 MICROBATCHES = 4
-# tied over ranks; on one rank; each stage on two ranks; weights sent round, from owners, in islands
+# tied over ranks; on one rank; each stage on two ranks; weights sent round, from owners
 FAMILIES = {
     "1f1b": 2, "zb-h2": 3, V: 2, "chimera": 2, "dualpipe": 4, "weipipe-interleave": 2, "fsdp": 2,
-    "weights-inside:2": 4,
 }  # fmt: skip
 
 

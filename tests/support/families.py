@@ -9,7 +9,7 @@ from pipeloom.solver.families.weights.ring import RingFamily
 
 # those in which weights go round a ring, and all in which weights travel
 RINGS = [name for name, family in FAMILIES.items() if isinstance(family, RingFamily)]
-TRAVELLING = [*RINGS, "fsdp", "weights-inside", "activations-inside"]
+TRAVELLING = [*RINGS, "fsdp"]
 # those in which each stage is on two ranks
 REPLICATED = [name for name, family in FAMILIES.items() if isinstance(family, BidirectionalFamily)]
 # those whose schedules are none of what `optimize` searches by default
@@ -17,12 +17,8 @@ ELSEWHERE = [name for name, family in FAMILIES.items() if not isinstance(family,
 
 
 def fits(name: str, ranks: int) -> bool:
-    """Whether a family can be built of one stage a rank: some want an even number, islands a
-    divisor."""
-    base, _, parameter = name.partition(":")
-    if base.endswith("-inside"):
-        return ranks % int(parameter or 1) == 0
-    return base not in {"wzb1", "chimera", "dualpipe"} or ranks % 2 == 0
+    """Whether a family can be built of one stage a rank: some want an even number."""
+    return name.partition(":")[0] not in {"wzb1", "chimera", "dualpipe"} or ranks % 2 == 0
 
 
 def families_of(ranks: int) -> list[str]:

@@ -11,8 +11,8 @@ to leave or to come)::
 
 Prefetch depth K: the weights for an op are gathered while at most the K ops before it run, and a
 gradient is home before the K + 1st op after its own starts, on the rank that sends it and on the
-owner. So K = 0 overlaps nothing, K = 1 is what implementations do, and a K as large as the number
-of a rank's ops (2 S M / P) overlaps everything; a rank has buffers for the weights of K + 1 ops.
+owner. So K = 0 overlaps nothing, and K = 1 is what implementations do; a rank has buffers for the
+weights of K + 1 ops.
 
 Traffic: all weights twice and all gradients once a microbatch, but for the stages that a rank owns:
 with equal stages (P-1)/P of three models to and from each rank, as an all-gather before F and B
@@ -36,8 +36,8 @@ from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 from ...weight_passing import round_orders
 from ..base import ParametrizedFamily, RoundRobinFamily, finished
 
-PREFETCHES = (0, 1, 2, 4, 8)
-"""The depths K at which ``fsdp:K`` is tried."""
+PREFETCHES = (0, 1)
+"""The depths K that there are."""
 
 
 class FSDP(ParametrizedFamily, RoundRobinFamily):
@@ -46,7 +46,7 @@ class FSDP(ParametrizedFamily, RoundRobinFamily):
     base = "fsdp"
     summary = "data parallel, weights gathered before F and B (:K ops ahead, 1 by default)"
     parameter = "K"
-    least = 0
+    least, most = PREFETCHES
 
     def schedule(self, problem: Problem) -> Schedule:
         ranks = range(problem.ranks)

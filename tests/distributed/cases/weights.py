@@ -4,8 +4,8 @@
 plan makes a schedule of a profile and a number of microbatches; its name says what it is. Each is
 tried with M = P, 2P and 3P + 1, in both dtypes, on 2, 3, 4 and 8 ranks. The ordinary suite has each
 plan in float64 (families, and what mixes all kinds, in float32, too) with one of these counts each,
-in turn, on 2, 3 and 4 ranks, and :data:`ON_EIGHT`, the families, what is optimized and hybrids on
-8; the others are marked slow.
+in turn, on 2, 3 and 4 ranks, and :data:`ON_EIGHT`, families and what is optimized, on 8; the others
+are marked slow.
 """
 
 from __future__ import annotations
@@ -28,11 +28,9 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
-from pipeloom.planner.passing.candidates import schemes
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.options import StagesAs
 from pipeloom.solver.families import build_family
-from pipeloom.solver.families.weights.islands import usual_size
 from pipeloom.solver.optimize import optimize
 from pipeloom.solver.weight_passing.replicate import replicate
 from pipeloom.solver.weight_passing.round_orders import rows
@@ -84,13 +82,6 @@ def in_pairs(name: str, profile: Profile, count: int) -> Schedule:
     return build_family(name, replace(profile, stages=stages), count)
 
 
-def island_plans(ranks: int) -> dict[str, Plan]:
-    """Islands of other sizes than the families take: half of the ranks, and all."""
-    sizes = {ranks // 2, ranks} - {usual_size(ranks)}
-    names = [f"{kind}-inside:{q}" for kind in ("weights", "activations") for q in sorted(sizes)]
-    return {name: partial(build_family, name) for name in names if fits(name, ranks)}
-
-
 def optimized_plans(ranks: int) -> dict[str, Plan]:
     """What the optimizer finds, and other routes and collections of D than it may choose."""
     rounds, slow = 2, Links(Link(0.1, 1.0), shared=Sharing.RING)
@@ -125,32 +116,13 @@ def routed(rounds: int, plan: Streaming, profile: Profile, count: int) -> Schedu
     return streamed(problem, rows(problem, rounds, deep=1), "routed", plan)
 
 
-def hybrid_plans(ranks: int) -> dict[str, Plan]:
-    """Islands whose pipelines are optimized, with the fewest buffers and the longest paths."""
-    pairs = [(size, kind) for size in range(2, ranks) if ranks % size == 0 for kind in ISLANDS]
-    return {f"optimized {kind}:{size}": partial(hybrid, f"{kind}:{size}") for size, kind in pairs}
-
-
 TABLES: tuple[Callable[[int], dict[str, Plan]], ...] = (
     family_plans,
     interleave_plans,
     mixed_plans,
     replicated_plans,
-    island_plans,
     optimized_plans,
-    hybrid_plans,
 )
-
-
-ISLANDS = ("weights-inside", "activations-inside")
-
-
-def hybrid(name: str, profile: Profile, count: int) -> Schedule:
-    """What ``--passing auto`` tries last of a scheme: B and W apart, in the optimizer's order."""
-    found = schemes(profile, count, None, Objective.PERIOD)
-    scheme = next(scheme for scheme in found if scheme.name == name)
-    solve = partial(optimize, solver="heuristic", work_limit=0.02)
-    return list(scheme.optimized(solve, scheme.problem.memory_limit))[-1]
 
 
 def without_waiting(schedule: Schedule) -> Schedule:

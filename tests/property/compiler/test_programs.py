@@ -46,7 +46,7 @@ def test_every_compiled_program_is_valid(program: dict[str, Any]) -> None:
 def test_no_instruction_can_be_left_out_or_doubled(
     program: dict[str, Any], twice: bool, data: st.DataObject
 ) -> None:
-    busy = [row for row in program["instructions"] if row]  # islands may leave ranks idle
+    busy = [row for row in program["instructions"] if row]
     lines = data.draw(st.sampled_from(busy))
     at = data.draw(st.sampled_from(range(len(lines))))
     lines[at : at + 1] = [lines[at]] * 2 if twice else []

@@ -51,7 +51,7 @@ def problems(draw: st.DrawFn) -> Problem:
 
 
 @settings(max_examples=20)
-@given(problems(), st.sampled_from(["fsdp", "fsdp:0", "fsdp:3", "weipipe-interleave", "wzb2"]))
+@given(problems(), st.sampled_from(["fsdp", "fsdp:0", "weipipe-interleave", "wzb2"]))
 def test_no_published_schedule_is_better(posed: Problem, family: str) -> None:
     """FSDP took 52.75 ms where 53 were found."""
     problem = replace(posed, placement=Placement.round_robin(posed.ranks))

@@ -81,7 +81,7 @@ Change = Callable[[Transfer, Random, list[int]], Transfer]
 def schedules(draw: st.DrawFn) -> Schedule:
     """The families' schedules, and others with the same ops that wait for less."""
     profile = draw(profiles())
-    names = [name for name in (*TRAVELLING, "fsdp:0", "fsdp:3") if fits(name, profile.ranks)]
+    names = [name for name in (*TRAVELLING, "fsdp:0") if fits(name, profile.ranks)]
     schedule = build_family(draw(st.sampled_from(names)), profile, draw(st.integers(1, 11)))
     changes: list[Change] = draw(
         st.lists(st.sampled_from([early_weights, late_gradients, more_room]), unique=True)

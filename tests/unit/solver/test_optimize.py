@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Status
@@ -131,7 +132,8 @@ def test_several_stages_a_rank_are_searched(owners: tuple[int, ...]) -> None:
 
 def test_mixed_passing_is_refused_in_one_line() -> None:
     profile = Profile((StageProfile(1, 1, 1),) * 4, 4)
-    placement = Placement.weights_inside(4, 2, 4)
+    owner = np.arange(4)[:, np.newaxis] ^ np.arange(8) % 2
+    placement = Placement.of_ops(Passing.MIXED, 4, owner)
     problem = Problem(profile, 8, placement, (math.inf,) * 4)
     with pytest.raises(InputError, match=r"^passing: mixed: optimize plans schedules that pass"):
         optimize(problem)

@@ -22,8 +22,6 @@ FAMILIES = {
     "wave:2": "wave:2",
     "chimera": "bidirectional",
     "fsdp": "round-robin",
-    "weights-inside:2": "weights-inside:2",
-    "activations-inside:2": "activations-inside:2",
 }
 
 
@@ -56,7 +54,7 @@ def test_files_without_a_name_and_with_names_of_no_rule_are_valid() -> None:
 
 @pytest.mark.parametrize("size", ["0", "9", "99999999999"])
 def test_numbers_beyond_any_placement_are_wrong(size: str) -> None:
-    for kind in ("interleaved", "wave", "weights-inside", "activations-inside"):
+    for kind in ("interleaved", "wave"):
         assert verify_schedule(document() | {"placement": f"{kind}:{size}"}) != []
 
 

@@ -12,7 +12,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.planner.passing.candidates import Pipelines, Scheme, in_a_row, schemes
+from pipeloom.planner.passing.candidates import Pipeline, Scheme, in_a_row, schemes
 from pipeloom.solver.optimize import optimize
 
 SLOW = Link(0.5, 0.01)
@@ -30,14 +30,10 @@ def posed(profile: Profile, microbatches: int, limit: float | None = None) -> li
 
 
 def test_which_there_are() -> None:
-    pure = ["activations", "weights", "fsdp"]
-    assert [scheme.name for scheme in posed(profile(3), 3)] == pure
-    names = [scheme.name for scheme in posed(profile(6), 3)]
-    sizes = [f"{kind}-inside:{q}" for q in (2, 3) for kind in ("weights", "activations")]
-    assert names == pure + sizes
-    # two stages: a rank of four could have none, and so could one of three in an island
-    names = [scheme.name for scheme in posed(profile(4, 2), 3)]
-    assert names == ["weights", "fsdp", "weights-inside:2", "activations-inside:2"]
+    all_three = ["activations", "weights", "fsdp"]
+    assert [scheme.name for scheme in posed(profile(3), 3)] == all_three
+    # two stages: a rank of four would have none
+    assert [scheme.name for scheme in posed(profile(4, 2), 3)] == ["weights", "fsdp"]
 
 
 def test_a_row_begins_where_it_leaves_out_the_slowest_link() -> None:
@@ -65,8 +61,8 @@ def test_all_that_is_built_and_optimized_is_valid(
 
 
 def test_optimized_pipelines_keep_the_room_they_are_given() -> None:
-    scheme = next(s for s in posed(profile(4), 8) if s.name == "weights-inside:2")
-    room = (4.5,) * 4
+    scheme = next(s for s in posed(profile(4, 8), 8) if s.name == "activations")
+    room = (9.0,) * 4
     for schedule in scheme.optimized(solve, room):
         assert schedule.problem.memory_limit == room
         assert verify_schedule(dump_schedule(schedule)) == []
@@ -93,4 +89,4 @@ def test_chunks_count_among_activations_where_the_profile_has_them() -> None:
 
     assert {"interleaved-1f1b", "zb-v", "1f1b"} <= families(posed(profile(2, 4), 4)[0])
     assert "zb-v" not in families(posed(profile(4), 4)[0])
-    assert isinstance(posed(profile(4), 4)[0], Pipelines)
+    assert isinstance(posed(profile(4), 4)[0], Pipeline)

@@ -49,7 +49,7 @@ def test_two_ranks_three_stages() -> None:
     assert [t.blocks for t in schedule.transfers if t.blocks is not None] == [4, 5, 6, 11]
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 2, 7])
+@pytest.mark.parametrize("ahead", [0, 1])
 @pytest.mark.parametrize(("ranks", "stages", "count"), [(1, 2, 3), (2, 2, 5), (3, 7, 4), (4, 2, 3)])
 def test_it_verifies(ranks: int, stages: int, count: int, ahead: int) -> None:
     schedule = build_family(f"fsdp:{ahead}", profile(ranks, stages, 0.7), count)
@@ -61,7 +61,7 @@ def test_without_delays_there_is_no_bubble() -> None:
     assert links.makespan == pytest.approx(2 * 4 * 3, rel=1e-4)
 
 
-def test_no_overlap_pays_every_gather_and_full_overlap_the_last_gradient() -> None:
+def test_no_overlap_pays_every_gather_and_overlap_the_last_gradient() -> None:
     """P = S = 2, M = 2: each rank gathers for one of two F's and of two BW's, one gradient each
     way.
 
@@ -73,18 +73,18 @@ def test_no_overlap_pays_every_gather_and_full_overlap_the_last_gradient() -> No
     none = timing("fsdp:0", 2, 2, 2, 0.5)
     assert none.start[0].tolist() == pytest.approx([0.0, 1.5, 3.0, 5.5], rel=1e-4)
     assert none.start[1].tolist() == pytest.approx([0.5, 1.5, 2.5, 5.5], rel=1e-4)
-    full = timing("fsdp:100", 2, 2, 2, 0.5)
-    assert full.start[0].tolist() == pytest.approx([0.0, 1.0, 2.0, 4.0], rel=1e-4)
-    assert full.start[1].tolist() == pytest.approx([0.5, 1.5, 2.5, 4.5], rel=1e-4)
+    ahead = timing("fsdp:1", 2, 2, 2, 0.5)
+    assert ahead.start[0].tolist() == pytest.approx([0.0, 1.0, 2.0, 4.0], rel=1e-4)
+    assert ahead.start[1].tolist() == pytest.approx([0.5, 1.5, 2.5, 4.5], rel=1e-4)
 
 
 @pytest.mark.parametrize("hop", [0.0, 0.3, 2.0])
-def test_more_ahead_is_never_slower(hop: float) -> None:
-    times = [timing(f"fsdp:{ahead}", 4, 8, 12, hop).makespan for ahead in (0, 1, 2, 4, 100)]
-    assert times == sorted(times, reverse=True)
+def test_a_gather_ahead_is_never_slower(hop: float) -> None:
+    none, one = (timing(f"fsdp:{ahead}", 4, 8, 12, hop).makespan for ahead in (0, 1))
+    assert one <= none
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 9])
+@pytest.mark.parametrize("ahead", [0, 1])
 def test_traffic_is_that_of_two_gathers_and_one_reduction(ahead: int) -> None:
     """Of every microbatch of the others, all stages that a rank owns: W twice out, D once in."""
     ranks, stages, count = 4, 8, 12
@@ -103,5 +103,7 @@ def test_the_parameter() -> None:
     for wrong in ("fsdp:", "fsdp:-1", "fsdp:x"):
         with pytest.raises(InputError, match=r"expected fsdp:K, K a whole number >= 0, got"):
             find_family(wrong)
+    with pytest.raises(InputError, match="expected fsdp:1 at most, got 'fsdp:2'"):
+        find_family("fsdp:2")
     one, default = (build_family(name, profile(3, 3), 4).transfers for name in ("fsdp:1", "fsdp"))
     assert one == default

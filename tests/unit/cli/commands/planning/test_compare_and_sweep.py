@@ -102,8 +102,7 @@ def test_weights_that_travel_for_free_are_marked(
     words = ["compare", path, "-m", 4, "--no-optimizer"]
     results = {r["schedule"]: r for r in pipeloom(*words, "--json").json["results"]}
     notes = {name: result["note"] for name, result in results.items()}
-    # of two ranks weights-inside makes islands of one, inside which nothing travels
-    assert {notes.pop(name) for name in TRAVELLING if name != "weights-inside"} == {note}
+    assert {notes.pop(name) for name in TRAVELLING} == {note}
     assert notes.pop("pipedream") == "asynchronous: gradients lag by up to 1 update"
     assert set(notes.values()) == {None}
     out = pipeloom(*words).out

@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 
+from benchmarks.weipipe.nodes import nodes
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
 from pipeloom.ir.formats import dump_profile, dump_schedule, parse_schedule
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.planner.clusters.islands import islands
 from pipeloom.planner.evaluation.evaluation import Evaluation
 from pipeloom.planner.passing import reasons
 from pipeloom.planner.passing.choose import LEVEL, _order, _row, choose, fastest
 from pipeloom.planner.passing.reasons import PassingChoice
 from pipeloom.solver.families import build_family
+from pipeloom.solver.families.weights.fsdp import FSDP
 from pipeloom.solver.optimize import optimize
 from tests.support.command_line import Command, profile_document, written
 
@@ -36,17 +37,15 @@ find = partial(choose, search=search)
 
 
 def cluster(stage: StageProfile = STAGE, between: float = 1.0, **changes: Any) -> Profile:
-    """Four ranks, two islands: 100 GB/s inside, so many GB/s between them."""
-    found = islands(4, 2, Link(0.0, 100.0), Link(0.0, between))
-    return replace(found, stages=(stage,) * 4, **changes)
+    """Four ranks in two nodes: 100 GB/s inside, so many GB/s between them."""
+    links = nodes(4, 2, Link(0.0, 100.0), Link(0.0, between)).links
+    return replace(Profile((stage,) * 4, 4, links=links), **changes)
 
 
 def test_the_fastest_that_fits_is_chosen_with_a_certificate_of_its_own() -> None:
     choice = find(cluster(), 8)
     assert choice.best is not None
-    assert {row.scheme.partition(":")[0] for row in choice.rows} == {
-        "activations", "weights", "fsdp", "weights-inside", "activations-inside"
-    }  # fmt: skip
+    assert {row.scheme for row in choice.rows} == {"activations", "weights", "fsdp"}
     steps = [row.step_time for row in choice.usable]
     assert choice.best.step_time == min(steps)
     assert steps == sorted(steps)
@@ -60,29 +59,16 @@ def test_large_activations_make_weights_travel_and_large_weights_activations() -
     heavy = cluster(replace(STAGE, weight_bytes=1e3, grad_bytes=1e3), 0.1)
     best = find(heavy, 8).best
     assert best is not None
-    assert best.scheme in {"weights", "fsdp", "activations-inside:2"}
+    assert best.scheme in {"weights", "fsdp"}
     light = cluster(replace(STAGE, activation_bytes=1e3), 0.1)
     best = find(light, 8).best
     assert best is not None
-    assert best.scheme in {"activations", "weights-inside:2"}
-
-
-def test_what_no_device_can_hold_is_no_limit_of_activations() -> None:
-    rows = find(cluster(device_memory=(10.0,) * 4), 8).rows
-    islands = [
-        row
-        for row in rows
-        if row.scheme.partition(":")[0] in {"weights-inside", "activations-inside"}
-    ]
-    assert islands
-    for row in islands:
-        assert row.why_not is not None
-        assert row.why_not.endswith("more than its device memory 10")
+    assert best.scheme == "activations"
 
 
 def test_where_nothing_fits_the_one_that_needs_least_is_shown() -> None:
     profile = cluster(device_memory=(1e6,) * 4)
-    few = [Evaluation("fsdp", build_family(f"fsdp:{k}", profile, 8)) for k in (4, 0)]
+    few = [Evaluation("fsdp", build_family(f"fsdp:{k}", profile, 8)) for k in (1, 0)]
     needs = [max(one.memory.total) for one in few]
     row = _row("fsdp", few, None)
     assert needs[1] < needs[0]
@@ -122,7 +108,7 @@ def test_the_shares_are_of_all_the_time() -> None:
 
     choose(cluster(), 8, search=count)
     assert sum(shares) <= 1.0 + 1e-9
-    assert len(shares) == 4  # nothing to search for fsdp; the islands' pipelines are alike
+    assert len(shares) == 2  # nothing to search for fsdp
 
 
 def test_what_the_busiest_wire_carries() -> None:
@@ -209,7 +195,7 @@ def test_nothing_fits_is_answered_with_each_reason(pipeloom: Command, tmp_path: 
     done = pipeloom(*words, "--json")
     assert done.code == 1
     assert done.json["status"] == "infeasible"
-    assert [row["fits"] for row in done.json["choice"]["schemes"]] == [False] * 5
+    assert [row["fits"] for row in done.json["choice"]["schemes"]] == [False] * 3
     err = pipeloom(*words, "-o", tmp_path / "s.json").err
     assert err.startswith("pipeloom: no scheme fits:\npipeloom: scheme ")
     for row in done.json["choice"]["schemes"]:
@@ -247,26 +233,16 @@ def test_steps_of_the_same_length_are_called_so() -> None:
     assert reasons.sentences(choice)[0].startswith("activations: 9 ms a step, as with ")
 
 
-def test_islands_are_explained_too(pipeloom: Command, tmp_path: Path) -> None:
-    """Rank 0's stages are asked for by microbatch as well: the answer was an IndexError."""
-    fast = cluster(replace(STAGE, weight_bytes=6e6, grad_bytes=6e6), 0.18)
-    source = write(tmp_path / "p.json", replace(fast, memory_limit=(450.0,) * 4))
-    words = ["optimize", source, "-m", 8, "--passing", "auto", "--work-limit", 0.05, "-q"]
-    done = pipeloom(*words, "--explain", "--json")
-    assert done.code == 0
-    assert done.json["choice"]["scheme"] == "weights-inside:2"
-    explained = done.json["explanation"]
-    assert explained["bound"]["value"] == done.json["lower_bound"]
-    assert explained["step"]["value"] == done.json["choice"]["schemes"][0]["step"]
-    assert explained["step"]["bound"] == 24.0  # eight microbatches of 3 on each of four stages
-    assert all(change["cost"] is None for change in explained["changes"])
-
-
 def with_step(row: Evaluation, step_time: float) -> Evaluation:
     """``row`` as if its step took so long."""
     other = replace(row)
     vars(other).update(vars(row) | {"step_time": step_time})
     return other
+
+
+def prefetched(depth: int, profile: Profile, microbatches: int) -> Schedule:
+    """``fsdp`` of a depth that no name has: its weights come earlier."""
+    return FSDP(depth).build(build_family("fsdp", profile, microbatches).problem)
 
 
 def test_of_level_steps_the_one_with_more_slack_is_taken() -> None:
@@ -276,7 +252,7 @@ def test_of_level_steps_the_one_with_more_slack_is_taken() -> None:
     stage = StageProfile(60.0, 60.0, 60.0, weight_bytes=1.24e6, grad_bytes=1.24e6)
     links = Links(fast, ((1, 2, slow),), Sharing.RING)
     profile = Profile((stage,) * 4, 4, links=links)
-    tight, ahead = (Evaluation("fsdp", build_family(f"fsdp:{k}", profile, 4)) for k in (1, 2))
+    tight, ahead = (Evaluation("fsdp", prefetched(k, profile, 4)) for k in (1, 2))
     assert abs(tight.step_time - ahead.step_time) <= LEVEL * ahead.step_time
     assert tight.strained > ahead.strained
     assert fastest([tight, ahead]) is fastest([ahead, tight]) is ahead
@@ -287,7 +263,7 @@ def test_of_level_steps_the_one_with_more_slack_is_taken() -> None:
 def test_of_level_steps_with_equal_slack_the_one_that_holds_less_is_taken() -> None:
     """All transfers are hidden; one more stage ahead is one more buffer for nothing."""
     profile = Profile((STAGE,) * 4, 4, links=Links(Link(0.0, 1e4)))
-    lean, deep = (Evaluation("fsdp", build_family(f"fsdp:{k}", profile, 4)) for k in (1, 2))
+    lean, deep = (Evaluation("fsdp", prefetched(k, profile, 4)) for k in (1, 2))
     assert abs(deep.step_time - lean.step_time) <= LEVEL * lean.step_time
     assert deep.strained == pytest.approx(lean.strained, rel=1e-12)
     assert deep.device_memory > lean.device_memory

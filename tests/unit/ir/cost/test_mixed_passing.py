@@ -1,5 +1,4 @@
-"""Placements in which weights travel inside islands of ranks and activations between, or the
-reverse."""
+"""Schedules in which both weights and activations travel."""
 
 from __future__ import annotations
 
@@ -19,44 +18,10 @@ from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 from pipeloom.ir.model.transfers import owners
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.report.summaries import scope
-from pipeloom.solver.core.decomposition import parts_of
-from pipeloom.solver.families import build_family
-
-
-def test_weights_inside() -> None:
-    placement = Placement.weights_inside(4, 2, stages=4)
-    assert placement.matrix(4, 3).tolist() == [[0, 1, 0], [0, 1, 0], [2, 3, 2], [2, 3, 2]]
-    assert placement.passing is Passing.MIXED
-    assert placement.name == "weights-inside:2"
-
-
-def test_activations_inside() -> None:
-    placement = Placement.activations_inside(6, 2, stages=4)
-    assert placement.matrix(4, 4).tolist() == [
-        [0, 2, 4, 0],
-        [0, 2, 4, 0],
-        [1, 3, 5, 1],
-        [1, 3, 5, 1],
-    ]
-
-
-def test_stages_that_do_not_go_round_are_dealt_as_evenly_as_can_be() -> None:
-    assert Placement.weights_inside(3, 1, 5).owners == (0, 0, 1, 1, 2)
-    assert Placement.activations_inside(3, 3, 5).owners == (0, 0, 1, 1, 2)
-
-
-@pytest.mark.parametrize("islands", [Placement.weights_inside, Placement.activations_inside])
-def test_islands_that_there_cannot_be(islands: type[Placement.weights_inside]) -> None:
-    with pytest.raises(ValueError, match=r"4 ranks cannot be cut into islands of 3"):
-        islands(4, 3, 4)
-    with pytest.raises(ValueError, match="islands of 0"):
-        islands(4, 0, 4)
-    with pytest.raises(ValueError, match="expected a stage for each"):
-        islands(9, 3, 2)
 
 
 def hand_made() -> Schedule:
-    """Two islands of two ranks, a stage each; rank 0 owns stage 0, rank 2 stage 1.
+    """Two ranks a stage; rank 0 owns stage 0, rank 2 stage 1.
 
     Weights take 1 ms, gradients 2, activations 0.5::
 
@@ -65,7 +30,7 @@ def hand_made() -> Schedule:
     """
     stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.0, 0.4e6, weight_bytes=0.9e6, grad_bytes=1.9e6)
     profile = Profile((stage,) * 2, 4, links=Links(Link(0.1, 1.0)))
-    placement = Placement.weights_inside(4, 2, 2)
+    placement = Placement.of_ops(Passing.MIXED, 4, np.array([[0, 1], [2, 3]]))
     problem = Problem(profile, 2, placement, profile.limit_from(None))
     rows = ["0F0 0BW0", "0F1 0BW1", "1F0 1BW0", "1F1 1BW1"]
     transfers = [
@@ -119,23 +84,6 @@ def test_what_goes_over_each_wire() -> None:
     assert owners(hand_made()) == (0, 2)
 
 
-def test_words_say_what_travels_where() -> None:
-    problem = hand_made().problem
-    words = "passing weights inside islands of 2 ranks, activations between"
-    assert scope(problem) == words
-    reverse = replace(problem, placement=Placement.activations_inside(4, 2, 2))
-    assert scope(reverse) == "passing activations inside islands of 2 ranks, weights between"
-    other = Placement.of_ops(Passing.MIXED, 4, np.array([[0, 1], [3, 2]]))
-    found = scope(replace(problem, placement=other))
+def test_words_say_what_travels() -> None:
+    found = scope(hand_made().problem)
     assert found.startswith("the same placement, passing activations and weights")
-
-
-@pytest.mark.parametrize("name", ["activations-inside:2", "weights-inside:2"])
-def test_parts_have_the_numbers_of_their_own_microbatches(name: str) -> None:
-    each = [StageProfile(1.0 + j, 2.0 + j, 1.0, 1.0 + j, 0.5) for j in range(6)]
-    profile = Profile((StageProfile.of(each),) * 4, 4)
-    schedule = build_family(name, profile, 6)
-    assert verify_schedule(dump_schedule(schedule)) == []
-    for part in parts_of(schedule.problem):
-        own = [each[j] for j in part.microbatches]
-        assert list(part.problem.profile.stages[0].each) == own

@@ -2,7 +2,8 @@
 
 Counted are decoder layers alone, not embedding and head, of one width H with 4 H in the
 feed-forward part and neither biases nor norms' parameters: 12 H^2 parameters each. What a layer
-does and holds is the sum over its products and tensors (:mod:`.layers`). Of G sequences of S:
+does and holds is the sum over its products and tensors (:mod:`pipeloom.planner.models.layers`).
+Of G sequences of S:
 
 * F: 24 G S H^2 FLOPs in its matrices, and 2 G S^2 H in causal attention, half of all pairs
 * B: as many in its matrices, twice as many in attention
@@ -24,12 +25,11 @@ from dataclasses import dataclass, replace
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.profile import Profile, StageProfile
-
-from .layers import work_of
-from .layers.attention import CORE
-from .model import Model
-from .run import AttentionKernel, TrainingRun
-from .work import Gemm, LayerWork
+from pipeloom.planner.models.layers import work_of
+from pipeloom.planner.models.layers.attention import CORE
+from pipeloom.planner.models.model import Model
+from pipeloom.planner.models.run import AttentionKernel, TrainingRun
+from pipeloom.planner.models.work import Gemm, LayerWork
 
 HELD, INPUT = 34.0, 2.0  # bytes, in units of G S H, at two bytes a number
 CAUSAL = 0.5  # of all pairs of positions

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.weipipe.transformer import TOUCHED, Transformer
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
-from pipeloom.planner.models.uniform import TOUCHED, Transformer
 
 CLUSTER = Profile(
     (StageProfile(1.0, 1.0, 1.0),), 3, t_comm=1.0, links=Links(Link(0.1, 10.0)), name="three"
