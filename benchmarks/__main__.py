@@ -11,7 +11,7 @@ from importlib import import_module
 OPTIONS = {"frontier": ["--every", "8", "--budget", "1800"], "answers": ["--check"]}
 BENCHMARKS = (
     "simulator", "combinations", "table5", "table8", "formulas", "placements", "plans", "weipipe",
-    "scaling", "remat", "levels", "partition", "packing", "receives",
+    "scaling", "remat", "partition", "packing", "receives",
     "runtime_overhead", "graphs", "port", "post_validation", "predict", "one_gpu", "slow_link",
     "gaps", "answers", "random_instances", "fuzz", "chaos", "small_exact", "unlike", "frontier",
 )  # fmt: skip

@@ -111,11 +111,10 @@ def add_passing(parser: argparse.ArgumentParser, *more: str) -> None:
 def add_remat(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--recompute",
-        metavar="{auto,all,none,LEVEL}",
+        choices=["auto", "all", "none"],
         default="auto",
-        help="activations computed again before their backward, of stages with t_r and m_r, or "
-        "levels, in the profile: where it pays, and at the level that pays (auto, the default), "
-        "all of them, or none; or, by its name, one of the levels alone",
+        help="activations computed again before their backward, of stages with t_r and m_r in the "
+        "profile: where it pays (auto, the default), all of them, or none",
     )
     parser.add_argument(
         "--offload",

@@ -16,6 +16,10 @@ REMOVED: dict[str, str] = {
     "pipeloom.analyze": "pipeloom.compare shows bubble, bytes on a link, memory of each schedule",
     "--robust": "schedules are planned for the profile's times; --slow RANK:X plans for slow ranks",
     "--spread": "schedules are planned for the profile's times; --slow RANK:X plans for slow ranks",
+    "--levels": "--recompute measures t_r and m_r, of a whole forward",
+    "key level": "an R recomputes a whole forward",
+    "key levels": "t_r and m_r say how a stage is recomputed, whole",
+    "pipeloom.Level": "t_r and m_r of a StageProfile",
 }
 
 

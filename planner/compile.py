@@ -8,7 +8,6 @@ from typing import Any
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.json_reader import is_count
-from pipeloom.ir.model.profile import is_share
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
@@ -47,19 +46,7 @@ def compile(  # noqa: A001 - what the command is called
         planned = f"planned for {counted(replicas.size, 'replica')} (data_parallel)"
         line = "without --data-parallel the program does not average their gradients"
         (progress or unheard)(Note(f"note: {where}: {planned}; {line}"))
-    if (words := told_parts(found)) is not None:
-        (progress or unheard)(Note(f"note: {where}: {words}"))
     return program
-
-
-def told_parts(schedule: Schedule) -> str | None:
-    """The line about a schedule that recomputes parts of forwards; None of one that does not."""
-    parts = schedule.parts_recomputed
-    unknown = {name: op for name, op in parts.items() if not is_share(name)}
-    for name, op in (unknown or parts).items():
-        how = "does not know" if unknown else "does with --stages-as aten or inductor"
-        return f"{op} recomputes a part of a forward (level {name!r}), which `run` {how}"
-    return None
 
 
 def program_facts(program: Program) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def optimize(
     or ``torchtitan``: of the schedules that it runs, on all its placements unless one is given.
     ``partition``: of a profile by layers, ``joint`` (the default), ``balanced`` or ``even``, with
     at least ``min_layers`` and at most ``max_layers`` in a stage. ``recompute``: ``auto``, ``all``,
-    ``none``, or the name of a level. ``offload``: ``auto``, ``none``. ``copies``: of a stage's
+    ``none``. ``offload``: ``auto``, ``none``. ``copies``: of a stage's
     weights at most, where the placement is chosen. ``start``: a schedule of as many microbatches on
     the same stages and ranks, whose order of ops is begun with. ``time_limit``: seconds, 60 by
     default; where it is given and the placement is chosen, of all placements together.

@@ -91,17 +91,11 @@ def memory_steps(schedule: Schedule, rank: int) -> list[tuple[float, float]]:
     stages = schedule.problem.profile.stages
     changes: list[tuple[float, float]] = []
     shown = list(_every(schedule, rank))
-    again = {
-        (bar.op.stage, bar.op.microbatch): (
-            stages[bar.op.stage].at(bar.op.microbatch).level(bar.op.level)
-        )
-        for bar in shown
-        if bar.op.kind is OpKind.R
-    }
+    again = {(bar.op.stage, bar.op.microbatch) for bar in shown if bar.op.kind is OpKind.R}
     for bar in shown:
         pair = bar.op.stage, bar.op.microbatch
-        stage, level = stages[bar.op.stage].at(bar.op.microbatch), again.get(pair)
-        m_r, m_o = level.m_r if level else stage.m_b, stage.m_o or 0.0
+        stage = stages[bar.op.stage].at(bar.op.microbatch)
+        m_r, m_o = stage.kept if pair in again else stage.m_b, stage.m_o or 0.0
         at, change = {
             OpKind.F: (bar.start, m_r),
             OpKind.R: (bar.start, stage.m_b - m_r),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import Any
 
 import numpy as np
 
 from pipeloom.ir.cost.overlap import overlap_saves
-from pipeloom.ir.model.ops import KIND_MASK, IntArray, OpKind, unpack
+from pipeloom.ir.model.ops import KIND_MASK, OpKind
 from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Schedule, Status, gap_between
@@ -179,21 +178,11 @@ def remat(schedule: Schedule) -> list[tuple[str, str]]:
     ops = np.concatenate(schedule.order)
     number = np.bincount(ops & KIND_MASK, minlength=len(OpKind)).tolist()
     parts = [
-        f"{number[kind]} {what}{_by_level(schedule, ops) if kind is OpKind.R else ''}"
+        f"{number[kind]} {what}"
         for kind, what in ((OpKind.R, "recomputed"), (OpKind.O, "offloaded"))
         if number[kind]
     ]
     return [("activations", f"{', '.join(parts)} of {number[OpKind.F]}")] if parts else []
-
-
-def _by_level(schedule: Schedule, ops: IntArray) -> str:
-    """How many are recomputed at each level, where the profile has several."""
-    stages = schedule.problem.profile.stages
-    again = unpack(ops[ops & KIND_MASK == OpKind.R])
-    levels = [stages[op.stage].level(op.level) for op in again if stages[op.stage].levels]
-    names = Counter(level.name for level in levels if level)
-    words = ", ".join(f"{number} {name}" for name, number in names.most_common())
-    return f" ({words})" if names else ""
 
 
 def transfer_note(schedule: Schedule) -> str | None:

@@ -17,7 +17,7 @@ from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.ops import Op, OpKind, pack
 from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Level, Profile, StageProfile
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.families import FAMILIES, build_family
@@ -64,7 +64,7 @@ AXES: dict[str, tuple[Any, ...]] = {
     "reduce_dtype": (None, "float32"),
     "stages_as": ("eager", *("aten",) * 9, "inductor"),
     "compiled": ("no", *("whole", "in place", "parts") * 3, "inductor"),
-    "remat": ("none", "R", "O", "some", "levels"),
+    "remat": ("none", "R", "O", "some"),
     "loss": ("function", "metrics", "model"),
     "scale_grads": (True, False),
     "factor": (False, True),
@@ -92,9 +92,6 @@ PROFILED = StageProfile(
     activation_bytes=1e3,
     weight_bytes=1e6,
 )
-LEVELS = tuple(Level(name, 2.0, 1e9) for name in ("full", "70%", "30%", "5%"))
-AT_LEVELS = replace(PROFILED, m_b=1e9, t_r=None, m_r=None, levels=LEVELS)
-"""At most so many bytes are held where shapes may vary."""
 BACKWARDS = (OpKind.B, OpKind.BW)
 OF_PARTS = {*PIECES, "edges", "skips", "factor", "loss", "tied", "input", "thaws", "overflow"}
 UNCUT = {"hook", "processes", "lengths"}
@@ -148,8 +145,6 @@ class Case:
             picked |= {"ranks": 2} | ({"tied": "ends"} if "tied" in picked else {})
         if picked.get("tied") in ("ends", "second name"):
             picked["input"] = "tokens"
-        if picked.get("remat") == "levels":
-            picked.setdefault("stages_as", "aten")
         return cls.of(seed, number, picked)
 
     @classmethod
@@ -289,8 +284,7 @@ class Case:
 
     def _profile(self, stages: int) -> Profile:
         link = Link(0.0, 0.05)
-        stage = AT_LEVELS if self["remat"] == "levels" else PROFILED
-        return Profile((stage,) * stages, self["ranks"], t_comm=0.1, host_link=link)
+        return Profile((PROFILED,) * stages, self["ranks"], t_comm=0.1, host_link=link)
 
 
 @cache
@@ -333,7 +327,7 @@ def _anywhere(profile: Profile, count: int, draw: Random, seed: int) -> Schedule
 def given_up(schedule: Schedule, how: str, draw: Random) -> Schedule:
     """With activations recomputed (R) or offloaded (O) between F and B: of all microbatches, or of
     some each way."""
-    known = {"none": [""], "R": "R", "O": "O", "some": ["", "R", "O"], "levels": ["", *"0123"]}
+    known = {"none": [""], "R": "R", "O": "O", "some": ["", "R", "O"]}
     ways: Sequence[str] = known[how]
     pairs = [
         (s, j) for s in range(schedule.problem.stages) for j in range(schedule.problem.microbatches)
@@ -343,7 +337,7 @@ def given_up(schedule: Schedule, how: str, draw: Random) -> Schedule:
         return schedule
     rows = [
         [
-            Op(kind, op.stage, op.microbatch, int(way) if kind is OpKind.R and way.isdigit() else 0)
+            Op(kind, op.stage, op.microbatch)
             for op in schedule.ops(rank)
             for way in [chosen[op.stage, op.microbatch]]
             for kind in (

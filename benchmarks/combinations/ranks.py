@@ -130,7 +130,7 @@ class Ranked:
             if case.hugging
             else lambda stage, name: f"{stage}.{name}",
             programs=partial(case.program, resumed=resumed) if counts else None,
-            varying_shapes=case["lengths"] == "each step" or case["remat"] == "levels",
+            varying_shapes=case["lengths"] == "each step",
             clip_grad_norm=case["clip"],
             loss_scale=None if scale is None else LossScale(scale, interval=2),
             stages_as=case["stages_as"],

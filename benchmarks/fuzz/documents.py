@@ -12,7 +12,7 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.compiler.exporters.torch_csv import write
 from pipeloom.ir.formats import dump_profile, dump_program, dump_schedule
 from pipeloom.ir.model.links import Link, Links, Sharing
-from pipeloom.ir.model.profile import DataParallel, Level, Profile, StageProfile
+from pipeloom.ir.model.profile import DataParallel, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.planner.build import build
 from pipeloom.planner.clusters.cluster import preset
@@ -42,12 +42,8 @@ _RICH = replace(
     micro_batch=2,
 )
 _TINY = replace(_PLAIN, stages=(replace(_STAGE, t_f=0.0, t_b=1e-9, t_w=0.0),) * 2)
-_LEVELS = replace(
-    _PLAIN,
-    stages=tuple(
-        replace(_STAGE, levels=(Level("attention", 0.1, 0.5), Level("mlp", 0.4, 0.25)), spread=each)
-        for each in (0.05, 0.2)
-    ),
+_AGAIN = replace(
+    _PLAIN, stages=tuple(replace(_STAGE, t_r=0.4, m_r=0.25, spread=each) for each in (0.05, 0.2))
 )
 _MOVED = replace(
     _RICH, stages=(replace(_STAGE, m_o=0.25, offload_bytes=0.5),) * 4, data_parallel=None, tied=()
@@ -240,7 +236,7 @@ def _schedules() -> Iterator[Schedule]:
     yield build("1f1b", _UNLIKE[0])
     yield build_family("dualpipev", _PAIRED, 4)
     yield build_family("pipedream", _PLAIN, 3)
-    for profile in (_LEVELS, _MOVED):  # what is recomputed, or moved to the host
+    for profile in (_AGAIN, _MOVED):  # what is recomputed, or moved to the host
         yield plan(dump_profile(profile), 4, memory_limit=1.25, work_limit=0.01).schedule
 
 
@@ -259,7 +255,7 @@ def sound() -> dict[str, list[Any]]:
     ]
     certified = certificate(_certified())
     found: dict[str, list[Any]] = {
-        "profile": [dump_profile(one) for one in (_PLAIN, _RICH, _TINY, _LEVELS, _MOVED, _PAIRED)],
+        "profile": [dump_profile(one) for one in (_PLAIN, _RICH, _TINY, _AGAIN, _MOVED, _PAIRED)],
         "unlike": _UNLIKE,
         "layers": [_LAYERS],
         "schedule": list(map(dump_schedule, schedules)),

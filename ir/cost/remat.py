@@ -6,9 +6,6 @@ Ops of one (stage, microbatch) on its rank, in order::
     F ... R ... B        recomputed: ``m_r`` is held, from R's start on M_B; R takes ``t_r``
     F  O ... L  B        offloaded: M_B is held, from O's end to L's start ``m_o``
 
-A profile may have several levels of recomputation, each with ``t_r`` and ``m_r`` of its own: R says
-which one, and F holds what that one needs.
-
 O and L run beside the rank's ops, as copies out to the host and copies back, one at a time each way
 in the order of the list. Their places in the list say when memory changes, so that what a rank
 holds depends on its order alone:
@@ -29,14 +26,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InvalidScheduleError
-from ..model.ops import KIND_MASK, FloatArray, IntArray, OpKind, fields_of, levels_of
+from ..model.ops import KIND_MASK, FloatArray, IntArray, OpKind, fields_of
 from ..model.problem import Problem
 from ..model.schedule import Schedule
 from .cost_tables import Costs
 
-STAYS, OFFLOADED = 0, -1
-"""Choices for a (stage, microbatch). 1 to L is to recompute it, at level 0 to L - 1 of the
-profile's: what :class:`.cost_tables.Costs` has by choice is in these rows, offloading last."""
+STAYS, RECOMPUTED, OFFLOADED = 0, 1, -1
+"""Choices for a (stage, microbatch): the rows of what :class:`.cost_tables.Costs` has by choice."""
 
 _F, _BW, _R, _O, _L = int(OpKind.F), int(OpKind.BW), int(OpKind.R), int(OpKind.O), int(OpKind.L)
 
@@ -71,17 +67,9 @@ def choice_of(problem: Problem, order: Sequence[IntArray]) -> Choice:
         lacking = np.isinf(durations[which]).reshape(problem.stages, -1).any(axis=1)
         stages = np.flatnonzero(taken.any(axis=1) & lacking)
         lines += [f"stage {s}: the profile has no {lacks} for it" for s in stages.tolist()]
-    recomputed = kind == _R
-    choice = out * OFFLOADED
-    choice[stage[recomputed], microbatch[recomputed]] = levels_of(flat[recomputed]) + 1
-    known = np.array([max(1, len(each.all_levels)) for each in problem.profile.stages])
-    lines += [
-        f"stage {s}: the profile has no level {choice[s, j] - 1} for microbatch {j}"
-        for s, j in np.argwhere(choice > known[:, None]).tolist()
-    ]
     if lines:
         raise InvalidScheduleError(lines)
-    return choice.astype(np.int8)
+    return (again * RECOMPUTED + out * OFFLOADED).astype(np.int8)
 
 
 def changes(costs: Costs) -> FloatArray:
@@ -101,8 +89,8 @@ def held(problem: Problem, order: Sequence[IntArray]) -> list[FloatArray]:
         axes = change.ndim
         steps = change[(kind, stage, microbatch)[:axes]]
         if choice is not None:
-            level = np.maximum(choice[stage, microbatch], STAYS)
-            kept = costs.kept[(level, stage, microbatch)[:axes]]
+            before = np.maximum(choice[stage, microbatch], STAYS)  # O comes after F
+            kept = costs.kept[(before, stage, microbatch)[:axes]]
             m_b = costs.m_b[(stage, microbatch)[: axes - 1]]
             steps = np.select([kind == _F, kind == _R], [kept, m_b - kept], steps)
         rows.append(np.cumsum(steps))

@@ -35,13 +35,13 @@ from ..model.schedule import Schedule, Timing
 from .cost_tables import Costs, of_kind, of_pair
 from .gradient_averaging import averages
 from .graph_simulator import simulate_transfers
-from .remat import OFFLOADED, STAYS, Choice, choice_of, pulled
+from .remat import OFFLOADED, RECOMPUTED, STAYS, Choice, choice_of, pulled
 
 _F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
 _R, _O, _L = int(OpKind.R), int(OpKind.O), int(OpKind.L)
 
 RematArrays = tuple[Choice, FloatArray, FloatArray, FloatArray]
-"""Choices, (S, M); by choice memory kept between F and B, (2 + L, S); scratch: since when a B's
+"""Choices, (S, M); by choice memory kept between F and B, (3, S); scratch: since when a B's
 input is there again, -2 after O, (S, M); until when copies out and back are busy, (2, P)."""
 
 
@@ -102,13 +102,10 @@ def run_kernel(  # noqa: PLR0917
                     waits_for[rank] = -2
                     break
                 if kind == _R:
-                    level = choice[stage, microbatch]
                     memory += of_pair(m_b, stage, microbatch) - of_kind(
-                        kept, level, stage, microbatch
+                        kept, RECOMPUTED, stage, microbatch
                     )
-                    finish = now = begin + of_kind(
-                        durations, kind if level == 1 else level + 5, stage, microbatch
-                    )
+                    finish = now = begin + of_kind(durations, kind, stage, microbatch)
                     there[stage, microbatch] = finish
                 elif kind == _O:
                     begin = max(f_end[stage, microbatch], copies[0, rank])
@@ -141,12 +138,10 @@ def run_kernel(  # noqa: PLR0917
                         break
                     begin = max(now, came + into_f[stage, microbatch])
                 memory += of_pair(m_b, stage, microbatch)
-                if remat is not None:
-                    level = choice[stage, microbatch]
-                    if level > STAYS:
-                        memory += of_kind(kept, level, stage, microbatch) - of_pair(
-                            m_b, stage, microbatch
-                        )
+                if remat is not None and choice[stage, microbatch] == RECOMPUTED:
+                    memory += of_kind(kept, RECOMPUTED, stage, microbatch) - of_pair(
+                        m_b, stage, microbatch
+                    )
                 high = max(high, memory)
                 now = begin + of_kind(durations, kind, stage, microbatch)
                 f_end[stage, microbatch] = now

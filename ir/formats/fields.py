@@ -24,7 +24,6 @@ from .validation import Expected, Whole, said, wrong
 
 # larger ones are mistakes, and arrays of that size would exhaust memory
 MOST_RANKS, MOST_STAGES, MOST_LAYERS = 4096, 65_536, 512
-MOST_LEVELS = 16  # of recomputation; a packed op has room for as many
 MOST_PAIRS = 1_000_000
 """Stages times microbatches, of each of which a schedule's file has some 300 bytes."""
 LARGEST = 1e100  # so that thousands of them can be summed

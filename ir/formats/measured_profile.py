@@ -44,8 +44,7 @@ class Measurement:
     activation (None: one process);
     ``together``: whether the ranks were measured at the same time; ``by_layers``: each stage is a
     layer that was measured by itself; ``coverage[s]``: which weight gradients W computed, as the
-    stages ran here; ``eager``: why stages that were to be graphs ran as they are; ``levels[s]``:
-    milliseconds of R at each level, by name.
+    stages ran here; ``eager``: why stages that were to be graphs ran as they are.
     """
 
     profile: Profile
@@ -56,7 +55,6 @@ class Measurement:
     by_layers: bool = False
     coverage: tuple[WeightCoverage, ...] = ()
     eager: Mapping[int, str] = field(default_factory=dict)
-    levels: tuple[Mapping[str, Figure], ...] = ()
 
     def document(self) -> dict[str, Any]:
         """The profile as a JSON object, by layers where they were measured so."""
@@ -80,15 +78,10 @@ class Measurement:
                 | ({"t_fb": self.pairs[s].to_dict()} if self.pairs else {})
                 | ({"coverage": self.coverage[s].to_dict()} if self.coverage else {})
                 | ({"eager": self.eager[s]} if s in self.eager else {})
-                | self._levels(s)
                 for s, stage in enumerate(self.times)
             ],
             "t_comm": None if self.delay is None else self.delay.to_dict(),
         }
-
-    def _levels(self, stage: int) -> dict[str, object]:
-        figures = self.levels[stage] if self.levels else {}
-        return {"levels": {name: one.to_dict() for name, one in figures.items()}} if figures else {}
 
 
 MIDDLE_HALF = 1.349

@@ -12,7 +12,7 @@ from ..model.layered_profile import LayeredProfile
 from ..model.layers import Layer, LayerKind
 from ..model.links import Groups, Link, Links, Sharing
 from ..model.packed_batch import PackedBatch
-from ..model.profile import DataParallel, Level, Profile, StageProfile
+from ..model.profile import DataParallel, Profile, StageProfile
 from .cluster_document import PROFILE, ClusterDocument, LinkDocument, LinksDocument
 from .json_reader import read_json
 from .packing_document import PackedBatchDocument
@@ -107,8 +107,6 @@ def cluster_of(
 
 def stage_of(document: CostDocument, layers: tuple[Layer, ...]) -> StageProfile:
     costs = {key: getattr(document, key) for key in CostDocument.model_fields}
-    given = document.levels or ()
-    costs["levels"] = tuple(Level(level.name, level.t_r, level.m_r) for level in given)
     lists = {key: value for key, value in costs.items() if key in EACH and isinstance(value, list)}
     columns = range(document.microbatches or 1)
     return StageProfile.of(
@@ -223,7 +221,6 @@ def dump_layer(layer: Layer) -> dict[str, Any]:
 
 def _dump_stage(stage: StageProfile) -> dict[str, Any]:
     values = {key: _dump_figure(stage, key) for key in CostDocument.model_fields}
-    values["levels"] = list(map(asdict, stage.levels)) or None
     known = {key: value for key, value in values.items() if value is not None}
     return known | ({"layers": list(map(dump_layer, stage.layers))} if stage.layers else {})
 

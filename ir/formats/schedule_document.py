@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, field_validator
 from typing_extensions import TypedDict
 
+from ..removed import REMOVED
 from ..units import counted
 from .fields import (
-    MOST_LEVELS,
     MOST_PAIRS,
     Amount,
     Count,
@@ -27,9 +27,13 @@ from .fields import (
     known,
 )
 from .profile_document import ProfileDocument
-from .validation import Document, DocumentFault, Expected, Whole, raise_faults, said, wrong
+from .validation import Document, DocumentFault, Expected, Whole, raise_faults, removed, said, wrong
 
 SCHEDULE, PROGRAM = "pipeloom.schedule", "pipeloom.program"
+
+
+def _no_level(_: object) -> None:
+    raise removed(REMOVED["key level"])
 
 
 class OpEntry(TypedDict):
@@ -38,7 +42,7 @@ class OpEntry(TypedDict):
     microbatch: Count
     start: Amount
     end: Amount
-    level: NotRequired[Annotated[int, Whole(0, MOST_LEVELS - 1)]]
+    level: NotRequired[Annotated[None, PlainValidator(_no_level)]]
 
 
 TransferEntry = TypedDict(
@@ -160,19 +164,15 @@ def _outside(order: list[list[OpEntry]], stages: int, microbatches: int) -> Iter
             if op["stage"] >= stages or op["microbatch"] >= microbatches:
                 name = f"{op['stage']}{op['op']}{op['microbatch']}"
                 yield DocumentFault((rank, at), said(f"{name} is outside {there}"))
-            if op.get("level") and op["op"] != "R":
-                yield DocumentFault((rank, at, "level"), wrong("none but of an R"), op["level"])
 
 
 _NUMBER, _KIND = "[0-9]{1,9}", "(?:x|dy|w|dw)"
-_LEVEL = "(?:[1-9]|1[0-5])"
 _TENSOR = rf"{_KIND}{_NUMBER}\.{_NUMBER}"
 _FORMS = (
     f"recv {_TENSOR} from {_NUMBER} into {_NUMBER}",
     f"send {_TENSOR} to {_NUMBER}",
     f"(?:wait recv|wait send|free) {_TENSOR}",
     f"{_NUMBER}(?:F|BW|B|W|R|O|L){_NUMBER}",
-    f"{_NUMBER}R{_NUMBER}@{_LEVEL}",
     f"reduce {_NUMBER}(?: {_NUMBER})*",
     f"(?:average|step) {_NUMBER}",
     f"relay (?:sums|verdict)(?: from {_NUMBER})?(?: to {_NUMBER})?",

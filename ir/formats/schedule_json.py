@@ -11,13 +11,11 @@ import numpy as np
 
 from ..errors import InputError
 from ..model.ops import (
-    LEVEL_SHIFT,
     MICROBATCH_SHIFT,
     STAGE_SHIFT,
     IntArray,
     OpKind,
     fields_of,
-    levels_of,
 )
 from ..model.placement import Passing, Placement, PlacementKind
 from ..model.problem import Objective, Problem
@@ -100,10 +98,7 @@ def _check_times(document: ScheduleDocument, where: str) -> None:
 def _packed(row: list[OpEntry]) -> IntArray:
     """The packed form of one rank's ops: see :mod:`..model.ops`."""
     packed = [
-        op["microbatch"] << MICROBATCH_SHIFT
-        | op.get("level", 0) << LEVEL_SHIFT
-        | op["stage"] << STAGE_SHIFT
-        | _KINDS[op["op"]]
+        op["microbatch"] << MICROBATCH_SHIFT | op["stage"] << STAGE_SHIFT | _KINDS[op["op"]]
         for op in row
     ]
     return np.array(packed, dtype=np.int64)
@@ -196,16 +191,12 @@ def _dump_ops(schedule: Schedule, timing: Timing, rank: int) -> list[dict[str, A
     row = schedule.order[rank]
     kinds, stages, microbatches = (numbers.tolist() for numbers in fields_of(row))
     times = timing.start[rank].tolist(), timing.end[rank].tolist()
-    ops: list[dict[str, Any]] = [
+    return [
         {"op": _NAMES[kind], "stage": stage, "microbatch": microbatch, "start": start, "end": end}
         for kind, stage, microbatch, start, end in zip(
             kinds, stages, microbatches, *times, strict=True
         )
     ]
-    levels = levels_of(row)
-    for at in levels.nonzero()[0].tolist():
-        ops[at]["level"] = int(levels[at])
-    return ops
 
 
 def _dump_transfer(transfer: Transfer, times: tuple[float, float]) -> dict[str, Any]:

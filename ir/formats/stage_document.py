@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import PlainValidator, TypeAdapter, ValidationInfo, field_validator, model_validator
 
 from ..units import counted
-from .fields import MOST_LAYERS, MOST_LEVELS, Cost, Name
+from .fields import MOST_LAYERS, Cost, Name
 from .json_reader import show
 from .validation import Document, DocumentFault, Expected, Whole, raise_faults, said, wrong
 
@@ -53,21 +53,6 @@ class LayerDocument(Document):
         return [self.name] if self.modules is None else self.modules
 
 
-class LevelDocument(Document):
-    """A way to recompute a microbatch; its name is no word that an option has."""
-
-    name: Name
-    t_r: Cost
-    m_r: Cost
-
-    @field_validator("name")
-    @classmethod
-    def _no_option(cls, name: str) -> str:
-        if name in ("auto", "all", "none"):
-            raise wrong("a name other than auto, all and none")
-        return name
-
-
 EACH = (
     *("t_f", "t_b", "t_w", "t_bw", "t_r", "m_b", "m_w", "m_r", "m_o"),
     *("activation_bytes", "offload_bytes"),
@@ -96,7 +81,6 @@ class CostDocument(Document):
     m_r: MaybeCosts = None
     m_o: MaybeCosts = None
     offload_bytes: MaybeCosts = None
-    levels: list[LevelDocument] | None = None
 
     @field_validator("m_w", "m_r", "m_o")
     @classmethod
@@ -109,36 +93,9 @@ class CostDocument(Document):
                 raise wrong(f"at most m_b ({bound:g})")
         return value
 
-    @field_validator("levels")
-    @classmethod
-    def _several(
-        cls, levels: list[LevelDocument] | None, info: ValidationInfo
-    ) -> list[LevelDocument] | None:
-        """Not too many, no name twice, and none keeps more than all."""
-        given = levels or []
-        m_b = info.data.get("m_b")
-        most = min(m_b) if isinstance(m_b, list) else m_b
-        if len(given) > MOST_LEVELS:
-            raise said(f"expected at most {MOST_LEVELS} levels, got {len(given)}")
-        names = [level.name for level in given]
-        found = [
-            DocumentFault((i, "name"), wrong("each name once"), name)
-            for i, name in enumerate(names)
-            if name in names[:i]
-        ]
-        found += [
-            DocumentFault((i, "m_r"), wrong(f"at most m_b ({most:g})"), level.m_r)
-            for i, level in enumerate(given)
-            if most is not None and level.m_r > most
-        ]
-        raise_faults(found)
-        return levels
-
     @model_validator(mode="after")
     def _recomputed(self) -> CostDocument:
-        """``t_r`` and ``m_r`` come together, and not beside levels."""
-        if self.levels and self.t_r is not None:
-            raise_faults([DocumentFault(("levels",), said("expected them instead of t_r and m_r"))])
+        """``t_r`` and ``m_r`` come together."""
         if (self.t_r is None) != (self.m_r is None):
             given, absent = ("t_r", "m_r") if self.m_r is None else ("m_r", "t_r")
             raise_faults([DocumentFault((absent,), said(f"missing; expected it beside {given}"))])

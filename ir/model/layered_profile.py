@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 
-from .profile import Level, Profile, StageProfile
+from .profile import Profile, StageProfile
 
 _SUMMED = ("t_f", "t_b", "t_w", "m_b", "m_w")
 _SUMMED_WHERE_KNOWN = (
@@ -59,8 +59,6 @@ def joined(stages: Sequence[StageProfile]) -> StageProfile:
     if any(stage.t_bw is not None for stage in stages):
         total["t_bw"] = sum(stage.fused for stage in stages)
     total["offload_bytes"] = _offloaded(stages)
-    if any(stage.levels for stage in stages):
-        total |= {"t_r": None, "m_r": None, "levels": _levels(stages)}
     total["spread"] = _spread(stages)
     layers = tuple(chain.from_iterable(stage.layers for stage in stages))
     return replace(stages[-1], **total, layers=layers)
@@ -73,22 +71,6 @@ def _spread(stages: Sequence[StageProfile]) -> float | None:
     times = [stage.t_f + stage.t_b + stage.t_w for stage in stages]
     parts = zip(stages, times, strict=True)
     return sum((stage.spread or 0.0) * time for stage, time in parts) / (sum(times) or 1.0)
-
-
-def _levels(stages: Sequence[StageProfile]) -> tuple[Level, ...]:
-    """The sum of each level, by name, in the order in which names are met.
-
-    A stage without a level of that name computes nothing again and keeps its M_B.
-    """
-    names = dict.fromkeys(level.name for stage in stages for level in stage.all_levels)
-    named = [{level.name: level for level in stage.all_levels} for stage in stages]
-
-    def total(name: str) -> Level:
-        each = zip(stages, named, strict=True)
-        parts = [own.get(name, Level(name, 0.0, stage.m_b)) for stage, own in each]
-        return Level(name, sum(part.t_r for part in parts), sum(part.m_r for part in parts))
-
-    return tuple(map(total, names))
 
 
 def _at_once(stages: Sequence[StageProfile]) -> float | None:

@@ -1,11 +1,9 @@
 """Ops: what one rank does to one microbatch on one stage, as objects, as text and as integers.
 
-Text form: ``2F0`` is the forward of microbatch 0 on stage 2; the other kinds likewise. ``2R0@1`` is
-a recomputation at level 1 of the profile's, ``2R0`` one at level 0.
+Text form: ``2F0`` is the forward of microbatch 0 on stage 2; the other kinds likewise.
 
 Packed form, for arrays of thousands of ops: one 64-bit integer, of which bits 0-2 are the kind,
-bits 3-18 the stage, bits 19-22 the level and the rest the microbatch, so that kernels decode it by
-shifts alone.
+bits 3-22 the stage and the rest the microbatch, so that kernels decode it by shifts alone.
 """
 
 from __future__ import annotations
@@ -22,12 +20,10 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
 STAGE_SHIFT = 3
-LEVEL_SHIFT = 19
 MICROBATCH_SHIFT = 23
 KIND_MASK = (1 << STAGE_SHIFT) - 1
-STAGE_MASK = (1 << (LEVEL_SHIFT - STAGE_SHIFT)) - 1
-MOST_LEVELS = 1 << (MICROBATCH_SHIFT - LEVEL_SHIFT)
-CLASS_MASK = (1 << LEVEL_SHIFT) - 1
+STAGE_MASK = (1 << (MICROBATCH_SHIFT - STAGE_SHIFT)) - 1
+CLASS_MASK = (1 << MICROBATCH_SHIFT) - 1
 """Kind and stage."""
 
 
@@ -54,37 +50,33 @@ class OpKind(IntEnum):
 
 KINDS = tuple(OpKind)
 """By number, which a call of the enumeration takes five times as long for."""
-_TEXT = re.compile(r"(\d+)(F|BW|B|W|R|O|L)(\d+)(?:@(\d+))?")
+_TEXT = re.compile(r"(\d+)(F|BW|B|W|R|O|L)(\d+)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Op:
-    """One op; ``str(Op(OpKind.F, 2, 0)) == "2F0"``. ``level``: of an R, which of its stage's."""
+    """One op; ``str(Op(OpKind.F, 2, 0)) == "2F0"``."""
 
     kind: OpKind
     stage: int
     microbatch: int
-    level: int = 0
 
     def __str__(self) -> str:
-        level = f"@{self.level}" if self.level else ""
-        return f"{self.stage}{self.kind.name}{self.microbatch}{level}"
+        return f"{self.stage}{self.kind.name}{self.microbatch}"
 
     @classmethod
     def parse(cls, text: str) -> Op:
         """The op that prints as ``text``. Raises ValueError where there is none."""
         match = _TEXT.fullmatch(text)
-        level = 0 if match is None else int(match[4] or 0)
-        if match is None or level >= (MOST_LEVELS if match[2] == "R" else 1):
+        if match is None:
             raise ValueError(
-                f"not an op: {text!r} (expected e.g. 2F0, 2B0, 2W0, 2BW0, 2R0, 2R0@1, 2O0 or 2L0)"
+                f"not an op: {text!r} (expected e.g. 2F0, 2B0, 2W0, 2BW0, 2R0, 2O0 or 2L0)"
             )
-        return cls(OpKind[match[2]], int(match[1]), int(match[3]), level)
+        return cls(OpKind[match[2]], int(match[1]), int(match[3]))
 
     @property
     def packed(self) -> int:
-        place = self.microbatch << MICROBATCH_SHIFT | self.level << LEVEL_SHIFT
-        return place | self.stage << STAGE_SHIFT | self.kind
+        return self.microbatch << MICROBATCH_SHIFT | self.stage << STAGE_SHIFT | self.kind
 
     @classmethod
     def unpack(cls, packed: int) -> Op:
@@ -92,7 +84,6 @@ class Op:
             KINDS[packed & KIND_MASK],
             packed >> STAGE_SHIFT & STAGE_MASK,
             packed >> MICROBATCH_SHIFT,
-            packed >> LEVEL_SHIFT & MOST_LEVELS - 1,
         )
 
 
@@ -115,16 +106,6 @@ def unpack(packed: IntArray) -> list[Op]:
 def fields_of(packed: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """Kind, stage and microbatch of each packed op."""
     return packed & KIND_MASK, packed >> STAGE_SHIFT & STAGE_MASK, packed >> MICROBATCH_SHIFT
-
-
-def levels_of(packed: IntArray) -> IntArray:
-    """The level of each packed op, 0 for all but R's."""
-    return packed >> LEVEL_SHIFT & MOST_LEVELS - 1
-
-
-def at_levels(packed: IntArray, levels: IntArray) -> IntArray:
-    """The packed ops with these levels instead of theirs."""
-    return packed & ~((MOST_LEVELS - 1) << LEVEL_SHIFT) | levels << LEVEL_SHIFT
 
 
 def offsets_of(order: Sequence[IntArray]) -> IntArray:

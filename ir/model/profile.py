@@ -6,7 +6,6 @@ Times are milliseconds, memory is bytes; any one consistent unit works.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -20,7 +19,7 @@ from .links import Link, Links, Pair, Sharing
 from .ops import FloatArray
 from .packed_batch import PackedBatch
 
-__all__ = ["DataParallel", "Level", "Link", "Links", "Profile", "Sharing", "StageProfile"]
+__all__ = ["DataParallel", "Link", "Links", "Profile", "Sharing", "StageProfile"]
 
 
 _DIVIDED = (
@@ -28,26 +27,6 @@ _DIVIDED = (
     *("weight_bytes", "grad_bytes", "optimizer_bytes", "offload_bytes"),
 )
 _CAPPED = ("m_r", "m_o")  # by the part's M_B
-
-
-WHOLE = "full"
-"""The name of the level that computes a whole forward again."""
-
-
-def is_share(name: str) -> bool:
-    """Whether a level is named by the share that it holds, such as ``41%``: these the runtime finds
-    itself, in the graph of a stage."""
-    return re.fullmatch("[1-9][0-9]?%", name) is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """One way to recompute a microbatch: ``t_r``, how long that takes, and ``m_r``, what is held
-    until then."""
-
-    name: str
-    t_r: float
-    m_r: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +40,8 @@ class StageProfile:
     Unknown sizes are None. ``layers``: those that it was cut from, where they are known.
 
     ``t_r``, ``m_r``: of a microbatch that is to be recomputed, how long that takes and what is held
-    until then; ``levels``: instead of them, several ways to do so. ``m_o``: what stays on the
-    device of one that is offloaded; ``offload_bytes``: what moves, each way (None: M_B less
-    ``m_o``). None where the stage cannot.
+    until then. ``m_o``: what stays on the device of one that is offloaded; ``offload_bytes``: what
+    moves, each way (None: M_B less ``m_o``). None where the stage cannot.
 
     ``each``: the same of every microbatch where they are unlike; all else is their mean then.
     ``spread``: the relative standard deviation of its ops' times (:mod:`..cost.spread`); None where
@@ -86,7 +64,6 @@ class StageProfile:
     m_o: float | None = None
     offload_bytes: float | None = None
     t_bw: float | None = None
-    levels: tuple[Level, ...] = ()
     each: tuple[StageProfile, ...] = ()
     spread: float | None = None
 
@@ -111,20 +88,9 @@ class StageProfile:
         return StageProfile.of([self.each[j] for j in microbatches]) if self.each else self
 
     @property
-    def all_levels(self) -> tuple[Level, ...]:
-        """``levels``, or that of ``t_r`` and ``m_r``; empty where it cannot be recomputed."""
-        if self.levels or self.t_r is None:
-            return self.levels
-        return (Level(WHOLE, self.t_r, self.m_b if self.m_r is None else self.m_r),)
-
-    def level(self, number: int) -> Level | None:
-        """The level of that number; None where there are fewer."""
-        return self.all_levels[number] if number < len(self.all_levels) else None
-
-    def part_at(self, number: int) -> str | None:
-        """The name of the level of that number; None where it computes the whole forward again."""
-        found = self.level(number)
-        return None if found is None or found.name == WHOLE else found.name
+    def kept(self) -> float:
+        """Memory that a microbatch which is recomputed holds until its R."""
+        return self.m_b if self.m_r is None else self.m_r
 
     @property
     def fused(self) -> float:
@@ -239,10 +205,9 @@ class Profile:
         return [shares(*pair) for pair in messages]
 
     def split(self, chunks: int) -> Profile:
-        """Each stage cut evenly into ``chunks`` consecutive ones; messages stay as large, and
-        with it what is kept for recomputing or beside the host: of several levels that of the one
-        that keeps least, and what others keep beyond it is divided. Which chunks of tied stages
-        share parameters is not known: all of them are tied.
+        """Each stage cut evenly into ``chunks`` consecutive ones; messages stay as large, and with
+        it what is kept for recomputing or beside the host. Which chunks of tied stages share
+        parameters is not known: all of them are tied.
 
         Raises ValueError for fewer than one chunk.
         """
@@ -303,9 +268,4 @@ def _part(stage: StageProfile, share: float) -> StageProfile:
         key: min(size, stage.m_b * share) if key in _CAPPED else size * share
         for key, size in known.items()
     }
-    least = min((level.m_r for level in stage.levels), default=0.0)
-    levels = tuple(
-        Level(one.name, one.t_r * share, min(least + (one.m_r - least) * share, stage.m_b * share))
-        for one in stage.levels
-    )
-    return replace(stage, **parts, levels=levels, layers=())
+    return replace(stage, **parts, layers=())

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from ..units import counted
-from .ops import FloatArray, IntArray, Op, OpKind, pack, unpack
+from .ops import FloatArray, IntArray, Op, pack, unpack
 from .problem import Objective, Problem
-from .profile import WHOLE
 
 Made = TypeVar("Made")
 
@@ -277,19 +276,6 @@ class Schedule:
         """Each op, and how long it takes, in ms. Raises ValueError without a timing."""
         for row, took in zip(self.order, self.known_timing.took, strict=True):
             yield from zip(unpack(row), took.tolist(), strict=True)
-
-    @property
-    def parts_recomputed(self) -> dict[str, Op]:
-        """By its name, each level at which a part of a forward is recomputed, and its first R."""
-        stages = self.problem.profile.stages
-        if all(level.name == WHOLE for stage in stages for level in stage.levels):
-            return {}
-        recomputed = (op for row in self.order for op in unpack(row) if op.kind is OpKind.R)
-        found: dict[str, Op] = {}
-        for op in recomputed:
-            if (name := stages[op.stage].part_at(op.level)) is not None:
-                found.setdefault(name, op)
-        return found
 
     @property
     def streamed(self) -> set[int]:

@@ -25,11 +25,12 @@ def verify_memory(facts: Facts) -> Iterator[str]:
 def held_at(facts: Facts, row: list[Run]) -> Iterator[tuple[Run, float]]:
     """Each op with its rank's memory from the start of F, R or L on, from the end of others."""
     held = 0.0
-    again = {(run.stage, run.microbatch): facts.level(run) for run in row if run.kind == "R"}
+    again = {(run.stage, run.microbatch) for run in row if run.kind == "R"}
     for run in row:
         stage = facts.at(run.stage, run.microbatch)
-        level = again.get((run.stage, run.microbatch))
-        m_r, m_o = level.m_r if level else stage.m_b, stage.m_o or 0.0
+        recomputed = (run.stage, run.microbatch) in again
+        m_r = stage.m_r if recomputed and stage.m_r is not None else stage.m_b
+        m_o = stage.m_o or 0.0
         held += {
             "F": m_r,
             "R": stage.m_b - m_r,

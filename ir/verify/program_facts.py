@@ -25,8 +25,7 @@ class TensorName(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One instruction, with what of it there is; ``op``: kind, stage and microbatch; ``level``: of
-    an R."""
+    """One instruction, with what of it there is; ``op``: kind, stage and microbatch."""
 
     rank: int
     at: int
@@ -34,7 +33,6 @@ class Line(NamedTuple):
     verb: str
     tensor: TensorName = TensorName("", 0, 0)
     op: tuple[str, int, int] = ("", 0, 0)
-    level: int = 0
     peer: int = 0
     buffer: int = 0
     stages: tuple[int, ...] = ()
@@ -100,11 +98,9 @@ def _line(rank: int, at: int, text: str) -> Line:
         return Line(rank, at, text, f"{verb} {words[0]}", source=source, target=target)
     if verb in ("reduce", "average", "step"):
         return Line(rank, at, text, verb, stages=tuple(map(int, words)))
-    name, _, level = text.partition("@")
-    kind = name.strip("0123456789")
-    stage, microbatch = name.split(kind)
-    op = kind, int(stage), int(microbatch)
-    return Line(rank, at, text, "compute", op=op, level=int(level or 0))
+    kind = text.strip("0123456789")
+    stage, microbatch = text.split(kind)
+    return Line(rank, at, text, "compute", op=(kind, int(stage), int(microbatch)))
 
 
 @lru_cache(1024)

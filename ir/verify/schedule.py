@@ -75,10 +75,9 @@ def _completeness(facts: Facts) -> Iterator[str]:
 
 def _remat(facts: Facts, first: _First) -> Iterator[str]:
     """Activations given up between F and B are recomputed, or offloaded and loaded, and can be."""
-    for (kind, s, j), run in first.items():
-        if kind == "R" and facts.level(run) is None:
-            level = f"level {run.level}" if facts.stage(s).levels or run.level else "t_r and m_r"
-            yield f"{run} runs, but the profile has no {level} for stage {s}"
+    for kind, s, j in first:
+        if kind == "R" and "R" not in facts.at(s, j).durations:
+            yield f"{s}R{j} runs, but the profile has no t_r and m_r for stage {s}"
         if kind == "O" and not facts.can_offload(s, j):
             yield f"{s}O{j} runs, but the profile has no host_link, or no m_o for stage {s}"
         if kind == "R" and ("O", s, j) in first:
@@ -146,9 +145,6 @@ def _duration(facts: Facts, run: Run) -> float:
     """A pair takes as long as both, less what their stages save, and no less than either."""
     other = _partner(facts, run)
     alone = facts.duration(run)
-    if run.kind == "R":
-        level = facts.level(run)
-        return level.t_r if level else 0.0
     if other is None:
         return alone
     second = facts.duration(other)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ..errors import InputError
 from ..formats.cluster_document import LinkDocument
 from ..formats.schedule_document import OpEntry, ReportDocument, ScheduleDocument
-from ..formats.stage_document import LevelDocument, StageDocument
+from ..formats.stage_document import StageDocument
 from ..formats.validation import validated
 from .network_facts import Network, read_network
 
@@ -34,11 +34,9 @@ class Run(NamedTuple):
     microbatch: int
     start: float
     end: float
-    level: int = 0
 
     def __str__(self) -> str:
-        name = f"{self.stage}{self.kind}{self.microbatch}"
-        return f"{name}@{self.level}" if self.level else name
+        return f"{self.stage}{self.kind}{self.microbatch}"
 
 
 class Move(NamedTuple):
@@ -72,14 +70,13 @@ class Move(NamedTuple):
 class MicrobatchFacts:
     """Times and sizes of one microbatch on a stage.
 
-    ``durations``: how long each kind of op but R takes, in ms; no ``O`` and ``L`` where it cannot
-    be offloaded.
+    ``durations``: how long each kind of op takes, in ms; no ``R`` where it cannot be recomputed,
+    no ``O`` and ``L`` where it cannot be offloaded.
     """
 
     durations: dict[str, float]
     m_b: float
     m_w: float
-    t_r: float | None
     m_r: float | None
     m_o: float | None
     activation_bytes: float
@@ -105,16 +102,6 @@ class Facts:
     def stage(self, stage: int) -> StageDocument:
         stages = self.plan.profile.stages
         return stages[stage if len(stages) > 1 else 0]
-
-    def level(self, run: Run) -> LevelDocument | None:
-        """The profile's level of an R; None where it has none."""
-        stage = self.stage(run.stage)
-        if stage.levels:
-            return stage.levels[run.level] if run.level < len(stage.levels) else None
-        own = self.at(run.stage, run.microbatch)
-        if run.level or own.t_r is None or own.m_r is None:
-            return None
-        return LevelDocument(name="its only one", t_r=own.t_r, m_r=own.m_r)
 
     def at(self, stage: int, microbatch: int) -> MicrobatchFacts:
         """The times and sizes of a microbatch on a stage."""
@@ -170,8 +157,7 @@ def _lacking(plan: ScheduleDocument) -> list[str]:
 
 
 def _run(rank: int, at: int, op: OpEntry) -> Run:
-    place = rank, at, op["op"], op["stage"], op["microbatch"]
-    return Run(*place, op["start"], op["end"], op.get("level", 0))
+    return Run(rank, at, op["op"], op["stage"], op["microbatch"], op["start"], op["end"])
 
 
 def _move(place: int, entry: Mapping[str, Any]) -> Move:
@@ -198,11 +184,11 @@ def _of_microbatch(
     t_b, t_w, t_bw, m_b = own(stage.t_b), own(stage.t_w), maybe(stage.t_bw), own(stage.m_b)
     m_o, moved = maybe(stage.m_o), maybe(stage.offload_bytes)
     times = {"F": own(stage.t_f), "B": t_b, "W": t_w, "BW": t_b + t_w if t_bw is None else t_bw}
+    if (t_r := maybe(stage.t_r)) is not None:
+        times["R"] = t_r
     if host is not None and m_o is not None:
         moved = m_b - m_o if moved is None else moved
         copying = (host.latency or 0.0) + moved / 1e6 / host.gigabytes_per_second
         times |= {"O": copying, "L": copying}
     sent = maybe(stage.activation_bytes) or 0.0
-    return MicrobatchFacts(
-        times, m_b, own(stage.m_w), maybe(stage.t_r), maybe(stage.m_r), m_o, sent
-    )
+    return MicrobatchFacts(times, m_b, own(stage.m_w), maybe(stage.m_r), m_o, sent)

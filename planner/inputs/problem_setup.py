@@ -15,7 +15,7 @@ from pipeloom.ir.formats.stage_document import EACH
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.placement import Placement, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
 from pipeloom.solver.placement.replication import BIDIRECTIONAL, why_one_way
@@ -194,34 +194,20 @@ def check_microbatches(microbatches: int, stages: int, pairs: int = MOST_PAIRS) 
 
 
 def with_remat(profile: Profile, recompute: str, offload: str, missing: str) -> Profile:
-    """``profile`` without its costs of recomputation or offload where the option is ``none``, and
-    with one level of recomputation where ``recompute`` names it.
+    """``profile`` without its costs of recomputation or offload where the option is ``none``.
 
     Raises InputError that begins with ``missing`` where ``recompute`` is ``all`` and no stage can
     be recomputed.
     """
     from pipeloom.solver.core.relaxations import without_offloading, without_recomputing
 
-    names = dict.fromkeys(level.name for stage in profile.stages for level in stage.levels)
-    check_choice("recompute", recompute, *names, "auto", "all", "none")
+    check_choice("recompute", recompute, "auto", "all", "none")
     check_choice("offload", offload, "auto", "none")
-    if recompute == "all" and not any(stage.all_levels for stage in profile.stages):
+    if recompute == "all" and all(stage.t_r is None for stage in profile.stages):
         raise InputError(f"{missing}: t_r: missing; expected it with m_r for --recompute all")
     if recompute == "none":
         profile = without_recomputing(profile)
-    elif recompute in names:
-        profile = _at_level(profile, recompute)
     return without_offloading(profile) if offload == "none" else profile
-
-
-def _at_level(profile: Profile, name: str) -> Profile:
-    """The profile with one level of recomputation, of the stages that have it."""
-
-    def change(stage: StageProfile) -> StageProfile:
-        levels = tuple(level for level in stage.all_levels if level.name == name)
-        return replace(stage, t_r=None, m_r=None, levels=levels)
-
-    return replace(profile, stages=tuple(stage.changed(change) for stage in profile.stages))
 
 
 def check_alike(profile: Profile, where: str, what: str) -> None:

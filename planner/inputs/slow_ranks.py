@@ -48,6 +48,5 @@ def _check(slow: Mapping[int, float], ranks: int) -> None:
 def _longer(stage: StageProfile, times: float) -> StageProfile:
     keys = ("t_f", "t_b", "t_w", "t_bw", "t_fb", "t_r")
     known = {key: getattr(stage, key) for key in keys}
-    levels = tuple(replace(level, t_r=level.t_r * times) for level in stage.levels)
     longer = {key: time * times for key, time in known.items() if time is not None}
-    return replace(stage, **longer, levels=levels)
+    return replace(stage, **longer)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
-from pipeloom.ir.model.profile import WHOLE, Profile, StageProfile
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
 
@@ -51,11 +51,7 @@ def with_times_of(found: Measurement, given: Like) -> Measurement:
 
 
 def _timed(stage: StageProfile, like: StageProfile) -> StageProfile:
-    times = {level.name: level.t_r for level in like.all_levels}
-    again = None if stage.m_r is None else times.get(WHOLE)
-    levels = tuple(
-        replace(level, t_r=times[level.name]) for level in stage.levels if level.name in times
-    )
+    again = None if stage.m_r is None else like.t_r
     return replace(
         stage,
         t_f=like.t_f,
@@ -65,6 +61,5 @@ def _timed(stage: StageProfile, like: StageProfile) -> StageProfile:
         t_fb=like.t_fb,
         t_r=again,
         m_r=None if again is None else stage.m_r,
-        levels=levels,
         spread=like.spread,
     )

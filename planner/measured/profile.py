@@ -254,10 +254,8 @@ def _assumed(times: Times, rest: Rest) -> list[str]:
         )
     old = rest.like.stages if rest.like else (None,) * len(times)
     again = [o for s, o in enumerate(old) if OpKind.R in times[s]]
-    if any(o is None or not o.all_levels for o in again):
+    if any(o is None or o.t_r is None for o in again):
         notes.append("t_r is left out, as m_r is not known of each stage: --like says it")
-    if any(o is not None and o.levels for o in again):
-        notes.append("levels of recomputation take what they take in the other profile")
     if rest.like is None and rest.memory is None:
         notes.append(
             "memory is not in the files: m_b and m_w are 1, so that limits count microbatches; "

@@ -9,23 +9,19 @@ from pipeloom.ir.model.profile import StageProfile
 
 def with_times(old: StageProfile, t_f: float, t_b: float, t_w: float) -> StageProfile:
     """The stage with these times; T_R, T_FB and T_BW are to them as they were."""
-    levels = (replace(level, t_r=_rescaled(level.t_r, old.t_f, t_f)) for level in old.levels)
     return replace(
         old,
         t_f=t_f,
         t_b=t_b,
         t_w=t_w,
         t_r=_scaled(old.t_r, old.t_f, t_f),
-        levels=tuple(levels),
         t_fb=_scaled(old.t_fb, old.t_f + old.t_b + old.t_w, t_f + t_b + t_w),
         t_bw=_scaled(old.t_bw, old.t_b + old.t_w, t_b + t_w),
     )
 
 
 def _scaled(time: float | None, old: float, new: float) -> float | None:
-    return None if time is None else _rescaled(time, old, new)
-
-
-def _rescaled(time: float, old: float, new: float) -> float:
     """``time`` as ``old`` became ``new``; ``new`` itself where ``old`` is 0."""
+    if time is None:
+        return None
     return time * new / old if old > 0 else new

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import simulate
-from pipeloom.ir.model.profile import WHOLE, Profile
 from pipeloom.ir.model.program import Program, Relay
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.optimize import optimize
@@ -23,24 +22,19 @@ class Replanner:
     """A program for what was measured, where its plan is shorter than that of the one that ran.
 
     It is compiled as ``first`` was: with post-validation where that has it. ``tied``: groups of
-    stages that share parameters. ``time_limit``: seconds for each plan. ``graphs``: whether stages
-    are graphs, which alone can recompute a part of a forward.
+    stages that share parameters. ``time_limit``: seconds for each plan.
     """
 
     first: Program
     tied: Sequence[Sequence[int]]
     time_limit: float
     seed: int
-    graphs: bool = False
 
     def __call__(self, traces: Sequence[Schedule]) -> Program | None:
         """``traces``: the last steps, timed. None where no shorter plan is found."""
         problem = replace(self.first.schedule.problem, profile=reprofile(traces))
         now = simulate(replace(traces[0], problem=problem, timing=None))
-        runs = (
-            problem if self.graphs else replace(problem, profile=_recomputed_whole(problem.profile))
-        )
-        found = optimize(runs, time_limit=self.time_limit, seed=self.seed)
+        found = optimize(problem, time_limit=self.time_limit, seed=self.seed)
         time = (found.timing or simulate(found)).iteration_time(problem.objective)
         if time > (1.0 - WORTH) * now.iteration_time(problem.objective):
             return None
@@ -50,12 +44,3 @@ class Replanner:
 def relays(program: Program) -> bool:
     """Whether the program has post-validation."""
     return any(isinstance(i, Relay) for row in program.instructions for i in row)
-
-
-def _recomputed_whole(profile: Profile) -> Profile:
-    """The profile without levels that recompute a part of a forward."""
-    stages = (
-        replace(stage, levels=tuple(level for level in stage.levels if level.name == WHOLE))
-        for stage in profile.stages
-    )
-    return replace(profile, stages=tuple(stages))

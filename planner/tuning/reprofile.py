@@ -14,8 +14,8 @@ from pipeloom.ir.model.schedule import Schedule
 from ..inputs.problem_setup import check_alike
 from ..measured.rescaled import with_times
 
-Times = dict[tuple[OpKind, int, int], float]
-"""By kind, stage and level."""
+Times = dict[tuple[OpKind, int], float]
+"""By kind and stage."""
 
 
 def reprofile(traces: Sequence[Schedule]) -> Profile:
@@ -24,8 +24,8 @@ def reprofile(traces: Sequence[Schedule]) -> Profile:
 
     ``traces``: timed schedules of one problem, in milliseconds, as ``Pipeline.gather_trace`` gives
     them. Where a stage ran fused BWs alone, T_B and T_W have the share of it that they had in the
-    old profile (half each where that was 0). Where none was recomputed, or none at a level, T_R is
-    to T_F as it was, and so is T_FB to all three. Sizes, limits and links stay as they are.
+    old profile (half each where that was 0). Where none was recomputed T_R is to T_F as
+    it was, and so is T_FB to all three. Sizes, limits and links stay as they are.
     Raises InputError for microbatches that are unlike.
     """
     profile, took = traces[0].problem.profile, _medians(traces)
@@ -35,30 +35,23 @@ def reprofile(traces: Sequence[Schedule]) -> Profile:
 
 
 def _medians(traces: Sequence[Schedule]) -> Times:
-    samples: defaultdict[tuple[OpKind, int, int], list[float]] = defaultdict(list)
+    samples: defaultdict[tuple[OpKind, int], list[float]] = defaultdict(list)
     for trace in traces:
         for op, time in trace.op_times():
-            samples[op.kind, op.stage, op.level].append(time)
+            samples[op.kind, op.stage].append(time)
     return {key: statistics.median(times) for key, times in samples.items()}
 
 
 def _stage(old: StageProfile, stage: int, took: Times) -> StageProfile:
-    t_b, t_w = took.get((OpKind.B, stage, 0)), took.get((OpKind.W, stage, 0))
+    t_b, t_w = took.get((OpKind.B, stage)), took.get((OpKind.W, stage))
     if t_b is None or t_w is None:
-        both, known = took[OpKind.BW, stage, 0], old.t_b + old.t_w
+        both, known = took[OpKind.BW, stage], old.t_b + old.t_w
         both *= known / old.fused if old.fused > 0 else 1.0
         t_b = both * (old.t_b / known if known > 0 else 0.5)
         t_w = both - t_b
-    found = with_times(old, took[OpKind.F, stage, 0], t_b, t_w)
-
-    def again(time: float, level: int) -> float:
-        return took.get((OpKind.R, stage, level), time)
-
+    found = with_times(old, took[OpKind.F, stage], t_b, t_w)
     return replace(
         found,
-        t_r=None if found.t_r is None else again(found.t_r, 0),
-        levels=tuple(
-            replace(level, t_r=again(level.t_r, k)) for k, level in enumerate(found.levels)
-        ),
-        t_bw=None if found.t_bw is None else took.get((OpKind.BW, stage, 0), found.t_bw),
+        t_r=None if found.t_r is None else took.get((OpKind.R, stage), found.t_r),
+        t_bw=None if found.t_bw is None else took.get((OpKind.BW, stage), found.t_bw),
     )

@@ -22,7 +22,7 @@ def calls(runner: StageRunner, kind: OpKind, cell: Cell) -> Run:
     if kind is OpKind.R:
         return partial(_forward_again, runner)
     if cell.recomputed and kind is OpKind.F:
-        return partial(_forward_alone if cell.level is None else _forward_part, runner)
+        return partial(_forward_alone, runner)
     if cell.offloaded is None or kind is OpKind.W:
         return runner.calls(kind)
     return {OpKind.O: _out, OpKind.L: _load}.get(kind) or partial(
@@ -52,16 +52,6 @@ def _forward_alone(runner: StageRunner, cell: Cell) -> None:
             "recomputed on a thread rank: all threads draw from one generator, so the same ones "
             "cannot be drawn again"
         )
-    cell.target = target
-
-
-def _forward_part(runner: StageRunner, cell: Cell) -> None:
-    """F that keeps what its level does, and its input."""
-    target = cell.target
-    if runner.stage > 0:
-        cell.held = runner.memory.hold(*cell.inputs)
-    with torch.no_grad():
-        runner.part(cell)
     cell.target = target
 
 

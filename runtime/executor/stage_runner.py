@@ -60,16 +60,15 @@ class Cell:
     ``metrics``: the last stage's output and what came of it; ``queue``: None where BW is fused;
     ``delayed``: the calls of modules that put off weight gradients by themselves, None without;
     ``recomputed``: F runs again, with the random numbers from ``state`` on and ``buffers`` as they
-    were, and its input is ``held`` until then; ``level``: the part of F that runs again, by name,
-    None where all of it does; ``offloaded``: None where nothing is. ``graphs``:
+    were, and its input is ``held`` until then; ``offloaded``: None where nothing is. ``graphs``:
     what the stage runs as (:mod:`..graphs.graph_runner`), ``kept`` what it then holds from op to
     op.
     """
 
     __slots__ = (
-        "buffers", "delayed", "dx", "dy", "graphs", "held", "inputs", "interface", "kept", "level",
-        "loss", "metrics", "offloaded", "options", "output", "queue", "recomputed", "result",
-        "roots", "state", "target",
+        "buffers", "delayed", "dx", "dy", "graphs", "held", "inputs", "interface", "kept", "loss",
+        "metrics", "offloaded", "options", "output", "queue", "recomputed", "result", "roots",
+        "state", "target",
     )  # fmt: skip
 
     def __init__(
@@ -78,12 +77,11 @@ class Cell:
         interface: StageInterface | None = None,
         *,
         recomputed: bool = False,
-        level: str | None = None,
         offloaded: OffloadedActivations | None = None,
     ) -> None:
         self.queue = queue
         self.interface = interface
-        self.recomputed, self.level = recomputed, level
+        self.recomputed = recomputed
         self.offloaded = offloaded
         self.delayed: DelayedCalls | None = None
         self.graphs: Any = None
@@ -143,8 +141,8 @@ class RunnerOptions(TypedDict):
 class StageRunner:
     """Runs one stage; the same object for all microbatches.
 
-    ``bare`` is F of which nothing is counted, ``part`` one that keeps what its cell's level does;
-    ``watched`` sees where weight gradients come from, where it is one.
+    ``bare`` is F of which nothing is counted; ``watched`` sees where weight gradients come from,
+    where it is one.
     """
 
     def __init__(self, stage: int, module: nn.Module, **given: Unpack[RunnerOptions]) -> None:
@@ -167,7 +165,6 @@ class StageRunner:
             runs = around(self.delayed, memory, runs, self._weighted)
         forward, backward, weight = runs
         self.bare = within(using(OpKind.F), forward)
-        self.part: Run = self._no_part
         self.forward = within(using(OpKind.F), within(memory.watching(), forward))
         self.backward = within(using(OpKind.B), backward)
         self.weight = within(using(OpKind.W), weight)
@@ -202,9 +199,6 @@ class StageRunner:
             self._finish(cell, output)
         else:
             self._hand_on(cell, output)
-
-    def _no_part(self, cell: Cell) -> None:
-        raise no_part(self.stage, cell.level, "its module runs whole")
 
     def _backward(self, cell: Cell) -> None:
         if self.watched is None or cell.queue is None:
@@ -340,14 +334,6 @@ def input_gradients(
             for i, x in enumerate(inputs)
             if x.requires_grad
         ]
-    )
-
-
-def no_part(stage: int, level: str | None, why: str) -> InputError:
-    """The error that says why a stage has no such level."""
-    return InputError(
-        f"stage {stage}: expected it as a graph (--stages-as aten or inductor), of which a part is "
-        f"recomputed (level {level}): {why}"
     )
 
 

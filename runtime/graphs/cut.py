@@ -102,17 +102,6 @@ def cut_again(joint: Joint) -> Cut:
     return _Cutting(joint).result()
 
 
-def cut_forward(
-    found: Cut, kept: Sequence[fx.Node], made: Sequence[fx.Node]
-) -> tuple[Piece, Piece]:
-    """F that gives results and ``kept``, and the rest of it, which of the tensors of the microbatch
-    and ``kept`` computes ``made``."""
-    cutting = _Cutting(found.joint)
-    given = [*found.held, *cutting.inputs()]
-    first = cutting.piece(given, [*found.results, *kept])
-    return first, cutting.piece([*given, *kept], made)
-
-
 def made_of_parameters(joint: Joint) -> set[fx.Node]:
     """Parameters, buffers, and the values made of them alone, by views and casts."""
     found = {n for n, v in joint.inputs.items() if v.role in _HELD}
@@ -160,7 +149,8 @@ class _Cutting:
             *self._sorted(w_saved - b_saved),
         ]
         to_b, from_w = len(b_saved), len(b_saved - w_saved)
-        held, inputs, piece = self._held, self.inputs(), self.piece
+        inputs = [n for n, v in joint.inputs.items() if v.role is Role.INPUT]
+        held, piece = self._held, self._piece
         return Cut(
             joint,
             held,
@@ -178,10 +168,6 @@ class _Cutting:
             weight=piece([*held, *saved[from_w:], *waiting], by_w),
             fused=piece([*held, *saved, *self._tangents], [*by_b, *by_w]),
         )
-
-    def inputs(self) -> list[fx.Node]:
-        """The tensors of a microbatch."""
-        return [n for n, v in self._joint.inputs.items() if v.role is Role.INPUT]
 
     def _sorted(self, nodes: Iterable[fx.Node]) -> list[fx.Node]:
         return sorted(nodes, key=self._order.__getitem__)
@@ -209,7 +195,7 @@ class _Cutting:
                 found.add(node)
         return found
 
-    def piece(self, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> Piece:
+    def _piece(self, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> Piece:
         """The piece that computes ``outputs`` of ``inputs``."""
         calls = self._sorted(needed(outputs, set(inputs)))
         random = [n for n in self._order if draws(n) and n in self._forward]

@@ -26,14 +26,12 @@ from ..executor.stage_runner import (
     StageRunner,
     apart_from,
     input_gradients,
-    no_part,
     unchanged_weights,
     within,
 )
 from ..executor.weight_grad_deferral import AccumulationHooks, hooked, run_backward
 from ..rank.options import StagesAs
 from ..tensors.microbatches import tensors
-from ..tensors.rng_state import RandomState, devices_of
 from .accumulation import AddGradient
 from .arguments import Kind, Parts, kind_of
 from .compiled_functions import compiled_function, laid_out
@@ -91,7 +89,6 @@ class GraphRunner(StageRunner):
             return
         self.forward = within(using(OpKind.F), self._counted_forward)
         self.bare = within(using(OpKind.F), self._run_forward)
-        self.part = within(using(OpKind.F), self._run_part)
         self.backward = within(using(OpKind.B), self._run_backward)
         self.weight = within(using(OpKind.W), self._run_weight)
 
@@ -133,7 +130,7 @@ class GraphRunner(StageRunner):
         try:
             if found is not None:
                 split = cell.queue is not None
-                found.make(split=split, again=cell.recomputed, level=cell.level)
+                found.make(split=split, again=cell.recomputed)
                 if split and not self._weights_in_w and found.weights_in_w:
                     raise TraceError(f"W computes with {found.weights_in_w[0]}, which is sent on")
         except TraceError as error:  # what Inductor does not compile, say
@@ -225,27 +222,13 @@ class GraphRunner(StageRunner):
         self._pass_on(cell, functions, given, results, counted=counted)
 
     def _again(self, cell: Cell, functions: StageFunctions) -> None:
-        """R: what F saves once more, or the rest of it, and of the last stage its loss."""
+        """R: what F saves once more, and of the last stage its loss."""
         given = self._given(cell, functions)
-        if isinstance(cell.kept, Kept):
-            given += cell.kept.take()
         with below_autograd(), as_kept(cell.buffers):
-            found = functions.again_at(cell.level)(given)
+            found = functions.again(given)
         self._hold(cell, functions, found[len(found) - len(functions.cut.saved) :])
         if self._last:
             self._judge(cell, functions, found[: functions.outputs], counted=True)
-
-    def _run_part(self, cell: Cell) -> None:
-        """F that keeps what its level does; a loss is computed again by R."""
-        functions = self._found(cell)
-        if functions is None or cell.level is None:
-            raise no_part(self.stage, cell.level, str(self.refusal))
-        given = self._given(cell, functions)
-        with below_autograd():
-            found = functions.levels[cell.level].forward([*given])
-        self._hold(cell, functions, found[functions.results :])
-        cell.state = RandomState(devices_of(given), self.generators)
-        self._pass_on(cell, functions, given, found[: functions.results])
 
     def _hold(self, cell: Cell, functions: StageFunctions, saved: list[Tensor]) -> None:
         cell.kept = kept = Kept(functions, self.memory)

@@ -20,7 +20,6 @@ from .arguments import Parts
 from .cut import Cut, Piece, cut, cut_again
 from .functions import Function
 from .joint import UPDATES, Joint, Role, trace_joint
-from .levels.part import StageLevels
 from .liveness import most_within_b, root_of
 from .module_state import unchanged
 from .rewrites import without_tangents
@@ -91,8 +90,7 @@ class StageFunctions:
     ``outputs``: how many of F's ``results`` are outputs, the others are updates; ``needs_grad``: of
     each output whether B is given its gradient, ``tangents`` the places of those that have one;
     ``gradients_of``: the inputs whose gradients B gives; ``strides``, ``tangent_strides``: of the
-    inputs and of the gradients that B is given; ``levels``: by name, F and R of which a part is
-    computed again.
+    inputs and of the gradients that B is given.
     """
 
     def __init__(
@@ -119,7 +117,6 @@ class StageFunctions:
         self.results = len(self.cut.results)
         self._input_gradients = {v.key: n for n, v in joint.of(Role.INPUT_GRADIENT)}
         self.gradients_of = [int(k) for k in self._input_gradients]
-        self.levels = StageLevels(found, self._function, last=forward.last)
 
     @classmethod
     def traced(
@@ -206,22 +203,12 @@ class StageFunctions:
         if found != interface:
             raise interface.unlike(stage, found)
 
-    def make(self, *, split: bool, again: bool, level: str | None) -> None:
+    def make(self, *, split: bool, again: bool) -> None:
         """Makes the functions of a microbatch, before the step that calls them: B and W where they
-        are ``split``, else BW; where F runs ``again``, R, at its ``level``."""
+        are ``split``, else BW; where F runs ``again``, R."""
         for name in ["backward", "weight"] if split else ["fused"]:
             getattr(self, name)
-        if again:
-            self.again_at(level)
-            _ = self.alone if level is None else self.levels[level].forward
-        else:
-            _ = self.forward
-
-    def again_at(self, level: str | None) -> Function:
-        """R at a level, or whole: of the last stage's outputs, and what is saved."""
-        if level is not None:
-            return self.levels[level].again
-        return self.forward if self.forward_of.last else self.again
+        _ = (self.alone, self.again) if again else self.forward
 
     @cached_property
     def forward(self) -> Function:
@@ -235,7 +222,9 @@ class StageFunctions:
 
     @cached_property
     def again(self) -> Function:
-        """R: what is saved."""
+        """R: of the last stage its outputs, for its loss, and what is saved."""
+        if self.forward_of.last:
+            return self.forward
         return self._function(self.cut.again, self.cut.again.outputs)
 
     @cached_property

@@ -26,7 +26,6 @@ from ..probes.held_bytes import HeldBytes, held_bytes
 from ..probes.link_probe import ring_routes
 from ..probes.measuring import (
     LinkParts,
-    check_levels,
     check_numbers,
     check_view,
     gathered,
@@ -37,7 +36,6 @@ from ..probes.measuring import (
 )
 from ..probes.stage_probe import Asked, StageProbe
 from ..rank.context import RankContext
-from ..rank.options import StagesAs
 from ..stages.tie_detection import tied_stages
 from ..tensors.forward_state import undisturbed
 from ..tensors.microbatches import mapped
@@ -53,13 +51,11 @@ class AskedInPlace:
     warmup: int
     in_flight: int | None
     recompute: bool
-    levels: int
     view: str
 
-    def check(self, program: Program, stages_as: StagesAs) -> None:
+    def check(self, program: Program) -> None:
         """Raises InputError for what cannot be, or where weights are sent: stages run as they
         come."""
-        check_levels(self.levels, stages_as)
         if program.schedule.transfers:
             raise InputError("profile: expected a program that sends activations, not weights")
         check_view(self.view)
@@ -80,8 +76,7 @@ class StagesInPlace:
         context = self._context
         ranks = context.program.schedule.problem.ranks
         in_flight, view = self._in_flight(given.in_flight or ranks), given.view
-        recompute = given.recompute or given.levels > 0
-        asked = Asked(in_flight, fused=True, recompute=recompute, levels=given.levels)
+        asked = Asked(in_flight, fused=True, recompute=given.recompute)
         held = {s: self._held(s) for s in context.role.run}
         with self._undone():
             probe = self._probe(asked, view)

@@ -355,7 +355,6 @@ class Pipeline:
         warmup: int = 2,
         in_flight: int | None = None,
         recompute: bool = False,
-        levels: int = 0,
         view: str = "all",
         loss_kwargs: Mapping[str, Any] | None = None,
         **options: Any,
@@ -364,10 +363,9 @@ class Pipeline:
 
         All processes of the mesh call it between steps, with what :meth:`step` is given. Each runs
         its stages ``repeats`` times after ``warmup``, ``in_flight`` microbatches each (by default
-        as many as there are ranks): F, B, W, BW, with ``recompute`` R, and with ``levels``, of
-        stages that are graphs, R at so many levels at most besides. Memory is that of one device:
-        of tensors that are shards, its own. Parameters, gradients, buffers and random numbers are
-        as before afterwards.
+        as many as there are ranks): F, B, W, BW, and with ``recompute`` R. Memory is that of one
+        device: of tensors that are shards, its own. Parameters, gradients, buffers and random
+        numbers are as before afterwards.
 
         ``view``: ``all`` joins what all processes of torch.distributed measured (samples of one
         stage together, the most bytes of any device) into one profile, with links; ``pipeline``
@@ -376,8 +374,8 @@ class Pipeline:
 
         Raises InputError for impossible settings, or a program that sends weights; else as step.
         """
-        asked = AskedInPlace(repeats, warmup, in_flight, recompute, levels, view)
-        asked.check(self.program, self._options.stages_as)
+        asked = AskedInPlace(repeats, warmup, in_flight, recompute, view)
+        asked.check(self.program)
         self.finish()
         with ending_together(self._transport):
             self._training.io.put(StepData(inputs, options, target, loss_kwargs or {}))

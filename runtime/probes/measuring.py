@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from math import inf
 from typing import Any
@@ -14,11 +14,10 @@ from torch import Tensor
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Figure, Measurement, fused_time, spread_of
-from pipeloom.ir.model.ops import MOST_LEVELS, OpKind
-from pipeloom.ir.model.profile import Level, Profile, StageProfile
+from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
-from ..rank.options import StagesAs
 from ..transport import Transport, gather_early
 from ..transport.thread_rank import here
 from .held_bytes import HeldBytes
@@ -34,14 +33,6 @@ def check_view(view: str) -> None:
     """Raises InputError for a view that there is not."""
     if view not in VIEWS:
         raise InputError(f"view: expected {', '.join(VIEWS)}, got {view!r}")
-
-
-def check_levels(levels: int, stages_as: StagesAs) -> None:
-    """Raises InputError for levels that no profile has, or that nobody would find."""
-    if not 0 <= levels < MOST_LEVELS:
-        raise InputError(f"levels: expected a number from 0 to {MOST_LEVELS - 1}, got {levels}")
-    if levels and stages_as == "eager":
-        raise InputError("levels: expected stages_as aten or inductor beside them, got eager")
 
 
 def check_numbers(**numbers: int | None) -> None:
@@ -65,8 +56,7 @@ def _of_all(value: Any, seconds: float) -> list[Any]:
 class StagePart:
     """Measurements of one stage on one device: milliseconds by kind, and of pairs; bytes.
 
-    ``eager``: why it ran as it is where it was to be a graph; ``levels``: milliseconds of R at each
-    level, by name.
+    ``eager``: why it ran as it is where it was to be a graph.
     """
 
     stage: int
@@ -76,7 +66,6 @@ class StagePart:
     held: HeldBytes
     coverage: WeightCoverage | None = None
     eager: str | None = None
-    levels: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +96,6 @@ def probed(
     probe.times(warmup)
     samples = probe.times(repeats)
     paired = probe.pair_times(repeats) if pairs else {}
-    probe.level_times(warmup)
-    at_levels = probe.level_times(repeats)
     sizes = {s: probe.sizes(s) for s in probe.stages}
     return [
         StagePart(
@@ -119,7 +106,6 @@ def probed(
             held(s),
             probe.coverage.get(s),
             probe.eager.get(s),
-            {name: ms for (stage, name), ms in at_levels.items() if stage == s},
         )
         for s in probe.stages
     ]
@@ -178,9 +164,8 @@ def measurement(
     uniform = found is None or not found.pairs
     times = tuple({k: Figure.of(ms) for k, ms in part.times.items()} for part in whole)
     pairs = tuple(Figure.of(part.pairs) for part in whole if part.pairs)
-    levels = tuple({name: Figure.of(ms) for name, ms in p.levels.items()} for p in whole)
     profile = Profile(
-        stages=tuple(map(_stage, whole, times, pairs or (None,) * len(whole), levels)),
+        stages=tuple(map(_stage, whole, times, pairs or (None,) * len(whole))),
         ranks=ranks,
         t_comm=delay.median if delay is not None and uniform else None,
         links=found,
@@ -191,44 +176,34 @@ def measurement(
     )
     coverage = tuple(part.coverage for part in whole if part.coverage is not None)
     eager = {part.stage: part.eager for part in whole if part.eager is not None}
-    return Measurement(
-        profile, times, delay, together, pairs, coverage=coverage, eager=eager, levels=levels
-    )
+    return Measurement(profile, times, delay, together, pairs, coverage=coverage, eager=eager)
 
 
 def _joined(parts: Sequence[StagePart]) -> StagePart:
     """One part of the parts of a stage on several devices."""
     first = parts[0]
-    shared = [name for name in first.levels if all(name in part.levels for part in parts)]
-    held = {name: max(part.sizes.levels[name] for part in parts) for name in shared}
     return StagePart(
         first.stage,
         {kind: [ms for part in parts for ms in part.times[kind]] for kind in first.times},
         [ms for part in parts for ms in part.pairs],
-        replace(Sizes(**_largest([part.sizes for part in parts])), levels=held),
+        Sizes(**_largest([part.sizes for part in parts])),
         HeldBytes(**_largest([part.held for part in parts])),
         joined({p.stage: p.coverage} for p in parts if p.coverage is not None).get(first.stage),
         next((part.eager for part in parts if part.eager is not None), None),
-        {name: [ms for part in parts for ms in part.levels[name]] for name in shared},
     )
 
 
 def _largest(each: Sequence[Any]) -> dict[str, Any]:
     """Field by field; None where all are."""
-    names = [field.name for field in fields(each[0]) if field.name != "levels"]
+    names = [field.name for field in fields(each[0])]
     columns = {name: [getattr(one, name) for one in each] for name in names}
     known = {name: [value for value in row if value is not None] for name, row in columns.items()}
     return {name: max(row, default=None) for name, row in known.items()}
 
 
-def _stage(
-    part: StagePart,
-    times: Mapping[OpKind, Figure],
-    pair: Figure | None,
-    levels: Mapping[str, Figure],
-) -> StageProfile:
+def _stage(part: StagePart, times: Mapping[OpKind, Figure], pair: Figure | None) -> StageProfile:
     sizes, held, again = part.sizes, part.held, times.get(OpKind.R)
-    found = StageProfile(
+    return StageProfile(
         t_f=times[OpKind.F].median,
         t_b=times[OpKind.B].median,
         t_w=times[OpKind.W].median,
@@ -246,13 +221,6 @@ def _stage(
         t_bw=fused_time(times),
         spread=spread_of(times),
     )
-    parts = [
-        Level(name, figure.median, float(min(sizes.levels[name], sizes.m_b)))
-        for name, figure in levels.items()
-    ]
-    if not parts:
-        return found
-    return replace(found, t_r=None, m_r=None, levels=(*parts, *found.all_levels))
 
 
 def _bytes(count: int | None) -> float | None:

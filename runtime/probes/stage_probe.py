@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -36,9 +36,8 @@ class Sizes:
 
     ``m_b``: the most that one microbatch holds between F's start and B's end; ``m_w``: what it
     holds from then until W; ``activation``: what the stage sends on (None: there is one stage);
-    ``m_r``: what one that is recomputed holds until R, and ``levels`` what it holds at each level,
-    by name; ``m_o``: what one that is offloaded holds while ``offload`` bytes of it are out. None:
-    not asked for.
+    ``m_r``: what one that is recomputed holds until R; ``m_o``: what one that is offloaded holds
+    while ``offload`` bytes of it are out. None: not asked for.
     """
 
     m_b: int
@@ -47,7 +46,6 @@ class Sizes:
     m_r: int | None = None
     m_o: int | None = None
     offload: int | None = None
-    levels: Mapping[str, int] = field(default_factory=dict)
 
 
 class Feed(Protocol):
@@ -68,15 +66,13 @@ class Asked:
     """The list of what a probe measures beside F, B and W.
 
     ``in_flight``: microbatches of a round; ``fused``: BW; ``recompute``: R, and what is held until
-    then; ``levels``: the same at so many levels, of stages that are graphs; ``offload``: what goes
-    to the host, and what stays.
+    then; ``offload``: what goes to the host, and what stays.
     """
 
     in_flight: int
     fused: bool = False
     recompute: bool = False
     offload: bool = False
-    levels: int = 0
 
     @property
     def kinds(self) -> tuple[OpKind, ...]:
@@ -158,34 +154,11 @@ class StageProbe:
                 samples[stage].append(took)
         return samples
 
-    def level_times(self, rounds: int) -> dict[tuple[int, str], list[float]]:
-        """Milliseconds of R by stage and level; all ranks begin each round of a level together."""
-        samples: dict[tuple[int, str], list[float]] = {}
-        for step, i in product(range(rounds), range(self.asked.levels)):
-            self._begin_round(step)
-            names = {s: name for s in self.stages for name in [*self.levels(s)][i : i + 1]}
-            for stage, name in names.items():
-                self._recomputed(stage, name)
-            for stage, _, took in self._took():
-                samples.setdefault((stage, names[stage]), []).append(took)
-        return samples
-
     def _took(self) -> Iterator[tuple[int, OpKind, float]]:
         """Stage, kind and milliseconds of each op that was timed in the round."""
         marks = self._clock.seconds()
         for i, (stage, kind) in enumerate(self._ran):
             yield stage, kind, (marks[2 * i + 1] - marks[2 * i]) * MILLISECONDS
-
-    def levels(self, stage: int) -> dict[str, float]:
-        """The levels of a stage, at most as many as are asked for, by name, and the counted time of
-        each one's R, relative to a whole forward's; none of a stage that is no graph."""
-        cell = self._cells[0]
-        self._prepared(stage, 0)
-        self._let_go(cell)
-        if not (cell.graphs and self.asked.levels):
-            return {}
-        parts = cell.graphs.levels
-        return {name: parts.share_of_time(name) for name in parts.names(self.asked.levels)}
 
     @contextmanager
     def _unsplit(self) -> Iterator[None]:
@@ -231,7 +204,6 @@ class StageProbe:
             m_w=max(one.m_w for one in each),
             activation=self._sent(stage),
             m_r=_most([one.m_r for one in each]),
-            levels={name: max(one.levels[name] for one in each) for name in each[0].levels},
             m_o=_most([one.m_o for one in each]),
             offload=_most([one.offload for one in each]),
         )
@@ -247,8 +219,7 @@ class StageProbe:
         self._let_go(cell)
         m_r = self._kept(stage, microbatch) if self.asked.recompute else None
         m_o, out = self._out(stage, microbatch) if self.asked.offload else (None, None)
-        levels = {name: self._kept(stage, microbatch, name) for name in self.levels(stage)}
-        return Sizes(m_b, m_w, None, m_r, m_o, out, levels)
+        return Sizes(m_b, m_w, None, m_r, m_o, out)
 
     def _out(self, stage: int, microbatch: int) -> tuple[int, int]:
         """Bytes held between O and L, and bytes that are out."""
@@ -261,10 +232,10 @@ class StageProbe:
         cell.offloaded = None
         return held, moved
 
-    def _kept(self, stage: int, microbatch: int, level: str | None = None) -> int:
+    def _kept(self, stage: int, microbatch: int) -> int:
         """Bytes held right before R."""
         before, cell = self._memory.live, self._cells[microbatch]
-        cell.recomputed, cell.level = True, level
+        cell.recomputed = True
         self._forward(stage, microbatch)
         return self._held(stage, cell, before, (OpKind.R, OpKind.B, OpKind.W))
 
@@ -303,10 +274,10 @@ class StageProbe:
             self._run(stage, cell, after, timed=timed)
             self._let_go(cell)
 
-    def _recomputed(self, stage: int, level: str | None = None) -> None:
-        """A round whose F's keep their input alone, or what the level does; R alone is timed."""
+    def _recomputed(self, stage: int) -> None:
+        """A round whose F's keep their input alone; R alone is timed."""
         for cell in self._cells:
-            cell.recomputed, cell.level = True, level
+            cell.recomputed = True
         self._round(stage, (OpKind.R, OpKind.B, OpKind.W), timed=(OpKind.R,))
 
     def _forward(self, stage: int, microbatch: int, *, timed: Sequence[OpKind] = ()) -> None:
@@ -339,7 +310,7 @@ class StageProbe:
 
     def _let_go(self, cell: Cell) -> None:
         """A program frees what a microbatch received after its W."""
-        cell.recomputed, cell.level = False, None
+        cell.recomputed = False
         for held, _ in self._received[cell]:
             self._memory.release(held)
         self._received[cell].clear()

@@ -59,15 +59,11 @@ def calculate_memory(
         )
         probe = made_here.probe(asked)
         sizes = [probe.sizes(s) for s in range(stages)]
-        levels = [probe.levels(s) for s in range(stages)]
     with _told(source):
         held = [made_here.held(s) for s in range(stages)]
     times = dict.fromkeys((*KINDS, *([OpKind.R] if asked.recompute else [])), (UNIT,))
     parts = [
-        StagePart(
-            *(s, times, (), sizes[s], held[s], probe.coverage.get(s), probe.eager.get(s)),
-            {name: (share * UNIT,) for name, share in levels[s].items()},
-        )
+        StagePart(s, times, (), sizes[s], held[s], probe.coverage.get(s), probe.eager.get(s))
         for s in range(stages)
     ]
     found = measurement(
@@ -79,7 +75,7 @@ def calculate_memory(
         tied=made_here.tied,
         micro_batch=made_here.micro_batch,
     )
-    return replace(found, times=({},) * stages, levels=())
+    return replace(found, times=({},) * stages)
 
 
 class _FakeStages(SourceStages):

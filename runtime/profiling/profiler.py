@@ -27,7 +27,6 @@ from ..probes.link_probe import ring_routes
 from ..probes.measuring import (
     LinkParts,
     StagePart,
-    check_levels,
     check_numbers,
     check_view,
     gathered,
@@ -87,7 +86,6 @@ def measure_profile(
     view: str = "all",
     memory_only: bool = False,
     stages_as: StagesAs = "eager",
-    levels: int = 0,
 ) -> Measurement:
     """The profile of ``source`` cut into ``stages`` on ``ranks``, stage s on rank s mod P.
 
@@ -105,16 +103,11 @@ def measure_profile(
     :meth:`~..pipeline.pipeline.Pipeline.profile` does. ``memory_only``: bytes alone, by calculation
     in this process (:mod:`.memory_only`); each op takes 1 ms.
 
-    ``stages_as``: how stages are run, as :class:`~..pipeline.pipeline.Pipeline` explains;
-    ``levels``: of stages that are graphs T_R and M_R at so many levels at most, beside those of a
-    whole forward.
+    ``stages_as``: how stages are run, as :class:`~..pipeline.pipeline.Pipeline` explains.
 
     Raises InputError for impossible settings, LaunchError where a rank fails.
     """
     check_stages_as(stages_as)
-    check_levels(levels, stages_as)
-    if levels and stages is None:
-        raise InputError("levels: expected stages, as a graph is of a whole stage, got layers")
     layers: Sequence[Layer] = ()
     if stages is None:
         source, layers = by_layers(source)
@@ -125,7 +118,7 @@ def measure_profile(
     _check_place(group, view, ranks, local=local, together=together)
     check_cut(source, stages)
     in_flight = max(in_flight or ranks, 2 if pairs else 1)
-    asked = Asked(in_flight, not layers, recompute or levels > 0, offload, levels)
+    asked = Asked(in_flight, not layers, recompute, offload)
     if memory_only:
         _check_memory_only(device, pairs=pairs, local=local, group=group is not None)
         found = calculate_memory(

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pipeloom.ir.errors import InputError, InvalidScheduleError, PipeloomError, in_brief
 from pipeloom.ir.formats import dump_program
 from pipeloom.ir.model import program as ir
-from pipeloom.ir.model.profile import WHOLE, is_share
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule, Updates
 from pipeloom.ir.model.transfers import holders
@@ -16,7 +15,7 @@ from pipeloom.ir.verify.program import verify_program
 
 from ..stages.tie_detection import Group, stages_of
 from ..transport import agreed
-from .options import PipelineOptions, Programs, StagesAs
+from .options import PipelineOptions, Programs
 from .role import RankRole
 
 
@@ -24,28 +23,11 @@ def check_program(program: Program, options: PipelineOptions) -> None:
     """Raises InputError for options that do not go with the program, else what verifying raises."""
     names = ("tied", "param_dtype", "clip_grad_norm", "loss_scale")
     refuse_where_stale(program.schedule, **{name: getattr(options, name) for name in names})
-    check_levels(program, options.stages_as)
     if not options.verify:
         return
     violations = verify_program(dump_program(program))
     if violations:
         raise InvalidScheduleError(violations)
-
-
-def check_levels(program: Program, stages_as: StagesAs) -> None:
-    """Raises InputError where a stage is recomputed in part and is no graph, or at a level that no
-    graph of a stage has."""
-    for name, op in program.schedule.parts_recomputed.items():
-        if not is_share(name):
-            raise InputError(
-                f"program: {op}: expected a level that `pipeloom profile --levels` has found, such "
-                f"as 41%, or {WHOLE}, got {name!r}"
-            )
-        if stages_as == "eager":
-            raise InputError(
-                f"program: {op} recomputes a part of a forward (level {name!r}): expected stages "
-                "as graphs (--stages-as aten or inductor), got eager"
-            )
 
 
 def check_tied(program: Program, tied: Sequence[Group]) -> None:

@@ -53,11 +53,10 @@ class Ways:
 
     @classmethod
     def of(cls, costs: Costs, stage: int) -> Self:
-        again, kept = costs.again[:, stage], costs.kept[:, stage]
-        wire = costs.durations[OpKind.O, stage]
-        there = np.append(np.isfinite(again), np.isfinite(wire))
-        wires = np.append(np.zeros(len(again)), wire)
-        return cls(np.append(again, 0.0)[there], kept[there], wires[there])
+        again = np.array([0.0, costs.durations[OpKind.R, stage], 0.0])
+        wire = np.array([0.0, 0.0, costs.durations[OpKind.O, stage]])
+        there = np.isfinite(again) & np.isfinite(wire)
+        return cls(again[there], costs.kept[there, stage], wire[there])
 
     def within(self, time: float) -> Self:
         """Without those that take longer than ``time``, or keep no less than what stays does,

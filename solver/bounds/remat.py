@@ -5,8 +5,8 @@ at most the cost, turn(s, s) is the least time from the start of F(s) to that of
 microbatch. R's are work: a rank works as much longer as its R's take. t_o is how long a copy takes,
 each way.
 
-A stage has levels of recomputation, with times t_k and memory m_k; each microbatch takes one of
-them, or another way, and a bound is about the best that all could take together.
+Each microbatch stays, is recomputed in t_r with m_r kept, or is offloaded, and a bound is about the
+best that all could take together.
 
 Both bounds are the least of a small linear program, bounded from below by its dual: any prices of
 memory and of the copy channels, at least 0, give a bound, so that it is enough to try those at
@@ -22,6 +22,7 @@ from itertools import product
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED
 from pipeloom.ir.model.ops import FloatArray, OpKind
 from pipeloom.ir.model.problem import Problem
 
@@ -36,8 +37,8 @@ MOST_COUNTED = 1000  # F's before a rank's first B; of more, its bound is that o
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rank:
-    """A rank's K stages: ``t_r``, ``m_r``, (L, K), by level, ``t_o``, ``m_o``, (K,); times are
-    infinite where there is no remat."""
+    """A rank's K stages: ``t_r``, ``m_r``, ``t_o``, ``m_o``, (K,); times are infinite where there
+    is no remat."""
 
     placed: GeneralPlacement
     host: HostModel
@@ -51,8 +52,9 @@ class _Rank:
         placed, costs = GeneralPlacement.of(problem), Costs.of(problem)
         for host in placed.hosts:
             own = list(host.stages)
-            t_r, kept = costs.again[1:, own], costs.kept[1:, own]
-            yield cls(placed, host, t_r, kept[:-1], costs.durations[OpKind.O, own], kept[-1])
+            t_r, t_o = costs.durations[OpKind.R, own], costs.durations[OpKind.O, own]
+            m_r, m_o = costs.kept[RECOMPUTED, own], costs.kept[OFFLOADED, own]
+            yield cls(placed, host, t_r, m_r, t_o, m_o)
 
 
 def _over_ranks(problem: Problem, span: Callable[[_Rank], float], name: str, words: str) -> Bound:
@@ -67,18 +69,18 @@ def recomputed_or_idle(problem: Problem) -> Bound:
     """Before its first B a rank idles, or makes room for F's at the cost of R's or copies.
 
     Say the first B of rank r starts x after S_r, x >= turn(l_r, h_r), and let each pair of stage
-    and microbatch whose F has run by then be a (all of M_B is held), r (its R is to come, m_k of
-    its level k is held) or o (it is out, m_o is held). What they hold is within the limit, and the
-    channel out has carried those that are out, after the first F ended: the sum of their t_o is at
-    most x - min T_F. Until then the rank has run these F's and some R's, so it idled x - sum T_F
-    less these R's; besides these and the R's of all r the rank has its work. So it spans at least
+    and microbatch whose F has run by then be a (all of M_B is held), r (its R is to come, m_r is
+    held) or o (it is out, m_o is held). What they hold is within the limit, and the channel out has
+    carried those that are out, after the first F ended: the sum of their t_o is at most x - min
+    T_F. Until then the rank has run these F's and some R's, so it idled x - sum T_F less these R's;
+    besides these and the R's of all r the rank has its work. So it spans at least
 
-        work + x - sum over a, o of T_F - sum over r of (T_F - t_k).
+        work + x - sum over a, o of T_F - sum over r of (T_F - t_r).
 
     With prices p of memory and q of the channel, q <= 1, the sums are at most p limit + q (x - min
-    T_F) and, for each pair, the largest of 0, T_F - p M_B, T_F - t_k - p m_k of any level and T_F -
-    p m_o - q t_o. What is left grows with x. Where the rank has one stage, :func:`_head_of_one`
-    tries whole numbers.
+    T_F) and, for each pair, the largest of 0, T_F - p M_B, T_F - t_r - p m_r and T_F - p m_o - q
+    t_o. What is left grows with x. Where the rank has one stage, :func:`_head_of_one` tries whole
+    numbers.
     """
     words = (
         "before its first B a rank idles, or makes room for F's by recomputing later or by copies, "
@@ -95,16 +97,16 @@ def _head_span(rank: _Rank) -> float:
     if len(f) == 1 and f[0] > 0 and host.m_b[0] > 0 and x / f[0] < MOST_COUNTED:
         return host.work + _head_of_one(rank, x)
     with np.errstate(divide="ignore", invalid="ignore"):
-        memory = np.concatenate([f / host.m_b, f / rank.m_o, *(f - rank.t_r) / rank.m_r])
-        memory = np.concatenate([memory, *rank.t_r / (host.m_b - rank.m_r), *_slopes(rank)])
-        copies = np.concatenate([f / rank.t_o, *rank.t_r / rank.t_o])
+        memory = np.concatenate([f / host.m_b, f / rank.m_o, (f - rank.t_r) / rank.m_r])
+        memory = np.concatenate([memory, rank.t_r / (host.m_b - rank.m_r)])
+        copies = np.concatenate([f / rank.t_o, rank.t_r / rank.t_o])
     channel_time = x - float(f.min())
     gains = []
     for p, q in product(_prices(memory), _prices(copies, 1.0)):
         ways = [
             np.zeros_like(f),
             f - p * host.m_b,
-            *(f - rank.t_r - p * rank.m_r),
+            f - rank.t_r - p * rank.m_r,
             f - p * rank.m_o - _times(q, rank.t_o),
         ]
         best = host.count * float(np.max(ways, axis=0).sum())
@@ -116,70 +118,40 @@ def _head_of_one(rank: _Rank, x: float) -> float:
     """The least time that a rank's only stage idles before its first B, or recomputes later.
 
     All numbers r and o that may serve are tried. With a more that hold M_B, one at least, the first
-    B's own, the r keep room / r on average of what these and the o leave. Their R's take at least r
-    times what the lower convex hull of all (m_k, t_k) has there, which falls as a falls. So idle
-    time and R's together are convex in a, and least next to where the idle time ends, where the
-    average is a corner of the hull, or at an end.
+    B's own, what the r keep has room beside these and the o. The idle time falls as a rises, so it
+    is least next to where it ends, or where a is as large as memory allows.
     """
     host, f = rank.host, float(rank.host.f[0])
     m_b, t_o, m_o = float(host.m_b[0]), float(rank.t_o[0]), float(rank.m_o[0])
-    sizes, times = _hull(rank.m_r[:, 0], rank.t_r[:, 0])
+    t_r, m_r = float(rank.t_r[0]), float(rank.m_r[0])
     counts = np.arange(min(host.count, int(x / f) + 2) + 1)  # more F's are in nobody's way
-    again = counts if len(sizes) else counts[:1]
+    again = counts if np.isfinite(t_r) else counts[:1]
     out = counts[:1] if not np.isfinite(t_o) else counts
     r, o = again[:, None], out[None, :]
     left = host.limit - o * m_o
     since = np.maximum(x, np.where(o > 0, f + o * (t_o if len(out) > 1 else 0.0), 0.0))
-    corners = [(left - r * size) / m_b for size in (sizes if len(sizes) else np.zeros(1))]
     best = np.inf
-    for corner, beside in product([*corners, since / f - r - o], (0, 1)):
+    for corner, beside in product([(left - r * m_r) / m_b, since / f - r - o], (0, 1)):
         a = np.minimum(np.floor(corner) + beside, host.count - r - o)
-        kept = (left - a * m_b + ROUNDING * host.limit) / np.maximum(r, 1)
+        room = (left - a * m_b + ROUNDING * host.limit) / np.maximum(r, 1)
         lost = np.maximum(0.0, since - (a + r + o) * f)
-        if len(sizes):
-            lost += r * np.where(r > 0, np.interp(kept, sizes, times, left=np.inf), 0.0)
-        best = min(best, float(lost[(kept >= 0) & (a >= 1)].min(initial=np.inf)))
+        if np.isfinite(t_r):
+            lost += r * t_r
+        fits = room >= np.where(r > 0, m_r, 0.0)
+        best = min(best, float(lost[fits & (a >= 1)].min(initial=np.inf)))
     return best
-
-
-def _hull(sizes: FloatArray, times: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The corners of the lower convex hull of the least time by size, by rising size."""
-    sizes, times = (each[np.isfinite(times)] for each in (sizes, times))
-    hull: list[tuple[float, float]] = []
-    for at in np.lexsort((times, sizes)).tolist():
-        size, time = float(sizes[at]), float(times[at])
-        if hull and time >= hull[-1][1]:
-            continue
-        while len(hull) > 1 and _above(hull[-2], hull[-1], (size, time)):
-            hull.pop()
-        hull.append((size, time))
-    corners = np.array(hull).reshape(-1, 2)
-    return corners[:, 0], corners[:, 1]
-
-
-def _above(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
-    """Whether ``b`` is on the line from ``a`` to ``c`` or above it."""
-    return (b[1] - a[1]) * (c[0] - a[0]) >= (c[1] - a[1]) * (b[0] - a[0])
-
-
-def _slopes(rank: _Rank) -> FloatArray:
-    """Time for memory from each level to the next, (L - 1, K), levels by what they keep."""
-    order = np.argsort(rank.m_r, axis=0)
-    m_r, t_r = (np.take_along_axis(each, order, axis=0) for each in (rank.m_r, rank.t_r))
-    return np.asarray(-np.diff(t_r, axis=0) / np.diff(m_r, axis=0))
 
 
 def recomputed_or_held(problem: Problem) -> Bound:
     """The memory that microbatches hold, times their time, fits, or costs R's or copies.
 
     On stage s a microbatch that stays holds M_B for turn(s, s) + b at least and M_W for w; one that
-    is recomputed at level k M_B for t_k + b and m_k for the rest of that time; one that is
-    offloaded M_B for f + t_o and for t_o + b, m_o for the rest. A rank's span is at least its work
-    and its R's; it holds what :meth:`.RankModel.area` says at most, recomputed or not: R and L take
-    no more than their F did. Each channel is free until the first F has ended, and carries no more
-    than one copy at a time. A span is too short where with some prices of R's time and of the
-    channel the cheapest ways of all microbatches cost more than what the span has of both and its
-    memory.
+    is recomputed M_B for t_r + b and m_r for the rest of that time; one that is offloaded M_B for
+    f + t_o and for t_o + b, m_o for the rest. A rank's span is at least its work and its R's; it
+    holds what :meth:`.RankModel.area` says at most, recomputed or not: R and L take no more than
+    their F did. Each channel is free until the first F has ended, and carries no more than one copy
+    at a time. A span is too short where with some prices of R's time and of the channel the
+    cheapest ways of all microbatches cost more than what the span has of both and its memory.
     """
     words = (
         "what microbatches hold, for as long as they hold it, fits in memory times span, or is "
@@ -195,13 +167,12 @@ def _held_span(rank: _Rank) -> float:
     memory, again, copies = _remat_ways(rank)
     first, area = float(host.f.min()), host.area()
     with np.errstate(divide="ignore", invalid="ignore"):
-        levels, steps = memory[1:-1], again[2:-1] - again[1:-2]
-        work_prices = _prices((memory[0] - levels) / rank.t_r)
-        channel_prices = _prices((memory[0] - memory[-1]) / rank.t_o)
-        both = _prices((memory[-1] - levels) / rank.t_r)
-        between = _prices((levels[:-1] - levels[1:]) / steps)
+        stays, recomputed, out = memory
+        work_prices = _prices((stays - recomputed) / rank.t_r)
+        channel_prices = _prices((stays - out) / rank.t_o)
+        both = _prices((out - recomputed) / rank.t_r)
     spans = [host.work]
-    for p, q in product({*work_prices, *both, *between}, channel_prices):
+    for p, q in product({*work_prices, *both}, channel_prices):
         cheapest = memory + _times(p, again) + _times(q, copies)
         needed = host.count * float(cheapest.min(axis=0).sum())
         needed += p * host.work + q * first
@@ -216,18 +187,18 @@ def _held_span(rank: _Rank) -> float:
 
 
 def _remat_ways(rank: _Rank) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Memory times time, work and copies of each choice for a microbatch, by stage, (2 + L, K)."""
+    """Memory times time, work and copies of each choice for a microbatch, by stage, (3, K)."""
     host, stays = rank.host, rank.host.turn
     after = host.m_b * host.b + host.m_w * host.w
-    zero, none = np.zeros_like(stays), np.zeros_like(rank.t_r)
+    zero = np.zeros_like(stays)
     again = np.where(np.isfinite(rank.t_r), rank.t_r, stays)
     out = np.where(np.isfinite(rank.t_o), host.f + 2 * rank.t_o, stays)
     memory = np.stack([
         host.m_b * stays + after,
-        *(host.m_b * again + rank.m_r * np.maximum(0.0, stays - again) + after),
+        host.m_b * again + rank.m_r * np.maximum(0.0, stays - again) + after,
         host.m_b * out + rank.m_o * np.maximum(0.0, stays - out) + after,
     ])  # fmt: skip
-    return memory, np.stack([zero, *rank.t_r, zero]), np.stack([zero, *none, rank.t_o])
+    return memory, np.stack([zero, rank.t_r, zero]), np.stack([zero, zero, rank.t_o])
 
 
 def _prices(of: FloatArray, most: float = np.inf) -> list[float]:

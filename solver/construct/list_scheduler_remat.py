@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeloom.ir.kernels import kernel
-from pipeloom.ir.model.ops import LEVEL_SHIFT, FloatArray, IntArray, OpKind
+from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind
 
 from ..core.kernels import State, earliest, normal, packed, random
 from ..core.linear_instance import LinearInstance
@@ -32,13 +32,11 @@ IDLE = 50  # decisions of each stage without an op, after which none comes any m
 _NEVER, _BESIDE, _EVER = range(3)  # whether a microbatch may stay
 
 
-class LevelArrays(NamedTuple):
-    """The level that each stage is recomputed at, (S,), T_R, infinite where it is not recomputed,
-    and what is kept."""
+class WholeRemat(NamedTuple):
+    """By stage, (S,): T_R, infinite where it is not recomputed, and what is kept until R."""
 
     t_r: FloatArray
     kept: FloatArray
-    level: IntArray
 
 
 class RematListParameters(NamedTuple):
@@ -95,7 +93,7 @@ class RematListParameters(NamedTuple):
 @kernel
 def remat_list_schedule(  # noqa: PLR0917
     linear: LinearInstance,
-    levels: LevelArrays,
+    remat: WholeRemat,
     parameters: RematListParameters,
     makespan: bool,
     order: IntArray,  # (S, 4M) out: packed ops
@@ -109,7 +107,7 @@ def remat_list_schedule(  # noqa: PLR0917
     Infinite where no op can start any more.
     """
     f, b, w, m_b, m_w, limit, down, up = linear[:8]
-    t_r, kept, level = levels
+    t_r, kept = remat
     keep, again, ahead, defer, fill, patience, lead, gap, stay = parameters
     stages, microbatches = f_end.shape
     f_end[:] = np.inf
@@ -185,7 +183,7 @@ def remat_list_schedule(  # noqa: PLR0917
                 comes[i, nf] = end
             left -= 1
         elif kind == _R:
-            order[i, at] = packed(_R, i, gone) | level[i] << LEVEL_SHIFT
+            order[i, at] = packed(_R, i, gone)
             end = now + t_r[i]
             fate[i, gone] = _BACK
             back[i] = gone
@@ -291,7 +289,7 @@ def _next_event(
 @kernel
 def tune_remat_list(  # noqa: PLR0917
     linear: LinearInstance,
-    levels: LevelArrays,
+    remat: WholeRemat,
     parameters: RematListParameters,  # changed
     makespan: bool,
     best: IntArray,  # (S, 4M) out: the best order met, where it beats best_cost
@@ -350,7 +348,7 @@ def tune_remat_list(  # noqa: PLR0917
                     else:
                         lead[k] = max(0.0, lead[k] + by)
         cost, mean = remat_list_schedule(
-            linear, levels, parameters, makespan, order, number, f_end, comes, fate
+            linear, remat, parameters, makespan, order, number, f_end, comes, fate
         )
         value = cost + 0.05 * mean
         if move < 0 or value <= current - temperature * np.log(1.0 - random(state)):

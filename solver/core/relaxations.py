@@ -65,7 +65,7 @@ def has_remat(problem: Problem) -> bool:
 
 def without_recomputing(profile: Profile) -> Profile:
     def change(stage: StageProfile) -> StageProfile:
-        return replace(stage, t_r=None, m_r=None, levels=())
+        return replace(stage, t_r=None, m_r=None)
 
     return replace(profile, stages=tuple(stage.changed(change) for stage in profile.stages))
 
@@ -82,7 +82,7 @@ def recomputing(problem: Problem) -> Problem:
     """The same where no stage that may be recomputed may be offloaded."""
 
     def change(stage: StageProfile) -> StageProfile:
-        return replace(stage, m_o=None, offload_bytes=None) if stage.all_levels else stage
+        return replace(stage, m_o=None, offload_bytes=None) if stage.t_r is not None else stage
 
     return with_stages(problem, change)
 

@@ -29,7 +29,7 @@ def check_planned(problem: Problem) -> None:
         return
     if problem.placement.passing is Passing.MIXED:
         raise InputError(f"passing: expected activations or weights {_WHY}")
-    keys = {"t_r, levels": recomputable, "m_o": offloadable, "t_bw": fusible}
+    keys = {"t_r": recomputable, "m_o": offloadable, "t_bw": fusible}
     for key, possible in keys.items():
         stages = np.flatnonzero(possible(problem)).tolist()
         if stages:

@@ -207,7 +207,9 @@ class CutBounds:
 
     def _room(self, rank: int) -> FloatArray:
         """The room of each run of layers for activations on ``rank``."""
-        if any(layer.all_levels or layer.m_o is not None for layer in self.cutter.profile.layers):
+        if any(
+            layer.t_r is not None or layer.m_o is not None for layer in self.cutter.profile.layers
+        ):
             return np.full((self.cutter.number + 1,) * 2, np.inf)  # M_B need not be held
         limit, device = self.limit[rank], self.cutter.profile.cluster.device_memory
         if device is None:

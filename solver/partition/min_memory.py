@@ -126,7 +126,7 @@ class _Needs:
     def _shared(self) -> float:
         """The least need of the fullest rank; 0 where not all of a microbatch is held at once."""
         layers = self.cutter.profile.layers
-        if any(layer.all_levels or layer.m_o is not None for layer in layers):
+        if any(layer.t_r is not None or layer.m_o is not None for layer in layers):
             return 0.0
         held = sum(layer.m_b + (kept(layer) if self.device else 0.0) for layer in layers)
         return held / self.cutter.profile.ranks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeloom.ir.cost.remat import Choice, choice_of
+from pipeloom.ir.cost.remat import choice_of
 from pipeloom.ir.cost.simulator import remat_arrays, simulate
 from pipeloom.ir.model.ops import (
     KIND_MASK,
@@ -13,8 +13,6 @@ from pipeloom.ir.model.ops import (
     STAGE_SHIFT,
     IntArray,
     OpKind,
-    at_levels,
-    fields_of,
     split_backwards,
 )
 from pipeloom.ir.model.problem import Problem
@@ -25,7 +23,7 @@ from ..core.options import Order
 from ..core.relaxations import fusible, offloadable, recomputable
 from ..search.local_search import OrderAnnealer, cooled
 
-OUT, FUSED = -2, -1  # rows of the choices that stages may have
+FUSED = 3  # the row of the choices that stages may have
 
 
 class RematAnnealer(OrderAnnealer):
@@ -35,17 +33,16 @@ class RematAnnealer(OrderAnnealer):
         super().__init__(problem, rng)
         self._problem = problem
         again, out = recomputable(problem), offloadable(problem)
-        levels = np.isfinite(self._costs.again[1:]) & again
         if every:
             out &= ~again
         stays = ~again | (not every)
-        self._ways = np.stack([stays, *levels, out, fusible(problem)])
+        self._ways = np.stack([stays, again, out, fusible(problem)])
 
     def anneal(self, best: Incumbent, start: Order) -> Order:
         """The best order met from ``start`` on."""
         c, problem = self._costs, self._problem
         choice = choice_of(problem, start)
-        rows = tuple(at_levels(self._split(row), np.zeros_like(row[:1])) for row in start)
+        rows = tuple(map(self._split, start))
         whole = [np.append(row, self._behind(rank, row)) for rank, row in enumerate(rows)]
         offsets = np.cumsum([0, *map(len, whole)]).astype(np.int64)
         order = np.concatenate(whole)
@@ -61,7 +58,7 @@ class RematAnnealer(OrderAnnealer):
             if cost < least:
                 least = cost
                 ranks = zip(offsets.tolist(), ends.tolist(), strict=False)
-                reached = tuple(_levelled(found[a:b], chosen) for a, b in ranks)
+                reached = tuple(found[a:b] for a, b in ranks)
                 best.offer(reached, "search", cost)
             if best.over():
                 break
@@ -78,8 +75,7 @@ class RematAnnealer(OrderAnnealer):
     def _behind(self, rank: int, row: IntArray) -> IntArray:
         """The ops of the rank that might run as well, (N,)."""
         microbatches = np.arange(self._problem.microbatches) << MICROBATCH_SHIFT
-        again = self._ways[1:OUT].any(axis=0)
-        out, fused = self._ways[OUT], self._ways[FUSED]
+        _, again, out, fused = self._ways
         possible = {OpKind.R: again, OpKind.O: out, OpKind.L: out, OpKind.W: fused}
         ops = [
             microbatches | stage << STAGE_SHIFT | kind
@@ -88,10 +84,3 @@ class RematAnnealer(OrderAnnealer):
             if stages[stage]
         ]
         return np.setdiff1d(np.concatenate([*ops, row[:0]]), row)
-
-
-def _levelled(row: IntArray, choice: Choice) -> IntArray:
-    """The row with the level of each R that the choice has for its microbatch."""
-    kind, stage, microbatch = fields_of(row)
-    levels = choice[stage, microbatch].astype(np.int64) - 1
-    return at_levels(row, np.where(kind == OpKind.R, levels, 0))

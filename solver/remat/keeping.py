@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.remat import held
-from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind, fields_of, levels_of
+from pipeloom.ir.cost.remat import RECOMPUTED, held
+from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind, fields_of
 from pipeloom.ir.model.problem import Problem
 
 from ..core.options import Order
@@ -30,7 +30,7 @@ def _kept(costs: Costs, row: IntArray, memory: FloatArray, limit: float) -> IntA
     kind, stage, microbatch = fields_of(row)
     pairs = list(zip(stage.tolist(), microbatch.tolist(), strict=True))
     forward = {pairs[at]: at for at in np.flatnonzero(kind == OpKind.F).tolist()}
-    more = costs.m_b[stage] - costs.kept[1 + levels_of(row), stage]
+    more = costs.m_b[stage] - costs.kept[RECOMPUTED, stage]
     free, runs = limit - memory, np.ones(len(row), dtype=np.bool_)
     for at in np.flatnonzero(kind == OpKind.R).tolist():
         since = forward[pairs[at]]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.model.ops import IntArray
+from pipeloom.ir.cost.remat import RECOMPUTED
+from pipeloom.ir.model.ops import IntArray, OpKind
 from pipeloom.ir.model.problem import Objective, Problem
 
 from ..construct.list_scheduler_remat import (
-    LevelArrays,
     RematListParameters,
+    WholeRemat,
     remat_list_schedule,
     tune_remat_list,
 )
@@ -23,33 +23,24 @@ from ..core.linear_instance import LinearInstance
 from ..core.options import Order
 from ..core.relaxations import plain, recomputable
 from ..search.local_search import COLD
-from .whole_stages import levels_of_stages
 
 LIST_OP = 3  # simulated ops that an op of an order takes as long as
-DRAWN, POOL = 30, 6  # random parameters of which the best are annealed; those kept, at each level
+DRAWN, POOL = 30, 6  # random parameters of which the best are annealed; those kept
 
 
 class RematListTuner:
-    """Anneals the parameters, from the best of some random ones or from one of the best so far;
-    each round at one of the levels that stages may be recomputed at."""
+    """Anneals the parameters, from the best of some random ones or from one of the best so far."""
 
     def __init__(self, problem: Problem, linear: LinearInstance, rng: np.random.Generator) -> None:
         self._problem, self._linear, self._rng = problem, linear, rng
-        costs, stages = Costs.of(problem), np.arange(linear.stages)
-        self._levels = [
-            LevelArrays(
-                np.where(recomputable(problem), costs.again[choice, stages], np.inf),
-                costs.kept[choice, stages],
-                np.maximum(choice - 1, 0),
-            )
-            for choice in levels_of_stages(problem)
-        ]
-        self._pools: list[list[tuple[float, RematListParameters]]] = [[] for _ in self._levels]
+        costs = Costs.of(problem)
+        self._remat = WholeRemat(costs.durations[OpKind.R], costs.kept[RECOMPUTED])
+        self._pool: list[tuple[float, RematListParameters]] = []
         self._order = np.empty((linear.stages, 4 * linear.microbatches), dtype=np.int64)
         self._number = np.empty(linear.stages, dtype=np.int64)
         self._unit = float((linear.f + linear.b + linear.down + linear.up).mean())
         self._makespan = problem.objective is Objective.MAKESPAN
-        self._state, self._turn = seeded(rng), 0
+        self._state = seeded(rng)
         self._build = LIST_OP * self._order.size
 
     @classmethod
@@ -60,23 +51,20 @@ class RematListTuner:
         return cls(problem, linear, rng) if able and linear is not None else None
 
     def first(self) -> Iterator[Order]:
-        """The order of the best of some random parameters at each level, where they give one."""
-        for levels in self._levels:
-            if np.isfinite(self._cost(levels, self._drawn(levels))):
-                yield tuple(self._rows())
+        """The order of the best of some random parameters, where they give one."""
+        if np.isfinite(self._cost(self._drawn())):
+            yield tuple(self._rows())
 
     def round(self, best: Incumbent) -> Iterator[Order]:
         """The best order of a round, if any was found."""
-        at = self._turn % len(self._levels)
-        self._turn += 1
-        pool, levels = self._pools[at], self._levels[at]
+        pool = self._pool
         new = len(pool) < POOL // 2 or self._rng.random() < 0.3
-        parameters = self._drawn(levels) if new else pool[self._rng.integers(len(pool))][1].copy()
+        parameters = self._drawn() if new else pool[self._rng.integers(len(pool))][1].copy()
         best.work.spend(self._build * DRAWN * new)
         hot = self._unit * 10 ** self._rng.uniform(-1.5, 0.0)
         moves = max(10, int(4 * best.slice // self._build))
         cost, reached = tune_remat_list(
-            self._linear, levels, parameters, self._makespan, self._order, self._number,
+            self._linear, self._remat, parameters, self._makespan, self._order, self._number,
             np.inf, self._unit, hot, hot * COLD, moves, self._state, best.interrupt.flag,
         )  # fmt: skip
         best.work.spend(self._build * moves)
@@ -87,16 +75,16 @@ class RematListTuner:
         if np.isfinite(cost):
             yield tuple(self._rows())
 
-    def _drawn(self, levels: LevelArrays) -> RematListParameters:
+    def _drawn(self) -> RematListParameters:
         """The best of some random ones."""
         drawn = [RematListParameters.drawn(self._linear, self._rng) for _ in range(DRAWN)]
-        return min(drawn, key=partial(self._cost, levels))
+        return min(drawn, key=self._cost)
 
-    def _cost(self, levels: LevelArrays, parameters: RematListParameters) -> float:
+    def _cost(self, parameters: RematListParameters) -> float:
         shape = self._linear.stages, self._linear.microbatches
         scratch = np.empty(shape), np.empty(shape), np.empty(shape, dtype=np.int8)
         found, _ = remat_list_schedule(
-            self._linear, levels, parameters, self._makespan, self._order, self._number,
+            self._linear, self._remat, parameters, self._makespan, self._order, self._number,
             *scratch,
         )  # fmt: skip
         return float(found)

@@ -27,7 +27,7 @@ from functools import partial
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.remat import OFFLOADED, STAYS
+from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.ops import Op, OpKind, pack
@@ -249,7 +249,7 @@ def one_at_a_time_with_remat(problem: Problem, every: bool) -> Order:
     choices = kept.argmin(axis=0)
     choices[choices == len(kept) - 1] = OFFLOADED
     if every:
-        choices = np.where(recomputable(problem), 1 + kept[1:-1].argmin(axis=0), choices)
+        choices = np.where(recomputable(problem), RECOMPUTED, choices)
     owners = problem.placement.owners
     rows: list[list[Op]] = [[] for _ in range(problem.ranks)]
     for j in range(problem.microbatches):

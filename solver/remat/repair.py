@@ -8,20 +8,18 @@ stays, and where an op has no room some microbatch that waits for its B gives up
 
 The times of the schedule with more memory give an estimate of the cost: a copy keeps the rank
 waiting until it is out, and again until it is back; R takes its time. The one that costs least for
-as long as it leaves memory free gives up its place; what is to be recomputed may give up more, at a
-level that takes longer.
+as long as it leaves memory free gives up its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.remat import OFFLOADED, STAYS
+from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.model.ops import Op, OpKind, pack, split_backwards, unpack
 from pipeloom.ir.model.problem import Problem
@@ -60,30 +58,21 @@ def fitted(problem: Problem, rows: Order) -> Iterator[Order]:
     rows = tuple(map(split_backwards, rows))
     timing = simulate(Schedule(plain(problem), rows))
     starts = [row.tolist() for row in timing.start]
-    for levels, (again, out) in product(_level_sets(problem), LOST):
-        fits = _Fit(problem, again, out, levels)
+    for again, out in LOST:
+        fits = _Fit(problem, again, out)
         made = [fits.rank(r, unpack(row), starts[r]) for r, row in enumerate(rows)]
         if all(row is not None for row in made):
             yield tuple(pack(row) for row in made if row is not None)
 
 
-def _level_sets(problem: Problem) -> Iterator[list[list[int]]]:
-    """Levels that each stage may take: all of them, and where there are several each alone."""
-    there = np.isfinite(Costs.of(problem).again[1:]) & recomputable(problem)
-    each = [(1 + np.flatnonzero(column)).tolist() for column in there.T]
-    yield each
-    for number in range(len(there) if len(there) > 1 else 0):
-        yield [levels[number : number + 1] for levels in each]
-
-
 class _Fit:
     """One way to choose the microbatches that give up their places, rank by rank."""
 
-    def __init__(self, problem: Problem, again: float, out: float, levels: list[list[int]]) -> None:
+    def __init__(self, problem: Problem, again: float, out: float) -> None:
         self._problem, self._costs = problem, Costs.of(problem)
         self._lost_again, self._lost_out = again, out
         self._little = LITTLE * (float(self._costs.durations[OpKind.F].mean()) or 1.0)
-        self._levels = levels
+        self._recomputable = recomputable(problem)
         self._offloadable = offloadable(problem)
 
     def rank(self, rank: int, row: list[Op], starts: list[float]) -> list[Op] | None:
@@ -125,7 +114,7 @@ class _Fit:
         result = []
         for op in self._ops:
             choice = self._choice.get((op.stage, op.microbatch), STAYS)
-            if op.kind is OpKind.B and choice > STAYS:
+            if op.kind is OpKind.B and choice == RECOMPUTED:
                 result.append(returned(op, choice))
             result.append(op)
         return result
@@ -165,10 +154,11 @@ class _Fit:
 
     def _more(self, pair: _Pair, new: _Pair | None) -> Iterator[int]:
         """The choices by which the microbatch, which is not offloaded, may give up memory."""
-        was = self._choice.get(pair, STAYS)
-        kept = self._costs.kept[:, pair[0]]
-        yield from (level for level in self._levels[pair[0]] if kept[level] < kept[was])
-        if self._offloadable[pair[0]] and was == STAYS and pair != new:
+        if pair in self._choice:
+            return
+        if self._recomputable[pair[0]] and self._freed(pair, RECOMPUTED) > 0:
+            yield RECOMPUTED
+        if self._offloadable[pair[0]] and pair != new:
             yield OFFLOADED
 
     def _apply(self, pair: _Pair, choice: int) -> None:
@@ -190,9 +180,8 @@ class _Fit:
     def _cost(self, pair: _Pair, choice: int, now: float) -> float:
         costs, s, (since, until) = self._costs, pair[0], self._here[pair]
         weight = self._lost_again
-        if choice > STAYS:
-            was = self._choice.get(pair, STAYS)
-            lost, free = float(costs.again[choice, s] - costs.again[was, s]), until - now
+        if choice == RECOMPUTED:
+            lost, free = float(costs.durations[OpKind.R, s]), until - now
         else:
             weight = self._lost_out
             took = float(costs.durations[OpKind.O, s])
@@ -204,8 +193,7 @@ class _Fit:
 
     def _freed(self, pair: _Pair, choice: int) -> float:
         """The memory that the microbatch gives up by ``choice``."""
-        kept, was = self._costs.kept[:, pair[0]], self._choice.get(pair, STAYS)
-        return float(kept[was] - kept[choice])
+        return float(self._costs.m_b[pair[0]] - self._costs.kept[choice, pair[0]])
 
     def _rate(self, weight: float, lost: float, free: float, size: float) -> float:
         """Time lost, with its weight, a unit of memory that is free for a unit of time."""

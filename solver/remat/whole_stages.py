@@ -20,7 +20,7 @@ from itertools import product
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.remat import OFFLOADED, STAYS, changes, held
+from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS, changes, held
 from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack, unpack
 from pipeloom.ir.model.problem import Problem
 
@@ -53,7 +53,7 @@ class Reduction:
             if choice == STAYS:
                 continue
             kept, t_w = float(costs.kept[choice, s]), stages[s].t_w
-            again = float(costs.again[choice, s]) if choice > STAYS else 0.0
+            again = float(costs.durations[OpKind.R, s]) if choice == RECOMPUTED else 0.0
             joined = self._joined(costs, s)
             stages[s] = replace(
                 stages[s],
@@ -94,14 +94,14 @@ class Reduction:
 
 def reductions(problem: Problem, every: bool) -> Iterator[Reduction]:
     """Reductions of all stages, then of fewer, the first ones; ``every``: of all, recomputed."""
-    levels = list(levels_of_stages(problem))
+    again = recomputable(problem) * RECOMPUTED
     if every:
-        yield from (Reduction(problem, tuple(level.tolist()), 1, False) for level in levels)
+        yield Reduction(problem, tuple(again.tolist()), 1, False)
         return
     seen = set()
     for first in sorted({-(-problem.stages * k // 4) for k in (4, 3, 2, 1)}, reverse=True):
         below = np.arange(problem.stages) < first
-        for chosen in (*levels, offloadable(problem) * OFFLOADED):
+        for chosen in (again, offloadable(problem) * OFFLOADED):
             choices = tuple(np.where(below, chosen, STAYS).tolist())
             if choices in seen or not any(choices):
                 continue
@@ -110,23 +110,9 @@ def reductions(problem: Problem, every: bool) -> Iterator[Reduction]:
             yield from (Reduction(problem, choices, *way) for way in ways)
 
 
-def levels_of_stages(problem: Problem) -> Iterator[IntArray]:
-    """Choices, (S,), of a level for each stage, the one that keeps least first: each stage's n-th
-    from there, or its last."""
-    costs = Costs.of(problem)
-    there = np.isfinite(costs.again[1:])
-    deepest = np.argsort(np.where(there, costs.kept[1:-1], np.inf), axis=0, kind="stable")
-    last = there.sum(axis=0) - 1
-    for n in range(max(1, int(last.max()) + 1)):
-        level = 1 + deepest[np.minimum(n, last), np.arange(problem.stages)]
-        yield np.where(recomputable(problem), level, STAYS)
-
-
 def returned(op: Op, choice: int) -> Op:
     """The R or L of the B ``op``, whose microbatch does not stay."""
-    if choice == OFFLOADED:
-        return replace(op, kind=OpKind.L)
-    return replace(op, kind=OpKind.R, level=choice - 1)
+    return replace(op, kind=OpKind.L if choice == OFFLOADED else OpKind.R)
 
 
 def _split(row: list[Op], joined: list[bool]) -> list[Op]:
@@ -174,7 +160,7 @@ class _Expansion:
     def _backward(self, op: Op) -> None:
         s, pair = op.stage, (op.stage, op.microbatch)
         self._here.pop(pair, None)
-        if self._choice[s] > STAYS or pair in self._away:
+        if self._choice[s] == RECOMPUTED or pair in self._away:
             self._take(self._rest(s))
             self._ops.append(returned(op, self._choice[s]))
         self._held -= float(self._costs.m_b[s] - self._costs.m_w[s])

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from .ir.model.placement import Placement as Placement
     from .ir.model.problem import Objective as Objective
     from .ir.model.problem import Problem as Problem
-    from .ir.model.profile import Level as Level
     from .ir.model.profile import Profile as Profile
     from .ir.model.profile import StageProfile as StageProfile
     from .ir.model.schedule import Schedule as Schedule
@@ -89,7 +88,7 @@ _HOMES = {
     "ir.model.layers": ("Layer", "LayerKind"),
     "ir.model.placement": ("Placement",),
     "ir.model.problem": ("Objective", "Problem"),
-    "ir.model.profile": ("Level", "Profile", "StageProfile"),
+    "ir.model.profile": ("Profile", "StageProfile"),
     "ir.model.schedule": ("Schedule",),
     "ir.cost.simulator": ("simulate",),
     "ir.verify.schedule": ("verify_schedule",),

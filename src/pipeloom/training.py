@@ -21,7 +21,6 @@ from pipeloom.runtime.pipeline.model_source import (
     naming_lengths,
 )
 from pipeloom.runtime.profiling.profiler import measure_profile
-from pipeloom.runtime.rank.checks import check_levels
 from pipeloom.runtime.train.loop import Listener
 from pipeloom.runtime.train.packed import check_alone, check_gives
 from pipeloom.runtime.train.replicas import count_replicas
@@ -119,7 +118,6 @@ def run(
     loaded, where = read_program(program)
     chosen = RunSettings(progress=not quiet, post_validation=not no_post_validation, **settings)
     with naming(where, "local"):
-        check_levels(loaded, chosen.stages_as)
         check_alone(loaded, count_replicas(loaded, chosen))
     return run_program(loaded, model, chosen, callbacks=callbacks, trace_path=trace)
 
@@ -151,7 +149,6 @@ def tune(
         check_tunable(loaded)
     chosen = RunSettings(steps=steps, progress=not quiet, **settings)
     with naming(where):
-        check_levels(loaded, chosen.stages_as)
         check_alike(loaded.schedule.problem.profile.unpacked, "schedule: profile: stages", "tune")
     problem = loaded.schedule.problem
     source = load_source(model) if isinstance(model, str) else model
@@ -170,8 +167,7 @@ def tune(
     else:
         if max_tokens is not None:
             raise InputError("max_tokens: expected a model source with lengths(step), to be packed")
-        graphs = chosen.stages_as != "eager"
-        planner = Replanner(loaded, ties, limit, chosen.seed, graphs)
+        planner = Replanner(loaded, ties, limit, chosen.seed)
     return tune_program(loaded, model, chosen, every, planner, callbacks=callbacks)
 
 

@@ -28,7 +28,7 @@ FOUND: list[tuple[int, dict[str, Any]]] = [
     (0, {"ranks": 3, "plan": "pipedream", "twice": "all"}),
     (402, {"ranks": 3, "plan": RANDOM, "clip": 0.05, "ahead": True}),
     (0, {"ranks": 2, "plan": "zb-h1", "compiled": "in place", "twice": "all"}),
-    (0, {"ranks": 2, "compiled": "parts", "stages_as": "aten", "remat": "levels"}),
+    (0, {"ranks": 2, "compiled": "parts", "stages_as": "aten", "remat": "some"}),
     (0, {"ranks": 2, "plan": "weipipe-interleave", "table": "all"}),
     (0, {"ranks": 2, "plan": ANYWHERE, "edges": "parameter"}),
     (

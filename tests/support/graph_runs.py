@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.profile import WHOLE
 from pipeloom.runtime.executor.remat_ops import calls
 from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
@@ -48,10 +47,10 @@ def run(
     split: bool = False,
     options: Mapping[str, Any] | None = None,
     loss: Callable[[Any, Any], Any] = square,
-    level: str | None = None,
+    again: bool = False,
 ) -> Ran:
-    """The module as a last stage; its input needs a gradient where it is floating. ``level``: at
-    which its forwards are recomputed."""
+    """The module as a last stage; its input needs a gradient where it is floating. ``again``:
+    its forwards are recomputed."""
     module, memory = copy.deepcopy(module), Ledger()
     memory.start([module])
     runner: StageRunner = runner_kind(stages_as)(
@@ -60,12 +59,11 @@ def run(
     values: dict[str, Tensor] = {}
     torch.manual_seed(3)
     for j in range(MICROBATCHES):
-        part = None if level == WHOLE else level
-        cell = Cell(WeightQueue(memory) if split else None, recomputed=bool(level), level=part)
+        cell = Cell(WeightQueue(memory) if split else None, recomputed=again)
         cell.inputs, cell.options = (_leaf(given),), options or {}
         calls(runner, OpKind.F, cell)(cell)
         held = memory.live
-        if level is not None:
+        if again:
             calls(runner, OpKind.R, cell)(cell)
         assert cell.loss is not None
         values[f"loss {j}"] = cell.loss

@@ -103,7 +103,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from pipeloom.ir.formats import check_writable
-    from pipeloom.planner.compile import told_parts
 
     check_output(args)
     if args.certificate:
@@ -114,8 +113,6 @@ def run(args: argparse.Namespace) -> int:
     answer = searched(args, partial(_plan, args), names=names)
     if answer.stopped:
         say(f"interrupted: {_so_far(answer)}")
-    if (words := told_parts(answer.schedule)) is not None:
-        say(f"note: {words}")
     facts, words = answer.to_dict(), str(answer)
     if args.explain:
         with interruptible() as interrupt:

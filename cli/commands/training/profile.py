@@ -27,11 +27,10 @@ from ...progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from pipeloom.ir.formats.measured_profile import Measurement
-    from pipeloom.ir.model.profile import StageProfile
 
 KEYS = (
     "stages", "layers", "ranks", "repeats", "warmup", "alone", "recompute", "pairs", "offload",
-    "levels", "stages_as", "local", "name", "memory_limit", "timeout", "dtype", "device",
+    "stages_as", "local", "name", "memory_limit", "timeout", "dtype", "device",
     "memory_only", "like",
 )  # fmt: skip
 FROM_KEYS = ("split", "memory", "t_comm", "like")
@@ -111,14 +110,6 @@ def _add_more(parser: argparse.ArgumentParser) -> None:
         "m_r)",
     )
     parser.add_argument(
-        "--levels",
-        metavar="N",
-        type=whole,
-        default=0,
-        help="recompute parts of forwards as well, at up to N levels between all and nothing held, "
-        "of stages as graphs (levels); 3 are enough for most models",
-    )
-    parser.add_argument(
         "--pairs",
         action="store_true",
         help="measure as well an F and a BW at once, as the runtime runs them (t_fb)",
@@ -176,7 +167,7 @@ def run(args: argparse.Namespace) -> int:
     from pipeloom.training import measure
 
     chosen = options(args, *KEYS) | {"warmup": WARMUP if args.warmup is None else args.warmup}
-    with typed("stages", "ranks", "like", "local", "pairs", "device", "memory_only", "levels"):
+    with typed("stages", "ranks", "like", "local", "pairs", "device", "memory_only"):
         measurement = measure(args.model, **chosen)
     if os.environ.get("RANK", "0") == "0":  # under torchrun rank 0 alone speaks
         answer = {"measured": measurement.record()}
@@ -188,7 +179,7 @@ def _run_from(args: argparse.Namespace) -> int:
     from pipeloom.planner.measured.profile import profile_from
 
     measuring = {key for key in KEYS if key not in (*SHARED, *FROM_KEYS)} | {"model"}
-    unset = {"repeats": 10, "timeout": 300.0, "device": "cpu", "stages_as": "eager", "levels": 0}
+    unset = {"repeats": 10, "timeout": 300.0, "device": "cpu", "stages_as": "eager"}
     for name in sorted(measuring):
         if getattr(args, name) not in (None, False, unset.get(name)):
             raise InputError(f"--{name}: expected none beside --from, which measures nothing")
@@ -244,7 +235,6 @@ def _words(measurement: Measurement) -> str:
         for s, stage in enumerate(profile.stages)
     ]
     lines = [table(["", *columns, *known], rows)]
-    lines += [_told_levels(s, stage) for s, stage in enumerate(profile.stages) if stage.levels]
     if measurement.delay is not None:
         lines.append(f"t_comm {duration(measurement.delay.median)}")
     links = {
@@ -266,11 +256,3 @@ def _words(measurement: Measurement) -> str:
     lines += worth_telling(measurement.coverage)
     lines += [f"stage {s} runs eager: {why}" for s, why in measurement.eager.items()]
     return "\n".join(lines)
-
-
-def _told_levels(stage: int, found: StageProfile) -> str:
-    """The levels of recomputation, each with its time and what is held until then."""
-    from pipeloom.ir.units import amount, duration
-
-    told = [f"{one.name} {duration(one.t_r)}, holds {amount(one.m_r)}" for one in found.levels]
-    return f"stage {stage} recomputes at {'; '.join(told)}"

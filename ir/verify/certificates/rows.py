@@ -92,10 +92,9 @@ def times_of(own: MicrobatchFacts) -> tuple[Fraction, Fraction, Fraction]:
 
 def _ways_of(facts: Facts, stage: int, own: MicrobatchFacts) -> tuple[WayFacts, ...]:
     """The ways other than to stay."""
-    levels = [(level.t_r, level.m_r) for level in facts.stage(stage).levels or ()]
-    if own.t_r is not None and own.m_r is not None:
-        levels.append((own.t_r, own.m_r))
-    found = [WayFacts(Fraction(t), Fraction(m), Fraction(0)) for t, m in levels]
+    found = []
+    if "R" in own.durations and own.m_r is not None:
+        found.append(WayFacts(Fraction(own.durations["R"]), Fraction(own.m_r), Fraction(0)))
     if "O" in own.durations and own.m_o is not None:
         found.append(WayFacts(Fraction(0), Fraction(own.m_o), Fraction(own.durations["O"])))
     return tuple(found)

@@ -9,13 +9,12 @@ import torch
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
-from pipeloom.ir.model.profile import WHOLE, StageProfile
 from pipeloom.ir.model.weight_coverage import WeightCoverage
 
 from ...executor.delayed_modules import check_order
 from ...executor.executor import Executor
 from ...executor.losses import Judge, judge_of
-from ...executor.stage_runner import Cell, StageRunner, no_part
+from ...executor.stage_runner import Cell, StageRunner
 from ...executor.tensor_routing import ActivationRouting, TensorRouting
 from ...executor.weight_stashing import StashingRunner
 from ...graphs.graph_runner import GraphRunner, runner_kind
@@ -33,7 +32,7 @@ from .shape_inference import Interfaces, ShapeInference, made_up
 from .step_inputs import Cells
 
 NEAR = 0.01
-"""How far what a level holds may be from what was planned."""
+"""How far what a recomputed microbatch holds may be above what was planned."""
 
 
 class StepBuilder:
@@ -112,43 +111,21 @@ class StepBuilder:
                     given = made_up(self.interfaces[stage - 1][j], self._context.device)
                 runner.prepare(cell, given, partial(self._context.store.trying, stage))
             if cell.recomputed:
-                self._check_level(stage, j, cell, runner)
+                self._check_held(stage, j, cell)
 
-    def _check_level(self, stage: int, j: int, cell: Cell, runner: StageRunner) -> None:
-        """Raises InputError where a stage has no such level, or holds at it another number of bytes
-        than its profile says, which is then of another model or other shapes."""
+    def _check_held(self, stage: int, j: int, cell: Cell) -> None:
+        """Raises InputError where a microbatch holds more bytes until its R than the program's
+        profile says, which is then of another model or other shapes."""
         held = sum(self.interfaces[stage - 1][j].nbytes) if stage > 0 else 0
         if (sent := cell.interface) is not None:
             pairs = zip(sent.nbytes, sent.needs_grad, strict=True)
             held += sum(size for size, back in pairs if back)
-        planned = self._context.program.schedule.problem.profile.stages[stage]
-        planned = planned.each[j] if planned.each else planned
-        if cell.level is None:
-            kept = sum(x.nbytes for x in runner.module.buffers())
-        elif isinstance(runner, GraphRunner) and cell.graphs:
-            held, kept = held + cell.graphs.levels[cell.level].held, 0
-        else:
-            why = self.refusals.get(stage, "its module runs whole")
-            raise no_part(stage, cell.level, why)
-        self._check_held(stage, planned, cell.level or WHOLE, held, kept)
-
-    def _check_held(
-        self, stage: int, planned: StageProfile, name: str, held: int, kept: int
-    ) -> None:
-        """Raises InputError where what is ``held`` at a level, and of buffers ``kept`` at most
-        besides, is not what was planned. A profile without levels of parts may say roughly what a
-        whole forward holds: it is wrong where that is more, and it counts bytes."""
-        level = next(one for one in planned.all_levels if one.name == name)
-        exact = any(one.name.endswith("%") for one in planned.all_levels)
-        if not exact and planned.m_b < LEAST_BYTES:
-            return
-        varying = self._context.options.varying_shapes or not exact
-        fewer = 0.0 if varying else (1 - NEAR) * level.m_r
-        if not fewer - kept <= held <= (1 + NEAR) * level.m_r:
+        planned = self._context.program.schedule.problem.profile.stages[stage].at(j)
+        if planned.m_b >= LEAST_BYTES and held > (1 + NEAR) * planned.kept:
             raise InputError(
-                f"stage {stage}: expected a microbatch to hold {level.m_r:.0f} bytes at level "
-                f"{name}, as in the program's profile, got {held}: profile this model in "
-                "these stages and shapes, and plan again"
+                f"stage {stage}: expected a microbatch to hold {planned.kept:.0f} bytes until its "
+                f"R, as in the program's profile, got {held}: profile this model in these stages "
+                "and shapes, and plan again"
             )
 
     @property

@@ -27,19 +27,13 @@ def make_cells(context: RankContext) -> dict[tuple[int, int], Cell]:
     """The cells of the rank, one for each (stage, microbatch); those with a W get a queue."""
     memory, host = context.memory, Host(context.device)
     pairs: dict[tuple[int, int], set[OpKind]] = {}
-    levels: dict[tuple[int, int], str | None] = {}
-    stages = context.program.schedule.problem.profile.stages
     for item in context.program.instructions[context.role.rank]:
         if isinstance(item, ir.Compute):
-            op = item.op
-            pairs.setdefault((op.stage, op.microbatch), set()).add(op.kind)
-            if op.kind is OpKind.R:
-                levels[op.stage, op.microbatch] = stages[op.stage].part_at(op.level)
+            pairs.setdefault((item.op.stage, item.op.microbatch), set()).add(item.op.kind)
     return {
         pair: Cell(
             WeightQueue(memory) if OpKind.W in kinds else None,
             recomputed=OpKind.R in kinds,
-            level=levels.get(pair),
             offloaded=OffloadedActivations(host, memory) if OpKind.O in kinds else None,
         )
         for pair, kinds in sorted(pairs.items())

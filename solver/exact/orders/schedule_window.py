@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.dependency_graph import EdgeKind, ScheduleGraph, joined
-from pipeloom.ir.cost.remat import STAYS, choice_of
+from pipeloom.ir.cost.remat import RECOMPUTED, STAYS, choice_of
 from pipeloom.ir.model.ops import (
     CLASS_MASK,
     KIND_MASK,
@@ -23,7 +23,6 @@ from pipeloom.ir.model.ops import (
     FloatArray,
     IntArray,
     OpKind,
-    at_levels,
     fields_of,
 )
 
@@ -31,7 +30,6 @@ from ...core.streams import stream_numbers, streams_of
 from .rank_orders import OpClass, OpenOrders
 
 _F, _B, _W, _BW, _R = OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.R
-TINY = 1e-9  # milliseconds: what no R takes
 
 
 class ScheduleWindow:
@@ -94,17 +92,16 @@ class ScheduleWindow:
                     self.optional[i] = names[int(_F), s, j]
 
     def _possible(self, row: IntArray) -> tuple[IntArray, IntArray]:
-        """R's of a rank's row that might run as well, and the places of their B's: of what stays,
-        each at the level that frees the most memory in its time."""
+        """R's of a rank's row that might run as well, and the places of their B's: of what
+        stays."""
         kind, stage, microbatch = fields_of(row)
         costs, backward = self.costs, (kind == _B) | (kind == _BW)
         name = (row & ~CLASS_MASK) | stage
         whole = np.isin(name, name[kind == _F])
-        freed = (costs.m_b - costs.kept[1:-1]) / np.maximum(costs.again[1:], TINY)
-        stays = (self._choice[stage, microbatch] == STAYS) & (freed.max(axis=0) > 0)[stage]
+        frees = np.isfinite(costs.durations[_R]) & (costs.m_b > costs.kept[RECOMPUTED])
+        stays = (self._choice[stage, microbatch] == STAYS) & frees[stage]
         at = np.flatnonzero(backward & whole & stays)
-        levels = freed.argmax(axis=0)[stage[at]]
-        return at_levels((row[at] & ~KIND_MASK) | int(_R), levels), at
+        return (row[at] & ~KIND_MASK) | int(_R), at
 
     def ops(self, rank: int) -> range:
         """The ops of a rank."""

@@ -32,13 +32,12 @@ from math import floor, inf
 import numpy as np
 from ortools.sat.python import cp_model
 
-from pipeloom.ir.cost.remat import held, pulled
+from pipeloom.ir.cost.remat import RECOMPUTED, held, pulled
 from pipeloom.ir.model.ops import (
     FloatArray,
     IntArray,
     OpKind,
     fields_of,
-    levels_of,
 )
 from pipeloom.ir.model.problem import Objective
 
@@ -225,8 +224,8 @@ class WindowOrders:
         freed = {}
         for i, f in window.optional.items():
             if i in ops:
-                stage, level = window.stage[i], int(levels_of(window.packed[i]))
-                freed[i] = float(costs.m_b[stage] - costs.kept[level + 1, stage])
+                stage = window.stage[i]
+                freed[i] = float(costs.m_b[stage] - costs.kept[RECOMPUTED, stage])
                 change[f - ops.start], change[i - ops.start] = costs.m_b[stage], 0.0
         changed = [(change, held_before)]
         if not pulled(window.schedule.order) and not freed:

@@ -83,7 +83,7 @@ def anneal_kernel(  # noqa: PLR0917
                     row = int(random(state) * ways.shape[0])
                     if not ways[row, stage]:
                         continue
-                    wanted = way_of(row, ways.shape[0])
+                    wanted = way_of(row)
                     rank = owner[stage, 0]
                     since = int(random(state) * owner.shape[1])
                     until = min(owner.shape[1], since + 1 + int(RUN * random(state) ** 2))

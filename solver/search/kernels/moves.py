@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeloom.ir.cost.cost_tables import of_kind, of_pair
-from pipeloom.ir.cost.remat import OFFLOADED, STAYS
+from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED
 from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import CLASS_MASK, FloatArray, IntArray, OpKind
 
@@ -102,13 +102,11 @@ def keeps_rules(  # noqa: PLR0917
         if kind == _F:
             held += of_pair(m_b, stage, microbatch)
             done[stage, microbatch] = _HERE
-            if remat is not None:
-                level = remat[0][0][stage, microbatch]
-                if level > STAYS:
-                    held += of_kind(remat[0][1], level, stage, microbatch) - of_pair(
-                        m_b, stage, microbatch
-                    )
-                    done[stage, microbatch] = _AWAY
+            if remat is not None and remat[0][0][stage, microbatch] == RECOMPUTED:
+                held += of_kind(remat[0][1], RECOMPUTED, stage, microbatch) - of_pair(
+                    m_b, stage, microbatch
+                )
+                done[stage, microbatch] = _AWAY
             keeps = steps == 0 and (at < low or held <= limit)
         elif kind == _W:
             held -= of_pair(m_w, stage, microbatch)

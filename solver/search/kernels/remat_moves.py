@@ -1,10 +1,9 @@
-"""Moves of the local search that recompute, offload or fuse microbatches, or cease to, or recompute
-them at another level.
+"""Moves of the local search that recompute, offload or fuse microbatches, or cease to.
 
 A rank's part of the order has the ops that run and, behind ``stop``, the R's, O's, L's and W's of
 microbatches that are neither recomputed nor offloaded nor split. A move takes ops from there and
 puts them where they serve: R right before its B, O soon after its F, L a little before its B, W
-right behind B. No op has a level here: the choice says it.
+right behind B.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pipeloom.ir.cost.remat import OFFLOADED, STAYS, Choice
+from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, Choice
 from pipeloom.ir.cost.simulator import RematArrays
 from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import IntArray, OpKind
@@ -28,14 +27,14 @@ FUSED = -2  # beside the choices of :mod:`pipeloom.ir.cost.remat`: B and W are o
 
 RematState = tuple[RematArrays, Choice, npt.NDArray[np.bool_], IntArray, IntArray]
 """The simulator's arrays, whose choice is changed; out: the best order's choice; the choices that
-each stage may have, (3 + L, S): STAYS, the levels, OFFLOADED, FUSED; the ends of each rank's ops,
+each stage may have, (4, S): STAYS, RECOMPUTED, OFFLOADED, FUSED; the ends of each rank's ops,
 (P,); out: those of the best order."""
 
 
 @kernel
-def way_of(row: int, rows: int) -> int:
+def way_of(row: int) -> int:
     """The choice that a row of the choices that stages may have is about."""
-    return row if row < rows - 2 else rows - 3 - row
+    return row if row <= RECOMPUTED else RECOMPUTED - row
 
 
 @kernel
@@ -66,15 +65,13 @@ def change_choice(  # noqa: PLR0917
             continue
         changed = True
         choice[stage, microbatch] = wanted
-        if was > STAYS and wanted > STAYS:
-            continue
-        if was > STAYS:
+        if was == RECOMPUTED:
             _take_out(order, first, stop, rank, of | _R)
         elif was == OFFLOADED:
             _take_out(order, first, stop, rank, of | _O)
             _take_out(order, first, stop, rank, of | _L)
         before = _backward(order, first, of)
-        if wanted > STAYS:
+        if wanted == RECOMPUTED:
             _put_in(order, stop, rank, of | _R, before)
         elif wanted == OFFLOADED:
             out = _find(order, first, of | _F) + 1 + int(NEAR * random(state) ** 2)

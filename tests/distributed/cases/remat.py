@@ -27,12 +27,9 @@ from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.measure.activation_ledger import Ledger
 from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.runtime.probes.stage_probe import Asked
-from pipeloom.runtime.profiling.memory_only import calculate_memory
 from pipeloom.runtime.rank.options import StagesAs
 from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
 from pipeloom.solver.core.relaxations import without_offloading, without_recomputing
-from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
 from tests.support.models import gradient, named, reference, worst
 
@@ -89,8 +86,7 @@ class DeepModel:
 
 @dataclass(frozen=True)
 class Case:
-    """``lever``: recompute, offload or both, or a family's name with each of the profile's levels
-    in turn; ``steps`` > 0 compares parameters after so many."""
+    """``lever``: recompute, offload or both; ``steps`` > 0 compares parameters after so many."""
 
     lever: str
     ranks: int
@@ -121,12 +117,6 @@ def cases(ranks: int) -> list[Case]:
     levers = ("recompute", "offload")
     found = [Case(one, ranks, torch.float64, steps) for one in levers for steps in (0, 2)]
     return [*found, Case("both", ranks, torch.float32)]
-
-
-def level_cases(ranks: int) -> list[Case]:
-    """At levels of the stages' graphs, whole forwards and some that are not recomputed."""
-    steps = {"zb-h1": 2, "1f1b": 0}
-    return [Case(name, ranks, torch.float64, n, stages_as="aten") for name, n in steps.items()]
 
 
 def profile(lever: str, ranks: int, dtype: torch.dtype) -> Profile:
@@ -162,37 +152,11 @@ def sizes(dtype: torch.dtype) -> tuple[float, float, float]:
 @cache
 def planned(lever: str, ranks: int, dtype: torch.dtype) -> Schedule:
     """A schedule at a limit that needs a lever: less than M_B of a rank's two stages."""
-    if lever not in ("recompute", "offload", "both"):
-        return at_levels(lever, ranks, dtype)
     made_of = profile(lever, ranks, dtype)
     stage = made_of.stages[0]
     limit = stage.m_b + 2 * (stage.m_r or stage.m_o or 0.0)
     problem = Problem(made_of, MICROBATCHES, Placement.v(ranks), (limit,) * ranks)
     return optimize(problem, work_limit=1.0, seed=1)
-
-
-def at_levels(family: str, ranks: int, dtype: torch.dtype) -> Schedule:
-    """The family's schedule with R's right before B's, at another level for each microbatch; its
-    limit is what that holds, and a message received ahead."""
-    asked = Asked(1, recompute=True, levels=2)
-    found = calculate_memory(DeepModel(dtype), ranks, ranks, asked, dtype=None, stages_as="aten")
-    plain = build_family(family, found.profile, MICROBATCHES)
-    rows = [
-        [
-            Op(kind, op.stage, op.microbatch, level if kind is OpKind.R else 0)
-            for op in plain.ops(rank)
-            for level in [(op.stage + op.microbatch) % 4]
-            for kind in ([OpKind.R] if op.kind in BACKWARDS and level < 3 else []) + [op.kind]
-        ]
-        for rank in range(ranks)
-    ]
-    made = timed(Schedule.of(plain.problem, rows, "custom"))
-    ahead = found.profile.stages[0].activation_bytes or 0.0
-    limit = tuple(peak + ahead for peak in made.known_timing.peak_memory)
-    return timed(Schedule.of(replace(plain.problem, memory_limit=limit), rows, "custom"))
-
-
-BACKWARDS = (OpKind.B, OpKind.BW)
 
 
 def given_up(schedule: Schedule, lever: str) -> Schedule:
@@ -223,12 +187,9 @@ def run_cases(chosen: list[tuple[Case, Schedule]]) -> list[Outcome]:
 
 
 def refused(plan: Schedule) -> str:
-    """Why a program at levels, or that recomputes whole forwards, does not run a model whose
-    numbers are of another length."""
-    stages_as: StagesAs = "aten" if plan.problem.profile.stages[0].levels else "eager"
-    dtype = torch.float32 if stages_as == "aten" else torch.float64
-    program, source = compile_schedule(plan), DeepModel(dtype)
-    pipeline = Pipeline.from_source(program, source, train=False, stages_as=stages_as)
+    """Why a program that recomputes does not run a model whose numbers are of another length."""
+    program, source = compile_schedule(plan), DeepModel(torch.float64)
+    pipeline = Pipeline.from_source(program, source, train=False)
     inputs, targets = source.batch(0, MICROBATCHES)
     with pytest.raises(InputError) as caught:
         pipeline.step(inputs, target=targets)

@@ -19,7 +19,7 @@ from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.ops import Op, OpKind, parse_order
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Level, Profile, StageProfile
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.program import verify_program
 from pipeloom.ir.verify.schedule import verify_schedule
@@ -31,18 +31,8 @@ SHARES = st.sampled_from([0.0, 0.25, 1.0])
 
 
 @st.composite
-def levels(draw: st.DrawFn) -> dict[str, Any]:
-    """One level of recomputation, or several."""
-    each = [(draw(TIMES), 8.0 * draw(SHARES)) for _ in range(draw(st.integers(1, 3)))]
-    if len(each) == 1:
-        return dict(zip(("t_r", "m_r"), each[0], strict=True))
-    return {"levels": tuple(Level(f"level {k}", *one) for k, one in enumerate(each))}
-
-
-@st.composite
 def lever_schedules(draw: st.DrawFn) -> Schedule:
-    """Up to 3 ranks, 5 stages and 4 microbatches, of which any are recomputed, at any level, or
-    offloaded."""
+    """Up to 3 ranks, 5 stages and 4 microbatches, of which any are recomputed or offloaded."""
     ranks = draw(st.integers(1, 3))
     owners = draw(st.lists(st.integers(0, ranks - 1), min_size=1, max_size=5))
     stages = [
@@ -50,7 +40,8 @@ def lever_schedules(draw: st.DrawFn) -> Schedule:
             *draw(st.tuples(TIMES, TIMES, TIMES)),
             m_b=8.0,
             m_w=8.0 * draw(SHARES),
-            **draw(levels()),
+            t_r=draw(TIMES),
+            m_r=8.0 * draw(SHARES),
             m_o=8.0 * draw(SHARES),
             offload_bytes=draw(TIMES),
             t_bw=draw(st.none() | TIMES),
@@ -63,19 +54,17 @@ def lever_schedules(draw: st.DrawFn) -> Schedule:
     problem = Problem(profile, draw(st.integers(1, 4)), placement, profile.limit_from(None))
     random = Random(draw(st.integers(0, 2**32)))
     order = random_order(problem, draw(st.sampled_from([0.0, 0.5])), random)
-    return Schedule.of(problem, [_pulled(row, problem, random) for row in order], "random")
+    return Schedule.of(problem, [_pulled(row, random) for row in order], "random")
 
 
-def _pulled(row: list[Op], problem: Problem, random: Random) -> list[Op]:
+def _pulled(row: list[Op], random: Random) -> list[Op]:
     """``row`` with levers pulled here and there, each op of theirs anywhere it may be."""
     for op in [op for op in row if op.kind is OpKind.F]:
         lever = random.choice([(), (OpKind.R,), (OpKind.O, OpKind.L)])
         at = row.index(op)
         for kind in lever:
             at = random.randint(at + 1, _backward(row, op))
-            number = len(problem.profile.stages[op.stage].all_levels)
-            level = random.randrange(number) if kind is OpKind.R else 0
-            row.insert(at, Op(kind, op.stage, op.microbatch, level))
+            row.insert(at, Op(kind, op.stage, op.microbatch))
     return row
 
 
@@ -153,45 +142,6 @@ def test_recomputing_by_hand() -> None:
     assert timing.work == 16.0
 
 
-LEVELS = (Level("attention", 0.5, 6.0), Level("full", 2.0, 1.0))
-
-
-def test_levels_by_hand() -> None:
-    """As above, but that the other is recomputed in part, which keeps more and takes less."""
-    order = parse_order("0F0 0F1 0R0@1 0B0 0W0 0R1 0B1 0W1")
-    schedule = timed(Schedule.of(problem(levels=LEVELS), [order], ""))
-    assert schedule.known_timing.end[0].tolist() == [2, 4, 6, 9, 10, 10.5, 13.5, 14.5]
-    assert schedule.known_timing.peak_memory == (16.0,)
-    again = parse_schedule(dump_schedule(schedule), "it")
-    assert again.ops(0) == order
-    assert again.problem.profile == schedule.problem.profile
-
-
-def test_a_level_that_is_changed_in_a_file_is_found() -> None:
-    order = parse_order("0F0 0R0@1 0B0 0W0 0F1 0B1 0W1")
-    document = dump_schedule(timed(Schedule.of(problem(levels=LEVELS), [order], "")))
-    document["memory_limit"] = [10.0]
-    assert verify_schedule(document) == []
-    document["order"][0][1]["level"] = 0
-    (line,) = [line for line in verify_schedule(document) if "ends" in line]
-    assert line == "rank 0 ends 0R0 (op 1) at 4, expected 2.5: its start and its duration"
-    document["order"][0][1]["level"] = 2
-    assert "0R0@2 runs, but the profile has no level 2 for stage 0" in verify_schedule(document)
-
-
-def test_a_program_runs_the_level_of_its_schedule() -> None:
-    order = parse_order("0F0 0R0@1 0B0 0W0 0F1 0B1 0W1")
-    timed_schedule = timed(Schedule.of(problem(levels=LEVELS), [order], ""))
-    document = dump_program(compile_schedule(timed_schedule)) | {}
-    document["schedule"]["memory_limit"] = [10.0]
-    assert verify_program(document) == []
-    row = document["instructions"][0]
-    row[row.index("0R0@1")] = "0R0"
-    assert verify_program(document) == [
-        "rank 0 instruction 1 (0R0): the schedule has 0R0@1 as op 1 of this rank"
-    ]
-
-
 def test_offloading_by_hand() -> None:
     """O 0 goes out from 2 to 5 while F 1 runs; B 1 waits for nothing, L 0 comes back beside it."""
     order = parse_order("0F0 0F1 0O0 0B1 0L0 0W1 0B0 0W0")
@@ -216,9 +166,3 @@ def test_offloading_by_hand() -> None:
 def test_what_cannot_be_is_named(order: str, why: str) -> None:
     with pytest.raises(InvalidScheduleError, match=why):
         simulate(Schedule.of(problem(m_o=1.0), [parse_order(order)], ""))
-
-
-def test_a_level_that_the_profile_has_not_is_named() -> None:
-    why = "stage 0: the profile has no level 2 for microbatch 0"
-    with pytest.raises(InvalidScheduleError, match=why):
-        simulate(Schedule.of(problem(levels=LEVELS), [parse_order("0F0 0R0@2 0B0 0W0")], ""))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from benchmarks.gaps.instances import problem_of as gap_problem
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.remat import OFFLOADED, STAYS, choice_of, held, pulled
+from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS, choice_of, held, pulled
 from pipeloom.ir.cost.simulator import Simulator, simulate, timed
 from pipeloom.ir.errors import InfeasibleError, InvalidScheduleError
 from pipeloom.ir.formats import dump_schedule
@@ -22,7 +22,7 @@ from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.ops import IntArray, Op, OpKind, offsets_of, pack
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Level, Profile, StageProfile
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bounds
@@ -69,9 +69,6 @@ STAGE = StageProfile(4.0, 5.0, 3.0, m_b=10.0, m_w=4.0, t_r=4.0, m_r=1.0, m_o=1.0
 PROFILE = Profile((STAGE,) * 4, 2, t_comm=0.5, host_link=Link(0.0, 1e-6))
 
 
-LEVELS = (Level("half", 1.0, 6.0), Level("full", 4.0, 1.0))
-
-
 def posed(profile: Profile, limit: float, microbatches: int = 4) -> Problem:
     return Problem(profile, microbatches, Placement.v(2), (limit,) * 2)
 
@@ -103,11 +100,6 @@ def test_all_are_recomputed_where_that_is_asked_for() -> None:
     problem = posed(PROFILE, 30.0)
     found = optimize(problem, work_limit=20.0, recompute_all=True)
     assert (choice_of(problem, found.order) == 1).all()
-    several = replace(STAGE, t_r=None, m_r=None, levels=LEVELS)
-    problem = posed(replace(PROFILE, stages=(several,) * 4), 30.0)
-    found = optimize(problem, work_limit=20.0, recompute_all=True)
-    assert verify_schedule(dump_schedule(found)) == []
-    assert (choice_of(problem, found.order) >= 1).all()
 
 
 def test_where_memory_is_no_matter_no_lever_is_pulled() -> None:
@@ -221,11 +213,12 @@ def test_the_least_period_of_two_microbatches(limit: float) -> None:
 
 
 def rows_that_fit(problem: Problem, rank: int) -> list[tuple[IntArray, tuple[int, ...]]]:
-    """Every order of a rank of two microbatches, recomputed at any level, offloaded or neither,
-    that its memory holds, with the choices."""
+    """Every order of a rank of two microbatches, recomputed, offloaded or neither, that
+    its memory holds, with the choices."""
     rows, costs = [], Costs.of(problem)
     ways: dict[int, tuple[OpKind, ...]] = {STAYS: ()}
-    ways |= {k + 1: (OpKind.R,) for k in range(len(problem.profile.stages[rank].all_levels))}
+    if np.isfinite(costs.durations[OpKind.R, rank]):
+        ways[RECOMPUTED] = (OpKind.R,)
     if np.isfinite(costs.durations[OpKind.O, rank]):
         ways[OFFLOADED] = OpKind.O, OpKind.L
     for choice in product(ways, repeat=2):
@@ -234,11 +227,7 @@ def rows_that_fit(problem: Problem, rank: int) -> list[tuple[IntArray, tuple[int
         for places in combinations(range(len(names)), len(kinds[0])):
             left = [list(own) for own in kinds]
             turns = [0 if at in places else 1 for at in range(len(names))]
-            ops = [Op(left[j].pop(0), rank, j) for j in turns]
-            row = pack(
-                replace(op, level=choice[op.microbatch] - 1) if op.kind is OpKind.R else op
-                for op in ops
-            )
+            row = pack(Op(left[j].pop(0), rank, j) for j in turns)
             if held(problem, (row,))[0].max() <= problem.memory_limit[rank]:
                 rows.append((row, choice))
     return rows
@@ -269,18 +258,15 @@ def test_the_least_period_of_two_ranks(limit: float) -> None:
     assert max(bound.value for bound in lower_bounds(problem)) <= least * (1 + 1e-9)
 
 
-def with_levels(seed: int) -> Problem:
-    """Two stages with two or three levels each, a rank each, of little memory."""
+def recomputed(seed: int) -> Problem:
+    """Two stages that may be recomputed, a rank each, of little memory."""
     random = np.random.default_rng(seed)
 
     def stage() -> StageProfile:
-        count = int(random.integers(2, 4))
         f, b, w = random.choice([1.0, 2.0, 3.0, 4.0, 5.0], 3).tolist()
-        sizes = sorted(random.choice(np.arange(9.0), count, replace=False).tolist(), reverse=True)
-        times = sorted(random.choice([0.5, 1.0, 1.5, 2.0, 3.0], count, replace=False).tolist())
-        levels = [Level(str(k), *one) for k, one in enumerate(zip(times, sizes, strict=True))]
+        t_r, m_r = float(random.choice([0.5, 1.0, 2.0, 3.0])), float(random.integers(9))
         m_w = float(random.choice([0.0, 4.0, 8.0]))
-        return StageProfile(f, b, w, m_b=10.0, m_w=m_w, levels=tuple(levels))
+        return StageProfile(f, b, w, m_b=10.0, m_w=m_w, t_r=t_r, m_r=m_r)
 
     profile = Profile((stage(), stage()), 2, t_comm=float(random.choice([0.0, 0.5, 2.0])))
     limit = tuple(random.choice([11.0, 12.0, 13.0], 2).tolist())
@@ -289,8 +275,8 @@ def with_levels(seed: int) -> Problem:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_least_cost_among_levels(seed: int) -> None:
-    problem = with_levels(seed)
+def test_the_least_cost_with_recomputation(seed: int) -> None:
+    problem = recomputed(seed)
     least = least_of_two_ranks(problem)
     found = optimize(problem, work_limit=1.0)
     assert verify_schedule(dump_schedule(found)) == []
@@ -395,16 +381,6 @@ def test_the_head_is_paid_for_by_recomputing_or_by_waiting() -> None:
     problem = Problem(Profile((stage,) * 2, 2, t_comm=2.0), 4, Placement.linear(2), (20.0,) * 2)
     named = {bound.name: bound.value for bound in lower_bounds(problem)}
     assert named["remat-head"] == 4 * 8 + 6  # two more F's: no idle time, two R's
-
-
-def test_the_head_is_paid_for_at_the_cheapest_levels() -> None:
-    """As above: beside the first B's own M_B two more F's that keep 5, for 1 each, leave 3 idle; a
-    third one that keeps nothing costs 3."""
-    levels = (Level("part", 1.0, 5.0), Level("full", 3.0, 0.0))
-    stage = StageProfile(4.0, 3.0, 1.0, m_b=10.0, levels=levels)
-    problem = Problem(Profile((stage,) * 2, 2, t_comm=2.0), 4, Placement.linear(2), (20.0,) * 2)
-    named = {bound.name: bound.value for bound in lower_bounds(problem)}
-    assert named["remat-head"] == pytest.approx(4 * 8 + 5)
 
 
 def test_places_in_memory_are_paid_for_by_copies() -> None:

@@ -570,7 +570,7 @@ UNLIKE: dict[str, tuple[str, dict[str, Any]]] = {
         {"weight_bytes": [1.0, 2.0, 3.0]},
     ),
     "stages[0]: t_fb: expected none where microbatches are unlike": ("optimize P", {"t_fb": 1.5}),
-    "stages[0]: t_r, levels: expected none where microbatches are unlike": (
+    "stages[0]: t_r: expected none where microbatches are unlike": (
         "optimize P",
         {"t_r": 1.0, "m_r": 0.5},
     ),

@@ -18,7 +18,7 @@ import pytest
 
 from pipeloom.ir.model.ops import parse_order
 from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Level, Link, Profile, StageProfile
+from pipeloom.ir.model.profile import Link, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Timing
 from pipeloom.report.bars import memory_steps, timed
 from pipeloom.report.chrome_trace import trace_events
@@ -254,11 +254,10 @@ def test_a_legend_that_is_too_long_goes_on_below() -> None:
     assert max(tops) < float(title.get("y", 0))
 
 
-def test_levels_of_recomputation_are_counted_and_their_memory_drawn() -> None:
-    levels = Level("part", 0.5, 3.0), Level("full", 1.0, 1.0)
-    profile = Profile((StageProfile(1.0, 1.0, 1.0, m_b=4.0, levels=levels),), 1)
-    order = parse_order("0F0 0F1 0R1 0B1 0W1 0R0@1 0B0 0W0")
+def test_recomputations_are_counted_and_their_memory_drawn() -> None:
+    profile = Profile((StageProfile(1.0, 1.0, 1.0, m_b=4.0, t_r=1.0, m_r=1.0),), 1)
+    order = parse_order("0F0 0F1 0R1 0B1 0W1 0R0 0B0 0W0")
     schedule = timed(Schedule.of(Problem.linear(profile, 2), [order], ""))
-    assert remat(schedule) == [("activations", "2 recomputed (1 part, 1 full) of 2")]
+    assert remat(schedule) == [("activations", "2 recomputed of 2")]
     held = memory_steps(schedule, 0)
-    assert [memory for _, memory in held] == [1.0, 4.0, 5.0, 1.0, 1.0, 4.0, 0.0, 0.0]
+    assert [memory for _, memory in held] == [1.0, 2.0, 5.0, 1.0, 1.0, 4.0, 0.0, 0.0]

@@ -13,7 +13,6 @@ from pipeloom.ir.formats import dump_profile, parse_profile
 from pipeloom.ir.formats.profile_json import dump_layers, parse_layers
 from pipeloom.ir.model.layered_profile import joined
 from pipeloom.ir.model.layers import Layer, LayerKind
-from pipeloom.ir.model.profile import Level
 from tests.support.command_line import layers_document
 
 COST = {"t_f": 1.0, "t_b": 2.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5}
@@ -104,32 +103,6 @@ def test_a_stage_can_what_all_of_its_layers_can() -> None:
     assert one.offload_bytes == 5.0  # the other's M_B
     paired = joined([replace(first, t_fb=6.0), first])
     assert paired.t_fb == 6.0 + first.t_f + first.t_b + first.t_w
-
-
-def test_levels_are_summed_by_name() -> None:
-    part = {"name": "part", "t_r": 0.5, "m_r": 0.75}
-    whole = {"name": "full", "t_r": 1.0, "m_r": 0.25}
-    layers = [
-        {"name": "a", **COST, "levels": [part, whole]},
-        {"name": "b", **COST},
-        {"name": "c", **COST, "levels": [whole | {"t_r": 2.0}]},
-        {"name": "d", **COST, "t_r": 4.0, "m_r": 0.0},
-    ]
-    profile = parse_layers(layers_document(layers=layers), "p.json")
-    assert profile == parse_layers(dump_layers(profile), "p.json")
-    assert joined(profile.layers).levels == (
-        Level("part", 0.5, 3.75),  # of the first layer; the others keep all
-        Level("full", 7.0, 1.5),
-    )
-    assert (joined(profile.layers).t_r, joined(profile.layers).m_r) == (None, None)
-    cut = profile.cut((0, 3))
-    assert parse_profile(dump_profile(cut), "written") == cut
-    assert (cut.stages[1].t_r, cut.stages[1].levels) == (4.0, ())
-    levels = Level("part", 1.0, 5.0), Level("full", 3.0, 1.0), Level("little", 0.5, 7.9)
-    whole_stage = replace(cut.stages[0], m_b=8.0, levels=levels)
-    half = replace(cut, stages=(whole_stage,)).split(2).stages[0]
-    assert [level.m_r for level in half.levels] == [3.0, 1.0, 4.0]  # at most its M_B
-    assert [level.t_r for level in half.levels] == [0.5, 1.5, 0.25]
 
 
 def test_what_is_written_is_read_back() -> None:

@@ -6,23 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeloom.ir.formats import fields
 from pipeloom.ir.model.ops import (
-    MOST_LEVELS,
     Op,
     OpKind,
-    at_levels,
     format_order,
-    levels_of,
     pack,
     parse_order,
     unpack,
 )
 
 PLACES = st.integers(0, 2**16 - 1), st.integers(0, 2**40 - 1)
-OPS = st.builds(Op, st.sampled_from(OpKind), *PLACES) | st.builds(
-    Op, st.just(OpKind.R), *PLACES, st.integers(0, MOST_LEVELS - 1)
-)
+OPS = st.builds(Op, st.sampled_from(OpKind), *PLACES)
 
 
 def test_an_op_prints_as_stage_kind_microbatch() -> None:
@@ -46,23 +40,6 @@ def test_the_packed_form_is_bits_of_kind_stage_and_microbatch() -> None:
     assert Op(OpKind.L, 0, 0).packed == 6
     assert Op(OpKind.F, 1, 0).packed == 8
     assert Op(OpKind.F, 0, 1).packed == 2**23
-    assert Op(OpKind.R, 0, 0, 1).packed == 2**19 + 4
-
-
-@given(OPS, st.integers(0, MOST_LEVELS - 1))
-def test_a_level_is_seen_and_changed(op: Op, level: int) -> None:
-    packed = pack([op])
-    assert levels_of(packed).tolist() == [op.level]
-    assert levels_of(at_levels(packed, packed * 0 + level)).tolist() == [level]
-    assert at_levels(at_levels(packed, packed * 0 + level), levels_of(packed)) == packed
-
-
-def test_files_may_have_as_many_levels_as_ops_can_say() -> None:
-    assert fields.MOST_LEVELS == MOST_LEVELS
-
-
-def test_the_first_level_is_not_said() -> None:
-    assert [str(Op(OpKind.R, 2, 10, level)) for level in (0, 1)] == ["2R10", "2R10@1"]
 
 
 def test_an_order_is_ops_with_spaces() -> None:
@@ -72,7 +49,7 @@ def test_an_order_is_ops_with_spaces() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "F0", "0F", "0G0", "0F0 ", "-1F0", "0WB0", "0f0", "0F0@1", "0R0@", "0R0@16"]
+    "text", ["", "F0", "0F", "0G0", "0F0 ", "-1F0", "0WB0", "0f0", "0F0@1", "0R0@1"]
 )
 def test_what_is_no_op_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"not an op: .* \(expected e\.g\. 2F0"):

@@ -16,7 +16,7 @@ from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.ops import Op, OpKind, pack
 from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Level, Profile, StageProfile
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Report, Schedule
 from pipeloom.ir.verify.certificate import verify_certificate
 from pipeloom.ir.verify.certificates.linear import LinearFacts
@@ -27,21 +27,21 @@ from pipeloom.solver.optimize import optimize
 
 def stage(rng: random.Random, ways: int) -> StageProfile:
     f, b, w, t_r = (rng.choice([0.5, 1.0, 2.0, 3.0]) for _ in "fbwr")
-    levels = [Level("part", t_r / 2, 5.0), Level("full", t_r, rng.choice([0.0, 1.0]))]
-    offloaded = {"m_o": 0.5, "offload_bytes": rng.choice([1.0, 4.0])} if ways > 2 else {}
+    again = {"t_r": t_r, "m_r": rng.choice([0.0, 1.0, 5.0])} if ways > 0 else {}
+    offloaded = {"m_o": 0.5, "offload_bytes": rng.choice([1.0, 4.0])} if ways > 1 else {}
     m_w = rng.choice([0.0, 2.0, 4.0, 10.0])
-    return StageProfile(f, b, w, 10.0, m_w, levels=tuple(levels[: min(ways, 2)]), **offloaded)
+    return StageProfile(f, b, w, 10.0, m_w, **again, **offloaded)
 
 
 def any_schedule(seed: int) -> Schedule:
     """Ops in any order that can run, with the memory that they take as the limit."""
     rng = random.Random(seed)
-    stages, microbatches, ways = rng.randint(1, 3), rng.randint(1, 5), rng.randint(0, 3)
+    stages, microbatches, ways = rng.randint(1, 3), rng.randint(1, 5), rng.randint(0, 2)
     profile = Profile(
         tuple(stage(rng, ways) for _ in range(stages)),
         stages,
         t_comm=rng.choice([0.0, 0.5, 3.0]),
-        host_link=Link(0.0, 1e-6) if ways > 2 else None,
+        host_link=Link(0.0, 1e-6) if ways > 1 else None,
     )
     objective = rng.choice(list(Objective))
     problem = Problem.linear(profile, microbatches, 1e6)
@@ -49,8 +49,8 @@ def any_schedule(seed: int) -> Schedule:
     for s in range(stages):
         for j in range(microbatches):
             way = rng.randint(0, ways)
-            between = [Op(OpKind.R, s, j, way - 1)] if 0 < way < 3 else []
-            between = [Op(OpKind.O, s, j), Op(OpKind.L, s, j)] if way == 3 else between
+            kinds = ((), (OpKind.R,), (OpKind.O, OpKind.L))[way]
+            between = [Op(kind, s, j) for kind in kinds]
             left[s, j] = [Op(OpKind.F, s, j), *between, Op(OpKind.B, s, j), Op(OpKind.W, s, j)]
     rows: list[list[Op]] = [[] for _ in range(stages)]
     favour = rng.random()  # of F's: how full memory becomes
@@ -80,7 +80,7 @@ def waits_for(op: Op, stages: int) -> tuple[OpKind, int, int] | None:
 def moments(schedule: Schedule, i: int, unit: float) -> dict[tuple[str, int], float]:
     """The variables of stage i: its moments and its counts."""
     timing, ops = schedule.known_timing, schedule.ops(i)
-    ways = len(schedule.problem.profile.stages[i].all_levels)
+    ways = int(schedule.problem.profile.stages[i].t_r is not None)
     choice = choice_of(schedule.problem, schedule.order)[i]
     at = {(op.kind, op.microbatch): place for place, op in enumerate(ops)}
     places = {kind: [at[kind, j] for j in range(len(choice))] for kind in (0, 1, 2)}

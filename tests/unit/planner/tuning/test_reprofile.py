@@ -12,7 +12,7 @@ from pipeloom.ir.cost.simulator import simulate, timed
 from pipeloom.ir.model.ops import parse_order
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Level, Profile, StageProfile
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Relay
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.planner.tuning.replan import Replanner
@@ -64,19 +64,6 @@ def test_recomputing_takes_what_it_took_or_follows_the_forwards(order: str, t_r:
     found = reprofile([replace(ran, problem=Problem.linear(old, 1))]).stages[0]
     assert found.t_r == pytest.approx(t_r)
     assert found.t_fb == pytest.approx(5.0 * 7 / 6)
-
-
-def test_a_level_takes_what_it_took_or_follows_the_forwards() -> None:
-    """The one that ran took 5 instead of 3; T_F is 3 instead of 2, and so is the other's time."""
-    levels = Level("part", 2.0, 0.75), Level("full", 3.0, 0.5)
-    old = Profile((StageProfile(2.0, 2.0, 2.0, levels=levels),), 1)
-    slower = levels[0], replace(levels[1], t_r=5.0)
-    true = replace(old, stages=(replace(old.stages[0], t_f=3.0, levels=slower),))
-    problem = Problem(true, 1, Placement.linear(1), (1.0,))
-    ran = timed(Schedule.of(problem, [parse_order("0F0 0R0@1 0B0 0W0")], ""))
-    (found,) = reprofile([replace(ran, problem=replace(problem, profile=old))]).stages
-    assert found.levels == (replace(levels[0], t_r=3.0), slower[1])
-    assert (found.t_r, found.m_r) == (None, None)
 
 
 def test_a_program_is_changed_for_a_shorter_plan_alone() -> None:

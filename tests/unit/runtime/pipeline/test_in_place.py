@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.errors import PipeloomError
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.runtime.launch.threads import launch_local
@@ -73,28 +72,3 @@ def test_in_mixed_precision_masters_and_what_is_computed_with_are_held() -> None
         assert own.grad_bytes == own.optimizer_bytes == sizes[0]
         assert own.activation_bytes == (other.activation_bytes or 0) / 2
         assert own.m_b < other.m_b
-
-
-def test_parts_of_forwards_are_measured_where_stages_are_graphs() -> None:
-    asked = partial(profiled, "zb-h1", {"stages_as": "aten"}, levels=2)
-    found, _ = launch_local(asked, RANKS)[0]
-    for stage in found.profile.stages:
-        *parts, whole = stage.levels
-        assert 1 <= len(parts) <= 2
-        assert whole.name == "full"
-        assert all(whole.m_r < part.m_r < stage.m_b for part in parts)
-        assert all(part.name.endswith("%") and part.t_r > 0 for part in parts)
-
-
-@pytest.mark.parametrize(
-    ("levels", "stages_as", "expected"),
-    [
-        (2, "eager", "expected stages_as aten or inductor beside them, got eager"),
-        (-1, "aten", "expected a number from 0 to"),
-    ],
-)
-def test_levels_that_nobody_would_find_are_refused(
-    levels: int, stages_as: str, expected: str
-) -> None:
-    with pytest.raises(PipeloomError, match=f"levels: {expected}"):
-        launch_local(partial(profiled, "zb-h1", {"stages_as": stages_as}, levels=levels), RANKS)

@@ -33,7 +33,7 @@ from tests.support.delayed_linear import Delayed
 from tests.support.models import TinyTransformer
 from tests.unit.runtime.probes.test_stage_probe import Stack
 
-ASKED = Asked(1, recompute=True, offload=True, levels=3)
+ASKED = Asked(1, recompute=True, offload=True)
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {"num_key_value_heads": 2, "intermediate_size": 48},
     "mixtral": {"num_key_value_heads": 2, "intermediate_size": 48, "num_local_experts": 4},
@@ -72,8 +72,7 @@ def measured(
 def sizes(stage: StageProfile) -> dict[str, object]:
     names = ("m_b", "m_w", "m_r", "m_o", "offload_bytes", "activation_bytes")
     held = ("weight_bytes", "grad_bytes", "optimizer_bytes")
-    levels = {level.name: level.m_r for level in stage.levels}
-    return {name: getattr(stage, name) for name in (*names, *held)} | {"levels": levels}
+    return {name: getattr(stage, name) for name in (*names, *held)}
 
 
 def slow(stages_as: StagesAs, *names: str) -> list[Any]:

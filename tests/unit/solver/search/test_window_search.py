@@ -11,7 +11,6 @@ from benchmarks.gaps.instances import problem_of
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Level
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
@@ -27,7 +26,7 @@ def _problems() -> dict[str, Problem]:
     remat = problem_of("remat", 1, 17)
     stages = remat.profile.stages
     fused = [replace(s, t_r=None, m_r=None, t_bw=0.9 * (s.t_b + s.t_w)) for s in stages]
-    levels = [replace(s, levels=(Level("half", 0.4 * s.t_f, 0.5 * s.m_b),)) for s in stages[:2]]
+    halves = [replace(s, t_r=0.4 * s.t_f, m_r=0.5 * s.m_b) for s in stages[:2]]
     two = Placement.of_stages((0, 1, 1, 0, 0, 1, 1, 0))
     period = replace(makespan, placement=two, memory_limit=(6.0,) * 4, objective=Objective.PERIOD)
     return {
@@ -35,7 +34,7 @@ def _problems() -> dict[str, Problem]:
         "makespan": makespan,
         "ranks without stages": period,
         "BW": replace(remat, profile=replace(remat.profile, stages=tuple(fused))),
-        "levels": replace(remat, profile=replace(remat.profile, stages=(*levels, *stages[2:]))),
+        "halves": replace(remat, profile=replace(remat.profile, stages=(*halves, *stages[2:]))),
     }
 
 

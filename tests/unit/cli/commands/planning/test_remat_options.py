@@ -13,9 +13,6 @@ from tests.support.command_line import Command, profile_document
 LEVERS = {"t_r": 1.0, "m_r": 0.25, "m_o": 0.25, "offload_bytes": 1e6}
 
 
-LEVELS = [{"name": "part", "t_r": 0.25, "m_r": 0.5}, {"name": "full", "t_r": 1.0, "m_r": 0.25}]
-
-
 @pytest.fixture
 def profile(tmp_path: Path) -> str:
     return written(tmp_path, profile_document(host_link={"gigabytes_per_second": 1.0}), **LEVERS)
@@ -84,31 +81,6 @@ def test_all_are_recomputed_only_where_activations_travel(
         ({"t_r": 1.0}, "stages[0]: m_r: missing; expected it beside t_r"),
         ({"m_r": 1.0}, "stages[0]: t_r: missing; expected it beside m_r"),
         ({"m_o": 2.0}, "stages[0]: m_o: expected at most m_b (1), got 2.0"),
-        (
-            {"levels": [{"name": "a", "t_r": 1.0}]},
-            "stages[0]: levels[0]: m_r: missing; expected a finite number >= 0",
-        ),
-        (
-            {"levels": [LEVELS[0], LEVELS[0]]},
-            'stages[0]: levels[1]: name: expected each name once, got "part"',
-        ),
-        (
-            {"levels": [LEVELS[0] | {"m_r": 2.0}]},
-            "stages[0]: levels[0]: m_r: expected at most m_b (1), got 2.0",
-        ),
-        (
-            {"levels": [LEVELS[0] | {"name": "all"}]},
-            'levels[0]: name: expected a name other than auto, all and none, got "all"',
-        ),
-        (
-            {"levels": LEVELS, "t_r": 1.0, "m_r": 0.5},
-            "stages[0]: levels: expected them instead of t_r and m_r",
-        ),
-        (
-            {"levels": [LEVELS[0] | {"name": str(n)} for n in range(17)]},
-            "stages[0]: levels: expected at most 16 levels, got 17",
-        ),
-        ({"levels": "full"}, 'stages[0]: levels: expected a list, got "full"'),
     ],
 )
 def test_a_profile_that_says_half_is_refused(
@@ -117,23 +89,6 @@ def test_a_profile_that_says_half_is_refused(
     done = pipeloom(*ask(written(tmp_path, profile_document(), **keys)))
     assert done.code == 2
     assert line in done.err
-
-
-def test_a_part_of_a_forward_is_told_before_it_is_run(pipeloom: Command, tmp_path: Path) -> None:
-    given = written(tmp_path, profile_document(), levels=LEVELS)
-    schedule, program = tmp_path / "schedule.json", tmp_path / "program.json"
-    room = ["--memory-limit", "1.5", "--placement", "linear"]
-    done = pipeloom(*ask(given, *room, "--recompute", "part", "-o", str(schedule)))
-    assert "(level 'part'), which `run` does not know" in done.err
-    done = pipeloom("compile", schedule, "-o", program)
-    assert f"{schedule}: 0R" in done.err
-    assert "(level 'part'), which `run` does not know" in done.err
-    done = pipeloom("run", program, "--model", "absent:model")
-    assert done.code == 2
-    assert done.err.startswith(f"pipeloom: {program}: program: ")
-    assert "expected a level that `pipeloom profile --levels` has found" in done.err
-    whole = pipeloom(*ask(given, *room, "--recompute", "full", "-o", str(schedule)))
-    assert "(level" not in whole.err + pipeloom("compile", schedule, "-o", program).err
 
 
 def kinds_in(path: Path) -> set[str]:
@@ -150,55 +105,35 @@ def test_every_placement_is_recomputed_where_that_is_asked_for(
     assert kinds_in(path) == {"R"}
 
 
-@pytest.mark.parametrize(
-    ("given", "levels"),
-    [([], {0, 1}), (["--recompute", "part"], {0}), (["--recompute", "full"], {0})],
-)
-def test_levels_are_chosen_or_named(
-    pipeloom: Command, tmp_path: Path, given: list[str], levels: set[int]
-) -> None:
-    profile, path = written(tmp_path, profile_document(), levels=LEVELS), tmp_path / "x.json"
-    asked = [
-        *ask(profile, *given, "-o", str(path)),
-        "--memory-limit",
-        "1.6",
-        "--placement",
-        "linear",
-    ]
-    assert pipeloom(*asked).code == 0
-    rows = json.loads(path.read_text())["order"]
-    found = {op.get("level", 0) for row in rows for op in row if op["op"] == "R"}
-    assert found
-    assert found <= levels
-    assert pipeloom("verify", str(path)).code == 0
-
-
-def test_a_level_that_there_is_not_is_told_those_that_there_are(
-    pipeloom: Command, tmp_path: Path
-) -> None:
-    done = pipeloom(*ask(written(tmp_path, profile_document(), levels=LEVELS)), "--recompute", "x")
-    assert done.code == 2
-    assert "recompute: expected part, full, auto, all or none, got 'x'" in done.err
-
-
-@pytest.mark.parametrize(
-    ("entry", "line"),
-    [
-        ({"level": 1}, "level: expected none but of an R, got 1"),
-        ({"op": "R", "level": 16}, "level: expected a whole number >= 0 and <= 15, got 16"),
-        ({"op": "R", "level": "full"}, 'expected a whole number >= 0 and <= 15, got "full"'),
-    ],
-)
-def test_levels_in_a_schedule_are_of_recomputations(
-    pipeloom: Command, profile: str, tmp_path: Path, entry: dict[str, Any], line: str
+def test_levels_of_older_files_are_refused_in_one_line(
+    pipeloom: Command, profile: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "schedule.json"
     assert pipeloom("build", "1f1b", profile, "-m", "4", "-o", str(path)).code == 0
     document = json.loads(path.read_text())
-    document["order"][0][0] |= entry
+    for row in document["order"]:
+        row[0]["level"] = 1
     path.write_text(json.dumps(document))
     done = pipeloom("verify", str(path))
-    assert (done.code, line in done.err) == (2, True)
+    assert (done.code, done.err) == (
+        2,
+        f"pipeloom: {path}: schedule: order[0][0]: level: was removed in 0.2.0; an R "
+        "recomputes a whole forward\n",
+    )
+    levels = [{"name": "part", "t_r": 0.25, "m_r": 0.5}]
+    given = written(tmp_path, profile_document(), levels=levels)
+    done = pipeloom(*ask(given))
+    assert (done.code, done.err) == (
+        2,
+        f"pipeloom: {given}: stages[0]: levels: was removed in 0.2.0; t_r and m_r say how a stage "
+        "is recomputed, whole\n",
+    )
+
+
+def test_what_to_recompute_is_no_name(pipeloom: Command, profile: str) -> None:
+    done = pipeloom(*ask(profile), "--recompute", "full")
+    assert done.code == 2
+    assert "invalid choice: 'full' (choose from " in done.err
 
 
 LAYERS = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5}

@@ -207,8 +207,6 @@ def test_replicas_are_as_many_as_the_profile_has(
         (["--memory-only", "--device", "cuda"], "--device: expected cpu beside memory_only"),
         (["--memory-only", "--split", "0.5"], "--split: expected it beside --from alone"),
         (["--like", "profile.json"], "--like: expected it beside --from alone"),
-        (["--levels", "3"], "--levels: expected stages_as aten or inductor beside them, got eager"),
-        (["--levels", "16", "--stages-as", "aten"], "--levels: expected a number from 0 to 15"),
     ],
 )
 def test_what_does_not_go_with_bytes_alone(
