@@ -137,7 +137,7 @@ def optimize(
         each, rules = time_limit is None, _rules(min_layers, max_layers)
         _check_alike(source, cut, f"--for {for_}")
         given = (
-            system.cuttable(layers_of(source, "none", "none"))
+            system.cuttable(layers_of(source, "none", "none"), source.where)
             if cut
             else system.plain(stages_of(source, microbatches, "none", "none"), source.where)
         )

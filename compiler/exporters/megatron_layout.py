@@ -30,6 +30,8 @@ _LETTERS = {
     LayerKind.HEAD: "L",
     LayerKind.LOSS: "L",
 }
+_ORDER = "EtmL"
+_ENDS = {"E": "an embedding", "L": "a head or loss"}
 _ONCE = "EL"
 """One of them stands for all the layers that it means."""
 
@@ -38,7 +40,8 @@ def write(schedule: Schedule) -> str:
     """The layout in one line. Raises InputError where Megatron has none for these stages."""
     parts = named_parts(schedule, "megatron-layout")
     _check_placement(schedule)
-    _check_order(parts)
+    check_layers([layer for part in parts for layer in part], "profile: stages: layers")
+    _check_ends(parts)
     return "|".join(map(_part, parts)) + "\n"
 
 
@@ -111,25 +114,27 @@ def _check_placement(schedule: Schedule) -> None:
         )
 
 
-def _check_order(parts: list[tuple[Layer, ...]]) -> None:
-    """E's alone first and in one stage, L's alone last and in one stage, m's behind all t's."""
-    letters = [
-        (_LETTERS[layer.kind], number, layer.name)
-        for number, layers in enumerate(parts)
-        for layer in layers
-    ]
-    order = {"E": 0, "t": 1, "m": 2, "L": 3}
-    for (before, _, _), (letter, number, name) in pairwise(letters):
-        if order[letter] < order[before]:
+def check_layers(layers: Sequence[Layer], where: str) -> None:
+    """Raises InputError, with ``where`` in front, where no layout can hold these layers in this
+    order, however they are cut."""
+    for before, layer in pairwise(layers):
+        if _ORDER.index(_LETTERS[layer.kind]) < _ORDER.index(_LETTERS[before.kind]):
             raise InputError(
-                f"profile: stages[{number}]: layers: {name}: megatron-layout expects embedding, "
-                "blocks, "
-                f"mtp, head and loss in this order"
+                f"{where}: {layer.name}: megatron-layout expects embedding, blocks, mtp, head and "
+                "loss in this order"
             )
-    for letter, what, where in (("E", "an embedding", 0), ("L", "a head or loss", len(parts) - 1)):
-        stages = {number for found, number, _ in letters if found == letter}
-        if stages != {where}:
-            got = ", ".join(f"stage {stage}" for stage in sorted(stages)) or "none"
+    there = {_LETTERS[layer.kind] for layer in layers}
+    for letter, what in _ENDS.items():
+        if letter not in there:
+            raise InputError(f"{where}: megatron-layout expects {what}, got none")
+
+
+def _check_ends(parts: list[tuple[Layer, ...]]) -> None:
+    """All E's in the first stage, and all L's in the last."""
+    for (letter, what), where in zip(_ENDS.items(), (0, len(parts) - 1), strict=True):
+        stages = [n for n, part in enumerate(parts) for x in part if _LETTERS[x.kind] == letter]
+        if set(stages) != {where}:
+            got = ", ".join(f"stage {stage}" for stage in sorted({*stages}))
             raise InputError(
                 f"profile: stages: layers: megatron-layout expects {what} in stage {where} alone, "
                 f"got {got}"

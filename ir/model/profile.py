@@ -83,10 +83,6 @@ class StageProfile:
         """``change`` of the stage, or of it for every microbatch."""
         return StageProfile.of(tuple(map(change, self.each))) if self.each else change(self)
 
-    def of_some(self, microbatches: Sequence[int]) -> StageProfile:
-        """The stage of these microbatches alone."""
-        return StageProfile.of([self.each[j] for j in microbatches]) if self.each else self
-
     @property
     def kept(self) -> float:
         """Memory that a microbatch which is recomputed holds until its R."""

@@ -181,11 +181,11 @@ def objective_of(given: str | Objective) -> Objective:
     return Objective(given)
 
 
-def check_microbatches(microbatches: int, stages: int, pairs: int = MOST_PAIRS) -> None:
-    """Raises InputError where it is no whole number, or makes more than so many ``pairs`` of a
-    stage and a microbatch."""
+def check_microbatches(microbatches: int, stages: int) -> None:
+    """Raises InputError where it is no whole number, or makes too many pairs of a stage and a
+    microbatch."""
     check_whole("microbatches", microbatches)
-    most = max(1, pairs // max(1, stages))
+    most = max(1, MOST_PAIRS // max(1, stages))
     if not 1 <= microbatches <= most:
         raise InputError(
             f"microbatches: expected at {f'most {most}' if microbatches > most else 'least 1'} "

@@ -14,6 +14,7 @@ from itertools import pairwise
 from math import inf
 from typing import Any
 
+from pipeloom.compiler.exporters.megatron_layout import check_layers
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.layers import LayerKind
@@ -78,8 +79,13 @@ class System:
             stages=tuple(s.changed(lambda one: replace(one, t_fb=None)) for s in profile.stages),
         )
 
-    def cuttable(self, layers: LayeredProfile) -> LayeredProfile:
-        """Without pairs, and with those layers kept together that the system has in one stage."""
+    def cuttable(self, layers: LayeredProfile, where: str) -> LayeredProfile:
+        """Without pairs, and with those layers kept together that the system has in one stage.
+
+        Raises InputError where the system cannot name the layers of the profile, called ``where``.
+        """
+        if not self.any_order:
+            check_layers([stage.layers[0] for stage in layers.layers], f"{where}: layers")
         kinds = pairwise(layer.layers[0].kind for layer in layers.layers)
         together = [self._together(a, b) for a, b in kinds]
         tied = [a or b for a, b in zip(layers.tied[:-1], together, strict=True)]

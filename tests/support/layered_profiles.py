@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from pipeloom.ir.model.layered_profile import LayeredProfile
@@ -54,6 +56,16 @@ def layered(draw: st.DrawFn, most_ranks: int, most_layers: int) -> LayeredProfil
         device_memory=None if device is None else (device * total,) * ranks,
     )
     return LayeredProfile(tuple(layers), (*loose, False), cluster)
+
+
+def with_ends(profile: LayeredProfile) -> LayeredProfile:
+    """The first layer as an embedding and the last one as a head, as Megatron wants them."""
+    first, *others, last = profile.layers
+    return replace(profile, layers=(_as(first, "EMBEDDING"), *others, _as(last, "HEAD")))
+
+
+def _as(stage: StageProfile, kind: str) -> StageProfile:
+    return replace(stage, layers=(replace(stage.layers[0], kind=LayerKind[kind]),))
 
 
 def placement(name: str, ranks: int) -> Placement:

@@ -11,7 +11,7 @@ from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.placement.search import overfull
 from tests.property.solver.bounds.test_bounds import stage_profiles
-from tests.support.layered_profiles import layered, model
+from tests.support.layered_profiles import layered, model, with_ends
 
 
 def equal_blocks(number: int) -> LayeredProfile:
@@ -42,7 +42,7 @@ def assert_bounds_all(profile: Profile | LayeredProfile, microbatches: int, most
 @given(data=st.data())
 def test_no_cut_of_layers_is_below_the_bound(data: st.DataObject) -> None:
     blocks = st.integers(2, 14).map(equal_blocks)
-    profile = data.draw(st.one_of(layered(2, 12), blocks))
+    profile = with_ends(data.draw(st.one_of(layered(2, 12), blocks)))
     rounds = data.draw(st.integers(1, 2))
     assert_bounds_all(profile, rounds * profile.ranks, len(profile.layers) // profile.ranks)
 

@@ -23,7 +23,7 @@ from pipeloom.planner.partition.joint import stages_table
 from pipeloom.planner.partition.systems import answer_for, find_system
 from pipeloom.solver.core.stopping import NEVER, WorkLimit
 from pipeloom.solver.partition.cuts import Rules
-from tests.support.layered_profiles import model
+from tests.support.layered_profiles import model, with_ends
 
 RANKS, MICROBATCHES = 2, 4
 LAYERS = model(7, Profile((), RANKS, 0.2), head=2.0)
@@ -33,10 +33,10 @@ ENOUGH = QUICK | {"work_limit": 100.0}
 ONE_EACH = Profile((StageProfile(1.0, 1.0, 1.0), StageProfile(2.0, 2.0, 2.0)), RANKS, 0.1)
 
 
-def blocks_alone(number: int) -> LayeredProfile:
-    """Equal blocks, and messages that take no time."""
+def equal_layers(number: int) -> LayeredProfile:
+    """Layers that take the same times, and messages that take none."""
     layers = model(number, Profile((), RANKS, 0.0)).layers[1:-2]
-    return LayeredProfile(layers, (False,) * number, Profile((), RANKS, 0.0))
+    return with_ends(LayeredProfile(layers, (False,) * number, Profile((), RANKS, 0.0)))
 
 
 def every_cost(memory_limit: float = math.inf) -> float:
@@ -101,14 +101,28 @@ def test_profiles_by_stages_are_cut_evenly() -> None:
 
 @pytest.mark.parametrize(("blocks", "chunks"), [(10, 5), (12, 6), (16, 8)])
 def test_as_many_stages_a_rank_as_layers_allow_are_looked_at(blocks: int, chunks: int) -> None:
-    answer = pipeloom.optimize(blocks_alone(blocks), 2, for_="megatron", **ENOUGH)
+    answer = pipeloom.optimize(equal_layers(blocks), 2, for_="megatron", **ENOUGH)
     assert answer.schedule.problem.placement.name == f"interleaved:{chunks}"
     assert answer.cost == 3 * blocks + 3
     assert answer.lower_bound <= answer.cost
 
 
+@pytest.mark.parametrize(
+    ("kept", "line"),
+    [
+        (slice(1, None), "profile: layers: megatron-layout expects an embedding, got none"),
+        (slice(0, -2), "profile: layers: megatron-layout expects a head or loss, got none"),
+    ],
+)
+def test_layers_that_no_layout_holds_are_refused_at_once(kept: slice, line: str) -> None:
+    layers = replace(LAYERS, layers=LAYERS.layers[kept], tied=LAYERS.tied[kept])
+    with pytest.raises(InputError, match=f"^{line}$"):
+        pipeloom.optimize(layers, MICROBATCHES, for_="megatron", **QUICK)
+    assert pipeloom.optimize(layers, MICROBATCHES, for_="torchtitan", **QUICK).cost > 0
+
+
 def test_what_is_not_looked_at_keeps_its_bound() -> None:
-    layers = blocks_alone(10)
+    layers = equal_layers(10)
     ended = pipeloom.optimize(
         layers, 2, for_="megatron", should_stop=lambda: True, solver="heuristic"
     )

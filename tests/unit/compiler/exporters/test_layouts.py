@@ -144,7 +144,7 @@ def test_head_and_loss_are_one_for_megatron() -> None:
 def test_megatron_wants_an_embedding_first() -> None:
     whole = model(6, Profile((), 4))
     bare = replace(whole, layers=whole.layers[1:], tied=whole.tied[1:])
-    assert "an embedding in stage 0 alone, got none" in refused(
+    assert "profile: stages: layers: megatron-layout expects an embedding, got none" in refused(
         "megatron-layout", scheduled(bare, CUT, Placement.linear(4))
     )
     swapped = replace(whole, layers=(whole.layers[1], whole.layers[0], *whole.layers[2:]))
