@@ -46,10 +46,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("files.show", "a picture: in the terminal, SVG, HTML, PNG or a Chrome trace"),
     "compile": ("files.compile", "schedule to per-rank instruction lists"),
     "run": ("training.run", "train with a compiled program on local processes or under torchrun"),
-    "tune": (
-        "training.tune",
-        "train, measure the steps, and plan anew from them while the job runs",
-    ),
     "export": ("files.export", "schedule to another system's format"),
     "import": ("files.import_", "another system's format to a schedule"),
 }

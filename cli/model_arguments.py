@@ -58,16 +58,16 @@ def add_stages_as(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_training(parser: argparse.ArgumentParser, *, steps: int) -> None:
-    """The program, the model, and how long and how it is trained; by default so many ``steps``."""
+def add_training(parser: argparse.ArgumentParser) -> None:
+    """The program, the model, and how long and how it is trained."""
     parser.add_argument("program", metavar="PROGRAM", help="program file, - for standard input")
     add_model(parser)
     parser.add_argument(
         "--steps",
         metavar="N",
         type=count,
-        default=steps,
-        help=f"optimizer steps, {steps} by default",
+        default=1,
+        help="optimizer steps, 1 by default",
     )
     parser.add_argument(
         "--seed",

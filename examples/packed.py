@@ -1,12 +1,7 @@
-"""A model of packed sequences: each attends to itself alone, wherever it is packed.
-
-:class:`Packed` is the model source, which ``pipeloom tune`` packs anew for each step.
-"""
+"""A model of packed sequences: each attends to itself alone, wherever it is packed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,10 +44,8 @@ class Stage(nn.Module):
         self.block = Block(width)
         self.head = nn.Linear(width, VOCABULARY) if s == count - 1 else None
 
-    def forward(self, x: Tensor, sequence: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
-        """``x``: of the first stage, alone, (1, 2, tokens): tokens and the sequence of each."""
-        if sequence is None:
-            x, sequence = x[0].unbind()
+    def forward(self, x: Tensor, sequence: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """``x``: tokens, (tokens,), or (tokens, width); ``sequence``: the sequence of each."""
         x = x if self.embedding is None else self.embedding(x)
         x = self.block(x, sequence)
         if self.head is None:
@@ -87,44 +80,9 @@ def lengths_of(step: int) -> list[int]:
     return [int(length) for length in np.clip(found, 8, REFERENCE)]
 
 
-class Packed:
-    """The model source: ``batch`` is of sequences of REFERENCE tokens, to be measured; batches of
-    all lengths are packed."""
-
-    mean_tokens = float(REFERENCE)
-
-    def sizes(self, step: int) -> list[int]:
-        return lengths_of(step)
-
-    def stages(self, count: int) -> Sequence[partial[Stage]]:
-        return [partial(Stage, s, count, WIDTH) for s in range(count)]
-
-    def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
-        return ()
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """A microbatch's part of the loss, whose mean is the mean over the batch's tokens."""
-        return cross_entropy(output, target, reduction="sum") / self.mean_tokens
-
-    def batch(self, step: int, microbatches: int) -> tuple[list[Tensor], list[Tensor]]:
-        return self._made([REFERENCE] * microbatches, [[i] for i in range(microbatches)])
-
-    def lengths(self, step: int) -> dict[str, Any]:
-        return {
-            "format": "pipeloom.lengths", "version": 1, "lengths": self.sizes(step),
-            "reference_length": REFERENCE, "attention": ATTENTION,
-        }  # fmt: skip
-
-    def packed(self, step: int, rows: Sequence[Sequence[int]]) -> tuple[list[Tensor], list[Tensor]]:
-        return self._made(self.sizes(step), rows)
-
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=0.1)
-
-    def _made(
-        self, lengths: Sequence[int], rows: Sequence[Sequence[int]]
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        self.mean_tokens = sum(lengths) / len(rows)
-        parts = [joined([sequence_of(i, lengths[i]) for i in row]) for row in rows]
-        inputs = [torch.stack((tokens, sequence))[None] for tokens, sequence, _ in parts]
-        return inputs, [targets for _, _, targets in parts]
+def batch_of(step: int) -> dict[str, Any]:
+    """Returns a step's lengths and the reference that was measured, for ``pipeloom.pack``."""
+    return {
+        "format": "pipeloom.lengths", "version": 1, "lengths": lengths_of(step),
+        "reference_length": REFERENCE, "attention": ATTENTION,
+    }  # fmt: skip

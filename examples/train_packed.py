@@ -4,7 +4,7 @@ torchrun --nproc-per-node 4 -m examples.train_packed
 
 Rank 0 packs the batch, from the last schedule on, and sends the program to all; planned and
 measured steps are printed side by side. What a microbatch takes is measured first, in place, and
-what sequences cost is fitted again to each step. ``pipeloom tune`` does all of it by itself.
+what sequences cost is fitted again to each step.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import pipeloom
 from examples.packed import (
     REFERENCE,
     WIDTH,
-    Packed,
     Stage,
+    batch_of,
     joined,
     lengths_of,
     sequence_of,
@@ -36,7 +36,7 @@ class Planner:
     """Rank 0's: packs, and learns from traces what sequences cost."""
 
     def __init__(self, profile: Profile) -> None:
-        self.profile, self.lengths = profile, Packed().lengths(0)
+        self.profile, self.lengths = profile, batch_of(0)
         self.steps: list[tuple[pipeloom.Packing, Schedule]] = []
 
     def packed(self, step: int) -> pipeloom.Packing:

@@ -20,6 +20,9 @@ REMOVED: dict[str, str] = {
     "key level": "an R recomputes a whole forward",
     "key levels": "t_r and m_r say how a stage is recomputed, whole",
     "pipeloom.Level": "t_r and m_r of a StageProfile",
+    "pipeloom tune": "Pipeline.profile measures, step(program=) goes on: examples/replanning.py",
+    "pipeloom.tune": "Pipeline.profile measures, step(program=) goes on: examples/replanning.py",
+    "key packing": "a profile has no sequences: pipeloom.pack returns them beside its schedules",
 }
 
 

@@ -179,8 +179,7 @@ def pack(
     """Packs sequences into microbatches so that the planned step is shortest, and schedules these.
 
     ``lengths``: a lengths file or its object: tokens of each sequence, and what the profile's
-    microbatch was (``docs/packing.md``). ``profile``: by stages, measured on one microbatch, or a
-    schedule that has it, as ``tune`` writes; of one that was packed that by which it was.
+    microbatch was (``docs/packing.md``). ``profile``: by stages, measured on one microbatch.
     ``microbatches``: of each replica. ``max_tokens``: of a microbatch at most. ``data_parallel``:
     replicas of the pipeline, as many as the profile says by default, else one. ``start``: an
     earlier schedule of as many microbatches, whose order of ops is begun with. ``time_limit``:
@@ -192,14 +191,9 @@ def pack(
     document, where = read_document(lengths, "lengths")
     given = parse_lengths(document, where)
     source = ProfileSource.of(profile, progress)
-    if (planned := source.in_place) is not None:
-        source = ProfileSource.of(planned.problem.profile, progress)
     if microbatches is None:
         raise InputError("microbatches: missing; expected a number")
     stages = stages_of(source, microbatches, "none", "none")
-    if stages.packing is not None:
-        _check_reference(given.reference_length, stages.packing.reference_length, where)
-        stages = stages.unpacked
     bare = [replace(stage, t_bw=None, t_fb=None) for stage in stages.stages]
     stages = replace(stages, stages=tuple(bare))
     check_alike(stages, f"{source.where}: stages", "pack, which makes the lists")
@@ -250,15 +244,6 @@ def _packing(
         costs=tuple(t.iteration_time(objective) for t in timings if t is not None),
         lower_bound=bound,
     )
-
-
-def _check_reference(given: int, expected: int, where: str) -> None:
-    """Raises InputError where the profile was packed with sequences of another length."""
-    if given != expected:
-        raise InputError(
-            f"{where}: reference_length: expected {expected}, as the profile was packed with, got "
-            f"{given}"
-        )
 
 
 def _replicas(given: int | None, profile: Profile) -> int:

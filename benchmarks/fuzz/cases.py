@@ -66,7 +66,6 @@ OPTIONS = {
         *("--objective", "--start"),
     ],
     "run": ["--steps", "--replicas", "--every", "--resume", "--dtype", "--clip-grad-norm"],
-    "tune": ["--steps", "--every", "--time-limit", "--stages-as"],
     "export": ["--to", "--micro-batch-size"],
     "import": ["-m", "--partition", "--profile"],
     "profile": ["--memory", "--split", "--t-comm", "--warmup", "--like", "--ranks", "--name"],

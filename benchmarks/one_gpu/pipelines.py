@@ -71,7 +71,7 @@ def row(schedule: Schedule, steps: Steps) -> dict[str, Any]:
 
 
 def _tuned(size: Size, first: Schedule, steps: Steps, device: str) -> dict[str, Any]:
-    """Planned anew on the times of 1F1B's own steps, as ``pipeloom tune`` does."""
+    """Planned anew on the times of 1F1B's own steps."""
     before = on_measured_times(first, steps.traces)
     tuned = planned(size, "zb-2p", before.problem.profile)
     found = row(tuned, _run(size, tuned, device))

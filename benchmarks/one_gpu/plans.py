@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.formats.measured_profile import Measurement
+from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.planner.tuning.reprofile import reprofile
+from pipeloom.planner.measured.rescaled import with_times
 from pipeloom.runtime.profiling.profiler import measure_profile
 from pipeloom.solver.families import build_family
 
@@ -69,8 +72,25 @@ def milliseconds(schedule: Schedule) -> float:
 
 def on_measured_times(schedule: Schedule, traces: Sequence[Schedule]) -> Schedule:
     """The same order, planned on what its own ops took: what is left is no op's fault."""
-    problem = replace(schedule.problem, profile=reprofile(traces))
+    profile = schedule.problem.profile
+    took: defaultdict[tuple[OpKind, int], list[float]] = defaultdict(list)
+    for trace in traces:
+        for op, time in trace.op_times():
+            took[op.kind, op.stage].append(time)
+    medians = {key: float(np.median(times)) for key, times in took.items()}
+    stages = tuple(_stage(old, s, medians) for s, old in enumerate(profile.stages))
+    problem = replace(schedule.problem, profile=replace(profile, stages=stages))
     return replace(schedule, problem=problem, timing=None)
+
+
+def _stage(old: StageProfile, stage: int, took: Mapping[tuple[OpKind, int], float]) -> StageProfile:
+    """The stage with these times; a BW is shared by B and W as before."""
+    t_b, t_w = took.get((OpKind.B, stage)), took.get((OpKind.W, stage))
+    if t_b is None or t_w is None:
+        whole = took[OpKind.BW, stage]
+        t_b = whole * old.t_b / (old.t_b + old.t_w)
+        t_w = whole - t_b
+    return replace(with_times(old, took[OpKind.F, stage], t_b, t_w), t_bw=None)
 
 
 def held_at_most(schedule: Schedule) -> float | None:

@@ -24,7 +24,7 @@ _MADE_BY = {
 _TAKEN_BY = {
     "pipeloom.profile": ": optimize, build, compare and sweep take a profile",
     "pipeloom.schedule": ": compile, verify, show and export take a schedule",
-    "pipeloom.program": ": verify, show, run and tune take a program",
+    "pipeloom.program": ": verify, show and run take a program",
 }
 """The commands for each format."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -10,7 +10,6 @@ from pydantic import (
     PlainValidator,
     TypeAdapter,
     ValidationError,
-    ValidationInfo,
     field_validator,
 )
 
@@ -26,9 +25,6 @@ from .validation import (
     validated,
     wrong,
 )
-
-if TYPE_CHECKING:
-    from .profile_document import ProfileDocument
 
 LENGTHS, PACKING = "pipeloom.lengths", "pipeloom.packing"
 MOST_SEQUENCES, MOST_TOKENS = 100_000, 1_000_000_000
@@ -121,26 +117,6 @@ class PackingDocument(Document):
             if len(one.busiest_ms) != len(one.microbatches)
         )
         return replicas
-
-
-class PackedBatchDocument(Document):
-    """A batch of which microbatches are packed: the sequences of each, by their places in
-    ``lengths``; the ``profile`` of the microbatch that was measured, of sequences of
-    ``reference_length`` tokens."""
-
-    lengths: Lengths
-    microbatches: list[list[Annotated[int, Whole(0)]]]
-    reference_length: Length
-    profile: ProfileDocument
-
-    @field_validator("microbatches")
-    @classmethod
-    def _once(cls, rows: list[list[int]], info: ValidationInfo) -> list[list[int]]:
-        there = [i for row in rows for i in row]
-        count = len(info.data.get("lengths", there))
-        if len(set(there)) < len(there) or max(there, default=-1) >= count:
-            raise said(f"expected each of the sequences 0 to {count - 1} at most once")
-        return rows
 
 
 def parse_lengths(data: dict[str, Any], where: str) -> LengthsDocument:

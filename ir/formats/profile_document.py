@@ -23,7 +23,6 @@ from pydantic import (
 from .cluster_document import ClusterDocument
 from .fields import MOST_LAYERS, MOST_STAGES, known
 from .json_reader import show
-from .packing_document import PackedBatchDocument
 from .stage_document import LayerEntry, StageDocument
 from .validation import DocumentFault, Whole, raise_faults, said, wrong
 
@@ -98,7 +97,6 @@ class ProfileDocument(ClusterDocument):
     tied: Annotated[Ties, PlainValidator(_tied_stages)] = ()
     spread: Annotated[Spreads, PlainValidator(_spread_of_stages)] = None
     layers: list[Any] | None = None
-    packing: PackedBatchDocument | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -128,27 +126,6 @@ class ProfileDocument(ClusterDocument):
             info.context["stages"] = number
         return number
 
-    @field_validator("packing")
-    @classmethod
-    def _of_these(
-        cls, packing: PackedBatchDocument | None, info: ValidationInfo
-    ) -> PackedBatchDocument | None:
-        """One list of sequences a microbatch; the same stages and ranks, with numbers alone."""
-        if packing is None:
-            return None
-        number, base = known(info, "each"), packing.profile
-        if len(packing.microbatches) != number:
-            wanted = "one list of sequences a microbatch, as many as lists of times have numbers"
-            raise_faults([DocumentFault(("microbatches",), said(f"expected {wanted}"))])
-        if any(stage.microbatches for stage in base.stages) or base.packing is not None:
-            line = "expected one number in place of each list, of the microbatch that was measured"
-            raise_faults([DocumentFault(("profile", "stages"), said(line))])
-        for key in ("ranks", "num_stages"):
-            if getattr(base, key) != info.data.get(key, getattr(base, key)):
-                found = wrong(f"{info.data[key]}, as the packed profile has")
-                raise_faults([DocumentFault(("profile", key), found, getattr(base, key))])
-        return packing
-
 
 class LayeredProfileDocument(ClusterDocument):
     """A profile by layers, in forward order."""
@@ -176,7 +153,3 @@ class LayeredProfileDocument(ClusterDocument):
             lines = (f"expected {show(name)} once, got it twice" for name in twice)
             raise_faults(DocumentFault((key,), said(line)) for line in lines)
         return layers
-
-
-PackedBatchDocument.model_rebuild(_types_namespace={"ProfileDocument": ProfileDocument})
-ProfileDocument.model_rebuild()

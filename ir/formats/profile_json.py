@@ -11,11 +11,9 @@ from typing import Any
 from ..model.layered_profile import LayeredProfile
 from ..model.layers import Layer, LayerKind
 from ..model.links import Groups, Link, Links, Sharing
-from ..model.packed_batch import PackedBatch
 from ..model.profile import DataParallel, Profile, StageProfile
 from .cluster_document import PROFILE, ClusterDocument, LinkDocument, LinksDocument
 from .json_reader import read_json
-from .packing_document import PackedBatchDocument
 from .profile_document import LayeredProfileDocument, ProfileDocument
 from .stage_document import EACH, CostDocument, LayerDocument
 from .validation import keys_in_doubt, validated
@@ -54,18 +52,7 @@ def profile_of(document: ProfileDocument) -> Profile:
     if len(stages) == 1:
         stages *= document.num_stages or document.ranks
     spread = spread_over(stages, document.spread)
-    found = cluster_of(document, document.stages, spread, document.tied)
-    packing = document.packing
-    return found if packing is None else replace(found, packing=_packed_of(packing))
-
-
-def _packed_of(document: PackedBatchDocument) -> PackedBatch:
-    return PackedBatch(
-        tuple(document.lengths),
-        tuple(map(tuple, document.microbatches)),
-        document.reference_length,
-        profile_of(document.profile),
-    )
+    return cluster_of(document, document.stages, spread, document.tied)
 
 
 def spread_over(
@@ -169,7 +156,7 @@ def dump_profile(profile: Profile) -> dict[str, Any]:
         limit = getattr(profile, key)
         if limit is not None:
             document[key] = finite(limit)
-    return document | _dump_packed(profile.packing)
+    return document
 
 
 def dump_layers(profile: LayeredProfile) -> dict[str, Any]:
@@ -186,18 +173,6 @@ def dump_layers(profile: LayeredProfile) -> dict[str, Any]:
         document["tied"] = [[names[layer] for layer in group] for group in profile.cluster.tied]
     head = {key: document.pop(key) for key in ("format", "version", "name")}
     return head | {"layers": entries} | document
-
-
-def _dump_packed(packing: PackedBatch | None) -> dict[str, Any]:
-    if packing is None:
-        return {}
-    found = {
-        "lengths": list(packing.lengths),
-        "microbatches": list(map(list, packing.microbatches)),
-        "reference_length": packing.reference_length,
-        "profile": dump_profile(packing.profile),
-    }
-    return {"packing": found}
 
 
 def _dump_shared(shared: Sharing | Groups) -> Any:

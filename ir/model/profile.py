@@ -17,7 +17,6 @@ from ..errors import InputError
 from .layers import Layer
 from .links import Link, Links, Pair, Sharing
 from .ops import FloatArray
-from .packed_batch import PackedBatch
 
 __all__ = ["DataParallel", "Link", "Links", "Profile", "Sharing", "StageProfile"]
 
@@ -131,8 +130,7 @@ class Profile:
     ``memory_limit`` bounds activations, one number a rank; None is unlimited. ``host_link`` is each
     rank's own, as fast in both directions at once. ``tied``: groups of stages, each ascending, that
     share parameters. ``micro_batch``: sequences in the microbatches that were measured, None where
-    it is not known. ``microbatches``: how many there are, where it has a number for each of them;
-    ``packing``: what these were packed of, by ``pack``.
+    it is not known. ``microbatches``: how many there are, where it has a number for each of them.
     """
 
     stages: tuple[StageProfile, ...]
@@ -147,7 +145,6 @@ class Profile:
     tied: tuple[tuple[int, ...], ...] = ()
     micro_batch: int | None = None
     microbatches: int | None = None
-    packing: PackedBatch | None = None
 
     @property
     def num_stages(self) -> int:
@@ -215,15 +212,7 @@ class Profile:
             tuple(stage * chunks + chunk for stage in group for chunk in range(chunks))
             for group in self.tied
         )
-        packing = None if self.packing is None else self.packing.split(chunks)
-        return replace(self, stages=stages, tied=tied, packing=packing)
-
-    @property
-    def unpacked(self) -> Profile:
-        """The profile by which microbatches were packed, of one of them; itself where none were."""
-        if self.packing is None:
-            return self
-        return replace(self.packing.profile, memory_limit=self.memory_limit)
+        return replace(self, stages=stages, tied=tied)
 
     @property
     def pairs_known(self) -> bool:

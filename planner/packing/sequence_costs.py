@@ -21,7 +21,6 @@ import numpy as np
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.packing_document import OP_TIMES, LengthsDocument
 from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind
-from pipeloom.ir.model.packed_batch import PackedBatch
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.units import counted
@@ -83,16 +82,8 @@ class SequenceCosts:
             StageProfile.of([_scaled(stage, sums[:, s, j], share[j]) for j in range(len(bins))])
             for s, stage in enumerate(profile.stages)
         )
-        packing = PackedBatch(
-            tuple(self.lengths.tolist()),
-            tuple(tuple(each.tolist()) for each in bins),
-            round(self.tokens) // (profile.micro_batch or 1),
-            replace(profile, microbatches=None),
-        )
         number = len(bins)
-        found = replace(
-            profile, stages=stages, micro_batch=None, microbatches=number, packing=packing
-        )
+        found = replace(profile, stages=stages, micro_batch=None, microbatches=number)
         return replace(self.problem, profile=found, microbatches=number)
 
 

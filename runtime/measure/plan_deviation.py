@@ -18,7 +18,7 @@ ACTIVATIONS = (TensorKind.X, TensorKind.DY)  # weights that are received count f
 FAR = 1.5  # the longer over the shorter: less is the usual noise of times on shared machines
 SHORT = 1.0  # milliseconds; the host's own work between ops is of the order of a tenth of that
 UNMEASURED = "all ops of the profile take 1 ms, as profile --memory-only writes where none was run"
-QUICK = "ops took less than profiled; where cores were busier then, profile again or use tune"
+QUICK = "ops took less than profiled; where cores were busier then, profile again"
 
 
 def why_far_off(planned: Schedule, measured: Schedule) -> str | None:

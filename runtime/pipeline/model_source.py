@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from itertools import zip_longest
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from pipeloom.ir.errors import InfeasibleError, InputError, in_words
-from pipeloom.ir.formats.json_reader import read_json
-from pipeloom.ir.formats.packing_document import parse_lengths
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.units import counted
 
 from ..rank.options import ModelNames, Options
@@ -73,8 +69,7 @@ def options_of(source: ModelSource, count: int, *, train: bool = True) -> Option
     }
 
 
-BATCH, EVAL_BATCH, PACKED = "batch", "eval_batch", "packed"
-LENGTHS = "lengths"
+BATCH, EVAL_BATCH = "batch", "eval_batch"
 
 
 def check_evaluation(source: ModelSource) -> None:
@@ -118,74 +113,15 @@ def check_cut(source: ModelSource, count: int) -> None:
         return
 
 
-def has_lengths(source: ModelSource) -> bool:
-    """Whether the source's batches are sequences to be packed: ``lengths(step)`` is a batch's
-    lengths file or its object, ``packed(step, rows)`` what ``batch`` is of microbatches of these
-    sequences. Raises InputError where one of the two methods is missing."""
-    there = [name for name in (LENGTHS, PACKED) if callable(getattr(source, name, None))]
-    if len(there) == 1:
-        raise InputError(
-            f"{_of(source)}{there[0]}: expected both lengths(step) and packed(step, rows), which "
-            f"go together, or neither, got {there[0]} alone"
-        )
-    return bool(there)
-
-
-def lengths_at(source: ModelSource, step: int) -> Any:
-    """``source.lengths(step)``, of a source that has that method. Raises InputError for what that
-    raises, and for what is neither a file nor an object."""
-    lengths: Callable[[int], Any] = getattr(source, LENGTHS)
-    try:
-        found = lengths(step)
-    except Exception as error:
-        raise InputError(in_words(error)) from error
-    if not isinstance(found, str | os.PathLike | Mapping):
-        raise InputError(f"expected a lengths file or its object, got {_shown(found)}")
-    return found
-
-
-@contextmanager
-def naming_lengths(source: ModelSource, step: int, *options: str) -> Iterator[None]:
-    """Puts the method and its step in front of each fault of what it gives; not of a fault that
-    begins with the name of one of ``options``."""
-    where = f"{_of(source)}{LENGTHS}({step})"
-    try:
-        yield
-    except InputError as error:
-        lines = (x if x.partition(":")[0] in options else f"{where}: {x}" for x in error.errors)
-        raise InputError(*lines) from error.__cause__
-    except InfeasibleError as error:
-        error.args = (f"{where}: {error}",)
-        raise
-
-
-def check_lengths(source: ModelSource, step: int, planned: Sequence[int]) -> None:
-    """Raises InputError where the step's sequences are not those of the ``planned`` lengths."""
-    with naming_lengths(source, step):
-        given = lengths_at(source, step)
-        named = "lengths" if isinstance(given, Mapping) else os.fspath(given)
-        document = dict(given) if isinstance(given, Mapping) else read_json(named)
-        pairs = zip_longest(planned, parse_lengths(document, named).lengths, fillvalue="none")
-        for at, (expected, found) in enumerate(pairs):
-            if found != expected:
-                raise InputError(
-                    f"{named}: lengths[{at}]: expected {expected}, as the program's microbatches "
-                    f"were packed, got {found} (tune packs each step's sequences anew)"
-                )
-
-
 def checked_batch(
-    source: ModelSource, step: int, microbatches: int | Sequence[Sequence[int]], method: str = BATCH
+    source: ModelSource, step: int, microbatches: int, method: str = BATCH
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """``source.batch(step, microbatches)``, or that of the optional methods ``eval_batch``, or
-    ``packed``, which takes the sequences of each microbatch.
+    """``source.batch(step, microbatches)``, or that of the optional method ``eval_batch``.
 
     Raises InputError where it is not what it should be.
     """
     value: Any = getattr(source, method)(step, microbatches)
-    rows = not isinstance(microbatches, int)
-    microbatches = len(microbatches) if not isinstance(microbatches, int) else microbatches
-    name = f"{_of(source)}{method}({step}, {'rows' if rows else microbatches})"
+    name = f"{_of(source)}{method}({step}, {microbatches})"
     if not (isinstance(value, Sequence) and len(value) == 2):
         raise InputError(f"{name}: expected a pair, inputs and targets, got {_shown(value)}")
     inputs, targets = value

@@ -1,1 +1,1 @@
-"""Training runs: `pipeloom run` and `pipeloom tune`."""
+"""Training runs: `pipeloom run`."""

@@ -1,6 +1,5 @@
-"""The training loop: steps, evaluations and checkpoints of a pipeline, and what is told of them.
-
-``pipeloom run`` and ``pipeloom tune`` train by it.
+"""The training loop of ``pipeloom run``: steps, evaluations and checkpoints of a pipeline, and what
+is told of them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import Tensor
 from pipeloom.ir.model.program import Program
 
 from ..measure.plan_deviation import other_size, over_the_limit
-from ..pipeline.model_source import EVAL_BATCH, PACKED, ModelSource, check_lengths, checked_batch
+from ..pipeline.model_source import EVAL_BATCH, ModelSource
 from ..pipeline.pipeline import Pipeline
 from ..probes.measuring import sequences
 from .checkpoint_files import latest
@@ -69,19 +68,6 @@ class Compiling:
     done: int
     count: int
 
-
-@dataclass(frozen=True, slots=True)
-class StepPlan:
-    """A program of a step's own, None: the pipeline's. ``rows``: the sequences of each of its
-    microbatches, by their places in the batch, of which the source's ``packed`` makes the inputs;
-    None: its ``batch``. ``lengths``: those that the batch is to have; None: any."""
-
-    program: Program | None = None
-    rows: Sequence[Sequence[int]] | None = None
-    lengths: Sequence[int] | None = None
-
-
-USUAL = StepPlan()
 
 Listener: TypeAlias = Callable[[Any], object]
 """Told of each :class:`StepRecord`; progress of :class:`Compiling`, too."""
@@ -135,26 +121,23 @@ class TrainingLoop:
         elif settings.save is not None:
             pipeline.state_dict()  # names that cannot be told apart fail here
 
-    def run(self, pipeline: Pipeline, count: int, plan: StepPlan = USUAL) -> list[StepMeasure]:
-        """``count`` more steps, but no more than the settings say, by the pipeline's program or
-        that of ``plan``; what each took, with marks and averages of the last ``KEPT`` alone."""
+    def run(self, pipeline: Pipeline) -> list[StepMeasure]:
+        """The steps that are left; what each took, with marks and averages of the last ``KEPT``
+        only."""
         listener = self._listener
         compiles = self._settings.stages_as == "inductor"
         if compiles and listener is not None and pipeline.rank == self._replicas.index == 0:
             pipeline.tell_graphs(lambda done, count: listener(Compiling(done, count)))
         measures: list[StepMeasure] = []
-        for _ in range(min(count, self._settings.steps - self.step)):
-            measures.append(self._next(pipeline, plan))
+        while self.step < self._settings.steps:
+            measures.append(self._next(pipeline))
             if len(measures) > KEPT:
                 old = -KEPT - 1
                 measures[old] = replace(measures[old], marks=[], averages={})
         return measures
 
-    def _next(self, pipeline: Pipeline, plan: StepPlan) -> StepMeasure:
-        measure = train_step(
-            pipeline, self._source, self.step, self._settings, self._replicas, plan=plan
-        )
-        program = plan.program or pipeline.program
+    def _next(self, pipeline: Pipeline) -> StepMeasure:
+        measure = train_step(pipeline, self._source, self.step, self._settings, self._replicas)
         self.step += 1
         evaluated = self._evaluated(pipeline) if self._due(self._settings.eval_every) else None
         rows = self._replicas.gather(
@@ -170,7 +153,7 @@ class TrainingLoop:
             pipeline.grad_norm,
             max(peaks),
             evaluated,
-            self._note(program, measure.sequences, peaks),
+            self._note(pipeline.program, measure.sequences, peaks),
         )
         self.records.append(record)
         self._save(pipeline)
@@ -211,21 +194,14 @@ def train_step(
     step: int,
     settings: RunSettings,
     replicas: Replicas = ALONE,
-    *,
-    plan: StepPlan = USUAL,
 ) -> StepMeasure:
     """One step on this rank, begun by all at once. ``step`` numbers the source's batches."""
-    if plan.lengths is not None:
-        check_lengths(model, step, plan.lengths)
-    if plan.rows is None:
-        given = replicas.batch(model, step, pipeline.microbatches)
-    else:
-        given = checked_batch(model, step, plan.rows, PACKED)
+    given = replicas.batch(model, step, pipeline.microbatches)
     inputs, targets = (_on(part, pipeline.device, settings.dtype) for part in given)
     losses: list[Tensor] = []
     replicas.barrier(pipeline)
     start = time.perf_counter()
-    pipeline.step(inputs, target=targets, losses=losses, return_outputs=False, program=plan.program)
+    pipeline.step(inputs, target=targets, losses=losses, return_outputs=False)
     pipeline.synchronize()
     seconds = time.perf_counter() - start
     return StepMeasure(

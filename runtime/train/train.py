@@ -35,7 +35,6 @@ from ..stages.store import Stage, made
 from .callbacks import listening
 from .checkpoints import check_checkpoints
 from .loop import KEPT, Listener, TrainingLoop, finite, lost_loss
-from .packed import check_alone, check_source, plan_of
 from .replicas import ALONE, Replicas, count_replicas
 from .settings import DEFAULTS, RunSettings, dtype_of
 
@@ -131,10 +130,8 @@ def run_program(
     """
     loaded = load_program(program) if isinstance(program, str) else program
     replicas = count_replicas(loaded, settings)
-    check_alone(loaded, replicas)
     check_checkpoints(settings)
     named = load_source(source) if isinstance(source, str) else source  # fails once and early
-    check_source(loaded, named, settings.steps)
     if settings.eval_every is not None:
         check_evaluation(named)
     problem = loaded.schedule.problem
@@ -193,7 +190,7 @@ def train(
     loop = TrainingLoop(model, settings, replicas, listener)
     loop.resume(pipeline)
     first = loop.step
-    history = loop.run(pipeline, settings.steps, plan_of(program))
+    history = loop.run(pipeline)
     pipeline.finish()
     peaks = max(measure.peak for measure in history), pipeline.device_peak
     rows = replicas.gather(pipeline, peaks)

@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     from .torch import PlannedSchedule as PlannedSchedule
     from .training import measure as measure
     from .training import run as run
-    from .training import tune as tune
 
 __version__ = "0.1.0"
 
@@ -120,7 +119,7 @@ _HOMES = {
     "planner.scaling": ("Scaling", "scaling"),
     "planner.sweep": ("sweep",),
     "torch": ("PlannedSchedule",),
-    "training": ("measure", "run", "tune"),
+    "training": ("measure", "run"),
 }
 _CALLED_THERE = {"solve": "optimize"}
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

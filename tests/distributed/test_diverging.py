@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -11,7 +10,6 @@ import torch
 from torch import nn
 
 from pipeloom import compile_schedule, run
-from pipeloom.runtime.train.tuned_steps import Trial, TuneResult
 from tests.distributed.cases.gradients import schedule
 from tests.distributed.cases.state import MICROBATCHES, Model
 
@@ -32,9 +30,3 @@ def test_a_loss_that_is_no_number_is_told() -> None:
     found = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert found["losses"] == [result.losses[0], None, None]
     assert "the loss is nan in step 1" in found["note"].split("; ")
-
-
-def test_tuned_losses_that_are_no_numbers_are_json_too() -> None:
-    program = compile_schedule(schedule("1f1b", 2, MICROBATCHES))
-    result = TuneResult(program, (1.0, math.nan), (0.1, 0.1), (Trial(2, None, 0.1, True),))
-    assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["losses"] == [1.0, None]

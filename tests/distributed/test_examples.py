@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
 
-from examples import train_text, train_torchtitan
+from examples import replanning, train_text, train_torchtitan
 from examples.mlp import MLP
 from examples.train_torchrun import STEPS
 from pipeloom import compile_schedule, dump_program, write_json
@@ -58,6 +60,24 @@ def test_torchrun_trains_as_in_one_process(program: str, expected: list[float]) 
         command, env=environment, cwd=ROOT, check=True, timeout=200, capture_output=True, text=True
     )
     found = re.findall(r"step \d: loss ([\d.]+)", done.stdout + done.stderr)
+    assert [float(loss) for loss in found] == pytest.approx(expected, abs=1e-4)
+
+
+class Uneven(MLP):
+    def stages(self, count: int) -> list[Callable[[], nn.Module]]:
+        return [partial(replanning.stage, s, count) for s in range(count)]
+
+
+def test_a_job_that_plans_again_trains_as_in_one_process() -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={RANKS}", "-m", "examples.replanning"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, env=environment, cwd=ROOT, check=True, timeout=200, capture_output=True, text=True
+    )
+    assert len(re.findall(r"planned [\d.]+ ms", done.stdout)) == 1
+    found = re.findall(r"step \d: loss ([\d.]+)", done.stdout)
+    expected = mean_losses(Uneven(), RANKS, replanning.MICROBATCHES, replanning.STEPS)
     assert [float(loss) for loss in found] == pytest.approx(expected, abs=1e-4)
 
 

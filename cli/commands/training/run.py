@@ -1,8 +1,7 @@
 """Trains with a compiled program: one process a rank on this machine, or one rank under torchrun.
 
 A program compiled with --data-parallel runs in several replicas at once, each trained on data of
-its own. A program of packed sequences trains on these, from a source with lengths(step) and
-packed(step, rows).
+its own.
 
 --model names a model source, as in examples.gpt:small, which is in the checkout; its module is
 looked for in the current folder too.
@@ -47,7 +46,7 @@ SHOWN = 100  # losses that the text holds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_training(parser, steps=1)
+    add_training(parser)
     parser.add_argument(
         "--trace", metavar="FILE", help="writes the median step, a schedule with measured times"
     )

@@ -2,90 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from examples.packed import Packed, Stage, joined, sequence_of, summed_loss
+from examples.packed import Stage, joined, sequence_of, summed_loss
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.planner.tuning.repack import Repacker
 from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.runtime.train.settings import RunSettings
-from pipeloom.runtime.train.train import train
-from pipeloom.runtime.train.tune import tune
-from pipeloom.runtime.train.tune_packed import Repack
-from pipeloom.runtime.train.tuned_steps import TuneResult
 from tests.support.models import named, worst
 
 Step: TypeAlias = tuple[Program, list[list[int]], list[int]]
 """What a step runs; the sequences of each microbatch; the lengths of all."""
-
-
-class Told(Repacker):
-    """Counts the traces that it learns from, each time."""
-
-    counts: list[int]
-
-    def learn(self, traces: Sequence[Schedule]) -> None:
-        self.counts = [*getattr(self, "counts", []), len(traces)]
-        super().learn(traces)
-
-
-class Source(Packed):
-    """Short sequences on narrow stages."""
-
-    def sizes(self, step: int) -> list[int]:
-        count = 2 if step == 3 else 11  # fewer than microbatches, once
-        return [int(x) for x in np.random.default_rng(step).integers(3, 40, count)]
-
-    def stages(self, count: int) -> list[partial[Stage]]:
-        return [partial(Stage, s, count) for s in range(count)]
-
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=0.5)
-
-
-def tuned(program: Program, planner: Repack, count: int) -> tuple[TuneResult, float]:
-    """So many steps, packed and planned anew each; how far losses are from one process's."""
-    result = tune(program, Source(), RunSettings(steps=count, dtype="float64"), 2, planner)
-    assert getattr(planner, "counts", [1, 2]) == [1, 2], "the first step is not learnt from"
-    steps = [(program, [], Source().sizes(step)) for step in range(count)]
-    _, losses = one_process(steps, program.schedule.problem.stages)
-    return result, max(map(abs, map(float.__sub__, result.losses, losses)))
-
-
-class Same(Source):
-    """The same sequences in each step."""
-
-    def __init__(self, lengths: list[int]) -> None:
-        self.lengths_of_all = lengths
-
-    def sizes(self, step: int) -> list[int]:
-        return self.lengths_of_all
-
-
-def ran(step: Step, count: int) -> float:
-    """So many steps by the program that a batch was packed for, each of that batch: how far losses
-    are from one process's."""
-    program, _, lengths = step
-    result = train(program, Same(lengths), RunSettings(steps=count, dtype="float64"))
-    _, losses = one_process([step] * count, program.schedule.problem.stages)
-    return max(map(abs, map(float.__sub__, result.losses, losses)))
-
-
-def trained_and_tuned(
-    steps: Sequence[Step], wrong: Program, planner: Repack
-) -> tuple[dict[str, Any], tuple[TuneResult, float]]:
-    found = trained(steps, wrong)
-    found["ran"] = ran(steps[0], 3)
-    return found, tuned(steps[0][0], planner, 4)
 
 
 def trained(steps: Sequence[Step], wrong: Program) -> dict[str, Any]:

@@ -423,7 +423,7 @@ def test_a_program_to_compile(pipeloom: Command, schedule: Path, tmp_path: Path)
     assert done.code == 2
     assert done.err == (
         f'pipeloom: {program}: format: expected "pipeloom.schedule", got "pipeloom.program": '
-        "verify, show, run and tune take a program\n"
+        "verify, show and run take a program\n"
     )
 
 
@@ -611,7 +611,6 @@ def test_microbatches_that_are_unlike(pipeloom: Command, tmp_path: Path, line: s
         "export S --to torch-csv -o S",
         "import x.csv --from torch-csv --profile P -o P",
         "run G --model m:m --trace G",
-        "tune G --model m:m -o G",
         "predict C --gpu H100 -o C",
         "predict llama-3-8b --cluster C -o C",
         "predict llama-3-8b --gpu H100 --measured P -o P",

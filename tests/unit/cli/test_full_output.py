@@ -42,17 +42,14 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> Lines:
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch, lines: Lines) -> None:
-    """What ``run`` and ``tune`` answer, without training."""
+    """What ``run`` answers, without training."""
     from pipeloom import training
     from pipeloom.runtime.train.train import RunResult
-    from pipeloom.runtime.train.tuned_steps import Trial, TuneResult
 
     program, took = load_program(lines["run"][1]), ((1.0, 0.5), (0.1, 0.1))
     plan = program.schedule
     result = RunResult(*took, (1, 1), (None, None), measured=plan, planned=plan)
     monkeypatch.setattr(training, "run", lambda *_, **__: result)
-    tuned = TuneResult(program, *took, (Trial(2, None, 0.1, True),))
-    monkeypatch.setattr(training, "tune", lambda *_, **__: tuned)
 
 
 def told(words: list[str], sink: IO[bytes], monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:

@@ -84,15 +84,13 @@ def test_offload_without_a_link_to_the_host_is_told(pipeloom: Command, tmp_path:
         assert (f"note: {path}: m_o: not used without a host_link" in done.err) is told
 
 
-@pytest.mark.parametrize("command", ["run", "tune"])
 def test_no_such_program_is_told_before_torch_is_imported(
-    pipeloom: Command, monkeypatch: pytest.MonkeyPatch, command: str
+    pipeloom: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pipeloom.training", None)
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setattr("pipeloom.cli.model_arguments.find_spec", lambda name: name)
-    more = ("-o", "tuned.json") if command == "tune" else ()
-    done = pipeloom(command, "nowhere.json", "--model", "m:m", "--steps", 2, *more)
+    done = pipeloom("run", "nowhere.json", "--model", "m:m", "--steps", 2)
     assert (done.code, done.err) == (2, "pipeloom: nowhere.json: no such file\n")
 
 

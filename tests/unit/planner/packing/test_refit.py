@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import pipeloom
-from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.packing_document import OP_TIMES, parse_lengths
@@ -18,7 +17,6 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.planner.pack import Packing
 from pipeloom.planner.packing.sequence_costs import SequenceCosts
-from pipeloom.planner.tuning.repack import Repacker
 from pipeloom.solver.families import build_family
 
 LENGTHS: dict[str, Any] = {
@@ -104,15 +102,3 @@ def test_steps_of_other_stages_or_without_times_are_refused() -> None:
         pipeloom.refit(GUESS, LENGTHS, [(packing, [trace, trace])])
     with pytest.raises(InputError, match="t_f: expected one number for refit"):
         pipeloom.refit(trace.problem.profile, LENGTHS, [(packing, trace)])
-
-
-def test_batches_of_another_reference_are_refused() -> None:
-    program = compile_schedule(build_family("1f1b", GUESS, 4))
-    repacker = Repacker(program, (), 0.05, 0)
-    repacker.plan(LENGTHS)
-    with pytest.raises(InputError, match="lengths: reference_length: expected 32, as before"):
-        repacker.plan(LENGTHS | {"reference_length": 64})
-    with pytest.raises(InputError, match="lengths: expected at least one"):
-        repacker.plan(LENGTHS | {"lengths": []})
-    fewer, rows = repacker.plan(LENGTHS | {"lengths": [3]})
-    assert (fewer.schedule.problem.microbatches, rows) == (1, [[0]])

@@ -7,7 +7,7 @@ from typing import cast
 
 from pipeloom.runtime.pipeline.model_source import ModelSource
 from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.runtime.train.loop import KEPT, StepMeasure, StepPlan, TrainingLoop
+from pipeloom.runtime.train.loop import KEPT, StepMeasure, TrainingLoop
 from pipeloom.runtime.train.settings import RunSettings
 
 MARKS = 1000
@@ -17,7 +17,7 @@ STEPS = 10 * KEPT
 class MarkedLoop(TrainingLoop):
     """A loop whose steps do nothing but leave their marks."""
 
-    def _next(self, pipeline: Pipeline, plan: StepPlan | None) -> StepMeasure:
+    def _next(self, pipeline: Pipeline) -> StepMeasure:
         self.step += 1
         return StepMeasure([1.0], 0.5, 8, 4, [0.5] * MARKS, {0: (0.0, 1.0)}, 4)
 
@@ -27,7 +27,7 @@ def test_marks_of_a_long_run_do_not_pile_up() -> None:
     loop = MarkedLoop(cast(ModelSource, None), RunSettings(steps=STEPS))
     tracemalloc.start()
     try:
-        history = loop.run(cast(Pipeline, None), STEPS)
+        history = loop.run(cast(Pipeline, None))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -208,71 +207,11 @@ def test_the_profile_that_is_read_is_not_written_over(tmp_path: Path, pipeloom: 
     assert json.loads(profile.read_text()) == profile_document()
 
 
-def test_what_microbatches_are_packed_of_stays_with_their_profile(tmp_path: Path) -> None:
-    """In files, in schedules made of it, of stages that are cut, and for the next batch."""
-    plain = profile_document(memory_limit=3.0)
-    found = packed(profile=plain)
-    found.write(tmp_path)
-    again = library.load_profile(str(tmp_path / "profile.json"))
-    packing = again.packing
-    assert packing == found.schedules[0].problem.profile.packing
-    assert packing is not None
-    assert packing.microbatches == tuple(map(tuple, found.replicas[0]))
-    assert (packing.lengths, packing.whole) == (tuple(LENGTHS), True)
-    assert again.unpacked == parse_profile(plain, "p")
-    made = (
-        library.optimize(again, placement="v", work_limit=0.01).schedule,
-        library.build("1f1b", again),
-    )
-    cut, kept = (schedule.problem.profile.packing for schedule in made)
-    assert kept == packing
-    assert cut == replace(packing, profile=packing.profile.split(2))
-    other = lengths_document(lengths=LENGTHS[3:])
-    nexts = library.pack(other, tmp_path / "profile.json", 4, work_limit=0.1)
-    assert nexts.schedules[0].problem.profile.unpacked == again.unpacked
-    with pytest.raises(library.InputError, match=r"^lengths: reference_length: expected 1000"):
-        library.pack(other | {"reference_length": 9}, again, 4)
-
-
-# what is said of a change to what microbatches are packed of
-BAD_PACKINGS: dict[str, dict[str, Any]] = {
-    "microbatches: expected each of the sequences 0 to 0": {"lengths": [5]},
-    "microbatches: expected each of the sequenc": {"microbatches": [[0], [1], [0], [2]]},
-    "microbatches: expected one list of sequences a microbatch": {"microbatches": [[0]]},
-    "profile: expected an object, got null": {"profile": None},
-    "reference_length: expected a whole number >= 1": {"reference_length": "9"},
-}
-
-
-@pytest.mark.parametrize("expected", BAD_PACKINGS)
-def test_a_bad_packing_of_a_profile_is_one_line(
-    expected: str, tmp_path: Path, pipeloom: Command
-) -> None:
-    document = library.dump_profile(packed(work_limit=0.1).schedules[0].problem.profile)
-    document["packing"] |= BAD_PACKINGS[expected]
-    path = written(tmp_path / "p.json", document)
-    done = pipeloom("build", "1f1b", str(path))
-    assert done.code == 2
-    (line,) = done.err.splitlines()
-    assert line.startswith(f"pipeloom: {path}: packing: {expected}"), line
-
-
-def test_a_packing_of_other_stages_is_refused() -> None:
-    document = library.dump_profile(packed(work_limit=0.1).schedules[0].problem.profile)
-    for change, line in (
-        (
-            {"ranks": 1, "num_stages": 2},
-            "p: packing: profile: ranks: expected 2, as the packed prof",
-        ),
-        (
-            {"stages": document["stages"]},
-            "p: packing: profile: stages: expected one number in place",
-        ),
-    ):
-        base = document["packing"]["profile"] | change
-        changed = document | {"packing": document["packing"] | {"profile": base}}
-        with pytest.raises(library.InputError, match=line):
-            parse_profile(changed, "p")
+def test_a_profile_that_has_what_it_was_packed_of_is_refused() -> None:
+    """Files of 0.1.0."""
+    document = profile_document() | {"packing": {"lengths": [3]}}
+    with pytest.raises(library.InputError, match=r"^p: packing: was removed in 0\.2\.0; a profile"):
+        parse_profile(document, "p")
 
 
 def test_a_start_of_another_size_is_refused(tmp_path: Path, pipeloom: Command) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeloom import InputError, measure, run, tune
+from pipeloom import InputError, measure, run
 from tests.support.command_line import Command
 
 ROOT = Path(__file__).parents[5]
@@ -152,7 +152,7 @@ def test_without_torch_one_line_says_how_to_get_it(
         assert done.err == NEEDS_TORCH
 
 
-def test_what_cannot_be_run_or_tuned_in_replicas_names_file_and_key(
+def test_what_cannot_be_run_in_replicas_names_file_and_key(
     pipeloom: Command, program: Path, schedule: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "replica.json"
@@ -170,10 +170,6 @@ def test_what_cannot_be_run_or_tuned_in_replicas_names_file_and_key(
     assert (
         "pipeloom: --local: expected a program without averages over replicas, got"
         in pipeloom("run", path, "--local", "--model", MODEL).refusal
-    )
-    assert (
-        f"pipeloom: {path}: instructions: expected those of one pipeline"
-        in pipeloom("tune", path, "--model", MODEL, "-o", tmp_path / "tuned.json").refusal
     )
 
 
@@ -270,12 +266,6 @@ def test_functions_give_what_commands_print(
     assert {"note"} <= given.keys()  # said of some runs
     assert shape(answer | {"note": None}) == shape(given | {"note": None})
     assert given["losses"] == answer["losses"]
-
-    options = ["--steps", 4, "--every", 2, "--time-limit", 1, "-o", tmp_path / "tuned.json"]
-    told = pipeloom("tune", program, "--model", MODEL, *options, "--json", "-q").json
-    tuned = tune(program, MODEL, steps=4, every=2, time_limit=1)
-    assert tuned is not None
-    assert shape(told) == {"output": "str"} | shape(tuned.to_dict())
 
 
 def shape(value: Any) -> Any:

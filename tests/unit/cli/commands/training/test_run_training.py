@@ -101,12 +101,3 @@ def test_what_was_saved_is_said_where_a_run_is_interrupted(
     assert done.err.endswith(" is the last checkpoint\n")
     assert str(tmp_path / "own" / "step-00000") in done.err
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-@pytest.mark.usefixtures("ctrl_c")
-def test_a_tuned_run_that_is_ended_says_how_far_it_came(pipeloom: Command, program: Path) -> None:
-    SIGNALS[:] = [signal.SIGTERM]
-    name = "tests.unit.cli.commands.training.test_run_training:stop"
-    words = ["--steps", 9, "--every", 4, "--callback", name, "-q", "-o", "-"]
-    done = pipeloom("tune", program, "--model", MODEL, *words)
-    assert (done.code, done.out, done.err) == (130, "", "pipeloom: interrupted after step 2\n")

@@ -1,0 +1,73 @@
+"""Training that measures its own stages and plans again between steps, for torchrun::
+
+torchrun --nproc-per-node 2 -m examples.replanning
+
+The first plan guesses that all stages take equally long. Every few steps the stages are measured
+where they are, rank 0 plans on that profile, and all ranks go on by the new program, with the same
+weights and optimizer state.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import pipeloom
+from examples.mlp import MLP, WIDTH
+from pipeloom import Pipeline, Profile, StageProfile
+
+STEPS, EVERY, MICROBATCHES = 6, 3, 8
+
+
+def stage(index: int, count: int) -> torch.nn.Module:
+    """The last stage has four times the layers of the others."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(index)
+        layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(16 if index == count - 1 else 4)]
+    return torch.nn.Sequential(*layers)
+
+
+def replanned(profile: Profile) -> pipeloom.Program:
+    """The program of the best schedule for ``profile``, found by rank 0, on all ranks."""
+    found: list[Any] = [None]
+    if dist.get_rank() == 0:
+        answer = pipeloom.optimize(profile, MICROBATCHES, objective="makespan", time_limit=2)
+        print(f"planned {answer.cost:.2f} ms ({answer.status.value})", flush=True)
+        found = [pipeloom.compile(answer.schedule)]
+    dist.broadcast_object_list(found, src=0)
+    program: pipeloom.Program = found[0]
+    return program
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    ranks, data = dist.get_world_size(), MLP()
+    guess = Profile((StageProfile(1.0, 1.0, 1.0),) * ranks, ranks)
+    program = pipeloom.compile(pipeloom.build("1f1b", guess, MICROBATCHES))
+    pipeline = Pipeline(
+        program,
+        [partial(stage, s, ranks) for s in range(ranks)],
+        loss=data.loss,
+        optimizer=partial(torch.optim.AdamW, lr=1e-3),
+    )
+    for step in range(STEPS):
+        inputs, target = data.batch(step, MICROBATCHES)
+        if step and step % EVERY == 0:
+            program = replanned(pipeline.profile(inputs, target=target, repeats=5).profile)
+        losses: list[Tensor] = []
+        pipeline.step(inputs, target=target, losses=losses, program=program)
+        took = pipeline.gather_trace().known_timing.makespan
+        if losses:
+            loss = torch.stack(losses).mean().item()
+            print(f"step {step}: loss {loss:.6f}, measured {took:.2f} ms", flush=True)
+    pipeline.close()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""A plan made again from what a run measured."""
