@@ -1,8 +1,14 @@
-"""Random problems of at most twelve (stage, microbatch) pairs, by kind; the seed decides all."""
+"""Random problems of at most twelve (stage, microbatch) pairs, by kind; the seed decides all.
+
+Times and sizes are seldom round numbers. Memory limits are often exactly what some microbatches
+hold, or a hair more or less.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,6 +17,8 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
 
 CELLS = 12
+FEW_CELLS = 6
+"""Where orders are many: with recomputation, offload, or unlike microbatches."""
 MOST_RANKS = 6
 
 Rng = np.random.Generator
@@ -32,28 +40,62 @@ def _times(stages: int, rng: Rng) -> Numbers:
     return rng.uniform(0.5, 10, (stages, 3))
 
 
-def _posed(placement: Placement, stages: tuple[StageProfile, ...], ranks: int, rng: Rng) -> Problem:
-    """With any delay, memory limit and objective, and as many microbatches as there is room for."""
-    microbatches = int(rng.integers(1, CELLS // len(stages) + 1))
-    profile = Profile(stages, ranks, t_comm=float(rng.choice([0.0, 0.3, 1.0, 4.0])))
-    chunks = len(stages) / ranks
-    limit = float(rng.choice([np.inf, rng.uniform(chunks, len(stages) + 1)]))
-    objective = Objective(rng.choice([each.value for each in Objective]))
-    return Problem(profile, microbatches, placement, (limit,) * ranks, objective)
+def _sizes(stages: int, rng: Rng) -> Numbers:
+    """M_B, 1, the same for all stages or any, and M_W: nothing, all, or a share of it."""
+    way = rng.integers(3)
+    m_b = np.ones(stages) if way == 0 else np.full(stages, rng.uniform(0.3, 3))
+    m_b = rng.uniform(0.3, 3, stages) if way == 2 else m_b
+    share = rng.choice([0.0, 1.0, rng.uniform()]), rng.uniform(0, 1, stages)
+    return np.stack([m_b, m_b * share[rng.integers(2)]], axis=1)
 
 
 def _stages(number: int, rng: Rng) -> tuple[StageProfile, ...]:
-    share = rng.uniform(0, 1, number).tolist()
-    rows = zip(_times(number, rng).tolist(), share, strict=True)
-    return tuple(StageProfile(f, b, w, 1.0, m_w) for (f, b, w), m_w in rows)
+    """A third of the time all stages are equal."""
+    rows = np.hstack([_times(number, rng), _sizes(number, rng)])
+    if rng.random() < 1 / 3:
+        rows[:] = rows[0]
+    return tuple(StageProfile(*row) for row in rows.tolist())
+
+
+def _limit(stages: list[StageProfile], microbatches: int, rng: Rng) -> float:
+    """None, or as much as a microbatch holds on all stages of a rank and some M_B's and M_W's
+    beside it, or some part of one more; seldom too little."""
+    if not stages or rng.random() < 0.2:
+        return math.inf
+    held = sum(stage.m_b for stage in stages)
+    for _ in range(rng.integers(microbatches + 1)):
+        stage = stages[rng.integers(len(stages))]
+        held += stage.m_w if rng.random() < 0.3 else stage.m_b
+    edges = [1.0, 1.0, 1 + 1e-12, 1 - 1e-12, 1 - 5e-10, 1 + 5e-10, 1 + 0.5 * rng.uniform(), 0.95]
+    return float(held * edges[rng.integers(len(edges))])
+
+
+def _posed(
+    placement: Placement,
+    stages: tuple[StageProfile, ...],
+    ranks: int,
+    rng: Rng,
+    *,
+    cells: int = CELLS,
+    microbatches: int | None = None,
+) -> Problem:
+    """With any delay, memory limits and objective, and as many microbatches as there is room
+    for."""
+    number = microbatches or int(rng.integers(1, cells // len(stages) + 1))
+    t_comm = float(rng.choice([0.0, 0.3, 1.0, 4.0, rng.uniform(0, 3)]))
+    profile = Profile(stages, ranks, t_comm=t_comm, host_link=Link(0.1 * rng.uniform(), 1.0))
+    owner = placement.matrix(len(stages), number)
+    own = [[stages[s] for s in np.flatnonzero((owner == r).any(axis=1))] for r in range(ranks)]
+    limits = tuple(_limit(each, number, rng) for each in own)
+    if rng.random() < 0.5:
+        limits = (max(limits),) * ranks
+    objective = Objective(rng.choice([each.value for each in Objective]))
+    return Problem(profile, number, placement, limits, objective)
 
 
 def _at_once(stages: tuple[StageProfile, ...], rng: Rng) -> tuple[StageProfile, ...]:
     """An F and a BW at once take the longer of the two and some of the shorter."""
-    return tuple(
-        StageProfile(s.t_f, s.t_b, s.t_w, s.m_b, s.m_w, t_fb=_longer(s, float(rng.uniform())))
-        for s in stages
-    )
+    return tuple(replace(s, t_fb=_longer(s, float(rng.uniform()))) for s in stages)
 
 
 def _longer(stage: StageProfile, share: float) -> float:
@@ -63,12 +105,7 @@ def _longer(stage: StageProfile, share: float) -> float:
 
 def _fused(stages: tuple[StageProfile, ...], rng: Rng) -> tuple[StageProfile, ...]:
     """A BW takes less than its B and W."""
-    return tuple(
-        StageProfile(
-            s.t_f, s.t_b, s.t_w, s.m_b, s.m_w, t_bw=float(rng.uniform(0.5, 1)) * (s.t_b + s.t_w)
-        )
-        for s in stages
-    )
+    return tuple(replace(s, t_bw=float(rng.uniform(0.5, 1)) * (s.t_b + s.t_w)) for s in stages)
 
 
 def _linear(rng: Rng) -> Problem:
@@ -114,6 +151,46 @@ def _copies(rng: Rng) -> Problem:
     return _posed(Placement.bidirectional(ranks), stages, ranks, rng)
 
 
+_SMALL = (Placement.linear(1), Placement.linear(2), Placement.linear(3), Placement.v(1))
+_FOLDED = (Placement.v(2), Placement.interleaved(2, 2))
+
+
+def _small(rng: Rng) -> tuple[Placement, tuple[StageProfile, ...], int]:
+    placement = (*_SMALL, *_SMALL, *_FOLDED)[rng.integers(2 * len(_SMALL) + len(_FOLDED))]
+    return placement, _stages(len(placement.owners), rng), 1 + max(placement.owners)
+
+
+def _recomputed(rng: Rng) -> Problem:
+    placement, stages, ranks = _small(rng)
+    return _posed(placement, _with_recomputation(stages, rng), ranks, rng, cells=FEW_CELLS)
+
+
+def _offloaded(rng: Rng) -> Problem:
+    """Some may be recomputed instead."""
+    placement, stages, ranks = _small(rng)
+    stages = _with_recomputation(stages, rng) if rng.random() < 0.4 else stages
+    stages = tuple(
+        replace(s, m_o=float(rng.choice([0.0, 0.3])) * s.m_b, offload_bytes=rng.uniform(0, 4e6))
+        for s in stages
+    )
+    return _posed(placement, stages, ranks, rng, cells=FEW_CELLS)
+
+
+def _with_recomputation(stages: tuple[StageProfile, ...], rng: Rng) -> tuple[StageProfile, ...]:
+    return tuple(
+        replace(s, t_r=float(rng.uniform(0, 1.2)) * s.t_f, m_r=float(rng.uniform(0, 1)) * s.m_b)
+        for s in stages
+    )
+
+
+def _unlike(rng: Rng) -> Problem:
+    placement, stages, ranks = _small(rng)
+    number = int(rng.integers(1, FEW_CELLS // len(stages) + 1))
+    each = [_stages(len(stages), rng) for _ in range(number)]
+    stages = tuple(StageProfile.of(of) for of in zip(*each, strict=True))
+    return _posed(placement, stages, ranks, rng, microbatches=number)
+
+
 _STREAMED = ((2, 1), (2, 2), (2, 3), (2, 4), (3, 1), (3, 2))
 """Ranks and stages of which the oracle tries all transfers in moments."""
 
@@ -124,13 +201,12 @@ def _weights(rng: Rng) -> Problem:
     microbatches = int(rng.integers(ranks, CELLS // number + 1))
     sizes = rng.uniform(0, 4e6, number).tolist()
     stages = tuple(
-        StageProfile(s.t_f, s.t_b, s.t_w, s.m_b, s.m_w, weight_bytes=size)
-        for s, size in zip(_stages(number, rng), sizes, strict=True)
+        replace(s, weight_bytes=size) for s, size in zip(_stages(number, rng), sizes, strict=True)
     )
     one_wire = (((0, 1), (1, 0)),)
     shared = (*Sharing, one_wire)[rng.integers(len(Sharing) + 1)]
     links = Links(Link(float(rng.choice([0.0, 0.1, 1.0])), 1.0), shared=shared)
-    limit = float(rng.choice([np.inf, 1.0, 1.5, 2.0])) * number
+    limit = _limit(list(stages), -(-microbatches // ranks) * number, rng)
     placement = Placement.round_robin(ranks)
     profile = Profile(stages, ranks, links=links)
     return Problem(profile, microbatches, placement, (limit,) * ranks, Objective.MAKESPAN)
@@ -143,5 +219,8 @@ KINDS: dict[str, Callable[[Rng], Problem]] = {
     "pairs": _pairs,
     "bw": _bw,
     "two copies": _copies,
+    "recomputation": _recomputed,
+    "offload": _offloaded,
+    "unlike": _unlike,
     "weights": _weights,
 }

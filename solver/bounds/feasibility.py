@@ -38,13 +38,23 @@ def smallest_limit(problem: Problem) -> tuple[float, int]:
     return float(least[rank]), rank
 
 
+def is_feasible(problem: Problem) -> bool:
+    """Whether any schedule fits in memory."""
+    return bool((_lacks(problem) <= 0).all())
+
+
+def _lacks(problem: Problem) -> FloatArray:
+    """What each rank needs more than its limit, rounding included, (P,)."""
+    return needs(problem) - np.array(problem.memory_limit) * (1 + ROUNDING)
+
+
 def check_feasible(problem: Problem) -> None:
     """Raises InfeasibleError, naming the rank that lacks most, where no schedule fits in memory."""
-    least, given = needs(problem), np.array(problem.memory_limit)
-    lacks = least - given * (1 + ROUNDING)
+    lacks = _lacks(problem)
     rank = int(lacks.argmax())
     if lacks[rank] <= 0:
         return
+    least, given = needs(problem), np.array(problem.memory_limit)
     raise InfeasibleError(
         f"memory limit {exact_amount(given[rank])} is too small for rank {rank}: one microbatch "
         f"holds {exact_amount(least[rank])} there; the smallest feasible limit is "

@@ -25,6 +25,7 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import StageProfile
 
 from ..bounds import lower_bounds
+from ..bounds.feasibility import is_feasible
 from ..construct.entry_orders import entry_orders
 from ..core.incumbent import Incumbent
 from ..core.options import Order
@@ -66,11 +67,14 @@ def offer_filled(best: Incumbent, rows: Order, source: str) -> None:
 class PatternSearch:
     """Searches schedules of the mean microbatch, and fills the best of them in.
 
-    ``largest``: of its memory, so that the pattern holds any microbatch; else the mean's.
+    ``largest``: each stage holds the most that it holds of any microbatch, so that any fits into
+    the pattern, unless that is too much for a rank; else it holds the mean.
     """
 
     def __init__(self, best: Incumbent, search: Worker, *, largest: bool) -> None:
-        problem = typical(_with_largest_memory(best.problem) if largest else best.problem)
+        problem = typical(best.problem)
+        if largest and is_feasible(most := typical(_with_largest_memory(best.problem))):
+            problem = most
         self._small = _Patterns(problem, next(lower_bounds(problem)), ENDLESS)
         self._search = SmallSearch(best, self._small, search)
 

@@ -2,66 +2,101 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 
+import numpy as np
 import pytest
 
-from benchmarks import small_exact
-from benchmarks.small_exact import solved
-from benchmarks.small_exact.instances import CELLS, KINDS, problem_of
-from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.formats import dump_schedule
+from benchmarks.small_exact import checked, checks, summary
+from benchmarks.small_exact.checks import Found
+from benchmarks.small_exact.instances import KINDS, problem_of
+from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.optimize import optimize
 
-SEEDS = range(10)
+TODAY = datetime.now(UTC).date().toordinal() * 10_000
+"""A new seed every day."""
 
 
-@pytest.fixture(autouse=True)
-def few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_exact, "NODES", 100_000)
+@pytest.mark.parametrize("count", [150, pytest.param(3000, marks=pytest.mark.slow)])
+def test_no_bound_is_above_an_optimum(count: int) -> None:
+    again = f"python -m benchmarks.small_exact --seed {TODAY} --count {count}"
+    found = list(map(checked, range(TODAY, TODAY + count)))
+    assert [f"{one.kind}, seed {one.seed}: {line}" for one in found for line in one.wrong] == [], (
+        again
+    )
+    rows = summary(found)
+    assert list(rows) == list(KINDS)
+    assert all(row["decided by the oracle"] for row in rows.values()), again
+
+
+def seeds_of(kind: str) -> Iterator[int]:
+    """Those of problems of this kind of which every bound is checked."""
+    first, turns = list(KINDS).index(kind), 4 * len(KINDS)
+    return iter(range(first + turns, 400, turns))
+
+
+def first_decided(kind: str) -> Found:
+    """A problem whose optimum is found: its costs and bounds are right."""
+    found = next(one for one in map(checked, seeds_of(kind)) if one.optimum)
+    assert found.wrong == ()
+    assert found.cost is not None
+    return found
+
+
+@pytest.mark.parametrize("kind", ["linear", "two copies", "offload", "unlike", "weights"])
+def test_a_bound_above_the_optimum_is_a_fault(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = first_decided(kind)
+    assert one.optimum is not None
+    proud = Bound(1.001 * one.optimum, "proud", "")
+    monkeypatch.setattr(checks, "lower_bounds", lambda _: iter([proud]))
+    wrong = checked(one.seed).wrong
+    assert [line.split()[1] for line in wrong if "above the optimum" in line] == ["proud"]
+
+
+def test_a_bound_above_a_known_cost_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the oracle does not decide."""
+    one = first_decided("linear")
+    assert one.cost is not None
+    proud = Bound(1.001 * one.cost, "proud", "")
+    monkeypatch.setattr(checks, "lower_bounds", lambda _: iter([proud]))
+    assert any("above a cost" in line for line in checked(one.seed, nodes=1).wrong)
+
+
+def test_an_order_that_breaks_the_rules_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def incomplete(problem: Problem, **_: object) -> Schedule:
+        schedule = optimize(problem, work_limit=0.1)
+        first, *others = schedule.order
+        return timed(replace(schedule, order=(first[:-1], *others)))
+
+    one = first_decided("linear")
+    monkeypatch.setattr(checks, "optimize", incomplete)
+    assert any("never runs" in line for line in checked(one.seed).wrong)
+
+
+def test_a_limit_that_is_ignored_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unlimited(problem: Problem, **_: object) -> Schedule:
+        return optimize(replace(problem, memory_limit=(np.inf,) * problem.ranks), work_limit=0.1)
+
+    seed = next(n for n in range(0, 4000, len(KINDS)) if checked(n).cost is None)
+    assert checked(seed).wrong == ()
+    monkeypatch.setattr(checks, "optimize", unlimited)
+    assert checked(seed).wrong == ("infeasible, but solved",)
+
+
+def test_a_crash_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(problem: Problem, **_: object) -> Schedule:
+        raise ZeroDivisionError("of nothing")
+
+    one = first_decided("linear")
+    monkeypatch.setattr(checks, "optimize", crash)
+    assert checked(one.seed).wrong[0].startswith("ZeroDivisionError: of nothing (crash:")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_optimum_is_found_and_proven(kind: str) -> None:
-    found = [one for seed in SEEDS if (one := solved(kind, seed, 120.0)) is not None]
-    assert [one.wrong for one in found if one.wrong] == []
-    assert all(one.proven for one in found)
-    assert any(one.optimum is not None for one in found)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_its_files_pass_the_verifier(kind: str) -> None:
-    for seed in range(100, 106):
-        problem = problem_of(kind, seed)
-        assert problem.stages * problem.microbatches <= CELLS
-        try:
-            schedule = optimize(problem, time_limit=120.0)
-        except InfeasibleError:
-            continue
-        assert verify_schedule(dump_schedule(schedule)) == []
-
-
-def test_a_cost_above_the_optimum_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slower(problem: Problem, **_: object) -> Schedule:
-        found = optimize(problem, solver="heuristic", time_limit=0.0)
-        return replace(found, report=replace(found.known_report, lower_bound=0.0))
-
-    monkeypatch.setattr(small_exact, "optimize", slower)
-    found = [solved("two copies", seed, 1.0) for seed in range(30)]
-    assert any(one is not None and one.wrong for one in found)
-
-
-def test_a_bound_above_the_optimum_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    def proud(problem: Problem, **_: object) -> Schedule:
-        found = optimize(problem, time_limit=120.0)
-        report = replace(found.known_report, lower_bound=1.001 * found.known_report.known_bound)
-        return replace(found, report=report)
-
-    monkeypatch.setattr(small_exact, "optimize", proud)
-    one = solved("v", 3, 1.0)
-    assert one is not None
-    assert one.wrong is not None
-    assert "bound" in one.wrong
+def test_a_seed_gives_the_same_problem(kind: str) -> None:
+    assert problem_of(kind, 7) == problem_of(kind, 7) != problem_of(kind, 8)

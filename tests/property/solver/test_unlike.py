@@ -16,6 +16,7 @@ from pipeloom.ir.formats import dump_profile, dump_schedule, parse_profile, pars
 from pipeloom.ir.formats.profile_json import dump_layers, parse_layers
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.verify.certificate import CLOSED_FORMS
 from pipeloom.ir.verify.certificates.rows import NotProvenError
 from pipeloom.ir.verify.schedule import verify_schedule
@@ -92,6 +93,14 @@ def assert_model_of_all_orders(problem: Problem, optimum: float) -> None:
         ask(best, fewer, optimum * (1 + 1e-9), Budget(60.0), seed=0)
         assert best.bound.value <= optimum * (1 + 1e-9)
         assert best.cost >= optimum * (1 - 1e-9)
+
+
+def test_the_largest_of_each_stage_need_not_fit_at_once() -> None:
+    """No microbatch holds more than 3 on both stages; the largest of each are 4."""
+    rows = [(2.0, 1.0), (1.0, 2.0)]
+    stages = tuple(StageProfile.of([StageProfile(1, 1, 1, m_b) for m_b in row]) for row in rows)
+    problem = Problem(Profile(stages, 1), 2, Placement.of_stages((0, 0)), (3.0,))
+    assert optimize(problem, solver="heuristic", work_limit=0.1).known_timing.period == 12.0
 
 
 def test_few_orders_of_more_microbatches_are_searched() -> None:

@@ -1,0 +1,169 @@
+"""What must hold of a small problem: no bound is above its optimum, or a schedule that is known."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+
+from pipeloom.ir.cost.overlap import overlap_saves
+from pipeloom.ir.errors import InfeasibleError
+from pipeloom.ir.formats import dump_schedule
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule, Status
+from pipeloom.ir.verify.certificate import CLOSED_FORMS
+from pipeloom.ir.verify.certificates.rows import NotProvenError
+from pipeloom.ir.verify.schedule import schedule_violations
+from pipeloom.ir.verify.schedule_facts import Facts, read_facts
+from pipeloom.solver.bounds import lower_bounds
+from pipeloom.solver.bounds.low_memory.crossings_search import crossings_bound
+from pipeloom.solver.bounds.milp_relaxation import relaxation, remat_relaxation
+from pipeloom.solver.bounds.several_stages.rank_flow import flow_bound
+from pipeloom.solver.bounds.several_stages.rank_moments import rank_relaxation
+from pipeloom.solver.certificate import certify
+from pipeloom.solver.core.linear_instance import LinearInstance
+from pipeloom.solver.core.overlap_relaxation import least_times
+from pipeloom.solver.core.relaxations import has_remat
+from pipeloom.solver.core.schedule_cost import objective_cost
+from pipeloom.solver.core.stopping import Budget
+from pipeloom.solver.optimize import optimize
+from tests.support.oracle import Searched, searched
+from tests.support.weight_oracle import least_makespan
+
+from .instances import problem_of
+
+EQUAL = 1e-7
+"""Relative: what rounding may add to a sum of times."""
+CEILING = 1e-6
+"""Relative: how much above the cost that was found the oracle looks for schedules."""
+SECONDS = 5.0
+"""For each bound that is searched, and each certificate, at most."""
+LONGER = 1.1
+"""Times the cost: another ceiling for bounds that look below one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """``optimum``: the oracle's; None where it was undecided. ``bounds``: how many were held
+    against it, or else against the schedules that are known. ``wrong``: a line for each fault."""
+
+    kind: str
+    seed: int
+    wrong: tuple[str, ...]
+    cost: float | None = None
+    proven: bool = False
+    optimum: float | None = None
+    bounds: int = 0
+
+
+def check(kind: str, seed: int, work_limit: float, nodes: int, *, every_bound: bool) -> Found:
+    """The problem's bounds and schedule, held against the oracle; a crash is a fault.
+
+    ``work_limit``: of the solve, in millions of simulated ops. ``every_bound``: those that are
+    searched too, and certificates.
+    """
+    problem = problem_of(kind, seed)
+    try:
+        return _Check(problem, nodes, every_bound=every_bound).found(kind, seed, work_limit)
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        wrong = f"{type(error).__name__}: {error} ({place.name}:{place.lineno})"
+        return Found(kind, seed, (wrong,))
+
+
+class _Check:
+    def __init__(self, problem: Problem, nodes: int, *, every_bound: bool) -> None:
+        self._problem, self._nodes, self._every = problem, nodes, every_bound
+
+    def found(self, kind: str, seed: int, work_limit: float) -> Found:
+        try:
+            values = {f"{b.name} {n}": b.value for n, b in enumerate(lower_bounds(self._problem))}
+        except InfeasibleError:
+            return Found(kind, seed, tuple(self._infeasible(work_limit)))
+        schedule = optimize(self._problem, work_limit=work_limit)
+        cost = objective_cost(schedule)
+        facts = read_facts(dump_schedule(schedule), "schedule")
+        values["reported"] = schedule.known_report.known_bound
+        if self._every:
+            values |= dict(chain(self._searched(cost), self._certified(schedule, facts)))
+        least, complete = self._least(cost, max(values.values()))
+        wrong = [
+            f"bound {name} {value!r} above {'the optimum' if complete else 'a cost'} {least!r}"
+            for name, value in values.items()
+            if value > least * (1 + EQUAL)
+        ]
+        if complete and cost < least * (1 - EQUAL):
+            wrong.append(f"cost {cost!r} below the optimum {least!r}")
+        wrong += schedule_violations(facts)
+        proven = schedule.known_report.status is Status.OPTIMAL
+        optimum = least if complete else None
+        return Found(kind, seed, tuple(wrong), cost, proven, optimum, len(values))
+
+    def _infeasible(self, work_limit: float) -> Iterator[str]:
+        """The oracle finds no schedule either, and the optimizer says the same."""
+        with suppress(InfeasibleError):
+            optimize(self._problem, work_limit=work_limit)
+            yield "infeasible, but solved"
+        if self._problem.placement.passing is Passing.ACTIVATIONS:
+            least, _ = searched(self._problem, nodes=self._nodes)
+            if least < math.inf:
+                yield f"infeasible, but there is a schedule of cost {least!r}"
+
+    def _least(self, cost: float, highest: float) -> tuple[float, bool]:
+        """The optimum, or else the least cost that is known; and which of them it is.
+
+        The oracle is asked first whether anything costs less than the highest bound.
+        """
+        if self._problem.placement.passing is Passing.WEIGHTS:
+            return least_makespan(self._problem), True
+        least, complete = self._below(highest * (1 - EQUAL))
+        if complete and highest < min(cost, least) * (1 - CEILING):
+            found = self._below(cost * (1 + CEILING))
+            return (found.least, True) if found.complete else (min(cost, found.least), False)
+        return min(cost, least), complete
+
+    def _below(self, ceiling: float) -> Searched:
+        """What the oracle finds below ``ceiling``, infinite where that is nothing."""
+        found = searched(self._problem, ceiling=ceiling, nodes=self._nodes)
+        return found if found.least < ceiling else found._replace(least=math.inf)
+
+    def _searched(self, cost: float) -> Iterator[tuple[str, float]]:
+        """The bounds that are searched below the cost of a schedule, or below a higher one."""
+        problem = self._problem
+        weights = problem.placement.passing is Passing.WEIGHTS
+        if problem.profile.unlike or weights or cost == 0:
+            return
+        linear = LinearInstance.of(least_times(problem))
+        for ceiling in (cost, LONGER * cost):
+            below = f" below {ceiling!r}"
+            if has_remat(problem):
+                found = [remat_relaxation(problem, ceiling, Budget(SECONDS))]
+            elif linear is None:
+                found = [rank_relaxation(problem, ceiling, Budget(SECONDS))]
+                if problem.placement.passing is Passing.ACTIVATIONS:
+                    found.append(flow_bound(problem, 0.0, ceiling, Budget(SECONDS), steps=40))
+            else:
+                lags = linear.lags(problem.objective)
+                value = relaxation(linear, problem.objective, ceiling, Budget(SECONDS))
+                yield "relaxation" + below, value
+                value = crossings_bound(linear, lags, ceiling, Budget(SECONDS))
+                yield "crossings-search" + below, value
+                continue
+            yield from ((each.name + below, each.value) for each in found if each is not None)
+
+    def _certified(self, schedule: Schedule, facts: Facts) -> Iterator[tuple[str, float]]:
+        """What each argument of a certificate proves, and what the best one does."""
+        for kind, proven in CLOSED_FORMS.items():
+            for at in range(max(facts.plan.ranks, facts.plan.stages)):
+                argument = {"kind": kind, "rank": at, "stage": at, "by": facts.plan.stages - 1}
+                with suppress(NotProvenError):
+                    value = proven(facts, argument | {"microbatches": [0]})
+                    yield f"certificate {kind} {at}", float(value)
+        if not overlap_saves(self._problem):
+            best = certify(schedule, SECONDS)
+            if best is not None:
+                yield f"certificate {best.argument['kind']}", best.lower_bound
