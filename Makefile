@@ -1,4 +1,5 @@
 # make demo   a fresh machine to a trained model: optimize, compile, run on 4 local ranks, picture
+#             (SMALL=1: a tiny model, in about a minute)
 # make test   lint, types and tests
 # make docs   the site, in build/site: all links and public names checked, all snippets tried
 # make coverage  the tests, and the lines that none of them runs (compiled kernels cannot be seen)
@@ -20,7 +21,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 demo: setup
-	$(BIN)/python -m examples.demo
+	$(BIN)/python -m examples.demo $(if $(SMALL),--small)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from pipeloom.ir.units import duration
 from pipeloom.report.summaries import facts
 from pipeloom.runtime.models.by_name import load_source
 
+from .demo_progress import Phases
 from .demo_report import TOLERANCE, Result, Run, cores, curve, largest_difference, report, timing
 from .reference import train_alone
 
@@ -38,6 +38,7 @@ class Settings:
     microbatches: int
     time_limit: float
     folder: Path
+    phases: Phases = field(default_factory=lambda: Phases(len(PLANS) + 5))
 
     def file(self, name: str) -> str:
         return str(self.folder / name)
@@ -55,7 +56,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _demo(settings: Settings) -> int:
-    begin = time.perf_counter()
     _introduce(settings)
     _profile(settings)
     _plan(settings)
@@ -72,7 +72,7 @@ def _demo(settings: Settings) -> int:
         "any "
         f"step ({TOLERANCE:g} allowed)."
     )
-    print(f"All of it took {time.perf_counter() - begin:.0f} s.")
+    print(f"All of it took {settings.phases.seconds:.0f} s.")
     print(f"Planned and measured timelines: {picture}")
     return 0 if same and fell else 1
 
@@ -106,7 +106,7 @@ def _introduce(settings: Settings) -> None:
 
 
 def _profile(settings: Settings) -> None:
-    _say("Measure the stages, all ranks at once")
+    settings.phases.begin("Measure the stages, all ranks at once")
     check_writable(settings.file("profile.json"))
     found = _call("measure", settings.model, stages=RANKS, ranks=RANKS)
     for number, stage in enumerate(found.profile.stages):
@@ -116,7 +116,9 @@ def _profile(settings: Settings) -> None:
 
 
 def _plan(settings: Settings) -> None:
-    _say("Plan: 1F1B, then the best schedule in the memory that 1F1B takes, and in twice that")
+    settings.phases.begin(
+        "Plan: 1F1B, then the best schedule in the memory that 1F1B takes, and in twice that"
+    )
     profile, microbatches = settings.file("profile.json"), settings.microbatches
     # a step ends on all ranks before the next one begins: its cost is the makespan
     simple = _call("build", "1f1b", profile, microbatches, objective="makespan")
@@ -134,14 +136,14 @@ def _keep(settings: Settings, name: str, schedule: pipeloom.Schedule) -> None:
 
 
 def _compile(settings: Settings) -> None:
-    _say("Compile each to instruction lists")
+    settings.phases.begin("Compile each to instruction lists")
     for name in PLANS.values():
         program = _call("compile", settings.file(f"{name}.json"))
         pipeloom.write_json(pipeloom.dump_program(program), settings.file(f"{name}-program.json"))
 
 
 def _train(settings: Settings, title: str, name: str) -> Result:
-    _say(f"Train by it: {title}")
+    settings.phases.begin(f"Train by it: {title}")
     run = _run(settings, name, settings.steps, "measured")
     paced = _run(settings, name, PACED_STEPS, "paced", pace=True) if _few_cores() else None
     return Result(title, pipeloom.load_schedule(settings.file(f"{name}.json")), run, paced)
@@ -149,6 +151,8 @@ def _train(settings: Settings, title: str, name: str) -> Result:
 
 def _run(settings: Settings, name: str, steps: int, suffix: str, **options: Any) -> Run:
     program, trace = (settings.file(f"{name}-{end}.json") for end in ("program", suffix))
+    if sys.stderr.isatty():
+        options["quiet"] = False
     answer = _call("run", program, settings.model, steps=steps, trace=trace, **options)
     run = Run(answer.to_dict(), pipeloom.load_schedule(trace))
     print(f"loss {curve(run.losses)}; median step {duration(run.step)}")
@@ -156,14 +160,21 @@ def _run(settings: Settings, name: str, steps: int, suffix: str, **options: Any)
 
 
 def _train_alone(settings: Settings) -> list[float]:
-    _say("The same model on the same batches in one process, by plain autograd")
-    history = train_alone(load_source(settings.model), settings.steps, settings.microbatches)
+    settings.phases.begin("The same model on the same batches in one process, by plain autograd")
+    history = train_alone(
+        load_source(settings.model),
+        settings.steps,
+        settings.microbatches,
+        lambda done, loss: settings.phases.step(done, settings.steps, loss),
+    )
     print(f"loss {curve(history)}")
     return history
 
 
 def _picture(settings: Settings, *, paced: bool) -> str:
-    _say("Planned and measured timelines in one picture" + (" (the paced runs)" if paced else ""))
+    settings.phases.begin(
+        "Planned and measured timelines in one picture" + (" (the paced runs)" if paced else "")
+    )
     suffix = "paced" if paced else "measured"
     names = [f"{name}{end}.json" for name in PLANS.values() for end in ("", f"-{suffix}")]
     picture = settings.file("timelines.svg")
@@ -173,10 +184,6 @@ def _picture(settings: Settings, *, paced: bool) -> str:
 
 def _few_cores() -> bool:
     return cores() < RANKS
-
-
-def _say(what: str) -> None:
-    print(f"\n{what}")
 
 
 def _call(name: str, *given: Any, **options: Any) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import nn
 
@@ -9,16 +12,36 @@ from pipeloom.runtime.pipeline.model_source import ModelSource, checked_stages
 from pipeloom.runtime.stages.store import made
 
 
-def train_alone(model: ModelSource, steps: int, microbatches: int) -> list[float]:
-    """The loss of each step, the mean over its microbatches."""
+def train_alone(
+    model: ModelSource,
+    steps: int,
+    microbatches: int,
+    after_step: Callable[[int, float], object] = lambda *_: None,
+) -> list[float]:
+    """The loss of each step, the mean over its microbatches; ``after_step`` is called with the
+    number of steps done and the last loss."""
     whole = nn.Sequential(*(made(stage, 0) for stage in checked_stages(model, 1)))
     optimizer = model.optimizer(whole.parameters())
-    history = []
-    for step in range(steps):
-        pairs = zip(*model.batch(step, microbatches), strict=True)
-        loss = torch.stack([model.loss(whole(x), y) for x, y in pairs]).mean()
-        optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        optimizer.step()
-        history.append(loss.item())
+    history: list[float] = []
+    with _one_thread():
+        for step in range(steps):
+            pairs = zip(*model.batch(step, microbatches), strict=True)
+            loss = torch.stack([model.loss(whole(x), y) for x, y in pairs]).mean()
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            optimizer.step()
+            history.append(loss.item())
+            after_step(len(history), history[-1])
     return history
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Torch's threads spin while they wait for each other: where another process keeps a core
+    busy, two of them take ten times as long as one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

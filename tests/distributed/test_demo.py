@@ -96,3 +96,8 @@ def test_a_failing_command_ends_the_demo(
     (tmp_path / "profile.json").mkdir()
     assert demo.main(["--small", "--out", str(tmp_path)]) == 2
     assert "profile.json: cannot be written" in capsys.readouterr().err
+
+
+def test_each_phase_says_which_it_is_of_how_many(shown: tuple[Path, str]) -> None:
+    begun = [line for line in shown[1].splitlines() if line.startswith("[")]
+    assert [line.partition(",")[0] for line in begun] == [f"[{n}/8" for n in range(1, 9)]
