@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shlex
+from argparse import Action, ArgumentParser
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
+
+from pipeloom.cli.main import COMMANDS as COMMAND_MODULES
 
 from .damage import damaged
 from .documents import COMMANDS, SLOW, sound
@@ -30,46 +35,13 @@ ODD = [
     *("0:1.2", "1:1e300", "0:1,0:2", "attention", "2,4"),
     *("makespan", "balanced", "even", "joint", "weights", "megatron", "cp-sat"),
 ]
-OPTIONS = {
-    "optimize": [
-        "-m",
-        "--memory-limit",
-        "--placement",
-        "--objective",
-        "--partition",
-        "--seed",
-        "--copies",
-        "--for",
-        "--max-layers",
-        "--recompute",
-        "--offload",
-        "--passing",
-        "--slow",
-        "--start",
-    ],
-    "build": ["-m", "--memory-limit", "--objective", "--partition", "--replicate"],
-    "compare": ["-m", "--memory-limit", "--placement", "--objective", "--partition"],
-    "sweep": ["-m", "--memory-limits", "--placement"],
-    "show": ["--title", "--columns", "--measured", "--as"],
-    "compile": ["--tied"],
-    "verify": ["--certificate"],
-    "plan": [
-        *("--tp", "--pp", "--micro-batch", "--precision", "--schedule", "--gpu", "--scale"),
-        *("--recompute", "--scaling", "--layers-per-stage", "--workers"),
-    ],
-    "predict": [
-        *("--tp", "--vp", "--cp", "--ep", "--layers", "--layers-per-stage", "--precision"),
-        *("--recompute", "--sharding", "--run", "--cluster"),
-    ],
-    "pack": [
-        *("-m", "--max-tokens", "--data-parallel", "--memory-limit", "--placement", "--seed"),
-        *("--objective", "--start"),
-    ],
-    "run": ["--steps", "--replicas", "--every", "--resume", "--dtype", "--clip-grad-norm"],
-    "export": ["--to", "--micro-batch-size"],
-    "import": ["-m", "--partition", "--profile"],
-    "profile": ["--memory", "--split", "--t-comm", "--warmup", "--like", "--ranks", "--name"],
+APART = {
+    *("-o", "--save", "--trace", "--cache"),
+    *("--time-limit", "--work-limit", "--workers", "--scheduler"),
 }
+"""Options that are not tried: they write where the word says, take as long, or start processes."""
+CERTIFICATE = "--certificate"
+"""Read by verify alone."""
 SLOW_SHARE = 0.05
 LARGEST_M = "24"
 """In place of an odd number of microbatches that is allowed and takes minutes."""
@@ -95,12 +67,12 @@ def random_case(seed: int, number: int, folder: Path) -> Case:
     draw = Random(f"{seed} {number}")
     kind = draw.choice([kind for kind, commands in COMMANDS.items() for _ in commands])
     file = folder / f"damaged-{kind}"
-    file.write_bytes(damaged(draw.choice(sound()[kind]), draw))
+    file.write_bytes(damaged(draw.choice(sound()[kind]), draw, _donors(kind, draw)))
     places = {"folder": str(folder)} | _sound_files(folder)
     slow = kind in SLOW and draw.random() < SLOW_SHARE
     commands = (SLOW if slow else COMMANDS)[kind]
     words = [word.format(file, **places) for word in draw.choice(commands)]
-    if OPTIONS[words[0]] and draw.random() < 0.15:
+    if draw.random() < 0.15:
         words += _odd_option(words[0], draw)
     return Case(seed, number, kind, tuple(words), file)
 
@@ -116,9 +88,35 @@ def sound_lines(folder: Path) -> dict[str, list[str]]:
     return found
 
 
+def _donors(kind: str, draw: Random) -> list[Any]:
+    """Documents of the same kind, or else of any: JSON, no texts."""
+    sources = sound()[kind] if draw.random() < 0.5 else chain.from_iterable(sound().values())
+    return [each for each in sources if not isinstance(each, str)] or [{}]
+
+
+@cache
+def _options(command: str) -> list[Action]:
+    """The options of a command, as its parser knows them, that may be given any value."""
+    parser = ArgumentParser(add_help=False)
+    importlib.import_module(f"pipeloom.cli.commands.{COMMAND_MODULES[command][0]}").add_arguments(
+        parser
+    )
+    apart = APART if command == "verify" else APART | {CERTIFICATE}
+    return [
+        action
+        for action in parser._actions
+        if action.option_strings and not apart & {*action.option_strings}
+    ]
+
+
 def _odd_option(command: str, draw: Random) -> list[str]:
-    option, value = draw.choice(OPTIONS[command]), draw.choice(ODD)
-    if option == "-m" and value == "100000":
+    action = draw.choice(_options(command))
+    option = draw.choice(action.option_strings)
+    if action.nargs == 0:
+        return [option]
+    choices = list(map(str, action.choices or ()))
+    value = draw.choice(choices if choices and draw.random() < 0.5 else ODD)
+    if "-m" in action.option_strings and value == "100000":
         value = LARGEST_M
     return [f"{option}={value}"] if option.startswith("--") else [option, value]
 

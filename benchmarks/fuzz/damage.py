@@ -1,13 +1,19 @@
-"""Damage to values and to bytes, by the random numbers that it is given."""
+"""Damage to values and to bytes, by the random numbers that it is given.
+
+Half of the damaged documents are crossed with another one, a *donor*: parts or keys of it are put
+where they may or may not belong.
+"""
 
 from __future__ import annotations
 
 import copy
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
+
+from pipeloom.ir.removed import REMOVED
 
 JUNK: list[Any] = [
     *(None, True, -1, 0, 1, 2, 3, 7, 100, 0.5, 1e-9, -0.5, 1e9, 1e300, 10**400, 2**31, 2**63),
@@ -28,12 +34,23 @@ JUNK: list[Any] = [
 KEYS = ["", "T_F", "memory_limits", "\x1b[2J", "line\nbreak", "x" * 700, "__class__", "tf"]
 
 
-def damaged(value: Any, draw: Random) -> bytes:
-    """A file of ``value``, JSON or a text, with one to three faults, or sometimes none."""
+REMOVED_KEYS = [name.removeprefix("key ") for name in REMOVED if name.startswith("key ")]
+"""Keys that files of older versions have."""
+
+
+def damaged(value: Any, draw: Random, donors: Sequence[Any]) -> bytes:
+    """A file of ``value``, JSON or a text, with one to three faults, or sometimes none.
+
+    ``donors``: JSON documents with which it may be crossed.
+    """
     changed = copy.deepcopy(value)
     if not isinstance(changed, str):
+        crossed = draw.random() < 0.5
         for _ in range(draw.choice((0, 1, 1, 1, 1, 2, 3))):
-            draw.choice(_VALUES)(changed, draw)
+            if crossed:
+                draw.choice(_CROSSINGS)(changed, draw, draw.choice(donors))
+            else:
+                draw.choice(_VALUES)(changed, draw)
     data = changed.encode() if isinstance(value, str) else json.dumps(changed).encode()
     often = isinstance(value, str) or draw.random() < 0.1
     return draw.choice(_BYTES)(data, draw) if often else data
@@ -109,6 +126,55 @@ def _numbers(value: Any, draw: Random) -> None:
             of[key] = new
 
 
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [found for found in _containers(value) if isinstance(found, dict)]
+
+
+def _replace_by_key(value: Any, draw: Random, donor: Any) -> None:
+    """The donor's value of a key that both have: its stages, order, report, a time of its."""
+    theirs = [(key, of[key]) for of in _objects(donor) for key in of]
+    mine = [(of, key) for of in _objects(value) for key in of]
+    shared = sorted({key for key, _ in theirs} & {key for _, key in mine})
+    if shared:
+        key = draw.choice(shared)
+        of, _ = draw.choice([place for place in mine if place[1] == key])
+        of[key] = copy.deepcopy(draw.choice([v for name, v in theirs if name == key]))
+
+
+def _merge(value: Any, draw: Random, donor: Any) -> None:
+    """Some of the donor's first keys, over those of the document or only beside them."""
+    if isinstance(value, dict) and isinstance(donor, dict):
+        over = draw.random() < 0.5
+        for key in draw.sample(sorted(donor), draw.randint(1, min(4, len(donor)))):
+            if over or key not in value:
+                value[key] = copy.deepcopy(donor[key])
+
+
+def _add_key(value: Any, draw: Random, donor: Any) -> None:
+    """A key that the donor has anywhere, in any object: with its value, one near it, or junk."""
+    mine, theirs = _objects(value), _objects(donor)
+    if not (mine and theirs):
+        return
+    of = draw.choice(mine[: draw.choice((1, 1, 4, len(mine)))])
+    other = draw.choice(theirs[: draw.choice((1, 4, len(theirs)))])
+    key = draw.choice(list(other))
+    if REMOVED_KEYS and draw.random() < 0.1:
+        key = draw.choice(REMOVED_KEYS)
+    value_of_it = {key: copy.deepcopy(other.get(key))}
+    if draw.random() < 0.3:
+        _near(value_of_it, draw)
+    elif draw.random() < 0.4:
+        value_of_it[key] = copy.deepcopy(draw.choice(JUNK))
+    of |= value_of_it
+
+
+def _graft(value: Any, draw: Random, donor: Any) -> None:
+    """Any part of the donor in place of any part."""
+    place, key = _place(value, draw)
+    other, at = _place(donor, draw)
+    place[key] = copy.deepcopy(other[at])
+
+
 def _cut(data: bytes, draw: Random) -> bytes:
     return data[: draw.randrange(len(data) + 1)]
 
@@ -136,3 +202,15 @@ _VALUES: tuple[Callable[[Any, Random], None], ...] = (
     *(_junk, _junk, _drop, _transplant, _transplant, _near, _near, _swap, _rename, _numbers),
 )
 _BYTES: tuple[Callable[[bytes, Random], bytes], ...] = (_cut, _flip, _flip, _packed, _repeated)
+_CROSSINGS: tuple[Callable[[Any, Random, Any], None], ...] = (
+    *(
+        _replace_by_key,
+        _replace_by_key,
+        _replace_by_key,
+        _merge,
+        _merge,
+        _add_key,
+        _add_key,
+        _graft,
+    ),
+)

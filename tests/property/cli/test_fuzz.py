@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from benchmarks.fuzz import checked, today
-from benchmarks.fuzz.cases import Case, random_case
+from benchmarks.fuzz.cases import Case, _options, random_case
 from benchmarks.fuzz.checks import check
+from benchmarks.fuzz.damage import REMOVED_KEYS, damaged
 from benchmarks.fuzz.documents import sound
 from pipeloom.cli import failures
 from pipeloom.ir.formats.validation import Document
@@ -40,6 +42,21 @@ def test_a_seed_makes_the_same_case_again(tmp_path: Path) -> None:
     first, again = (random_case(7, 3, tmp_path) for _ in range(2))
     assert first == again
     assert len({random_case(7, number, tmp_path).words for number in range(20)}) > 10
+
+
+def test_documents_are_crossed_with_others() -> None:
+    profile, layered = sound()["profile"][0], sound()["layers"][0]
+    found = [damaged(profile, Random(seed), [layered]) for seed in range(300)]
+    assert any(b'"stages"' in data and b'"layers"' in data for data in found)
+    assert any(data.count(b'"repeat"') > 0 for data in found)
+    removed = [key.encode() for key in REMOVED_KEYS]
+    assert not removed or any(key in data for key in removed for data in found)
+
+
+def test_every_option_of_a_command_is_known_from_its_parser() -> None:
+    names = {name for action in _options("optimize") for name in action.option_strings}
+    assert {"-m", "--memory-limit", "--start", "--explain"} < names
+    assert not names & {"-o", "--cache", "--certificate", "--time-limit"}
 
 
 def test_every_key_that_is_declared_is_in_a_sound_file() -> None:
