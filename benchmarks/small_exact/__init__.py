@@ -23,7 +23,7 @@ WORK_LIMIT = 0.1
 """Millions of simulated ops: the first schedules, and hardly more."""
 DEEP, DEEP_EVERY = 100.0, 24
 """So many times as much work on every so many-th problem: bounds that the solver looks for."""
-SEARCHED_EVERY = 4
+SEARCHED_EVERY = 8
 """Of the problems, how many have the bounds that are searched and the certificates checked."""
 
 

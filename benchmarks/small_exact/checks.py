@@ -145,7 +145,7 @@ class _Check:
             elif linear is None:
                 found = [rank_relaxation(problem, ceiling, Budget(SECONDS))]
                 if problem.placement.passing is Passing.ACTIVATIONS:
-                    found.append(flow_bound(problem, 0.0, ceiling, Budget(SECONDS), steps=40))
+                    found.append(flow_bound(problem, 0.0, ceiling, Budget(SECONDS), steps=20))
             else:
                 lags = linear.lags(problem.objective)
                 value = relaxation(linear, problem.objective, ceiling, Budget(SECONDS))

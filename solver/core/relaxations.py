@@ -157,6 +157,7 @@ def relaxed_at_backwards(problem: Problem) -> Problem:
     rest = Costs.of(problem).m_b - least
     own = map(problem.placement.stages_of, range(problem.ranks))
     free = [min(rest[list(stages)].tolist(), default=0.0) for stages in own]
-    limit = tuple(np.maximum(0.0, np.array(problem.memory_limit) - free).tolist())
+    whole = np.array(problem.memory_limit) * (1 + ROUNDING)  # of what is left that would be less
+    limit = tuple(np.maximum(0.0, whole - free).tolist())
     held = with_stages(bare, lambda stage, m_b: replace(stage, m_b=m_b, m_w=0.0), least.tolist())
     return replace(held, memory_limit=limit)

@@ -36,8 +36,8 @@ def test_no_bound_is_above_an_optimum(count: int) -> None:
 
 def seeds_of(kind: str) -> Iterator[int]:
     """Those of problems of this kind of which every bound is checked."""
-    first, turns = list(KINDS).index(kind), 4 * len(KINDS)
-    return iter(range(first + turns, 400, turns))
+    first, turns = list(KINDS).index(kind), 8 * len(KINDS)
+    return iter(range(first + turns, 800, turns))
 
 
 def first_decided(kind: str) -> Found:
