@@ -36,10 +36,11 @@ ODD = [
     *("makespan", "balanced", "even", "joint", "weights", "megatron", "cp-sat"),
 ]
 APART = {
-    *("-o", "--save", "--trace", "--cache"),
+    *("-o", "--save", "--trace", "--cache", "--color"),
     *("--time-limit", "--work-limit", "--workers", "--scheduler"),
 }
-"""Options that are not tried: they write where the word says, take as long, or start processes."""
+"""Options that are not tried: they write where the word says, or colours, take as long, or start
+processes."""
 CERTIFICATE = "--certificate"
 """Read by verify alone."""
 SLOW_SHARE = 0.05
