@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
 CACHE = "PIPELOOM_CACHE"
 MICROBATCHES = "-m/--microbatches"
-LEAST_BYTES = 1000.0
-"""Memory of a microbatch below which a profile counts in a larger unit than bytes."""
 TABLE_OPTIONS = (
     "objective", "passing", "placement", "partition", "min_layers", "max_layers", "solver",
     "time_limit", "work_limit", "seed",
@@ -60,23 +57,9 @@ def read_profile(args: argparse.Namespace, tell: Listener) -> ProfileSource:
     from pipeloom.planner.inputs.problem_setup import ProfileSource
 
     source = ProfileSource(args.profile, tell)
-    limits = getattr(args, "memory_limits", [getattr(args, "memory_limit", None)])
-    if any(limit and limit.words[-1].isalpha() and math.isfinite(limit) for limit in limits):
-        _check_bytes(source)
     if not getattr(args, "quiet", False):
         announce_compiling()
     return source
-
-
-def _check_bytes(source: ProfileSource) -> None:
-    """Raises InputError where a limit was typed in bytes and the profile counts in more."""
-    stages = source.stages.stages if source.has_stages else source.layers.layers
-    most = max(stage.m_b for stage in stages)
-    if 0 < most < LEAST_BYTES:
-        raise InputError(
-            "--memory-limit: expected a number in the profile's unit, of which a microbatch holds "
-            f"at most {most:g}, got bytes"
-        )
 
 
 def options(args: argparse.Namespace, *names: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pipeloom.solver.weight_passing.replicate import replicate as keep_copies
 
 from .inputs.documents import naming
 from .inputs.problem_setup import ProfileLike, ProfileSource, objective_of
+from .inputs.words import memory_limit_of
 from .partition.fixed_cut import CutLike, profiles_of
 from .solving.progress import Listener, Note, unheard
 
@@ -21,7 +22,7 @@ def build(
     profile: ProfileLike | ProfileSource,
     microbatches: int | None = None,
     *,
-    memory_limit: float | None = None,
+    memory_limit: float | str | None = None,
     objective: str | Objective = Objective.PERIOD,
     replicate: Sequence[int] = (),
     partition: CutLike | None = None,
@@ -38,6 +39,7 @@ def build(
     """
     find_family(family)
     source, tell = ProfileSource.of(profile, progress), progress or unheard
+    memory_limit = memory_limit_of(memory_limit, source)
     objective, microbatches = objective_of(objective), source.number(microbatches)
     _, profile_of, _ = profiles_of(source, microbatches, partition)
     fitting = profile_of(family)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError, UnsupportedError
 from pipeloom.ir.model.problem import Objective
-from pipeloom.ir.model.profile import Profile, check_limit
+from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.report.summaries import proof, transfer_note
 from pipeloom.solver.families import FAMILIES, build_family
@@ -21,6 +21,7 @@ from .evaluation.table import EvaluationTable, evaluations_table
 from .explain.answer import Answer
 from .inputs.placement_spec import AUTO, ONE_PLACEMENT, PlacementLike, PlacementSpec
 from .inputs.problem_setup import ProfileLike, ProfileSource, objective_of
+from .inputs.words import memory_limit_of
 from .optimize import optimize, search_limits
 from .partition.fixed_cut import Cuts, Profiles, profiles_of
 from .solving.progress import Listener
@@ -115,7 +116,7 @@ def compare(
     profile: ProfileLike | ProfileSource,
     microbatches: int | None = None,
     *,
-    memory_limit: float | None = None,
+    memory_limit: float | str | None = None,
     objective: str | Objective = Objective.PERIOD,
     passing: str = "activations",
     placement: PlacementLike = "linear",
@@ -139,8 +140,7 @@ def compare(
     cuts = {"partition": partition, "min_layers": min_layers, "max_layers": max_layers}
     microbatches = source.number(microbatches)
     found, profile_of, cut = family_profiles(source, microbatches, cuts)
-    if memory_limit is not None:
-        check_limit(memory_limit)
+    memory_limit = memory_limit_of(memory_limit, source)
     limits = search_limits(time_limit, work_limit, TIME_LIMIT)
     optimum: list[Evaluation] = []
     all_cuts, stopped = cut is not None and passing == "activations", False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from pipeloom.ir.errors import InputError
@@ -36,6 +35,7 @@ from .inputs.problem_setup import (
 )
 from .inputs.slow_ranks import Slow, slowed
 from .inputs.start import order_of
+from .inputs.words import memory_limit_of, slow_of
 from .partition.joint import plan_partition
 from .partition.systems import System, answer_for, find_system
 from .passing.choose import missing_sizes, plan_passing, tell_missing
@@ -52,7 +52,7 @@ def optimize(
     profile: ProfileLike | ProfileSource,
     microbatches: int | None = None,
     *,
-    memory_limit: float | None = None,
+    memory_limit: float | str | None = None,
     objective: str | Objective = Objective.PERIOD,
     passing: str = "activations",
     placement: PlacementLike | None = None,
@@ -68,7 +68,7 @@ def optimize(
     time_limit: float | None = None,
     work_limit: float | None = None,
     seed: int = 0,
-    slow: Slow = None,
+    slow: Slow | str = None,
     cache: str | ScheduleCache | None = None,
     progress: Listener | None = None,
     should_stop: Callable[[], bool] | None = None,
@@ -77,7 +77,7 @@ def optimize(
 
     ``microbatches``: as many as the profile has numbers for, where it has one for each.
 
-    ``profile``: stages or layers, as an object, a JSON object or a file of one. ``memory_limit``:
+    ``profile``: stages or layers, as an object, a JSON object or a file of one. ``memory_limit``, also as ``"30GB"``:
     of the activations on each rank, in the profile's unit of memory; the profile's own by default.
     ``objective``: ``period`` or ``makespan``. ``passing``: ``activations``, ``weights``, or
     ``auto``. ``placement``: ``linear`` (the default), ``interleaved:K``, ``v``, ``wave:K``,
@@ -119,7 +119,8 @@ def optimize(
         raise InputError("start: expected a profile by stages, one placement and one passing")
     check_limits(time_limit, work_limit)
     check_whole("seed", seed)
-    _check_slow(slow, spec, cut=cut, passing=passing, for_=for_)
+    ranks = slow_of(slow)
+    _check_slow(ranks, spec, cut=cut, passing=passing, for_=for_)
     options = SolveOptions(
         solver=solver,
         work_limit=positive("work_limit", work_limit),
@@ -131,7 +132,8 @@ def optimize(
     )
     search = CachedSearch.of(options, cache, progress)
     microbatches = source.number(microbatches)
-    limits: dict[str, Any] = {"memory_limit": memory_limit, "objective": objective_of(objective)}
+    limits: dict[str, Any] = {"memory_limit": memory_limit_of(memory_limit, source)}
+    limits["objective"] = objective_of(objective)
     limits["where"] = source.where
     if system is not None:
         each, rules = time_limit is None, _rules(min_layers, max_layers)
@@ -157,7 +159,7 @@ def optimize(
         limits["copies"] = 1 if options.recompute_all else copies
         return plan_placement(stages, microbatches, search, each=time_limit is None, **limits)
     problem = make_problem(stages, microbatches, passing=passing, placement=spec, **limits)
-    answer = _one_problem(slowed(problem, slow), search, source.where, start)
+    answer = _one_problem(slowed(problem, ranks), search, source.where, start)
     if passing == "weights":
         lacking = [each for each in missing_sizes(stages) if each != "activation_bytes"]
         tell_missing(stages, lacking, search, source.where)
@@ -210,7 +212,7 @@ def _for_system(
 
 def _check_alike(source: ProfileSource, cut: bool, what: str) -> None:
     """Raises InputError where microbatches are unlike, which ``what`` does not plan."""
-    layers = replace(source.layers.cluster, stages=source.layers.layers) if cut else source.stages
+    layers = source.layers.as_stages if cut else source.stages
     check_alike(layers, f"{source.where}: {'layers' if cut else 'stages'}", what)
 
 

@@ -34,6 +34,7 @@ from .inputs.problem_setup import (
     objective_of,
     stages_of,
 )
+from .inputs.words import memory_limit_of
 from .optimize import check_limits, positive
 from .packing.balance import Microbatches
 from .packing.bounds import packing_bound
@@ -165,7 +166,7 @@ def pack(
     *,
     max_tokens: int | None = None,
     data_parallel: int | None = None,
-    memory_limit: float | None = None,
+    memory_limit: float | str | None = None,
     objective: str | Objective = Objective.PERIOD,
     placement: PlacementLike | None = None,
     start: Schedule | Planned | Document | None = None,
@@ -200,7 +201,8 @@ def pack(
     spec = PlacementSpec.of(placement or "linear")
     if spec.name == AUTO:
         raise InputError(f"placement: expected one placement for pack, got {spec.name}")
-    limits: dict[str, Any] = {"memory_limit": memory_limit, "objective": objective_of(objective)}
+    limits: dict[str, Any] = {"memory_limit": memory_limit_of(memory_limit, source)}
+    limits["objective"] = objective_of(objective)
     if spec.name == BIDIRECTIONAL:
         raise InputError(f"placement: expected one copy of each stage for pack, got {spec.name}")
     problem = make_problem(stages, microbatches, placement=spec, where=source.where, **limits)

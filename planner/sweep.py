@@ -17,7 +17,6 @@ from typing import Any
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_schedule, write_json, write_text
 from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import check_limit
 from pipeloom.ir.units import counted
 from pipeloom.report.svg.frontier import Frontier, FrontierPoint, frontier_svg
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
@@ -30,6 +29,7 @@ from .evaluation.evaluation import Evaluation
 from .evaluation.table import EvaluationTable, evaluations_table
 from .inputs.documents import FilePath
 from .inputs.problem_setup import ProfileLike, ProfileSource, objective_of
+from .inputs.words import MemorySize, memory_limit_of
 from .optimize import search_limits
 from .solving.cache import KeptAnswers, NewAnswers, NotKeptError, ScheduleCache
 from .solving.progress import Listener, Note, labelled, unheard
@@ -127,7 +127,7 @@ class Sweep(EvaluationTable):
 def sweep(
     profile: ProfileLike | ProfileSource,
     microbatches: int | None,
-    memory_limits: Mapping[str, float] | Iterable[float],
+    memory_limits: Mapping[str, float | str] | Iterable[float | str],
     *,
     output: FilePath | None = None,
     objective: str | Objective = Objective.PERIOD,
@@ -155,11 +155,12 @@ def sweep(
     each limit, 30 by default. Once ``should_stop`` turns true limits that are not begun are left
     out. Raises InputError for wrong input, LostWorkersError.
     """
-    away, limits = Workers(workers, scheduler), _limits(memory_limits)
+    away = Workers(workers, scheduler)
+    source, objective = ProfileSource.of(profile, progress), objective_of(objective)
+    limits = _limits(memory_limits, source)
     folder = None if output is None else _folder(os.fspath(output))
     if cache is None and folder is not None:
         cache = str(folder / "cache")
-    source, objective = ProfileSource.of(profile, progress), objective_of(objective)
     cuts = {"partition": partition, "min_layers": min_layers, "max_layers": max_layers}
     microbatches = source.number(microbatches)
     known, profile_of, cut = family_profiles(source, microbatches, cuts)
@@ -261,20 +262,30 @@ def _no_worse(
             yield Swept(words, limit, before)
 
 
-def _limits(given: Mapping[str, float] | Iterable[float]) -> dict[str, float]:
+def _limits(
+    given: Mapping[str, float | str] | Iterable[float | str], source: ProfileSource
+) -> dict[str, float]:
     """From small to large, each with what it is called. Raises InputError for what is no limit."""
     if not isinstance(given, Iterable) or isinstance(given, str):
         raise InputError(f"memory_limits: expected several numbers, got {given!r}")
     limits = list(given.values()) if isinstance(given, Mapping) else list(given)
     if not limits:
         raise InputError("memory_limits: expected at least one, got none")
-    for limit in limits:
-        check_limit(limit)
-    named = given if isinstance(given, Mapping) else {_words(limit): limit for limit in limits}
-    return dict(sorted(named.items(), key=lambda item: item[1]))
+    sizes = [_limit(limit, source) for limit in limits]
+    names = list(given) if isinstance(given, Mapping) else list(map(_words, sizes))
+    return dict(sorted(zip(names, sizes, strict=True), key=lambda item: item[1]))
+
+
+def _limit(given: float | str, source: ProfileSource) -> float:
+    found = memory_limit_of(given, source, "memory_limits")
+    if found is None:
+        raise InputError("memory_limits: expected numbers, got None")
+    return found
 
 
 def _words(limit: float) -> str:
+    if isinstance(limit, MemorySize):
+        return limit.words
     return "none" if math.isinf(limit) else f"{limit:.17g}"
 
 

@@ -284,7 +284,7 @@ class Case:
 
     def _profile(self, stages: int) -> Profile:
         link = Link(0.0, 0.05)
-        return Profile((PROFILED,) * stages, self["ranks"], t_comm=0.1, host_link=link)
+        return Profile((PROFILED,) * stages, self["ranks"], t_comm=0.1, host_link=link, shared_by=1)
 
 
 @cache

@@ -5,14 +5,21 @@ from __future__ import annotations
 import errno
 import gzip
 import json
+import os
 import sys
 import zlib
 from collections import Counter
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..errors import InputError
+
+FilePath: TypeAlias = str | os.PathLike[str]
+"""A file's name; ``-`` is standard input."""
+Document: TypeAlias = FilePath | Mapping[str, Any]
+"""A JSON object, or the file that holds one."""
 
 _MADE_BY = {
     ("pipeloom.schedule", "pipeloom.profile"): ": optimize and build make one of a profile",
@@ -27,6 +34,23 @@ _TAKEN_BY = {
     "pipeloom.program": ": verify, show and run take a program",
 }
 """The commands for each format."""
+
+
+def read_document(given: Document, name: str) -> tuple[dict[str, Any], str]:
+    """The JSON object, and how messages call it: its file, or ``name`` where it comes from none.
+
+    Raises InputError where the file cannot be read.
+    """
+    if isinstance(given, Mapping):
+        return dict(given), name
+    if not isinstance(given, str | os.PathLike):
+        raise TypeError(f"{name}: expected an object, its JSON or its file, got {given!r:.60}")
+    return read_json(os.fspath(given)), named(given)
+
+
+def named(path: FilePath) -> str:
+    """How a message calls an input."""
+    return "standard input" if path == "-" else os.fspath(path)
 
 
 def read_json(path: str) -> dict[str, Any]:

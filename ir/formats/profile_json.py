@@ -13,15 +13,18 @@ from ..model.layers import Layer, LayerKind
 from ..model.links import Groups, Link, Links, Sharing
 from ..model.profile import DataParallel, Profile, StageProfile
 from .cluster_document import PROFILE, ClusterDocument, LinkDocument, LinksDocument
-from .json_reader import read_json
+from .json_reader import Document, read_document
 from .profile_document import LayeredProfileDocument, ProfileDocument
 from .stage_document import EACH, CostDocument, LayerDocument
 from .validation import keys_in_doubt, validated
 
 
-def load_profile(path: str) -> Profile:
-    """Reads a profile. Raises InputError with every error of the file."""
-    return parse_profile(read_json(path), path)
+def load_profile(given: Document) -> Profile:
+    """Reads a profile, a file or what :func:`dump_profile` gives.
+
+    Raises InputError with every error of the file.
+    """
+    return parse_profile(*read_document(given, "profile"))
 
 
 def parse_profile(data: dict[str, Any], where: str) -> Profile:
@@ -78,6 +81,7 @@ def cluster_of(
     host, replicas = document.host_link, document.data_parallel
     return Profile(
         stages=stages,
+        shared_by=1,
         ranks=document.ranks,
         t_comm=document.t_comm,
         links=None if document.links is None else _links(document.links),
@@ -161,7 +165,7 @@ def dump_profile(profile: Profile) -> dict[str, Any]:
 
 def dump_layers(profile: LayeredProfile) -> dict[str, Any]:
     """The profile as a JSON object, one entry a layer; parsing it gives an equal one."""
-    document = dump_profile(replace(profile.cluster, stages=profile.layers))
+    document = dump_profile(profile.as_stages)
     costs = document.pop("stages")
     document.pop("num_stages", None)
     entries = []

@@ -27,15 +27,18 @@ from ..model.program import (
     WaitReceive,
     WaitSend,
 )
-from .json_reader import read_json
+from .json_reader import Document, read_document
 from .schedule_document import PROGRAM, ProgramDocument
 from .schedule_json import dump_schedule, schedule_of
 from .validation import validated
 
 
-def load_program(path: str) -> Program:
-    """Reads a program. Raises InputError with every error of the file."""
-    return parse_program(read_json(path), path)
+def load_program(given: Document) -> Program:
+    """Reads a program, a file or what :func:`dump_program` gives.
+
+    Raises InputError with every error of the file.
+    """
+    return parse_program(*read_document(given, "program"))
 
 
 def parse_program(data: dict[str, Any], where: str) -> Program:

@@ -30,7 +30,7 @@ from ..model.schedule import (
     Updates,
     gap_between,
 )
-from .json_reader import read_json
+from .json_reader import Document, read_document
 from .profile_json import dump_profile, finite, profile_of
 from .schedule_document import SCHEDULE, OpEntry, ReportDocument, ScheduleDocument
 from .validation import validated
@@ -46,9 +46,12 @@ _FORMER_BOUNDS: Mapping[str | None, str] = {  # names in files that older versio
 }
 
 
-def load_schedule(path: str) -> Schedule:
-    """Reads a schedule, its recorded times included. Raises InputError with every error found."""
-    return parse_schedule(read_json(path), path)
+def load_schedule(given: Document) -> Schedule:
+    """Reads a schedule, its recorded times included: a file, or what :func:`dump_schedule` gives.
+
+    Raises InputError with every error found.
+    """
+    return parse_schedule(*read_document(given, "schedule"))
 
 
 def parse_schedule(data: dict[str, Any], where: str) -> Schedule:

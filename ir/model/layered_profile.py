@@ -31,6 +31,11 @@ class LayeredProfile:
     def ranks(self) -> int:
         return self.cluster.ranks
 
+    @property
+    def as_stages(self) -> Profile:
+        """The profile with each layer as a stage."""
+        return replace(self.cluster, stages=self.layers)
+
     def cut(self, starts: Sequence[int]) -> Profile:
         """The profile of the stages that begin at these layers, the first of them 0."""
         ends = pairwise((*starts, len(self.layers)))

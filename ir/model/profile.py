@@ -131,6 +131,8 @@ class Profile:
     rank's own, as fast in both directions at once. ``tied``: groups of stages, each ascending, that
     share parameters. ``micro_batch``: sequences in the microbatches that were measured, None where
     it is not known. ``microbatches``: how many there are, where it has a number for each of them.
+    A single entry of ``stages`` is shared by ``shared_by`` stages, by default one a rank, as in a
+    file; once made, the stages are listed, and ``shared_by`` is 1.
     """
 
     stages: tuple[StageProfile, ...]
@@ -145,6 +147,13 @@ class Profile:
     tied: tuple[tuple[int, ...], ...] = ()
     micro_batch: int | None = None
     microbatches: int | None = None
+    shared_by: int | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.stages) == 1:
+            number = self.ranks if self.shared_by is None else self.shared_by
+            object.__setattr__(self, "stages", self.stages * number)
+        object.__setattr__(self, "shared_by", 1)
 
     @property
     def num_stages(self) -> int:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from pipeloom.ir.errors import InputError, InvalidScheduleError
+from pipeloom.ir.formats.json_reader import Document, FilePath, named, read_document
 
 if TYPE_CHECKING:
     from pipeloom.ir.model.program import Program
     from pipeloom.ir.model.schedule import Schedule
 
-FilePath: TypeAlias = str | os.PathLike[str]
-"""A file's name; ``-`` is standard input."""
-Document: TypeAlias = FilePath | Mapping[str, Any]
-"""A JSON object, or the file that holds one."""
+__all__ = ["Document", "FilePath", "named", "read_document"]
+
 PICTURES = {".svg": "svg", ".html": "html", ".png": "png", ".trace.json": "trace", ".txt": "text"}
 """Kinds of pictures by the end of a file's name."""
 
@@ -27,25 +25,6 @@ class Planned(Protocol):
 
     @property
     def schedule(self) -> Schedule: ...
-
-
-def named(path: FilePath) -> str:
-    """How a message calls an input."""
-    return "standard input" if path == "-" else os.fspath(path)
-
-
-def read_document(given: Document, name: str) -> tuple[dict[str, Any], str]:
-    """The JSON object, and how messages call it: its file, or ``name`` where it comes from none.
-
-    Raises InputError where the file cannot be read.
-    """
-    from pipeloom.ir.formats.json_reader import read_json
-
-    if isinstance(given, Mapping):
-        return dict(given), name
-    if not isinstance(given, str | os.PathLike):
-        raise TypeError(f"{name}: expected an object, its JSON or its file, got {given!r:.60}")
-    return read_json(os.fspath(given)), named(given)
 
 
 def read_schedule(

@@ -233,7 +233,7 @@ def layers_of(
 ) -> LayeredProfile:
     """The profile by layers."""
     profile = source.layers
-    stages = replace(profile.cluster, stages=profile.layers)
+    stages = profile.as_stages
     cluster = with_remat(stages, recompute, offload, f"{source.where}: layers")
     return replace(profile, layers=cluster.stages, cluster=replace(cluster, stages=()))
 

@@ -12,10 +12,11 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.fields import MOST_RANKS, MOST_STAGES
 from pipeloom.ir.formats.measured_profile import Figure, Measurement, fused_time, spread_of
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.profile import Profile, StageProfile, check_limit
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.units import counted
 
 from ..inputs.documents import FilePath
+from ..inputs.words import memory_limit_of
 from ..solving.progress import Listener, Note, unheard
 from .files import read_recordings
 from .like import Like, profile_like
@@ -51,7 +52,7 @@ def profile_from(
     t_comm: float | None = None,
     like: Like | None = None,
     name: str = "",
-    memory_limit: float | None = None,
+    memory_limit: float | str | None = None,
     progress: Listener | None = None,
 ) -> Measurement:
     """The profile of ops that were measured elsewhere; needs no torch.
@@ -70,8 +71,7 @@ def profile_from(
     tell = progress or unheard
     given = [files] if isinstance(files, str) or not isinstance(files, Sequence) else list(files)
     _check(split, memory, t_comm, warmup)
-    if memory_limit is not None:
-        check_limit(memory_limit)
+    memory_limit = memory_limit_of(memory_limit)
     recordings = read_recordings(given)
     told = recordings[0].profile if like is None else profile_like(like, progress)
     rest = Rest(split, memory, t_comm, told)

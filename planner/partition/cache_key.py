@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 
 from pipeloom.ir.formats import dump_profile, finite
@@ -34,7 +34,7 @@ class CutQuestion:
     @property
     def key(self) -> str:
         """A hash: questions of the same key have the same answer."""
-        profile = replace(self.profile.cluster, stages=self.profile.layers)
+        profile = self.profile.as_stages
         asked = {
             "layers": dump_profile(profile),
             "tied": list(self.profile.tied),

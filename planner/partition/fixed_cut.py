@@ -98,7 +98,7 @@ def profiles_of(
     layers = cuts.layers
     check_microbatches(microbatches, len(layers.layers))
     return (
-        replace(layers.cluster, stages=layers.layers),
+        layers.as_stages,
         partial(cuts.for_family, microbatches=microbatches),
         cuts,
     )

@@ -166,6 +166,7 @@ def measurement(
     pairs = tuple(Figure.of(part.pairs) for part in whole if part.pairs)
     profile = Profile(
         stages=tuple(map(_stage, whole, times, pairs or (None,) * len(whole))),
+        shared_by=1,
         ranks=ranks,
         t_comm=delay.median if delay is not None and uniform else None,
         links=found,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
-from pipeloom.ir.model.profile import check_limit
 from pipeloom.runtime.models.by_name import load_source
 from pipeloom.runtime.pipeline.model_source import ModelSource
 from pipeloom.runtime.profiling.profiler import measure_profile
@@ -19,6 +18,7 @@ from pipeloom.runtime.train.settings import DTYPES, RunSettings
 from pipeloom.runtime.train.train import RunResult, run_program
 
 from .planner.inputs.documents import Document, naming, read_program
+from .planner.inputs.words import memory_limit_of
 from .planner.measured.like import Like, with_times_of
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def measure(
     ranks: int | None = None,
     alone: bool = False,
     name: str = "",
-    memory_limit: float | None = None,
+    memory_limit: float | str | None = None,
     dtype: str | None = None,
     like: Like | None = None,
     **settings: Any,
@@ -59,8 +59,7 @@ def measure(
         if layers:
             raise InputError("ranks: missing; expected a number of processes for the layers")
         raise InputError("stages: missing; expected pieces of the model, or layers and ranks")
-    if memory_limit is not None:
-        check_limit(memory_limit)
+    memory_limit = memory_limit_of(memory_limit)
     if like is not None and not settings.get("memory_only"):
         raise InputError("like: expected none without memory_only, as times are measured")
     found = measure_profile(

@@ -24,7 +24,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
     stages = [StageProfile(*draw(st.tuples(_TIMES, _TIMES, _TIMES))) for _ in owners]
     delays = st.lists(st.lists(_TIMES, min_size=ranks, max_size=ranks).map(tuple), min_size=ranks)
     t_comm = draw(_TIMES | delays.map(lambda rows: tuple(rows[:ranks])))
-    profile = Profile(tuple(stages), ranks, t_comm=t_comm)
+    profile = Profile(tuple(stages), ranks, t_comm=t_comm, shared_by=1)
     placement = Placement.of_stages(tuple(owners))
     problem = Problem(profile, microbatches, placement, profile.limit_from(None))
     fused = draw(st.sampled_from([0.0, 0.5, 1.0]))

@@ -35,7 +35,8 @@ def mixed_schedules(draw: st.DrawFn) -> Schedule:
         for _ in range(draw(st.integers(1, 5)))
     )
     links = draw(st.none() | st.builds(lambda latency: Links(Link(latency, 1.0)), _TIMES))
-    profile = Profile(stages, ranks, t_comm=draw(_TIMES) if links is None else None, links=links)
+    t_comm = draw(_TIMES) if links is None else None
+    profile = Profile(stages, ranks, t_comm, links, shared_by=1)
     count = len(stages) * microbatches
     owners = draw(st.lists(st.integers(0, ranks - 1), min_size=count, max_size=count))
     placement = Placement.of_ops(

@@ -66,7 +66,7 @@ def test_no_instruction_can_be_left_out(schedule: Schedule, data: st.DataObject)
 
 
 def test_the_reduce_of_a_replicated_stage_is_asked_for() -> None:
-    profile = Profile((StageProfile(1.0, 1.0, 1.0),), 2)
+    profile = Profile((StageProfile(1.0, 1.0, 1.0),), 2, shared_by=1)
     problem = Problem(profile, 2, Placement.round_robin(2), profile.limit_from(None))
     plan = Schedule.of(problem, [parse_order("0F0 0BW0"), parse_order("0F1 0BW1")], "by hand")
     program = document(compile_schedule(plan))

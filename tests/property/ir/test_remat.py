@@ -49,7 +49,7 @@ def lever_schedules(draw: st.DrawFn) -> Schedule:
         for _ in owners
     ]
     link = Link(draw(TIMES), 1e-6)
-    profile = Profile(tuple(stages), ranks, t_comm=draw(TIMES), host_link=link)
+    profile = Profile(tuple(stages), ranks, draw(TIMES), host_link=link, shared_by=1)
     placement = Placement.of_stages(tuple(owners))
     problem = Problem(profile, draw(st.integers(1, 4)), placement, profile.limit_from(None))
     random = Random(draw(st.integers(0, 2**32)))

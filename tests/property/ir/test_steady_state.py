@@ -50,9 +50,9 @@ def profiles(draw: st.DrawFn, ranks: int, stages: int, *, contended: bool) -> Pr
         for _ in range(stages)
     ]
     if not contended:
-        return Profile(tuple(each), ranks, t_comm=draw(TIMES))
+        return Profile(tuple(each), ranks, t_comm=draw(TIMES), shared_by=1)
     links = Links(Link(draw(LATENCIES), 1.0), shared=draw(sharing(ranks)))
-    return Profile(tuple(each), ranks, t_comm=draw(st.none() | LATENCIES), links=links)
+    return Profile(tuple(each), ranks, draw(st.none() | LATENCIES), links, shared_by=1)
 
 
 @st.composite

@@ -35,7 +35,7 @@ def profiles(draw: st.DrawFn) -> Profile:
     memory = draw(st.sampled_from([None, 1e6, 1e7]))
     t_comm = None if links else draw(TIMES)
     device = None if memory is None else (memory,) * ranks
-    return Profile(tuple(stages), ranks, t_comm, links, device_memory=device)
+    return Profile(tuple(stages), ranks, t_comm, links, device_memory=device, shared_by=1)
 
 
 def search(problem: Problem, scheme: str, share: float) -> Schedule:

@@ -47,7 +47,8 @@ def problems(draw: st.DrawFn, passing: Passing = Passing.WEIGHTS) -> Problem:
         )
         for _ in range(number)
     )
-    profile = Profile(stages, ranks, t_comm=draw(TIMES), links=draw(st.none() | LINKS))
+    t_comm, links = draw(TIMES), draw(st.none() | LINKS)
+    profile = Profile(stages, ranks, t_comm, links, shared_by=1)
     placement = Placement.round_robin(ranks)
     if passing is Passing.MIXED:
         pairs = number * microbatches

@@ -33,7 +33,8 @@ def problems(draw: st.DrawFn) -> Problem:
         StageProfile(*draw(st.tuples(TIMES, TIMES, TIMES, TIMES)), weight_bytes=1e6 * draw(TIMES))
         for _ in range(number)
     )
-    profile = Profile(stages, ranks, t_comm=draw(TIMES), links=draw(st.none() | LINKS))
+    t_comm, links = draw(TIMES), draw(st.none() | LINKS)
+    profile = Profile(stages, ranks, t_comm, links, shared_by=1)
     one = sum(stage.m_b for stage in stages)
     anywhere = st.lists(st.integers(0, ranks - 1), min_size=microbatches, max_size=microbatches)
     placement = draw(

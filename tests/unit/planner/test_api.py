@@ -335,7 +335,7 @@ def test_profiles_that_are_objects_are_held_to_the_rules_of_files(
             call(profile, 4)
 
 
-@pytest.mark.parametrize("limit", [float("nan"), -1.0, "16GB", True, [6.0, 6.0]])
+@pytest.mark.parametrize("limit", [float("nan"), -1.0, True, [6.0, 6.0]])
 def test_a_memory_limit_is_a_number(limit: Any) -> None:
     for call in (pipeloom.optimize, partial(pipeloom.build, "gpipe"), pipeloom.compare):
         with pytest.raises(InputError, match=r"memory_limit: expected a number >= 0 or inf, got"):
@@ -365,10 +365,35 @@ def test_a_misspelt_key_is_warned_of_where_nobody_listens(tmp_path: Path) -> Non
         pipeloom.build("1f1b", path, 4)
 
 
-@pytest.mark.parametrize("limits", [4, "4,6", [], ["4"], [float("nan")]])
+@pytest.mark.parametrize("limits", [4, "4,6", [], ["4 miles"], [None], [float("nan")]])
 def test_a_sweep_is_over_several_limits(limits: Any) -> None:
     with pytest.raises(InputError, match=r"memory_limits?: expected"):
         pipeloom.sweep(Profile((FINE, FINE), 2), 4, limits)
+
+
+def test_limits_may_be_written_as_on_the_command_line() -> None:
+    stage = pipeloom.StageProfile(1.0, 1.0, 1.0, m_b=5e9, m_w=1e9)
+    profile, quick = Profile((stage, stage), 2), {"work_limit": 0.1}
+    ten = (10e9, 10e9)
+    assert pipeloom.optimize(profile, 4, memory_limit="10GB", **quick).document["memory_limit"] == [
+        *ten
+    ]
+    assert pipeloom.build("1f1b", profile, 4, memory_limit="10 G").problem.memory_limit == ten
+    table = pipeloom.compare(profile, 4, memory_limit="10e9", no_optimizer=True)
+    assert {row.schedule.problem.memory_limit for row in table.built} == {ten}
+    swept = pipeloom.sweep(profile, 4, ["none", "10GB", 20e9], **quick)
+    assert [limit.words for limit in swept.limits] == ["10GB", "20000000000", "none"]
+    slow = [pipeloom.optimize(profile, 4, slow=x, **quick).cost for x in ({1: 2.0}, "1:2")]
+    assert slow[0] == slow[1]
+
+
+def test_a_limit_in_bytes_is_not_for_a_profile_in_another_unit() -> None:
+    with pytest.raises(InputError, match="memory_limit: expected a number in the profile's unit"):
+        pipeloom.build("1f1b", Profile((FINE, FINE), 2), 4, memory_limit="30GB")
+    with pytest.raises(InputError, match="memory_limit: expected a finite number >= 0, such as 8"):
+        pipeloom.optimize(Profile((FINE, FINE), 2), 4, memory_limit="much")
+    with pytest.raises(InputError, match="slow: expected RANK:X, each rank once"):
+        pipeloom.optimize(Profile((FINE, FINE), 2), 4, slow="1=2")
 
 
 @pytest.mark.parametrize("name", ["compare", "sweep", "optimize"])

@@ -42,7 +42,7 @@ def test_of_two_messages_the_one_that_is_ready_first_goes_first() -> None:
 
 def test_neighbours_on_a_wire() -> None:
     links = Links(Link(0, 1), shared=Sharing.PORTS)
-    profile = Profile((StageProfile(1, 1, 1),), 3, links=links)
+    profile = Profile((StageProfile(1, 1, 1),), 3, links=links, shared_by=1)
     wires = Wires.of(1, profile.wires([(0, 1), (2, 1), (0, 2), (0, 1), (2, 1)]))
     pairs = sorted(zip(*(nodes.tolist() for nodes in wires.turns()), strict=True))
     assert pairs == [(1, 2), (1, 3), (2, 4), (2, 5), (3, 4), (4, 5)]

@@ -23,7 +23,7 @@ STAGE = StageProfile(t_f=2.0, t_b=3.0, t_w=1.0, m_b=5.0, m_w=1.0, weight_bytes=2
 def two_ranks(*transfers: Transfer, **profile: object) -> Schedule:
     """One stage, owned by rank 0, and one microbatch on each of two ranks."""
     problem = Problem(
-        replace(Profile((STAGE,), 2), **profile),  # type: ignore[arg-type]
+        replace(Profile((STAGE,), 2, shared_by=1), **profile),  # type: ignore[arg-type]
         2,
         Placement.round_robin(2),
         (100.0, 100.0),
@@ -149,7 +149,7 @@ def test_a_transfer_blocks_its_sender() -> None:
 def four_ranks(shared: object, *transfers: Transfer) -> list[list[float]]:
     """When transfers of 2 ms run between four ranks that compute nothing that matters."""
     links = Links(Link(0.0, 1.0), shared=shared)  # type: ignore[arg-type]
-    profile = Profile((STAGE,), 4, links=links)
+    profile = Profile((STAGE,), 4, links=links, shared_by=1)
     problem = Problem(profile, 4, Placement.round_robin(4), (math.inf,) * 4)
     order = [parse_order(f"0F{j} 0B{j} 0W{j}") for j in range(4)]
     schedule = replace(Schedule.of(problem, order, "test"), transfers=transfers)

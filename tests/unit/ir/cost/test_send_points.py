@@ -21,7 +21,8 @@ STAGE = StageProfile(2.0, 3.0, 1.0)
 
 def relayed(hop: float, *moves: Transfer) -> Schedule:
     """Three ranks with a microbatch each; the one stage is rank 0's, whose F's end at 2."""
-    problem = Problem(Profile((STAGE,), 3, t_comm=hop), 3, Placement.round_robin(3), (10.0,) * 3)
+    profile = Profile((STAGE,), 3, t_comm=hop, shared_by=1)
+    problem = Problem(profile, 3, Placement.round_robin(3), (10.0,) * 3)
     order = [parse_order(f"0F{j} 0BW{j}") for j in range(3)]
     return timed(replace(Schedule.of(problem, order, "test"), transfers=moves))
 

@@ -30,7 +30,7 @@ def schedule(
     ops = [op for row in order for op in row]
     stages, count = (1 + max(getattr(op, key) for op in ops) for key in ("stage", "microbatch"))
     given = {"links": Links(Link(0.0, 1.0)), **profile}
-    cluster = replace(Profile((STAGE,) * stages, len(rows)), **given)  # type: ignore[arg-type]
+    cluster = replace(Profile((STAGE,), len(rows), shared_by=stages), **given)  # type: ignore[arg-type]
     owner = np.zeros((stages, count), dtype=np.int64)
     for rank, row in enumerate(order):
         for op in row:

@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 
+from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import (
     dump_profile,
+    dump_program,
     dump_schedule,
     load_profile,
+    load_program,
+    load_schedule,
     parse_profile,
     parse_program,
     parse_schedule,
@@ -41,8 +45,18 @@ def test_one_entry_is_shared_by_all_stages() -> None:
 
 
 def test_a_single_stage_on_two_ranks_stays_single() -> None:
-    single = Profile((StageProfile(1.0, 1.0, 1.0),), 2)
+    single = Profile((StageProfile(1.0, 1.0, 1.0),), 2, shared_by=1)
     assert parse_profile(dump_profile(single), "p") == single
+
+
+def test_what_was_dumped_is_loaded() -> None:
+    schedule = build_family("1f1b", parse_profile(profile(), "p"), 2)
+    program = compile_schedule(schedule)
+    assert dump_schedule(load_schedule(dump_schedule(schedule))) == dump_schedule(schedule)
+    assert dump_program(load_program(dump_program(program))) == dump_program(program)
+    assert load_profile(profile()).num_stages == 2
+    with pytest.raises(InputError, match="program: instructions: missing"):
+        load_program({"format": "pipeloom.program", "version": 1})
 
 
 def test_a_broken_profile_is_all_that_is_said_of_its_schedule() -> None:

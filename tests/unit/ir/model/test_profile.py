@@ -10,7 +10,7 @@ import pytest
 
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats import dump_profile, dump_schedule
+from pipeloom.ir.formats import dump_profile, dump_schedule, load_profile
 from pipeloom.ir.formats.profile_json import parse_profile
 from pipeloom.ir.model.layered_profile import joined
 from pipeloom.ir.model.placement import Passing, Placement
@@ -128,3 +128,13 @@ def test_a_stage_of_several_layers_has_their_mean_spread_by_time() -> None:
 
 def _double(stage: StageProfile) -> StageProfile:
     return replace(stage, t_f=2 * stage.t_f, t_b=2 * stage.t_b, t_w=2 * stage.t_w)
+
+
+def test_a_single_entry_is_shared_as_in_a_file() -> None:
+    shared = Profile((STAGE,), 4)
+    assert (shared.stages, shared.num_stages) == ((STAGE,) * 4, 4)
+    assert Profile((STAGE,), 4, shared_by=8).stages == (STAGE,) * 8
+    alone = Profile((STAGE,), 4, shared_by=1)
+    assert replace(alone, t_comm=1.0).stages == alone.stages == (STAGE,)
+    for profile in (shared, alone):
+        assert load_profile(dump_profile(profile)) == profile

@@ -65,7 +65,8 @@ def test_a_name_is_text() -> None:
 
 def test_ranks_without_stages_leave_no_kind() -> None:
     schedule = build_family("gpipe", Profile((STAGE,), 1), 2)
-    problem = replace(schedule.problem, profile=Profile((STAGE,), 2), memory_limit=(9.0, 9.0))
+    profile = Profile((STAGE,), 2, shared_by=1)
+    problem = replace(schedule.problem, profile=profile, memory_limit=(9.0, 9.0))
     empty = schedule.order[0][:0]
     wide = replace(schedule, problem=problem, order=(*schedule.order, empty), timing=None)
     assert problem.placement == Placement.linear(1)

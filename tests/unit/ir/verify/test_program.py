@@ -280,7 +280,7 @@ WORKER = """
 
 def weights(*edits: tuple[int, str, str]) -> Document:
     problem = Problem(
-        Profile((STAGE,), 2, t_comm=0.5), 2, Placement.round_robin(2), (math.inf,) * 2
+        Profile((STAGE,), 2, t_comm=0.5, shared_by=1), 2, Placement.round_robin(2), (math.inf,) * 2
     )
     transfers = (
         Transfer(TransferKind.WEIGHT, 0, 0, source=0, target=1, after=0, before=0),
@@ -364,7 +364,7 @@ RING = [
 
 def ring(*edits: tuple[int, str, str]) -> Document:
     ranks = Placement.round_robin(3)
-    problem = Problem(Profile((STAGE,), 3, t_comm=0.5), 3, ranks, (math.inf,) * 3)
+    problem = Problem(Profile((STAGE,), 3, t_comm=0.5, shared_by=1), 3, ranks, (math.inf,) * 3)
     weight, gradient = TransferKind.WEIGHT, TransferKind.GRADIENT
     transfers = (
         Transfer(weight, 0, 0, source=0, target=1, after=0, before=0),

@@ -19,7 +19,7 @@ STAGE = StageProfile(1.0, 1.0, 1.0, weight_bytes=2e6, grad_bytes=3e6)
 
 def profile(ranks: int, stages: int, hop: float = 0.0) -> Profile:
     links = Links(Link(hop, 1e9))  # what a size adds to the latency is beyond what tests compare
-    return Profile((STAGE,) * stages, ranks, links=links)
+    return Profile((STAGE,), ranks, links=links, shared_by=stages)
 
 
 def timing(name: str, ranks: int, stages: int, count: int, hop: float) -> Timing:

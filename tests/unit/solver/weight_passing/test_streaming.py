@@ -80,7 +80,7 @@ def test_no_choice_of_what_to_give_up_fetches_less(stages: list[int], buffers: i
 
 
 def problem(ranks: int, stages: int, microbatches: int, **sizes: float) -> Problem:
-    profile = Profile((StageProfile(1.0, 1.0, 1.0, **sizes),) * stages, ranks)
+    profile = Profile((StageProfile(1.0, 1.0, 1.0, **sizes),), ranks, shared_by=stages)
     placement = Placement.round_robin(ranks)
     return Problem(profile, microbatches, placement, profile.limit_from(None))
 

@@ -1,0 +1,131 @@
+"""What arguments may say in words, as on the command line: sizes of memory, slow ranks.
+
+Imports nothing heavy: the command line reads its options with it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pipeloom.ir.errors import InputError
+
+if TYPE_CHECKING:
+    from .problem_setup import ProfileSource
+
+UNITS = {
+    **{"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15},
+    **{"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40, "PiB": 2.0**50},
+}
+"""Units of memory; kB, MB and so on are as k, M."""
+LEAST_BYTES = 1000.0
+"""Memory of a microbatch below which a profile counts in a larger unit than bytes."""
+
+
+class MemorySize(float):
+    """A size of memory that knows how it was written."""
+
+    words: str
+
+    @property
+    def in_bytes(self) -> bool:
+        """Whether it was written with a unit."""
+        return self.words[-1].isalpha() and math.isfinite(self)
+
+
+def number_in(text: str) -> float | None:
+    """The finite number that ``text`` is; None where it is none."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def size_in(text: str) -> MemorySize:
+    """``8``, ``20e9``, ``20G``, ``19.5 GiB``, ``none``. Raises InputError."""
+    words = "".join(text.split())
+    value = _size(words)
+    if value is None:
+        raise InputError(
+            "expected a finite number >= 0, such as 8, 20e9, 20G, 8MiB or 16GiB, or none, got "
+            f"{text!r}"
+        )
+    found = MemorySize(value)
+    found.words = words
+    return found
+
+
+def _size(words: str) -> float | None:
+    if words == "none":
+        return math.inf
+    match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)", words)
+    if match is None:
+        return None
+    unit = match[2]
+    if not unit.endswith("iB"):
+        unit = unit.removesuffix("B")
+        if unit.endswith("B"):  # GiBB
+            return None
+    size, value = UNITS.get("k" if unit == "K" else unit), number_in(match[1])
+    if size is None or value is None or not math.isfinite(size * value):
+        return None
+    return size * value
+
+
+def slow_in(text: str) -> dict[int, float]:
+    """``3:1.2,5:1.1``. Raises InputError."""
+    found: dict[int, float] = {}
+    for part in text.split(","):
+        first, _, rest = part.partition(":")
+        rank = int(first) if re.fullmatch(r"[0-9]{1,19}", first) else None
+        times = number_in(rest)
+        if rank is None or rank in found or times is None or times <= 0:
+            raise InputError(
+                f"expected RANK:X, each rank once and X > 0, such as 3:1.2, got {text!r}"
+            )
+        found[rank] = times
+    return found
+
+
+def slow_of(given: Mapping[int, float] | str | None) -> Mapping[int, float] | None:
+    """By rank, how many times as long it takes, as an argument ``slow`` says. Raises InputError."""
+    try:
+        return slow_in(given) if isinstance(given, str) else given
+    except InputError as error:
+        raise InputError(f"slow: {error}") from None
+
+
+def memory_limit_of(
+    given: float | str | None, source: ProfileSource | None = None, name: str = "memory_limit"
+) -> float | None:
+    """The limit, of activations on each rank, that an argument ``name`` says.
+
+    Raises InputError for what is no limit, and for bytes where the profile ``source`` counts in a
+    larger unit.
+    """
+    from pipeloom.ir.model.profile import check_limit
+
+    if given is None:
+        return None
+    if isinstance(given, str):
+        try:
+            given = size_in(given)
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from None
+    check_limit(given)
+    if source is not None and isinstance(given, MemorySize) and given.in_bytes:
+        _check_bytes(source, name)
+    return given
+
+
+def _check_bytes(source: ProfileSource, name: str) -> None:
+    stages = source.stages.stages if source.has_stages else source.layers.layers
+    most = max(stage.m_b for stage in stages)
+    if 0 < most < LEAST_BYTES:
+        raise InputError(
+            f"{name}: expected a number in the profile's unit, of which a microbatch holds at most "
+            f"{most:g}, got bytes"
+        )
