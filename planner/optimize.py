@@ -77,8 +77,9 @@ def optimize(
 
     ``microbatches``: as many as the profile has numbers for, where it has one for each.
 
-    ``profile``: stages or layers, as an object, a JSON object or a file of one. ``memory_limit``, also as ``"30GB"``:
-    of the activations on each rank, in the profile's unit of memory; the profile's own by default.
+    ``profile``: stages or layers, as an object, a JSON object or a file of one. ``memory_limit``:
+    of the activations on each rank, in the profile's unit of memory, or, where that is bytes, as
+    ``"30GB"``; the profile's own by default.
     ``objective``: ``period`` or ``makespan``. ``passing``: ``activations``, ``weights``, or
     ``auto``. ``placement``: ``linear`` (the default), ``interleaved:K``, ``v``, ``wave:K``,
     ``bidirectional``, the rank of each stage or a file of them, or ``auto``. ``for_``: ``megatron``
