@@ -247,7 +247,7 @@ def add_cache(parser: argparse.ArgumentParser, words: str) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser, what: str) -> None:
-    words = f"where to write the {what}; standard output by default and for -"
+    words = f"where to write the {what}; - is standard output, the default but on a terminal"
     parser.add_argument("-o", "--output", metavar="FILE", help=words)
 
 

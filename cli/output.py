@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,8 @@ from .failures import INPUTS
 if TYPE_CHECKING:
     from pipeloom.ir.model.schedule import Schedule
 
+MOST_DRAWN = 16
+"""Ranks in the picture of a schedule that is not written."""
 READ = ("model", "start", "cluster", "partition", "measured")
 """Other arguments that may be files to read, beside the file of a placement."""
 
@@ -100,15 +103,24 @@ def answer(
 
 
 def finish(
-    args: argparse.Namespace, document: dict[str, Any], answer: dict[str, Any], words: str
+    args: argparse.Namespace,
+    document: dict[str, Any],
+    answer: dict[str, Any],
+    words: str,
+    schedule: Schedule | None = None,
 ) -> None:
     """Writes the document, then answers: ``answer`` with ``--json``, else ``words``.
 
     Without ``-o`` the document goes to standard output and the words to standard error; with
-    ``--json`` and without ``-o`` it is not written.
+    ``--json`` and without ``-o`` it is not written. Nor is it on a terminal, for which it is too
+    long: there the words, a picture of the ``schedule`` and how to write the document are printed.
     """
     from pipeloom.ir.formats import write_json
 
+    if args.output is None and not args.json and sys.stdout.isatty():
+        parts = [words, *_small_picture(schedule), "not written: -o FILE writes it, -o - prints it"]
+        say_words("\n\n".join(parts))
+        return
     to_stdout = args.output in (None, "-")
     if not (to_stdout and args.json):
         write_json(document, args.output or "-")
@@ -126,4 +138,13 @@ def finish_schedule(args: argparse.Namespace, schedule: Schedule) -> None:
     from pipeloom.report.summaries import describe, facts
 
     document = dump_schedule(schedule)
-    finish(args, document, describe(document), facts(schedule))
+    finish(args, document, describe(document), facts(schedule), schedule)
+
+
+def _small_picture(schedule: Schedule | None) -> list[str]:
+    """A picture in the terminal; none of many ranks."""
+    from pipeloom.report.timeline_text import bare_timeline
+
+    if schedule is None or schedule.problem.ranks > MOST_DRAWN:
+        return []
+    return [bare_timeline(schedule, shutil.get_terminal_size().columns)]

@@ -55,10 +55,19 @@ def timeline_text(
 ) -> str:
     """The schedule in ``columns`` characters a line, with ANSI colours where asked for."""
     schedule = timed(schedule)
+    lines = [f"{title or heading(schedule)}, {shape(schedule)}"]
+    lines += [bare_timeline(schedule, columns, colours), summary(schedule)]
+    lines += [line] if (line := repeats(schedule)) else []
+    return "\n".join(lines) + "\n"
+
+
+def bare_timeline(schedule: Schedule, columns: int, colours: bool = False) -> str:
+    """The rows, the axis and the legend alone, without a title and figures."""
+    schedule = timed(schedule)
     end = last(schedule)
     head = max(len(f"rank {rank}") for rank in range(schedule.problem.ranks)) + 2
     width = max(10, columns - head - 1)
-    lines = [f"{title or heading(schedule)}, {shape(schedule)}"]
+    lines = []
     below = _rows_of_copies(schedule)
     for rank in range(schedule.problem.ranks):
         rows = [(f"rank {rank}", _cells(_marks(bars(schedule, rank)), end, width, _IDLE))]
@@ -71,9 +80,7 @@ def timeline_text(
             row = "".join(_painted(text, mark) if colours else text for text, mark in cells)
             label = name.ljust(head - 1) if name.startswith("rank") else name.rjust(head - 1)
             lines.append(f"{label}│{row}│")
-    lines += [" " * head + _axis(end, width), _legend(schedule, colours), summary(schedule)]
-    lines += [line] if (line := repeats(schedule)) else []
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, " " * head + _axis(end, width), _legend(schedule, colours)])
 
 
 def _rows_of_copies(schedule: Schedule) -> dict[str, tuple[OpKind, ...]]:

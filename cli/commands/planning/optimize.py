@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
     certified = bool(args.certificate) and _certify(args.certificate, answer)
     if args.certificate:
         facts |= {"certificate": args.certificate if certified else None}
-    finish(args, answer.document, facts, words)
+    finish(args, answer.document, facts, words, answer.schedule)
     return 0 if certified or not args.certificate else 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,27 @@ def test_build_writes_a_schedule_and_says_what_it_is(
     rate = document["report"]["bubble_rate"]
     assert lines["bubble rate"].strip() == f"{rate:.2%} of the period".replace("%", " %")
     assert done.out.endswith(f"written to {path}\n")
+
+
+@pytest.mark.parametrize(
+    "line", ["build zb-h1 P -m 3", "optimize P -m 3 --work-limit 1 -q"], ids=["build", "optimize"]
+)
+def test_a_terminal_gets_a_picture_instead_of_the_document(
+    pipeloom: Command, profile: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    words = [profile if word == "P" else word for word in line.split()]
+    piped = pipeloom(*words)
+    assert json.loads(piped.out)["format"] == "pipeloom.schedule"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    shown = pipeloom(*words)
+    assert (shown.code, "{" in shown.out) == (0, False)
+    assert "bubble rate" in shown.out
+    assert [row[:8] for row in shown.out.splitlines() if row.startswith("rank")] == [
+        "rank 0 \u2502", "rank 1 \u2502"
+    ]  # fmt: skip
+    assert shown.out.endswith("not written: -o FILE writes it, -o - prints it\n")
+    assert json.loads(pipeloom(*words, "-o", "-").out)["format"] == "pipeloom.schedule"
+    assert pipeloom(*words, "--json").json["ranks"] == 2
 
 
 def test_build_lists_the_families(pipeloom: Command) -> None:
