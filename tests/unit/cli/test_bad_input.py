@@ -41,15 +41,8 @@ PROFILES: dict[str, dict[str, Any]] = {
         "memory_limit": [1, 2],
         "links": {"gigabytes_per_second": 1, "pairs": [[0, 1, {"gigabytes_per_second": 1}]]},
     },
-    'stages[1]: t_f: expected a finite number >= 0, got "fast"': {
-        "stages": [stage(), stage(t_f="fast")]
-    },
-    "stages[0]: t_b: expected a finite number >= 0, got -1": {"stages": [stage(t_b=-1), stage()]},
     "stages[0]: t_w: expected a finite number >= 0, got NaN": {
         "stages": [stage(t_w=math.nan), stage()]
-    },
-    "stages[0]: t_w: expected a finite number >= 0, got Infinity": {
-        "stages": [stage(t_w=math.inf), stage()]
     },
     f"stages[0]: t_f: expected a finite number >= 0, got 1{'0' * 56}...": {
         "stages": [stage(t_f=10**400), stage()]
@@ -64,12 +57,10 @@ PROFILES: dict[str, dict[str, Any]] = {
         "stages": [stage(t_f=True), stage()]
     },
     "ranks: expected a whole number >= 1 and <= 4096, got true": {"ranks": True},
-    "ranks: expected a whole number >= 1 and <= 4096, got 0": {"ranks": 0},
     "ranks: expected a whole number >= 1 and <= 4096, got 2.0": {"ranks": 2.0},
     "name: expected a string, got 3": {"name": 3},
     'format: expected "pipeloom.profile", got []': {"format": []},
     "version: expected 1, got true": {"version": True},
-    "version: expected 1, got 2": {"version": 2},
     "ranks: expected a whole number >= 1 and <= 4096, got 1000000000": {"ranks": 10**9},
     "num_stages: expected 2, the number of entries in stages, or one shared entry, got 4": {
         "num_stages": 4
@@ -84,7 +75,6 @@ PROFILES: dict[str, dict[str, Any]] = {
     "t_comm: expected a finite number >= 0 or a 2 x 2 matrix of them, got [[0, 1]]": {
         "t_comm": [[0, 1]]
     },
-    "t_comm: expected a finite number >= 0 or a 2 x 2 matrix of them, got -0.5": {"t_comm": -0.5},
     "memory_limit: expected a finite number >= 0, or a list of 2 of them, got [1.0]": {
         "memory_limit": [1.0]
     },
@@ -96,9 +86,6 @@ PROFILES: dict[str, dict[str, Any]] = {
     },
     "links: pairs[0]: expected [rank, rank, link], got [0, 2]": {
         "links": {"gigabytes_per_second": 1, "pairs": [[0, 2]]}
-    },
-    "links: gigabytes_per_second: missing; expected a finite number >= 0": {
-        "links": {"latency": 0}
     },
     "links: pairs[0][1]: expected a rank from 0 to 1, got 7\n"
     "links: pairs[0][2]: gigabytes_per_second: missing; expected a finite number >= 0": {
@@ -164,9 +151,6 @@ FILES: dict[str, tuple[bytes, str]] = {
     "command",
     [
         ["build", "gpipe", "{}", "-m", "2"],
-        ["optimize", "{}", "-m", "2"],
-        ["show", "{}"],
-        ["compile", "{}"],
         ["verify", "{}"],
     ],
     ids=lambda words: words[0],
@@ -242,13 +226,6 @@ def test_a_placement_of_other_stages(pipeloom: Command, profile: Path, tmp_path:
     )
 
 
-def test_a_number_too_large_for_a_float(pipeloom: Command, tmp_path: Path) -> None:
-    path = tmp_path / "profile.json"
-    path.write_text(json.dumps(profile_document()).replace('"t_comm": 0.0', '"t_comm": 1e400'))
-    line = pipeloom("build", "gpipe", path, "-m", 2).refusal
-    assert "t_comm: expected a finite number >= 0" in line
-
-
 def test_a_directory_instead_of_a_file(pipeloom: Command, tmp_path: Path) -> None:
     assert (
         pipeloom("show", tmp_path).refusal
@@ -285,14 +262,9 @@ USAGE = {
     "build gpipe P -m 0": (
         "argument -m/--microbatches: expected a whole number from 1 to 100000, got '0'"
     ),
-    "build gpipe P -m x": (
-        "argument -m/--microbatches: expected a whole number from 1 to 100000, got 'x'"
-    ),
     "optimize P -m 1.5": "expected a whole number from 1 to 100000",
     "optimize P -m NINES": "expected a whole number from 1 to 100000",
-    "optimize P -m 2 --memory-limit -1": f"argument --memory-limit: {LIMIT} '-1'",
     "optimize P -m 2 --memory-limit 20GiBB": f"{LIMIT} '20GiBB'",
-    "optimize P -m 2 --memory-limit nan": f"{LIMIT} 'nan'",
     "sweep P -m 2 -o x --memory-limits 1G,2X": f"argument --memory-limits: {LIMIT} '2X'",
     "optimize P -m 2 --time-limit 0": "argument --time-limit: expected seconds > 0, got '0'",
     "optimize P -m 2 --work-limit -1": "argument --work-limit: expected a number > 0, got '-1'",
@@ -311,7 +283,6 @@ USAGE = {
     "run P --model m:m --clip-grad-norm 0": (
         "argument --clip-grad-norm: expected a number > 0, got '0'"
     ),
-    "run P --model m:m --loss-scale -1": "argument --loss-scale: expected a number > 0, got '-1'",
     "optimize P -m 2 --placement wave:33": (
         "argument --placement: expected linear, interleaved:K, v, wave:K, bidirectional, auto or a "
         "file of JSON (a name with a dot or a slash), at most 64 stages a rank, got 'wave:33'"
@@ -323,8 +294,6 @@ USAGE = {
     "optimize P -m 2 --passing weights --solver milp": (
         "--solver: expected auto or heuristic, got 'milp'"
     ),
-    "optimize P -m 2 --solver highs": "argument --solver: invalid choice: 'highs'",
-    "compare P -m 2 --passing auto": "argument --passing: invalid choice: 'auto'",
     "show S -o x.jpg": (
         "--output: expected a name that ends in .svg, .html, .png, .trace.json, .txt, got 'x.jpg'"
     ),
@@ -359,7 +328,6 @@ USAGE = {
     "show S --measured S": (
         "schedule.json: expected times that `run --trace` measured, got a plan's"
     ),
-    "export S --to dot": "argument --to: invalid choice: 'dot'",
     "build gpipe P -m 2 -o - --json": (
         "--output: expected a file together with --json, got - (standard output)"
     ),
