@@ -132,7 +132,7 @@ def _run(words: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):  # a terminal without Unicode gets ? instead of a crash
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    if not words or words[0].startswith("-"):
+    if not words or words[0] in ("-h", "--help", "--version"):
         _overview().parse_args(words or ["--help"])
     if words[0] not in COMMANDS:
         raise InputError(_unknown(words[0]))

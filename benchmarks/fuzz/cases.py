@@ -74,7 +74,7 @@ def random_case(seed: int, number: int, folder: Path) -> Case:
     commands = (SLOW if slow else COMMANDS)[kind]
     words = [word.format(file, **places) for word in draw.choice(commands)]
     if draw.random() < 0.15:
-        words += _odd_option(words[0], draw)
+        words += _odd_option(words, draw)
     return Case(seed, number, kind, tuple(words), file)
 
 
@@ -110,8 +110,10 @@ def _options(command: str) -> list[Action]:
     ]
 
 
-def _odd_option(command: str, draw: Random) -> list[str]:
-    action = draw.choice(_options(command))
+def _odd_option(words: list[str], draw: Random) -> list[str]:
+    """One more option with its value; none that the words have."""
+    known = _options(words[0])
+    action = draw.choice([each for each in known if not {*each.option_strings} & {*words}])
     option = draw.choice(action.option_strings)
     if action.nargs == 0:
         return [option]

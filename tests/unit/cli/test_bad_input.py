@@ -258,6 +258,7 @@ LIMIT = "expected a finite number >= 0, such as 8, 20e9, 20G, 8MiB or 16GiB, or 
 USAGE = {
     "optimise": "got 'optimise'; did you mean optimize? (see pipeloom --help)",
     "x": "import, got 'x' (see pipeloom --help)",
+    "--solve P": "import, got '--solve' (see pipeloom --help)",
     "build gpipe P": "-m/--microbatches: missing; expected a number, as ",
     "build gpipe P -m 0": (
         "argument -m/--microbatches: expected a whole number from 1 to 100000, got '0'"
