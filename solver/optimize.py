@@ -24,16 +24,15 @@ from .core.progress import FALLBACK
 from .core.relaxations import has_remat, recomputable, recomputing
 from .core.schedule_cost import within_memory
 from .core.unlike import check_planned
-from .core.worker_threads import Pieces, has_ended, in_thread
+from .core.worker_threads import has_ended, in_thread
 from .exact import BACKENDS
-from .exact.enumeration import enumerable, enumerate_orders
 from .families.applicable import streaming_families
 from .portfolio import PORTFOLIOS, exactly
 from .proofs import closed_form_bounds
 from .remat.portfolio import search_remat
 from .search.averaging_postpass import average_early
 from .unlike import plan_unlike
-from .weight_passing import WeightPassingSearch, search_every_arrival
+from .weight_passing import WeightPassingSearch
 
 
 def optimize(problem: Problem, options: SolveOptions | None = None, **changes: Any) -> Schedule:
@@ -98,7 +97,7 @@ class Solving:
             self._pieces = plan_unlike(best, options.seed, options.solver)
             return
         if has_remat(best.problem):
-            self._pieces = _remat_pieces(best, options)
+            self._pieces = search_remat(best, _without_pairs, options)
             return
         best.offer(one_at_a_time(best.problem), FALLBACK)
         portfolio = PORTFOLIOS.get(options.solver, partial(exactly, solver=options.solver))
@@ -163,21 +162,12 @@ class Solving:
         return False
 
 
-def _remat_pieces(best: Incumbent, options: SolveOptions) -> Pieces:
-    """All orders where they are few and nothing can be recomputed or offloaded, then the search."""
-    if options.solver == "auto" and enumerable(best.problem):
-        best.offer(one_at_a_time(best.problem), FALLBACK)
-        closed_form_bounds(best)
-        enumerate_orders(best)
-        yield
-    yield from search_remat(
-        best, lambda part, given: optimize(without_overlap(part), given), options
-    )
+def _without_pairs(problem: Problem, options: SolveOptions) -> Schedule:
+    return optimize(without_overlap(problem), options)
 
 
 def pass_weights(best: Incumbent, options: SolveOptions) -> Schedule:
-    """The best schedule with streamed weights, under the bounds in closed form or, for few ops,
-    that of all schedules."""
+    """The best schedule with streamed weights, under the bounds in closed form."""
     search = WeightPassingSearch(best, options.memory, options.by_step)
     search.first()
     if not options.by_step:
@@ -194,14 +184,11 @@ def pass_weights(best: Incumbent, options: SolveOptions) -> Schedule:
 
 
 def _search_weights(search: WeightPassingSearch, best: Incumbent, options: SolveOptions) -> None:
-    """By the objective, families and all schedules of few ops come before the search, which looks
-    for less to send in the same time where these are the best there are."""
+    """By the objective, families come before the search, which looks for less to send in the same
+    time where these are the best there are."""
     if not options.by_step:
         for schedule in streaming_families(best.problem):
             if best.over():
                 break
             search.consider(schedule)
-        found = search_every_arrival(best)
-        if found is not None:
-            search.consider(found)
     search.improve(options.seed)

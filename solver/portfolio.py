@@ -2,8 +2,7 @@
 
 ::
 
-    auto        first schedules, all orders where they are few; then side by side: construct and
-                improve, prove, improve elsewhere
+    auto        first schedules; then side by side: construct and improve, prove, improve elsewhere
     heuristic   first schedules, construct, better bounds, improve
     exact       first schedules, construct, better bounds, an exact solver
 
@@ -33,7 +32,6 @@ from .core.progress import FALLBACK
 from .core.streams import as_many_each_way
 from .core.tolerances import ROUNDING
 from .core.worker_threads import Pieces, Worker, side_by_side, workers_abreast
-from .exact.enumeration import enumerate_orders
 from .families.applicable import build_families
 from .proofs import RankBounds, closed_form_bounds, interleave, solve_exactly, tighten
 from .search.constructor_search import LinearListTuner, RoundTuner, Tried, building
@@ -52,7 +50,6 @@ FIRST_OPS = 2_000_000  # built in the first schedules, before anything runs side
 def automatically(best: Incumbent, seed: int) -> Pieces:
     """The first schedules, then a search and the proofs side by side."""
     search = start(best, seed)
-    enumerate_orders(best)
     yield
     parts: list[Worker] = [search.pieces, partial(prove_and_search, seed=seed)]
     others = workers_abreast(best) - LEAST_WORKERS

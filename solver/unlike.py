@@ -2,9 +2,9 @@
 
 ::
 
-    auto        families and entry orders, all orders where they are few; then side by side: a list
-                scheduler by priorities that are moved, then in turn with it patterns of the mean
-                microbatch filled in, microbatches exchanged, ops moved
+    auto        families and entry orders; then side by side: a list scheduler by priorities that
+                are moved, then in turn with it patterns of the mean microbatch filled in,
+                microbatches exchanged, ops moved
     heuristic   the same by one worker
 
 Patterns come from the portfolio of microbatches that are alike (:mod:`.portfolio`).
@@ -25,7 +25,6 @@ from .core.incumbent import Incumbent
 from .core.options import cores
 from .core.progress import FALLBACK
 from .core.worker_threads import Pieces, Worker, side_by_side
-from .exact.enumeration import enumerate_orders
 from .families.applicable import build_families
 from .portfolio import start
 from .proofs import closed_form_bounds, interleave
@@ -50,8 +49,6 @@ def plan_unlike(best: Incumbent, seed: int, solver: str) -> Pieces:
         offer_filled(best, best.order, "search" if best.built else FALLBACK)
     _list_tuner(best.problem, np.random.default_rng(seed)).first(best)
     search = _search(best, seed, pattern=True)
-    if solver == "auto":
-        enumerate_orders(best)
     yield
     if solver == "heuristic":
         yield from search(best)

@@ -33,7 +33,6 @@ SEARCHED: Mapping[str, str] = {
     "interleaving": "a search over which F's run before which B's, W's included",
     "rank-orders": "a search over all orders of one rank's ops, or several ranks', any others "
     "counted as ways",
-    "enumeration": "a search over all orders",
     "cp-sat": "CP-SAT, which left no cheaper order",
     "milp": "the MILP, which left no cheaper order",
 }

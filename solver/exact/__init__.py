@@ -1,6 +1,6 @@
 """Exact backends of one formulation: CP-SAT, and a MILP by CBC.
 
-Beside them: all orders of ops as CP-SAT models (:mod:`.orders`), and small problems by enumeration.
+Beside them: all orders of ops as CP-SAT models (:mod:`.orders`).
 
 Importing this imports neither ortools nor pulp; a backend's first use does.
 """
