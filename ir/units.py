@@ -12,6 +12,11 @@ def amount(memory: float) -> str:
     return _prefixed(memory, 4)
 
 
+def memory_size(memory: float) -> str:
+    """``7.94``, ``1.61 MB``: as :func:`amount`; what is large enough for a prefix is in bytes."""
+    return f"{amount(memory)}B" if math.isfinite(memory) and memory >= 1000 else amount(memory)
+
+
 def exact_amount(memory: float) -> str:
     """``7.94``, ``2.1 G``, ``1.610612736 G``: with all digits, for who types it in again."""
     return _prefixed(memory, 15 if float(memory).is_integer() else 12)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from pipeloom.ir.units import memory_size
+
 from .text_table import table
 
 if TYPE_CHECKING:
@@ -40,7 +42,6 @@ def text(found: Attribution) -> str:
 
 
 def _ranks(found: Attribution) -> str:
-    from pipeloom.ir.units import amount
 
     rows = [
         [
@@ -49,8 +50,8 @@ def _ranks(found: Attribution) -> str:
                 f"{ms:.5g}"
                 for ms in (row.planned_compute, row.compute, row.waiting, row.receive, row.host)
             ),
-            amount(row.planned_peak),
-            amount(row.peak),
+            memory_size(row.planned_peak),
+            memory_size(row.peak),
             "",
         ]
         for row in found.ranks

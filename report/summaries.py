@@ -13,7 +13,7 @@ from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Schedule, Status, gap_between
 from pipeloom.ir.model.weight_versions import staleness
-from pipeloom.ir.units import amount, counted, duration
+from pipeloom.ir.units import counted, duration, memory_size
 
 from .bars import peak_memory, timed
 
@@ -87,7 +87,8 @@ def memory(schedule: Schedule) -> str:
     """``peak memory 7.94 of 8``."""
     peak = max(peak_memory(schedule), default=0.0)
     limit = max(schedule.problem.memory_limit)
-    return f"peak memory {amount(peak)}" + (f" of {amount(limit)}" if math.isfinite(limit) else "")
+    of = f" of {memory_size(limit)}" if math.isfinite(limit) else ""
+    return f"peak memory {memory_size(peak)}{of}"
 
 
 def summary(schedule: Schedule) -> str:

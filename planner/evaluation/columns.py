@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pipeloom.ir.units import amount, duration
+from pipeloom.ir.units import duration, memory_size
 from pipeloom.report.summaries import percent, transfer_note
 
 from .evaluation import Evaluation
@@ -34,13 +34,13 @@ BUBBLE = Column("bubble", lambda row: percent(row.bubble_rate))
 ITERATION = Column("iteration", lambda row: duration(row.iteration_time))
 STEP = Column("step", lambda row: duration(row.step_time))
 STEP_BUBBLE = Column("bubble", lambda row: percent(row.step_bubble_rate))
-PEAK_MEMORY = Column("peak memory", lambda row: amount(row.peak_memory))
+PEAK_MEMORY = Column("peak memory", lambda row: memory_size(row.peak_memory))
 STATUS = Column("status", _status)
 LINK_BYTES = Column(
-    "link bytes", lambda row: "-" if row.link_bytes is None else amount(row.link_bytes)
+    "link bytes", lambda row: "-" if row.link_bytes is None else memory_size(row.link_bytes)
 )
 WIRE = Column("busiest wire", lambda row: row.wire.name if row.wire else "-")
-WIRE_BYTES = Column("bytes", lambda row: amount(row.wire.bytes) if row.wire else "-")
+WIRE_BYTES = Column("bytes", lambda row: memory_size(row.wire.bytes) if row.wire else "-")
 WIRE_USE = Column("busy", lambda row: share(row.wire_use))
-DEVICE_MEMORY = Column("device memory", lambda row: amount(row.device_memory))
+DEVICE_MEMORY = Column("device memory", lambda row: memory_size(row.device_memory))
 BALANCE = Column("balance", lambda row: share(row.balance))

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from pipeloom.ir.units import amount
+from pipeloom.ir.units import memory_size
 
 from ..summaries import percent
 from .elements import FAINT, MUTED, STYLE, document, element, label, number, ticks
 from .label_layout import Box, along, around, place
 
-WIDTH, HEIGHT = 900.0, 540.0
-LEFT, RIGHT, TOP, BOTTOM = 92.0, 190.0, 76.0, 70.0
+WIDTH, HEIGHT = 920.0, 540.0
+LEFT, RIGHT, TOP, BOTTOM = 92.0, 210.0, 76.0, 70.0
 LINE, BOUND = "#2f6cb3", "#8a97a6"
+_SHAPES = (
+    "M{x} {top}l6.5 6.5l-6.5 6.5l-6.5-6.5Z",
+    "M{x} {top}m-5.5 1h11v11h-11Z",
+    "M{x} {top}l6.5 12h-13Z",
+    "M{x} {top}m-6.5 1h13l-6.5 12Z",
+)
+"""A diamond, a square and two triangles, each in all colours before the next."""
 _FAMILY_COLOURS = ("#e39a2b", "#14846b", "#7656a4", "#c2416b", "#8c6d46", "#3f9fb5", "#6b8e23")
 
 
@@ -74,9 +81,9 @@ def frontier_svg(frontier: Frontier) -> str:
         *_line(points, axes),
         *_families(frontier, axes),
         *_labels(points, frontier.families, axes),
-        *_legend(frontier),
     ]
-    return document(WIDTH, HEIGHT, STYLE, content, frontier.title)
+    legend, bottom = _legend(frontier)
+    return document(WIDTH, max(HEIGHT, bottom + 20), STYLE, [*content, *legend], frontier.title)
 
 
 def _axes(points: Sequence[FrontierPoint], families: Sequence[tuple[str, float, float]]) -> _Axes:
@@ -99,7 +106,9 @@ def _grid(axes: _Axes, objective: str) -> list[str]:
         if limit >= axes.low:
             x = axes.x(limit)
             lines.append(element("path", d=f"M{number(x)} {bottom}v5", stroke=MUTED, fill="none"))
-            lines.append(label(amount(limit), x, bottom + 20, class_="muted", text_anchor="middle"))
+            lines.append(
+                label(memory_size(limit), x, bottom + 20, class_="muted", text_anchor="middle")
+            )
     lines.append(
         label("memory limit of a rank", (LEFT + right) / 2, bottom + 44, text_anchor="middle")
     )
@@ -147,7 +156,7 @@ def _line(points: Sequence[FrontierPoint], axes: _Axes) -> list[str]:
         begin = f"M{number(places[0][0])} {number(places[0][1])}"
         lines.append(element("path", d=begin + path, stroke=LINE, stroke_width=2, fill="none"))
     for point, (x, y) in zip(points, places, strict=True):
-        words = f"limit {amount(point.limit)}: bubble {percent(point.bubble_rate)}"
+        words = f"limit {memory_size(point.limit)}: bubble {percent(point.bubble_rate)}"
         fill = LINE if point.optimal else "#fff"
         lines.append(
             element(
@@ -192,7 +201,9 @@ def _families(frontier: Frontier, axes: _Axes) -> list[str]:
     for name, peak, rate in frontier.families:
         other = name in frontier.elsewhere
         where = " (another placement)" if other else ""
-        words = f"<title>{name}{where}: peak memory {amount(peak)}, bubble {percent(rate)}</title>"
+        words = (
+            f"<title>{name}{where}: peak memory {memory_size(peak)}, bubble {percent(rate)}</title>"
+        )
         x, y = axes.x(peak), axes.y(rate)
         lines.append(_mark(names.index(name), x, y, words, hollow=other))
     return lines
@@ -203,15 +214,17 @@ def _names(families: Sequence[tuple[str, float, float]]) -> list[str]:
 
 
 def _mark(i: int, x: float, y: float, content: str = "", *, hollow: bool = False) -> str:
-    """A diamond in the family's colour."""
-    path = f"M{number(x)} {number(y - 6.5)}l6.5 6.5l-6.5 6.5l-6.5-6.5Z"
+    """The family's shape in its colour."""
+    shape = _SHAPES[i // len(_FAMILY_COLOURS) % len(_SHAPES)]
+    path = shape.format(x=number(x), top=number(y - 6.5))
     colour = _FAMILY_COLOURS[i % len(_FAMILY_COLOURS)]
     if hollow:
         return element("path", content, d=path, fill="#fff", stroke=colour, stroke_width=2)
     return element("path", content, d=path, fill=colour, stroke="#fff", stroke_width=1)
 
 
-def _legend(frontier: Frontier) -> list[str]:
+def _legend(frontier: Frontier) -> tuple[list[str], float]:
+    """Its elements, and the position of its last line."""
     x, y = WIDTH - RIGHT + 24, TOP + 8
     lines = [
         element("path", d=f"M{x - 8} {y}h16", stroke=LINE, stroke_width=2, fill="none"),
@@ -227,11 +240,11 @@ def _legend(frontier: Frontier) -> list[str]:
         ),
         label("lower bound", x + 16, y + 26),
     ]
-    names, at = _names(frontier.families), y + 22
+    names, at, other = _names(frontier.families), y + 22, False
     for name in sorted(names, key=lambda name: name in frontier.elsewhere):
-        other, at = name in frontier.elsewhere, at + 22
+        if name in frontier.elsewhere and not other:
+            other, at = True, at + 22
+            lines.append(label("another placement:", x - 8, at + 4, class_="muted"))
+        at += 22
         lines += [_mark(names.index(name), x, at, hollow=other), label(name, x + 16, at + 4)]
-        if other:
-            at += 15
-            lines.append(label("another placement", x + 16, at + 4, class_="muted"))
-    return lines
+    return lines, at

@@ -22,7 +22,7 @@ import numpy as np
 
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.schedule import Schedule, TransferKind
-from pipeloom.ir.units import amount, duration
+from pipeloom.ir.units import duration, memory_size
 
 from ..bars import OpBar, averages, bars, copies, kinds, last, peak_memory, timed
 from ..colours import AVERAGE, AVERAGED, NAMES, as_hex, colour, is_light
@@ -66,13 +66,14 @@ BUBBLE = element(
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Positions of time and ranks: ``end`` is the last time, ``row`` the height of a rank's row and
-    ``line`` that of a thin line below it."""
+    """Positions of time and ranks: ``end`` is the last time, ``row`` the height of a rank's row,
+    ``line`` that of a thin line below it, ``memory`` what a whole gauge holds."""
 
     width: float
     end: float
     row: float
     line: float
+    memory: float
 
     @property
     def right(self) -> float:
@@ -88,7 +89,8 @@ class Grid:
 def timeline_svg(
     panels: Sequence[tuple[str, Schedule]], *, title: str | None = None, width: float = 1200.0
 ) -> str:
-    """An SVG file that shows the named schedules under each other on one time scale.
+    """An SVG file that shows the named schedules under each other on one scale of time and one of
+    memory.
 
     Times are a schedule's recorded ones (measured ones too) or, where it has none, simulated
     ones; each panel starts at 0. The picture grows wider than ``width`` where the bars would
@@ -96,16 +98,24 @@ def timeline_svg(
     """
     shown = [(name, timed(schedule)) for name, schedule in panels]
     grid = _grid([schedule for _, schedule in shown], width)
-    first = shown[0][1]
-    text = title or f"{heading(first, with_family=len(shown) == 1)}, {shape(first)}"
+    alike = len({shape(schedule) for _, schedule in shown}) == 1
+    text = title or _heading([schedule for _, schedule in shown], alike)
     legend, bottom = _legend(shown, 52, grid.width - MARGIN)
     content = [BUBBLE, label(text, MARGIN, 32, class_="title"), *legend]
     top = bottom + 32.0
     for name, schedule in shown:
-        lines, height = _panel(name, schedule, grid, top)
+        figures = summary(schedule) if alike else f"{shape(schedule)}; {summary(schedule)}"
+        lines, height = _panel(name, schedule, figures, grid, top)
         content += lines
         top += height + GAP
     return document(grid.width, top, STYLE, content, text)
+
+
+def _heading(schedules: Sequence[Schedule], alike: bool) -> str:
+    """What the panels have in common: the profile, and where they are ``alike`` its shape."""
+    alone = len(schedules) == 1
+    names = dict.fromkeys(heading(each, with_family=alone) for each in schedules)
+    return ", ".join([*names, *([shape(schedules[0])] if alike else [])])
 
 
 def _grid(schedules: Sequence[Schedule], width: float) -> Grid:
@@ -121,7 +131,18 @@ def _grid(schedules: Sequence[Schedule], width: float) -> Grid:
     row = 30.0 if ranks <= 8 else 24.0 if ranks <= 16 else 16.0
     copied = any(kind.copies for schedule in schedules for kind in kinds(schedule))
     line = COPY if copied else LINE
-    return Grid(max(width, wanted), end, row + 2 * (line - LINE), line)
+    memory = max(size for each in schedules for size in _gauged(each))
+    return Grid(max(width, wanted), end, row + 2 * (line - LINE), line, memory)
+
+
+def _gauged(schedule: Schedule) -> list[float]:
+    """The limit of each rank, or the memory that it holds at most where it has none."""
+    limits = schedule.problem.memory_limit
+    peaks = peak_memory(schedule)
+    return [
+        max(peak, limit) if np.isfinite(limit) else peak
+        for peak, limit in zip(peaks, limits, strict=True)
+    ]
 
 
 def _legend(
@@ -157,14 +178,16 @@ def _legend(
     return lines, y
 
 
-def _panel(name: str, schedule: Schedule, grid: Grid, top: float) -> tuple[list[str], float]:
+def _panel(
+    name: str, schedule: Schedule, figures: str, grid: Grid, top: float
+) -> tuple[list[str], float]:
     """The elements of one schedule, and how high they are."""
     ranks = schedule.problem.ranks
     rows = top + HEAD
     bottom = rows + ranks * grid.row
     lines = [
         label(name, MARGIN, top + 12, class_="name"),
-        label(summary(schedule), MARGIN + 9 * len(name) + 12, top + 12, class_="muted"),
+        label(figures, MARGIN + 9 * len(name) + 12, top + 12, class_="muted"),
         *_axis(grid, rows, bottom),
         *_longest(schedule, grid, top + HEAD - 14),
         label("peak memory", grid.right + 16, rows - 8, class_="muted"),
@@ -297,26 +320,25 @@ def _thin(grid: Grid, span: tuple[float, float], title: str, **attributes: str |
 
 
 def _memory(schedule: Schedule, rank: int, grid: Grid, y: float, height: float) -> list[str]:
-    """A gauge: the peak against the limit, or against the largest peak where there is none."""
-    peaks = peak_memory(schedule)
-    limit = schedule.problem.memory_limit[rank]
+    """A gauge: the peak against the limit, on the scale of all panels."""
+    peak, limit = peak_memory(schedule)[rank], schedule.problem.memory_limit[rank]
     limited = np.isfinite(limit)
-    full = limit if limited else max(peaks)
-    share = min(1.0, peaks[rank] / full) if full > 0 else 0.0
+    per = MEMORY_BAR / grid.memory if grid.memory > 0 else 0.0
+    wide, held = (limit * per if limited else MEMORY_BAR), peak * per
     x, tall = grid.right + 16, min(8.0, height / 2)
     middle = y + height / 2 - tall / 2
-    words = f"{amount(peaks[rank])} of {amount(limit)}" if limited else amount(peaks[rank])
+    words = f"{memory_size(peak)} of {memory_size(limit)}" if limited else memory_size(peak)
     return [
-        element("rect", x=x, y=middle, width=MEMORY_BAR, height=tall, rx=2, fill="#e8ecf1"),
+        element("rect", x=x, y=middle, width=wide, height=tall, rx=2, fill="#e8ecf1"),
         element(
             "rect",
             f"<title>{words}</title>",
             x=x,
             y=middle,
-            width=MEMORY_BAR * share,
+            width=held,
             height=tall,
             rx=2,
             fill="#5f7186",
         ),
-        label(amount(peaks[rank]), x + MEMORY_BAR + 6, y + height / 2 + 4, class_="muted"),
+        label(memory_size(peak), x + MEMORY_BAR + 6, y + height / 2 + 4, class_="muted"),
     ]

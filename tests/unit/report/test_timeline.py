@@ -26,6 +26,7 @@ from pipeloom.report.summaries import remat, summary
 from pipeloom.report.svg.timeline import timeline_svg
 from pipeloom.report.timeline_html import timeline_html
 from pipeloom.report.timeline_text import timeline_text
+from pipeloom.solver.families import build_family
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -82,6 +83,35 @@ def test_the_picture_names_its_figures() -> None:
     assert summary(small()) in svg
     assert "forward" in svg
     assert "both gradients" not in svg
+
+
+def gauges(svg: str) -> list[tuple[float, float]]:
+    """The widths of each rank's gauge of memory and of what it holds."""
+    widths = [float(x) for x in re.findall(r'width="([0-9.]+)" height="8" rx="2"', svg)]
+    return list(zip(widths[::2], widths[1::2], strict=True))
+
+
+def test_panels_of_other_numbers_of_stages_each_say_theirs_and_share_a_scale_of_memory() -> None:
+    one = small(4.0)
+    two = build_family("looped-bfs:2", one.problem.profile, 2, memory_limit=8.0)
+    svg = timeline_svg([("one", one), ("two", two)])
+    assert re.findall('class="title">([^<]*)<', svg) == ["small"]
+    assert f">2 ranks, 2 stages, 2 microbatches; {summary(one)}<" in svg
+    assert f">2 ranks, 4 stages, 2 microbatches; {summary(two)}<" in svg
+    (limit, held), _, (other_limit, other_held), _ = gauges(svg)
+    assert 2 * limit == pytest.approx(other_limit)  # limits of 4 and 8
+    assert held == pytest.approx(limit / 2)  # 2 of 4
+    assert other_held == pytest.approx(other_limit / 4)  # 2 of 8
+
+
+def test_memory_in_bytes_has_its_unit() -> None:
+    plain = small(None)
+    stage = replace(plain.problem.profile.stages[0], m_b=10.98e6)
+    profile = replace(plain.problem.profile, stages=(stage, stage))
+    large = replace(plain, problem=replace(plain.problem, profile=profile))
+    assert ">21.96 MB<" in timeline_svg([("large", large)])
+    assert "peak memory 21.96 MB" in timeline_text(large)
+    assert ">2<" in timeline_svg([("plain", plain)])
 
 
 def test_names_are_escaped() -> None:
