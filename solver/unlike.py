@@ -3,8 +3,8 @@
 ::
 
     auto        families and entry orders; then side by side: a list scheduler by priorities that
-                are moved, then in turn with it patterns of the mean microbatch filled in,
-                microbatches exchanged, ops moved
+                are moved, then in turn with it patterns of the mean microbatch filled in, and ops
+                moved
     heuristic   the same by one worker
 
 Patterns come from the portfolio of microbatches that are alike (:mod:`.portfolio`).
@@ -28,9 +28,9 @@ from .core.worker_threads import Pieces, Worker, side_by_side
 from .families.applicable import build_families
 from .portfolio import start
 from .proofs import closed_form_bounds, interleave
-from .search.entry_order_search import EntryOrderAnnealer, PatternSearch, offer_filled
 from .search.list_search import ListTuner, PriorityTuner
 from .search.local_search import Annealer
+from .search.pattern_search import PatternSearch, offer_filled
 from .search.rounds import improve
 
 SOLVERS = ("auto", "heuristic")
@@ -81,11 +81,10 @@ def _search(best: Incumbent, seed: int, *, pattern: bool) -> Worker:
         yield from start(small, int(rng.integers(1 << 31))).pieces(small)
 
     tuner, patterns = _list_tuner(best.problem, rng), PatternSearch(best, mean, largest=pattern)
-    exchanges = EntryOrderAnnealer(best.problem, rng, patterns)
 
     def search(view: Incumbent) -> Pieces:
         yield from tuner.pieces(view)
-        yield from improve(view, [tuner, patterns, exchanges, Annealer(best.problem, rng)])
+        yield from improve(view, [tuner, patterns, Annealer(best.problem, rng)])
 
     return search
 

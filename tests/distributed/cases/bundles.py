@@ -16,7 +16,7 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.solver.families import build_family
-from pipeloom.solver.search.entry_order_search import relabelled
+from pipeloom.solver.search.pattern_search import relabelled
 from tests.distributed.cases.gradients import V, folded
 from tests.support.models import gradient, named, worst
 

@@ -1,0 +1,111 @@
+"""Schedules of unlike microbatches from patterns: orders of ops whose microbatches are places.
+
+Any microbatch may take any place, on all ranks alike; :mod:`..construct.entry_orders` says which
+takes which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from pipeloom.ir.cost.simulator import Simulator
+from pipeloom.ir.model.ops import MICROBATCH_SHIFT, IntArray, offsets_of
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.profile import StageProfile
+
+from ..bounds import lower_bounds
+from ..bounds.feasibility import is_feasible
+from ..construct.entry_orders import entry_orders
+from ..core.incumbent import Incumbent
+from ..core.options import Order
+from ..core.tolerances import ROUNDING
+from ..core.unlike import typical
+from ..core.worker_threads import Worker
+from .unrolling import ENDLESS, SmallSearch
+
+NEAR = 1.1  # multiple of the best pattern's cost up to which others are filled in
+
+
+def relabelled(rows: Order, entry: IntArray) -> Order:
+    """The order in which microbatch ``entry[k]`` does what k does in ``rows``."""
+    return tuple(
+        row & ((1 << MICROBATCH_SHIFT) - 1) | entry[row >> MICROBATCH_SHIFT] << MICROBATCH_SHIFT
+        for row in rows
+    )
+
+
+def offer_filled(best: Incumbent, rows: Order, source: str) -> None:
+    """Offers what keeps the memory limits of a pattern with the microbatches in each entry order
+    that is constructed, and in that of the best schedule."""
+    problem, offsets = best.problem, offsets_of(rows)
+    simulator = Simulator(problem, offsets)
+    limit = np.array(problem.memory_limit) * (1 + ROUNDING)
+    for entry in entry_orders(problem):
+        filled = relabelled(rows, entry)
+        best.work.spend(int(offsets[-1]))
+        cost = simulator.cost(np.concatenate(filled))
+        if cost < best.cost and (simulator.peak <= limit).all():
+            best.offer(filled, source, cost)
+
+
+class PatternSearch:
+    """Searches schedules of the mean microbatch, and fills the best of them in.
+
+    ``largest``: each stage holds the most that it holds of any microbatch, so that any fits into
+    the pattern, unless that is too much for a rank; else it holds the mean.
+    """
+
+    def __init__(self, best: Incumbent, search: Worker, *, largest: bool) -> None:
+        problem = typical(best.problem)
+        if largest and is_feasible(most := typical(_with_largest_memory(best.problem))):
+            problem = most
+        self._small = _Patterns(problem, next(lower_bounds(problem)), ENDLESS)
+        self._search = SmallSearch(best, self._small, search)
+
+    @property
+    def able(self) -> bool:
+        return not (self._search.ended or self._small.closed)
+
+    def round(self, best: Incumbent) -> None:
+        self._search.go_on(best)
+        for rows in self._small.taken():
+            if best.over():
+                return
+            offer_filled(best, rows, "search")
+
+
+class _Patterns(Incumbent):
+    """An incumbent that keeps what else was offered and is nearly as good."""
+
+    kept: tuple[tuple[float, Order], ...] = ()
+
+    def offer(
+        self,
+        order: Order,
+        source: str,
+        cost: float | None = None,
+        pairs: tuple[tuple[int, ...], ...] = (),
+    ) -> bool:
+        cost = self._cost(order, pairs) if cost is None else cost
+        if cost <= NEAR * self.cost and not any(pairs):
+            self.kept = (*self.kept, (cost, tuple(map(np.copy, order))))
+        return super().offer(order, source, cost, pairs)
+
+    def taken(self) -> Iterator[Order]:
+        """The orders kept since the last call, the best of those that cost the same first."""
+        kept, self.kept = self.kept, ()
+        by_cost = {round(cost / self.cost, 6): rows for cost, rows in kept if self.cost > 0}
+        yield from (by_cost[cost] for cost in sorted(by_cost) if cost <= NEAR)
+
+
+def _with_largest_memory(problem: Problem) -> Problem:
+    def change(stage: StageProfile) -> StageProfile:
+        m_b, m_w = (max(getattr(one, key) for one in stage.each) for key in ("m_b", "m_w"))
+        each = tuple(replace(one, m_b=m_b, m_w=m_w) for one in stage.each)
+        return replace(stage, m_b=m_b, m_w=m_w, each=each)
+
+    stages = tuple(change(stage) if stage.each else stage for stage in problem.profile.stages)
+    return replace(problem, profile=replace(problem.profile, stages=stages))
