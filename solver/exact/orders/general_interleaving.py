@@ -109,15 +109,6 @@ def literals(problem: Problem) -> int:
     return sum(rank.literals() for rank in rank_orders(problem))
 
 
-def ends_of_placement(problem: Problem) -> tuple[int, int]:
-    """The ranks of the lowest stage and of the highest that is a rank's lowest: the one holds what
-    microbatches keep for longest, at the other a placement folds or begins again."""
-    lowest: dict[int, int] = {}
-    for stage in reversed(range(problem.stages)):
-        lowest[int(problem.owner[stage, 0])] = stage
-    return min(lowest, key=lambda rank: lowest[rank]), max(lowest, key=lambda rank: lowest[rank])
-
-
 class Apart(NamedTuple):
     """Op j + ``m`` of class ``b`` starts ``way`` or more after op j of ``a``, for all j."""
 
@@ -146,18 +137,12 @@ class Starts(Protocol):
 
 class GeneralInterleaving:
     """The model of a problem, for schedules of cost ``low`` to ``high``, of which ``apart`` is
-    known. Where ranks are ``chosen`` the others run any number of ops at once, without a limit or a
-    span: a relaxation."""
+    known."""
 
     parameters, until = PARAMETERS, WEIGHT
 
     def __init__(
-        self,
-        problem: Problem,
-        low: float,
-        high: float,
-        apart: Sequence[Apart] = (),
-        chosen: Sequence[int] | None = None,
+        self, problem: Problem, low: float, high: float, apart: Sequence[Apart] = ()
     ) -> None:
         self.problem, self._costs = problem, Costs.of(unfused(problem))
         self._streams = streams_of(problem)
@@ -180,9 +165,8 @@ class GeneralInterleaving:
         self._dependencies()
         self._first()
         ranks = rank_orders(problem)
-        searched = ranks if chosen is None else [ranks[at] for at in chosen]
-        self.unit = UNIT + sum(rank.literals() for rank in searched) / LITERALS_A_SECOND
-        for rank in searched:
+        self.unit = UNIT + sum(rank.literals() for rank in ranks) / LITERALS_A_SECOND
+        for rank in ranks:
             if rank.hosted:
                 RankConstraints(self, rank).constrain()
         for a, b, m, way in apart:

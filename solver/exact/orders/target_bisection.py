@@ -27,7 +27,7 @@ from ...core.schedule_cost import within_memory
 from ...core.stopping import OPS_A_SECOND, Budget
 from ...core.worker_threads import Pieces
 from ..cp_sat_thread import CpSatThread
-from .general_interleaving import Apart, GeneralInterleaving, ends_of_placement, rank_orders
+from .general_interleaving import Apart, GeneralInterleaving
 from .general_interleaving import literals as general_literals
 from .interleaving import Interleaving
 from .unlike_interleaving import UnlikeInterleaving
@@ -43,11 +43,7 @@ PATIENCE = 3  # targets without an answer after which the time is better spent o
 CLOSE = 1e-3  # relative distance of bound and target from which on only the best cost is asked for
 JUST_BELOW = 5e-7  # how far the highest target is below the best cost, relative: it counts as met
 
-FEW_SHARE, FEW_CLOSE = 0.08, 0.004  # of two ranks: as SHARE; no targets are asked for any closer
-FEW_HELD = 0.51  # of P microbatches fit into some rank's memory, at most, where two are asked about
-
 _WORDS = "few orders are possible: all orders of F's and B's are searched"
-_WORDS_OF_TWO = "all orders of the F's and B's of ranks {} and {} are searched, the others are ways"
 
 
 class OrderModel(Protocol):
@@ -83,8 +79,6 @@ def bisect(best: Incumbent, seed: int, apart: Sequence[Apart] = ()) -> Pieces:
     make = order_model(best.problem, apart)
     if make is None:
         return
-    if LinearInstance.of(best.problem) is None and _is_tight(best.problem):
-        yield from _of_two_ranks(best, apart, seed)
     above = best.cost  # nothing answered lies between this and the bound
     steps = STEPS if LinearInstance.of(best.problem) else (FIRST, *STEPS)
     answers = unanswered = 0
@@ -100,36 +94,6 @@ def bisect(best: Incumbent, seed: int, apart: Sequence[Apart] = ()) -> Pieces:
         answers, unanswered = (answers + 1, 0) if answered else (0, unanswered + 1)
         above = min(best.cost, above if answered else target)
         yield
-
-
-def _is_tight(problem: Problem) -> bool:
-    """Whether there are more than two ranks, and at most about half of P microbatches fit into one
-    with all their chunks: two ranks alone prove less than all where more fit."""
-    most = FEW_HELD * problem.ranks
-    return problem.ranks > 2 and any(
-        rank.limit is not None and rank.limit <= most * sum(rank.m_b[s] for s, _ in rank.hosted)
-        for rank in rank_orders(problem)
-    )
-
-
-def _of_two_ranks(best: Incumbent, apart: Sequence[Apart], seed: int) -> Pieces:
-    """Asks about the orders of two ranks, the others being ways: they refute low targets sooner
-    than all ranks do, until they have a schedule, or none is found in time."""
-    chosen = ends_of_placement(best.problem)
-    make = partial(GeneralInterleaving, best.problem, apart=apart, chosen=chosen)
-    steps = FIRST, *STEPS[:-1]  # of the whole the best schedule is a solution
-    above, answers = best.cost, 0
-    while not best.over():
-        low = best.bound.value
-        above = min(above, best.cost)
-        target = low + steps[min(answers, len(steps) - 1)] * (above - low)
-        if target - low < FEW_CLOSE * best.cost:
-            break
-        ask(best, make, target, best.budget(FEW_SHARE), seed, _WORDS_OF_TWO.format(*chosen))
-        yield
-        if best.bound.value < target:
-            break
-        answers += 1
 
 
 def climb(best: Incumbent, seed: int) -> Pieces:
@@ -178,19 +142,12 @@ def order_model(problem: Problem, apart: Sequence[Apart] = ()) -> MakeModel | No
     return partial(Interleaving, problem, linear)
 
 
-def ask(  # noqa: PLR0917
-    best: Incumbent,
-    make: MakeModel,
-    target: float,
-    budget: Budget,
-    seed: int,
-    words: str = _WORDS,
-) -> bool:
+def ask(best: Incumbent, make: MakeModel, target: float, budget: Budget, seed: int) -> bool:
     """Offers schedules of at most ``target`` as they are found; whether the best or none was."""
     model = make(best.bound.value, target)
 
     def raise_to(bound: float) -> None:
-        best.raise_bound(Bound(bound, "interleaving", words))
+        best.raise_bound(Bound(bound, "interleaving", _WORDS))
 
     search = find(best, model, budget, seed, lambda bound: raise_to(model.proves(bound)))
     if search.bound is not None:
