@@ -69,34 +69,25 @@ class Averaging:
             copies = [(n, p) for n, p in whole if id(p) not in self._apart]
             self._copies += [(f"{n} of stage {stage}", p) for n, p in copies]
             named: dict[str, Tensor] = dict((*copies, *module.named_buffers()))
-            self._check_alike(stage, named)
+            if context.options.check:
+                self._check_alike(stage, named)
             if starts:
                 start_equal(list(named.values()), group)
-        self._known = self.trained()
 
     def trained(self) -> list[bool]:
         """Whether each parameter of which every replica has a copy is trained now."""
         return [parameter.requires_grad for _, parameter in self._copies]
 
-    def changed(self) -> str | None:
-        """A line on what is frozen or trained unlike at the last :meth:`agree`; None: nothing."""
-        now = zip(self._copies, self.trained(), self._known, strict=True)
-        found = [f"{name}={trains}" for (name, _), trains, before in now if trains is not before]
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-        return f"requires_grad of {found[0]}{more}" if found else None
-
-    def agree(self, sums: Sequence[float], replicas: int) -> None:
-        """All replicas know now what is trained; ``sums``: of their :meth:`trained`.
-
-        Raises InputError where a parameter is trained in some of them alone."""
-        now = self.trained()
-        for (name, _), trains, total in zip(self._copies, now, sums, strict=True):
-            if total not in (0, replicas):
+    def check_trained(self, sums: Sequence[float]) -> None:
+        """Raises InputError where a parameter is trained in some replicas alone; ``sums``: of all
+        replicas' :meth:`trained`."""
+        for (name, parameter), total in zip(self._copies, sums, strict=True):
+            if total not in (0, self._group.size()):
+                trains = parameter.requires_grad
                 raise InputError(
                     f"step: expected requires_grad alike in all replicas of {name}, got {trains} "
                     f"here, {not trains} elsewhere"
                 )
-        self._known = now
 
     def start(self) -> None:
         """Multiplies gradients from before a step where averaging only divides, which then leaves
@@ -165,11 +156,14 @@ class Averaging:
     def _check_alike(self, stage: int, named: Mapping[str, Tensor]) -> None:
         """Raises InputError, alike on all, where replicas of a stage have other tensors."""
         rows: list[Any] = [None] * self._group.size()
-        own = {(name, tuple(local(t).shape), t.requires_grad) for name, t in named.items()}
+        own = {
+            (name, tuple(local(t).shape), str(t.dtype), t.requires_grad)
+            for name, t in named.items()
+        }
         dist.all_gather_object(rows, own, group=self._group)
         elsewhere = sorted(set().union(*rows) - set.intersection(*rows))
         if elsewhere:
-            name, shape, _ = elsewhere[0]
+            name, shape, *_ = elsewhere[0]
             raise InputError(
                 f"stages[{stage}]: expected the same parameters and buffers, trained alike, on all "
                 f"processes of data_group, {name} {list(shape)} is not on all of them: experts "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +52,6 @@ class SharedParameters:
         for said in self._transport.gather(self._unlike) if self._shared else ():
             if said:
                 raise InputError(said[0])
-        self.agree()
         self._reduced: dict[int, nn.Parameter] = {}  # what reductions sum, by id
         self._earlier: dict[int, tuple[nn.Parameter, Tensor]] = {}
 
@@ -61,40 +61,11 @@ class SharedParameters:
         Raises InputError where some of its copies here are frozen and some are not.
         """
         found = {}
-        for _, name, row in self._rows():
+        for name, row in self._rows():
             if len({copy.requires_grad for copy in row}) > 1:
                 raise InputError(_unlike(name, "True and False"))
             found[name] = row[0].requires_grad
         return found
-
-    def changed(self) -> dict[tuple[int, ...], list[str]]:
-        """The parameters that are frozen or trained unlike at the last :meth:`agree`, with ``=``
-        and what they are, by the ranks with copies."""
-        found: dict[tuple[int, ...], list[str]] = {}
-        for ranks, name, row in self._rows():
-            if any(copy.requires_grad is not self._trained[name] for copy in row):
-                found.setdefault(ranks, []).append(f"{name}={not self._trained[name]}")
-        return found
-
-    def agree(self) -> None:
-        """All ranks know now what is trained; see :meth:`changed`."""
-        self._trained = self.trained()
-
-    def ranks(self) -> set[tuple[int, ...]]:
-        """The groups of several ranks, with this one, that have copies of something."""
-        return {ranks for ranks, _, _ in self._rows() if len(ranks) > 1}
-
-    def check_among(self, ranks: tuple[int, ...]) -> None:
-        """Raises InputError where parameters of these several ranks, which all call it, are trained
-        on some of them alone."""
-        names = sorted(name for found, name, _ in self._rows() if found == ranks)
-        trained = self.trained()
-        own = [trained[name] for name in names]
-        sums = torch.tensor(own, dtype=torch.float32, device=self._device)
-        self._transport.all_reduce(sums, ranks)
-        for name, mine, total in zip(names, own, sums.tolist(), strict=True):
-            if total not in (0, len(ranks)):
-                raise InputError(_unlike(name, f"{mine} here, {not mine} elsewhere"))
 
     @staticmethod
     def check_trained(rows: Sequence[Mapping[str, bool]]) -> None:
@@ -221,12 +192,10 @@ class SharedParameters:
         self._names |= {id(parameter): name for parameter in mine}
         return list({id(parameter): parameter for parameter in mine}.values())
 
-    def _rows(self) -> Iterator[tuple[tuple[int, ...], str, list[nn.Parameter]]]:
-        """The ranks, the name and this rank's copies of each parameter that has any here."""
-        for stages, rows in self._shared.items():
-            ranks = ranks_of(stages, self._holders)
-            for row in filter(None, rows):
-                yield ranks, self._names[id(row[0])], row
+    def _rows(self) -> Iterator[tuple[str, list[nn.Parameter]]]:
+        """The name and this rank's copies of each parameter that has any here."""
+        for row in filter(None, chain.from_iterable(self._shared.values())):
+            yield self._names[id(row[0])], row
 
     def _find(self, stage: int, name: str) -> nn.Parameter:
         try:

@@ -33,7 +33,7 @@ from ..stages.streamed_weights import StreamedStages
 from ..tensors.microbatches import Batch
 from ..tensors.receive_buffers import ReceiveBuffers
 from ..transport import GroupTransport, ReplicaFaults, ending_together
-from .agreement import StepAgreement
+from .first_step import FirstStep
 from .in_place import AskedInPlace, StagesInPlace
 from .layered_source import as_planned
 from .model_source import ModelSource, checked_stages, options_of
@@ -119,6 +119,9 @@ class Pipeline:
             on devices of that speed: where ranks share cores, an op would otherwise be the faster
             the more of the others are idle. On a CPU only.
         verify: check the program first, by the verifier that trusts no compiler.
+        check: ask when the pipeline is made and in its first step whether all ranks and replicas
+            have the same program, options, parameters (names, shapes, dtypes, which of them are
+            trained), microbatches and ``update``. Later steps ask nothing.
 
     Raises InvalidScheduleError where the program breaks the rules (a swapped receive, say), and
     InputError where it does not fit the processes, the stages or the ties, or where program, ties,
@@ -196,9 +199,7 @@ class Pipeline:
         self._in_place = partial(StagesInPlace, *parts)
         self._forward_rounds = ForwardRounds(context, self._training.builder, self._step_end)
         self._state = PipelineState(context, self._step_end)
-        self._agreement = StepAgreement(context, self._step_end)
-        held.callback(self._agreement.close)
-        self._programs = StepPrograms(self._agreement, options.programs)
+        self._programs = StepPrograms(FirstStep(context, self._step_end), options.programs)
         self._other: Pipeline | None = None  # the one that ran the last step, where not this one
         self._buffers = ReceiveBuffers(self.device)  # of steps with programs of their own
         if context.relays:
@@ -310,7 +311,6 @@ class Pipeline:
             ran._training.put(data, updates=update)
             ran._take_turn()
             ran._training.run(data, keep=return_outputs, updates=update)
-        self._agreement.over()
         return ran._training.io.results().hand_out(losses, metrics)
 
     def eval(

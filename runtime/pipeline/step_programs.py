@@ -10,8 +10,9 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
 
 from ..rank.checks import checked_program
+from ..rank.consistency import same
 from ..rank.options import Programs
-from .agreement import StepAgreement, StepRequest
+from .first_step import FirstStep, StepRequest
 from .steps.step_io import checked_count
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ class StepPrograms:
     ``make``: makes the program of another number of microbatches, if there are several.
     """
 
-    def __init__(self, agreement: StepAgreement, make: Programs | None) -> None:
-        self._agreement, self._make = agreement, make
+    def __init__(self, first: FirstStep, make: Programs | None) -> None:
+        self._first, self._make = first, make
         self._by_count: dict[int, Pipeline] = {}
         self.given: Pipeline | None = None
 
@@ -42,53 +43,48 @@ class StepPrograms:
         """The pipeline of a step of ``own``: of the step's own program, which ``instead`` makes in
         place of the last such one's, or of so many microbatches, made when they are first asked
         for; all ranks call it."""
-        made: list[Program] = []
-        asks = {"program=": program is not None, "update=False": not update}
-        ask = partial(self._asked, own, program, microbatches, update, made)
+        ask = partial(self._asked, own, program, microbatches, update)
         with own.together():
-            words = [x for x, asked in asks.items() if asked]
-            mine, places = self._agreement.check(ask, words, program)
-        count = mine.microbatches
-        if places == {1} and self.given is not None:
-            return self.given
-        if places != {0}:  # what one rank knows and another does not, a copy say, is new
-            planned = self._by_count.get(count, own).program
-            self.given = instead(self.given, program or next(iter(made), planned))
-            return self.given
-        if made:
-            self._by_count[count] = own.with_program(made[0])
+            asked = (ask() if self._first.over else self._first.agree(ask)).program
+        if program is None:
+            return self._of_count(own, asked)
+        for known in filter(None, (own, self.given)):
+            if same(known.program, program):
+                return known
+        self.given = instead(self.given, program)
+        return self.given
+
+    def _of_count(self, own: Pipeline, program: Program) -> Pipeline:
+        """The pipeline of another number of microbatches, made when it is first asked for."""
+        count = program.schedule.problem.microbatches
+        if program is not own.program and count not in self._by_count:
+            self._by_count[count] = own.with_program(program)
         return self._by_count.get(count, own)
 
     def _asked(
-        self,
-        own: Pipeline,
-        program: Program | None,
-        microbatches: int | None,
-        update: bool,
-        made: list[Program],
+        self, own: Pipeline, program: Program | None, microbatches: int | None, update: bool
     ) -> StepRequest:
         """This rank's request. Raises InputError for what cannot be."""
         if program is None:
             count = own.microbatches if microbatches is None else checked_count(microbatches)
-            return StepRequest(update, False, self._counted(own, count, made), 0)
+            return StepRequest(self._of(own, count), False, update)
         if not isinstance(program, Program):
             raise InputError(f"program: expected a Program, got {type(program).__name__}")
         count = program.schedule.problem.microbatches
         if microbatches not in (None, count):
             raise InputError(f"microbatches: expected {count}, as program= has, got {microbatches}")
-        known = [own] if self.given is None else [own, self.given]
-        place = next((i for i, each in enumerate(known) if each.program is program), None)
-        return StepRequest(update, True, count, place)
+        return StepRequest(program, True, update)
 
-    def _counted(self, own: Pipeline, count: int, made: list[Program]) -> int:
-        """``count``, whose program is added to ``made`` where it is a new one. Raises
+    def _of(self, own: Pipeline, count: int) -> Program:
+        """The program of so many microbatches, a new one where it is first asked for. Raises
         InputError."""
-        if count in (own.microbatches, *self._by_count):
-            return count
+        if count == own.microbatches:
+            return own.program
+        if count in self._by_count:
+            return self._by_count[count].program
         if self._make is None:
             raise InputError(
                 f"microbatches: expected {own.microbatches}, as the program has, without "
                 f"programs=, which makes others, got {count!r}"
             )
-        made.append(checked_program(self._make, count))
-        return count
+        return checked_program(self._make, count)

@@ -47,6 +47,13 @@ def described(program: Program) -> Iterator[str]:
         yield f"transfer {x}: {transfer}"
 
 
+def same(one: Program, other: Program) -> bool:
+    """Whether two programs run alike, as a program and its copy do on another rank."""
+    if one is other:
+        return True
+    return all(a == b for a, b in zip_longest(described(one), described(other)))
+
+
 def _difference(digests: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     having: dict[str, list[int]] = {}
     for rank, digest in enumerate(digests):

@@ -56,6 +56,7 @@ class Options(TypedDict, total=False):
     memory: bool
     pace: bool
     verify: bool
+    check: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,7 @@ class PipelineOptions:
     memory: bool = True
     pace: bool = False
     verify: bool = True
+    check: bool = True
 
     def __post_init__(self) -> None:
         check_floating(param_dtype=self.param_dtype, reduce_dtype=self.reduce_dtype)

@@ -1,14 +1,13 @@
 """Parameters that stages share, whether or not anybody said so.
 
-A rank sees one object in several stages. What it sees of stages that other ranks have is where
-their parameter stands: in the whole model, where a function makes that and returns a part
-(:func:`registering`), or where it was made before and is still there (:func:`_standing`). Of one
-parameter that has several places each stage keeps others, and all ranks name the places alike.
+A rank sees one object in several stages. Of stages that other ranks have it sees where their
+parameter was registered, where a function makes the whole model and returns a part
+(:func:`registering`). Of one parameter that has several places each stage keeps others, and all
+ranks name the places alike.
 """
 
 from __future__ import annotations
 
-import gc
 from collections.abc import (
     Callable,
     Collection,
@@ -21,7 +20,7 @@ from collections.abc import (
 )
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import combinations, compress
+from itertools import combinations
 from threading import get_ident
 from typing import Any, TypeAlias
 from weakref import ref
@@ -114,31 +113,6 @@ def _apart(named: Iterable[tuple[Hashable, int, bool]]) -> dict[int, Places]:
     }
 
 
-def _standing(stages: Collection[nn.Module]) -> dict[int, Places]:
-    """Places in models that are alive in this process and have more than these stages, by the
-    parameter's id: a place is its name in the model."""
-    inside = {id(part) for stage in stages for part in stage.modules()}
-    objects, kinds = gc.get_objects(), _subclasses(nn.Module)
-    # the class is asked, not the object: proxies answer for what they would have to import
-    alive = [*compress(objects, map(kinds.__contains__, map(type, objects)))]
-    parts = {id(part) for module in alive for part in module.children()} | inside
-    found: dict[int, Places] = {}
-    for model in alive:
-        if id(model) not in parts:
-            kind = type(model).__qualname__
-            found |= _apart(
-                ((kind, f"{path}.{name}"), id(parameter), id(part) in inside)
-                for path, part in model.named_modules()
-                for name, parameter in part.named_parameters(recurse=False)
-            )
-    return found
-
-
-def _subclasses(kind: type) -> set[type]:
-    """The class and all below it."""
-    return {kind}.union(*map(_subclasses, kind.__subclasses__()))
-
-
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """One rank's view: ``groups`` of parameters that are one object; the places of those that stand
@@ -196,8 +170,7 @@ def _seen(
     for member, parameter in named:
         objects.setdefault(id(parameter), []).append(member)
     mine = [(member, parameter) for member, parameter in named if member[0] in own]
-    standing = _standing(own.values()) if here() is None else {}
-    places = ((m, _MADE.get(p) or standing.get(id(p)), tuple(p.shape)) for m, p in mine)
+    places = ((m, _MADE.get(p), tuple(p.shape)) for m, p in mine)
     return (
         [group for group in objects.values() if len(group) > 1],
         {m: (place.every, place.kept, shape) for m, place, shape in places if place is not None},

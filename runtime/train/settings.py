@@ -26,17 +26,17 @@ class RunSettings:
     model's).
 
     ``param_dtype``, ``reduce_dtype`` (keys of DTYPES), ``clip_grad_norm``, ``post_validation``,
-    ``varying_shapes`` and ``stages_as`` are :class:`Pipeline`'s; ``loss_scale`` is the first one,
-    which adapts. ``seed`` is set in each process before the model is made; ``progress`` writes a
-    line a step to standard error; ``timeout`` bounds the run and ``message_timeout`` a message, in
-    seconds. ``pace`` lets each op take at least its planned time, as :class:`Pipeline` explains.
-    ``local``: ranks are threads of this process (:mod:`..launch.threads`), on one GPU where
-    ``device`` is ``cuda``. ``replicas``: how many of a program that averages over them; None: as
-    torchrun started processes, or as the program's profile has it. ``save``: a folder of
-    checkpoints, one after each ``every`` steps (None: at the end alone) and at the end; ``resume``:
-    a checkpoint, or a folder of which the last one is meant, with which the run goes on until it
-    has come to ``steps`` in all. ``eval_every``: steps between evaluations, of the source's
-    ``eval_batch``.
+    ``varying_shapes``, ``stages_as`` and ``check`` are :class:`Pipeline`'s; ``loss_scale`` is the
+    first one, which adapts. ``seed`` is set in each process before the model is made; ``progress``
+    writes a line a step to standard error; ``timeout`` bounds the run and ``message_timeout`` a
+    message, in seconds. ``pace`` lets each op take at least its planned time, as
+    :class:`Pipeline` explains. ``local``: ranks are threads of this process
+    (:mod:`..launch.threads`), on one GPU where ``device`` is ``cuda``. ``replicas``: how many
+    of a program that averages over them; None: as torchrun started processes, or as the
+    program's profile has it. ``save``: a folder of checkpoints, one after each ``every`` steps
+    (None: at the end alone) and at the end; ``resume``: a checkpoint, or a folder of which the
+    last one is meant, with which the run goes on until it has come to ``steps`` in all.
+    ``eval_every``: steps between evaluations, of the source's ``eval_batch``.
     """
 
     steps: int = 1
@@ -53,6 +53,7 @@ class RunSettings:
     progress: bool = False
     memory: bool = True
     pace: bool = False
+    check: bool = True
     local: bool = False
     replicas: int | None = None
     save: str | None = None
@@ -95,6 +96,7 @@ class RunSettings:
             "timeout": self.patience,
             "memory": self.memory,
             "pace": self.pace,
+            "check": self.check,
         }
 
     @property

@@ -7,6 +7,7 @@ from .connect import connect as connect
 from .connect import whereabouts as whereabouts
 from .faults import agreed as agreed
 from .faults import ending_together as ending_together
+from .faults import gathered as gathered
 from .making import gather_early as gather_early
 from .making import made_together as made_together
 from .making import new_group as new_group

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
@@ -120,11 +119,6 @@ class Transport(Protocol):
         Of several ranks' the first is told. That is what is returned where this rank ``asks``, as
         its own may have come of it.
         """
-        ...
-
-    def noted(self, text: str) -> AbstractContextManager[None]:
-        """A context after an error in which all ranks' lines, where they may have come of this
-        rank, end with ``text``; without one it does nothing."""
         ...
 
     def attach(self, other: Transport) -> None:

@@ -11,13 +11,15 @@ A step without errors does nothing of it: no message more, nothing that is asked
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from pipeloom.ir.errors import PipeloomError
 
 from .base import Fault, Transport
 
+T = TypeVar("T")
 EVERYWHERE = "everywhere"  # in all replicas
 
 
@@ -47,6 +49,20 @@ def agreed(error: PipeloomError, *, everywhere: bool = False) -> PipeloomError:
     replicas, only if it is so ``everywhere`` in them."""
     error.agreed = EVERYWHERE if everywhere else True  # type: ignore[attr-defined]
     return error
+
+
+def gathered(transport: Transport, call: Callable[[], T]) -> list[T]:
+    """The results of each rank's call. Raises, on all ranks, what one raises."""
+    mine: T | PipeloomError
+    try:
+        mine = call()
+    except PipeloomError as error:
+        mine = error
+    rows = transport.gather(mine)
+    for rank, row in enumerate(rows):
+        if isinstance(row, PipeloomError):
+            raise agreed(type(row)(f"rank {rank}: {row}"))
+    return rows
 
 
 def may_be_anothers(error: BaseException | None) -> bool:

@@ -14,9 +14,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -137,7 +136,7 @@ class Hub:
         self.size = size
         self._link_time = link_time
         self._lock = threading.Lock()
-        self._error = self.note = ""  # the note: what a rank is doing that others may not
+        self._error = ""
         self._fault: Fault | None = None
         self._barriers: dict[Hashable, threading.Barrier] = {}
         self._values: defaultdict[Hashable, dict[int, Any]] = defaultdict(dict)
@@ -260,16 +259,8 @@ class InProcessTransport:
         self._exchange("barrier", self._everyone, None)
 
     def fail(self, fault: Fault, *, asks: bool) -> Fault:
-        if asks and self._hub.note and self._hub.note not in fault.text:
-            fault = replace(fault, text=f"{fault.text}; {self._hub.note}")
         first = self._hub.fail(fault.text, fault) if self.size > 1 else None
         return first if first is not None and asks else fault
-
-    @contextmanager
-    def noted(self, text: str) -> Iterator[None]:
-        self._hub.note = text or self._hub.note
-        yield
-        self._hub.note = ""
 
     def attach(self, other: Transport) -> None:
         pass  # all waits are the hub's

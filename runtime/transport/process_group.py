@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from .replica_faults import ReplicaFaults
 from .store import PATIENCE, Store, StoreLostError, no_answer
 
 PINGS = 8
-MAIN, NOTE = "main", "note"
+MAIN = "main"
 
 
 class GroupTransport:
@@ -106,26 +105,9 @@ class GroupTransport:
         for transport in (self, *self._attached):
             transport.disconnect()
         if first.guess:
-            lost = self._note(store, first.text) + self._silent(store)
+            lost = self._silent(store)
         store.leave("ended", self.rank, range(self.size))
         return replace(first, text=first.text + lost, guess=False)
-
-    @contextmanager
-    def noted(self, text: str) -> Iterator[None]:
-        if not text:
-            yield
-            return
-        store = Store(self.group.get_group_store(), self.timeout.total_seconds())
-        store.set(NOTE, text)
-        yield
-        store.set(NOTE)
-
-    def _note(self, store: Store, said: str) -> str:
-        """The note of some rank, if that is not said."""
-        with suppress(StoreLostError):
-            note = store.get(NOTE) if store.has(NOTE) else ""
-            return f"; {note}" if note not in said else ""
-        return ""
 
     def _silent(self, store: Store) -> str:
         """The end of a line that may have come of another rank, with those that say nothing."""

@@ -5,8 +5,7 @@
     replica 0   rank 1 raises; its ranks end together, each tells the store of its data group
     replica 1   rank 1 waits for an average, longer than SLICE: finds it there, ends its replica
 
-A wait that is over sooner asks nothing of anyone. A replica that begins a step as others may not
-meets them there, and tells those that wait for it in that step instead.
+A wait that is over sooner asks nothing of anyone.
 """
 
 from __future__ import annotations
@@ -36,43 +35,6 @@ class ReplicaFaults:
         own = f"fault of {uuid4().hex}"  # other pipelines of the group have others
         self._key = gather_early(own, group, seconds)[0]
         self._store, self._replica = Store(group.get_group_store(), seconds), group.rank()
-        self._replicas, self._steps, self._met = group.size(), 0, 0
-
-    def begin(self) -> None:
-        """Counts a step, which all replicas begin."""
-        self._steps += 1
-
-    def meet(self, kind: str, said: str, timeout: timedelta) -> None:
-        """Returns once all replicas meet in this step, of one ``kind``: what they do next. Raises
-        ConnectionError for a fault that is told meanwhile, where that takes longer, or some begin
-        otherwise; ``said``: why they are to meet, for one that does not."""
-        key, end = self._meeting, time.monotonic() + timeout.total_seconds()
-        self._store.allow(timeout.total_seconds())
-        self._store.set(key, f"all replicas are to begin {said}, as replica {self._replica} does")
-        self._store.set(f"{key}/{self._replica}", f"{kind}:{said}")
-        self._met = self._steps
-        while not self._store.has(*(f"{key}/{i}" for i in range(self._replicas))):
-            if time.monotonic() > end:
-                raise ConnectionError(f"waited at most {timeout.total_seconds():g} s")
-            self._raise_found(timeout.total_seconds())
-            time.sleep(SLICE.total_seconds())
-        self._store.allow(timeout.total_seconds())
-        for replica in range(self._replicas):
-            other, _, begun = self._store.get(f"{key}/{replica}").partition(":")
-            if other != kind:
-                raise ConnectionError(f"replica {replica} begins {begun}")
-
-    @property
-    def _meeting(self) -> str:
-        return f"{self._key}, step {self._steps}"
-
-    def _raise_found(self, seconds: float) -> None:
-        """Raises ConnectionError with a fault that was told, or where others meet in this step."""
-        fault = self.found(seconds)
-        if fault is not None:
-            raise ConnectionError(str(fault.raised()))
-        if self._met < self._steps and self._store.has(self._meeting):
-            raise ConnectionError(self._store.get(self._meeting))
 
     def publish(self, fault: Fault) -> None:
         """Tells the other replicas, unless another fault was told before."""
@@ -105,7 +67,9 @@ class ReplicaFaults:
             if work.is_completed():  # meanwhile, or with an error, which it raises again
                 work.wait()
                 return
-            self._raise_found(left.total_seconds())
+            fault = self.found(left.total_seconds())
+            if fault is not None:
+                raise ConnectionError(str(fault.raised()))
 
 
 def wait_for(

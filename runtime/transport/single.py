@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -48,9 +47,6 @@ class SingleTransport:
 
     def fail(self, fault: Fault, *, asks: bool) -> Fault:
         return fault
-
-    def noted(self, text: str) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def attach(self, other: Transport) -> None:
         pass

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 KEYS = (
     "trace", "param_dtype", "reduce_dtype", "clip_grad_norm", "loss_scale", "no_post_validation",
     "varying_shapes", "stages_as", "local", "replicas", "save", "every", "resume",
-    "eval_every",
+    "eval_every", "check",
 )  # fmt: skip
 SHOWN = 100  # losses that the text holds
 
@@ -118,6 +118,12 @@ def _add_precision(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="all ranks wait for the norm before they step, although the program was compiled with "
         "--post-validation",
+    )
+    parser.add_argument(
+        "--no-check",
+        dest="check",
+        action="store_false",
+        help="do not ask in the first step whether all ranks and replicas run and train the same",
     )
 
 

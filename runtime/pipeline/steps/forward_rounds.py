@@ -6,8 +6,8 @@
                                   round        round       round of the first two
 
 What runs is :mod:`.forward_only`. Ranks tell each other first how many microbatches there are and
-what shapes they have, so an error in what one was given is raised on all of them, and in all
-replicas, before anything runs, and the pipeline can go on.
+what shapes they have, so an error in what one was given is raised on all of them before anything
+runs, and the pipeline can go on, unless there are replicas, which end with it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ from ...rank.context import RankContext
 from ...rank.options import IN_MODEL
 from ...tensors.forward_state import undisturbed
 from ...tensors.microbatches import is_cut, option_counts
-from ...transport import agreed
+from ...transport import agreed, gathered
 from ...transport.thread_rank import here
-from ..agreement import ReplicaAgreement, gathered
 from .forward_only import forward_only
 from .shape_inference import Interfaces, ShapeInference
 from .step_builder import StepBuilder, make_executor
@@ -72,7 +71,6 @@ class ForwardRounds:
         self._context = replace(context, memory=Memory(), options=options, buffers=None)
         self._step_end = step_end
         self._rank, self._loss = context.role.rank, context.options.loss
-        self._replicas = ReplicaAgreement(context)
         self._last, self._microbatches = problem.stages - 1, problem.microbatches
         self._shapes = ShapeInference(
             context.store,
@@ -95,14 +93,14 @@ class ForwardRounds:
         """Forwards of all microbatches, as many as ``asked`` where not None. Raises on all ranks
         what one raises for its inputs."""
         transport, store = self._context.transport, self._context.store
-        count, cells = self._replicas.result(partial(self._prepared, data, asked, wants_losses))
+        count = self._count(data, asked)
+        cells = self._agreed(partial(self._cells, data, count, wants_losses))
         for runner in self._runners.values():
             runner.keep_outputs = keep_outputs
         results = Results()
         store.gather()
         with _evaluating(self._modules, self._context.device):
-            shapes = partial(self._shapes.interfaces, cells, count)
-            interfaces = self._replicas.result(shapes)
+            interfaces = self._shapes.interfaces(cells, count)
             transport.renew()
             try:
                 with store.computing():
@@ -110,13 +108,6 @@ class ForwardRounds:
             finally:
                 transport.renew()
         return results
-
-    def _prepared(
-        self, data: StepData, asked: int | None, wants_losses: bool
-    ) -> tuple[int, dict[tuple[int, int], Cell]]:
-        """The number of microbatches, and the cells. Raises, on all ranks, what one raises."""
-        count = self._count(data, asked)
-        return count, self._agreed(partial(self._cells, data, count, wants_losses))
 
     def _rounds(
         self,

@@ -399,7 +399,7 @@ def missing_target(running: Pipeline, x: Tensor, y: Tensor) -> None:
 
 
 def evaluates_a_bad_target(running: Pipeline, x: Tensor, y: Tensor) -> None:
-    """The first replica's cannot be cut; all can go on."""
+    """The first replica's cannot be cut."""
     running.eval(x, target=y[:-1] if dist.get_rank() == 0 else y)
 
 
@@ -409,45 +409,30 @@ def evaluates_a_bad_batch(running: Pipeline, x: Tensor, y: Tensor) -> None:
 
 
 def updates_in_one_replica(running: Pipeline, x: Tensor, y: Tensor) -> None:
-    running.step(x, target=y, update=False)
     running.step(x, target=y, update=dist.get_rank() == 0)
 
 
-def adds_up_in_one_replica_first(running: Pipeline, x: Tensor, y: Tensor) -> None:
-    running.step(x, target=y, update=dist.get_rank() == 1)
-
-
-REPLICA_FAULTS: list[Callable[[Pipeline, Tensor, Tensor], None]] = [
-    evaluates_a_bad_target,
-    evaluates_a_bad_batch,
-    updates_in_one_replica,
-    missing_target,  # the last, after which a pipeline cannot go on
-]
-
-
-def ends_with_its_replicas(patience: float) -> list[tuple[str, str, float]]:
-    """With whole stages, of which one begins a step apart, and shards: the error of each fault, and
-    its seconds."""
+def ends_with_its_replicas(patience: float, wraps: bool, name: str) -> list[tuple[str, str, float]]:
+    """With whole stages or shards: the error of replicas that update unlike, then of a fault, in it
+    or in the step after it, and its seconds."""
     from torch.distributed.device_mesh import DeviceMesh  # seconds, for two cases
     from torch.distributed.fsdp import fully_shard
 
     x, y = torch.ones(8, 4), torch.zeros(8, 4)
+    group = dist.new_group([0, 1])
+    mesh = DeviceMesh.from_group(group, "cpu")
+    wrap: Callable[..., nn.Module] = partial(fully_shard, mesh=mesh) if wraps else lambda m: m
+    sgd = partial(torch.optim.SGD, lr=0.1)
+    running = replicas([wrap(nn.Linear(4, 4)) for _ in range(2)], group, patience, optimizer=sgd)
+    fault: Callable[[Pipeline, Tensor, Tensor], None] = globals()[name]
     found = []
-    first = [adds_up_in_one_replica_first]
-    for wraps, faults in ((False, first), (False, REPLICA_FAULTS), (True, REPLICA_FAULTS)):
-        group = dist.new_group([0, 1])  # an average that nobody shares in stays in the last one
-        mesh = DeviceMesh.from_group(group, "cpu")
-        wrap: Callable[..., nn.Module] = partial(fully_shard, mesh=mesh) if wraps else lambda m: m
-        sgd = partial(torch.optim.SGD, lr=0.1)
-        stages = [wrap(nn.Linear(4, 4)) for _ in range(2)]
-        running = replicas(stages, group, patience, optimizer=sgd)
-        for fault in faults:
+    for each in (updates_in_one_replica, fault):
+        began = time.monotonic()
+        try:
+            each(running, x, y)
             running.step(x, target=y)
-            began = time.monotonic()
-            try:
-                fault(running, x, y)
-            except Exception as error:
-                found.append((type(error).__name__, str(error), time.monotonic() - began))
+        except Exception as error:
+            found.append((type(error).__name__, str(error), time.monotonic() - began))
     dist.barrier()  # nobody's connections are closed before all have ended
     return found
 
@@ -473,41 +458,35 @@ def steps_unlike() -> tuple[list[str], list[str]]:
 
 
 def updates_unlike(patience: float) -> list[str]:
-    """In the first step, in one after others without an update, and with a norm to sum."""
+    """In the first step, after which all can go on; nobody asks in a later one, or without
+    ``check``."""
     x, y = torch.ones(6, 4), torch.zeros(6, 4)
     found = []
-    for before in ((), (True, False)):
-        running = _three("1f1b", patience)
-        for update in before:
-            running.step(x, target=y, update=update)
-        weights = [p.detach().clone() for p in running.modules[running.rank].parameters()]
-        try:
-            running.step(x, target=y, update=running.rank == 0)
-        except InputError as error:
-            found.append(str(error))
-        assert all(map(torch.equal, weights, running.modules[running.rank].parameters()))
-        running.step(x, target=y)  # all can go on
+    running = _three("1f1b", patience)
+    weights = [p.detach().clone() for p in running.modules[running.rank].parameters()]
+    try:
+        running.step(x, target=y, update=running.rank == 0)
+    except InputError as error:
+        found.append(str(error))
+    assert all(map(torch.equal, weights, running.modules[running.rank].parameters()))
+    running.step(x, target=y)
+    running._transport.gather = None  # type: ignore[method-assign, assignment]
+    running.step(x, target=y)
+    stages = [nn.Linear(4, 4) for _ in range(RANKS)]  # no norm, so none waits for another's update
+    unasked = Pipeline(made(), stages, loss=squared, check=False)
+    unasked.step(x, target=y, update=running.rank == 0)
     return found
 
 
 def programs_unlike() -> list[str]:
-    """What is said where rank 1 steps by the pipeline's own program, and the others by another one
-    or without an update: in the first step, after one by a program of its own, and where nobody has
-    asked for anything so far."""
+    """What is said in the first step where rank 1 steps by the pipeline's own program, and the
+    others by another one."""
     x, y = torch.ones(6, 4), torch.zeros(6, 4)
     other = compile_schedule(schedule("gpipe", RANKS, RANKS))
-    tried: list[tuple[dict[str, Any] | None, dict[str, Any]]] = [
-        (None, {"program": other}),
-        ({"program": made()}, {"program": other}),
-        (None, {"microbatches": 2}),
-        ({}, {"program": other}),
-        ({}, {"update": False}),
-    ]
+    tried: list[dict[str, Any]] = [{"program": other}, {"microbatches": 2}]
     found = []
-    for before, given in tried:
+    for given in tried:
         running = _three("1f1b", 300.0)
-        if before is not None:
-            running.step(x, target=y, **before)
         try:
             running.step(x, target=y, **({} if running.rank == 1 else given))
         except Exception as error:
