@@ -1,20 +1,80 @@
-"""Record of a benchmark: its machine and versions beside its figures, in ``results/``."""
+"""Record of a benchmark: where its figures come from beside the figures, in ``results/``."""
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import json
+import os
 import platform
-from importlib.metadata import version
+import subprocess
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-_PACKAGES = ("numpy", "numba", "ortools", "pulp")
+import pipeloom
+
+_PACKAGES = ("numpy", "numba", "ortools", "pulp", "torch")
+UNKNOWN = "recorded before 0.2.0, without commit, code and load"
+"""The origin of rows that have none; files of that time have it as their commit."""
+_LIBRARY = Path(pipeloom.__file__).parent
+ROOMS = ("ir", "solver", "compiler", "runtime", "planner", "report", "cli")
 
 
-def environment() -> dict[str, str]:
-    """The processor and the versions that a figure was measured with."""
-    packages = {name: version(name) for name in _PACKAGES}
-    return {"cpu": _cpu(), "python": platform.python_version(), **packages}
+def environment() -> dict[str, Any]:
+    """The origin of a figure: :func:`machine`, the date, the load average of the last minute, the
+    commit (with ``+`` where files differ from it) and, by room of the library, a hash of its code,
+    which comments and docstrings do not change."""
+    found = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": _commit()}
+    load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+    rooms = {room: _hash(_LIBRARY / room) for room in ROOMS}
+    return found | {"load": load} | machine() | {"rooms": rooms}
+
+
+def machine() -> dict[str, str]:
+    """The processor and the versions of those packages that are installed."""
+    found = {"cpu": _cpu(), "python": platform.python_version()}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def _commit() -> str | None:
+    """The commit of the library that is measured; None outside of a checkout."""
+    try:
+        return _git("rev-parse", "--short=12", "HEAD") + "+" * bool(_git("status", "--porcelain"))
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(_LIBRARY.resolve()), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _hash(folder: Path) -> str:
+    found = hashlib.sha256()
+    for path in sorted(folder.resolve().rglob("*.py")):
+        found.update(code(path.read_text(encoding="utf-8")).encode())
+    return found.hexdigest()[:12]
+
+
+def code(source: str) -> str:
+    """The syntax tree of ``source`` in words, without docstrings: strings that are statements."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        for body in (part for part in vars(node).values() if isinstance(part, list)):
+            body[:] = [each for each in body if not _is_string(each)]
+    return ast.dump(tree)
+
+
+def _is_string(node: Any) -> bool:
+    if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+        return False
+    return isinstance(node.value.value, str)
 
 
 def _cpu() -> str:
@@ -27,10 +87,13 @@ def _cpu() -> str:
 
 
 def record(folder: Path, name: str, result: dict[str, Any]) -> Path:
-    """Writes ``result`` with the environment to ``folder/results/name.json``."""
-    path = _path(folder, name)
+    """Writes ``result`` with the environment to ``folder/results/name.json``.
+
+    Each row of its lists has an ``origin``: those that :func:`recorded` gave keep their own.
+    """
+    path, here = _path(folder, name), environment()
     path.parent.mkdir(exist_ok=True)
-    text = json.dumps({"environment": environment(), **result}, indent=1)
+    text = json.dumps({"environment": here, **_with_origin(result, _in_words(here))}, indent=1)
     path.write_text(text + "\n", encoding="utf-8")
     return path
 
@@ -39,7 +102,25 @@ def recorded(folder: Path, name: str) -> dict[str, Any]:
     """The result that is recorded there, with its environment; empty where there is none."""
     path = _path(folder, name)
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return found
+    return _with_origin(found, UNKNOWN)
+
+
+def _with_origin(result: dict[str, Any], origin: str) -> dict[str, Any]:
+    """The result, the rows of its lists with ``origin`` where they have none."""
+
+    def marked(value: Any) -> Any:
+        return {"origin": origin} | value if isinstance(value, dict) else value
+
+    return {
+        key: [marked(each) for each in value] if isinstance(value, list) else value
+        for key, value in result.items()
+    }
+
+
+def _in_words(here: dict[str, Any]) -> str:
+    rooms = " ".join(f"{room}:{code}" for room, code in here["rooms"].items())
+    torch = f"torch {here.get('torch', '-')}"
+    return f"{here['date']} commit {here['commit']} load {here['load']} {torch} {rooms}"
 
 
 def _path(folder: Path, name: str) -> Path:

@@ -10,7 +10,6 @@ the clock does not count: the same answers on a busy machine, which go to
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,7 +20,7 @@ from pipeloom.ir.formats.schedule_json import dump_schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.optimize import optimize
 
-from ..recording import record
+from ..recording import record, recorded
 from .instances import KINDS, RANKS, problem_of
 
 HERE = Path(__file__).parent
@@ -87,11 +86,7 @@ def _settings(options: argparse.Namespace) -> dict[str, float]:
 
 
 def _recorded(options: argparse.Namespace) -> dict[str, Any]:
-    path = HERE / "results" / f"{_name(options)}.json"
-    if not path.exists():
-        return {"cells": []}
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    return recorded(HERE, _name(options)) or {"cells": []}
 
 
 def _limit(options: argparse.Namespace) -> dict[str, float]:

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..recording import environment
+
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "one_gpu.json"
 BUDGET, LONGEST, LEAST = 540.0, 300.0, 20.0  # seconds in all, of one part, and left to begin one
@@ -65,7 +67,8 @@ def run_parts(path: Path, device: str, options: argparse.Namespace) -> dict[str,
         raise SystemExit(f"--parts: expected some of {' '.join(names)}, got {' '.join(unknown)}")
     keep = (options.resume or options.parts) and path.exists()
     parts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["parts"] if keep else {}
-    found = {"device": device, "small": options.small, "parts": parts}
+    here = {"environment": environment(), "device": device, "small": options.small}
+    found = here | {"parts": parts}
     for name in wanted:
         if options.resume and _done(parts.get(name, {})):
             continue
