@@ -1,114 +1,84 @@
-"""Answers of the command line to an instance: one process a command, nothing of it imported."""
+"""Answers of the optimizer to a question, with six seeds, in this process."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from time import perf_counter
+from time import process_time
 from typing import Any
 
-from .instances import OWNERS, Instance
+from pipeloom import InfeasibleError, InputError, build, dump_schedule, optimize, verify_schedule
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.solver.bounds import lower_bounds
 
-CACHE = "PIPELOOM_CACHE"
-MOST_SECONDS = 600.0
+from .instances import Family, Question
+
+SEEDS = range(6)
 ORDER = ("order", "pairs", "transfers", "averages")
-"""Of a schedule's file: what the answer is, without the profile and the report."""
+"""Keys of a schedule's file that say what is run when."""
 
 
-def families() -> list[str]:
-    """The families that ``build`` knows."""
-    _, answer = _command("build", "--list", "--json")
-    return [family["name"] for family in answer["families"]]
+def ask(asked: Question | Family) -> dict[str, Any]:
+    """What is recorded of a question or a family; ``seconds``: of the processor."""
+    began = process_time()
+    found = _built(asked) if isinstance(asked, Family) else _solved(asked)
+    seconds = round(process_time() - began, 2)
+    return {"profile": _digest(asked.profile)} | found | {"seconds": seconds}
 
 
-def ask(instance: Instance) -> dict[str, Any]:
-    """Status, cost, bound and a digest of the schedule; ``seconds`` of the whole process."""
-    with TemporaryDirectory() as folder:
-        profile, schedule = Path(folder, "profile.json"), Path(folder, "schedule.json")
-        profile.write_text(json.dumps(instance.profile), encoding="utf-8")
-        owners = Path(folder, OWNERS)
-        owners.write_text(json.dumps(instance.owners), encoding="utf-8")
-        options = [str(owners) if word == OWNERS else word for word in instance.options]
-        output = [] if instance.command == ("compare",) else ["-o", str(schedule)]
-        began = perf_counter()
-        code, answer = _command(*instance.command, str(profile), *options, *output, "--json")
-        seconds = round(perf_counter() - began, 2)
-        words = {"command": [*instance.command, *instance.options]}
-        found = words | {"profile": _digest(instance.profile)} | _figures(code, answer, folder)
-        if schedule.exists():
-            document = json.loads(schedule.read_text(encoding="utf-8"))
-            found["order"] = _digest({key: document.get(key) for key in ORDER})
-        if instance.program:
-            found["program"] = _program(schedule, Path(folder, "program.json"))
-    return found | {"seconds": seconds}
-
-
-def _command(*words: str) -> tuple[int, dict[str, Any]]:
-    """The exit code and the answer, empty where there is none."""
-    environment = {key: value for key, value in os.environ.items() if key != CACHE}
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeloom", *words],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=MOST_SECONDS,
-        check=False,
-    )
+def _built(asked: Family) -> dict[str, Any]:
     try:
-        return done.returncode, json.loads(done.stdout)
-    except ValueError:
-        return done.returncode, {"error": [done.stderr]}
+        return {"order": _order(build(asked.family, asked.profile, asked.microbatches))}
+    except (InputError, InfeasibleError) as error:
+        return {"order": f"{type(error).__name__}: {error}"}
 
 
-def _figures(code: int, answer: dict[str, Any], folder: str) -> dict[str, Any]:
-    """The figures that are held against each other later; ``candidates``: the costs of those
-    compared."""
-    if "error" in answer:
-        lines = [line.replace(f"{folder}/", "") for line in answer["error"]]
-        return {"status": "refused" if code == 2 else "crash", "error": lines}
-    if "results" in answer:
-        (found,) = [row for row in answer["results"] if row["schedule"] == "optimize"]
-        others = {row["schedule"]: row.get("period") for row in answer["results"]}
-        return _report(found | {"objective": "period"}) | {"candidates": others}
-    return _report(answer) | _chosen(answer)
+def _solved(asked: Question) -> dict[str, Any]:
+    """Lists have one entry a seed; ``bounds``: the value of each bound, by name."""
+    rows = [_solve(asked, seed) for seed in SEEDS]
+    schedules = [schedule for _, schedule in rows]
+    found: dict[str, Any] = {key: [row.get(key) for row, _ in rows] for key in rows[0][0]}
+    found["order"] = _digest([_order(each) if each else None for each in schedules])
+    if schedules[0] is not None and not asked.chosen:
+        found["bounds"] = bounds(schedules[0].problem)
+    return found
 
 
-def _report(answer: dict[str, Any]) -> dict[str, Any]:
-    """The figures of one schedule, or the least memory that would be enough for one."""
-    status = {"status": answer["status"]}
-    if answer.get("objective") not in answer:
-        return status | {k: value for k, value in answer.items() if k.startswith("smallest_")}
-    known: dict[str, Any] = {key: answer[key] for key in ("lower_bound", "gap") if key in answer}
-    if "averaging" not in answer and "iteration_time" in answer:
-        known["step"] = answer["iteration_time"]  # a schedule's report has it, recorded as its step
-    return status | {"cost": answer[answer["objective"]]} | known
+def _solve(asked: Question, seed: int) -> tuple[dict[str, Any], Schedule | None]:
+    """Status, cost and proven bound with one seed, and the schedule."""
+    limits: dict[str, Any] = {"work_limit": asked.work, "seed": seed}
+    try:
+        found = optimize(asked.profile, asked.microbatches, **asked.options, **limits)
+    except InfeasibleError as error:
+        return {"status": "infeasible", "smallest": error.smallest}, None
+    except InputError:
+        return {"status": "refused"}, None
+    except Exception as error:
+        return {"status": "crash", "error": repr(error)}, None
+    cost = found.cost if found.step is None else found.step
+    valid = not verify_schedule(found.document)
+    status = found.status.value if valid else "invalid"
+    words = {"status": status, "cost": _rounded(cost), "proven": _rounded(found.lower_bound)}
+    return words, found.schedule
 
 
-def _chosen(answer: dict[str, Any]) -> dict[str, Any]:
-    """The bound on all that was chosen among, and what each costs."""
-    choice = answer.get("choice") or answer.get("partition") or {}
-    if "schemes" in choice:
-        steps = {row["scheme"]: row.get("step") for row in choice["schemes"]}
-        return {"step": steps[choice["scheme"]], "candidates": steps}
-    if not choice:
-        return {}
-    costs = {row["placement"]: row["cost"] for row in choice["placements"]}
-    return {"lower_bound_of_all": choice["lower_bound"], "candidates": costs}
+def bounds(problem: Problem) -> dict[str, float]:
+    """Each bound that the solver takes without a search, the best of each name."""
+    found: dict[str, float] = {}
+    for bound in lower_bounds(problem):
+        found[bound.name] = _rounded(max(bound.value, found.get(bound.name, 0.0)))
+    return found
 
 
-def _program(schedule: Path, program: Path) -> str:
-    """The digest of the compiled program, or what the compiler or the verifier has against it."""
-    for words in (("compile", str(schedule), "-o", str(program)), ("verify", str(program))):
-        code, answer = _command(*words, "--json")
-        if code:
-            return f"{words[0]}: {answer}"
-    return hashlib.sha256(program.read_bytes()).hexdigest()
+def _order(schedule: Schedule) -> str:
+    document = dump_schedule(schedule)
+    return _digest({key: document.get(key) for key in ORDER})
 
 
 def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.10g}")

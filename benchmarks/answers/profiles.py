@@ -63,6 +63,27 @@ def matrix(ranks: int, most: float, seed: int) -> list[list[float]]:
     return found
 
 
+def drawn(ranks: int, seed: int, *, stages: int | None = None) -> Document:
+    """Times, memory, a delay and a limit that are no round numbers."""
+    rng = np.random.default_rng(1000 + seed)
+    keys, made = ("t_f", "t_b", "t_w", "m_b"), []
+    for _ in range(stages or ranks):
+        stage = dict(zip(keys, rng.uniform(0.2, 1.0, 4).tolist(), strict=True))
+        made.append(stage | {"m_w": stage["m_b"] * float(rng.uniform(0.2, 1.0))})
+    held = max(stage["m_b"] for stage in made) * len(made) / ranks
+    limit = float(rng.uniform(1.1, ranks)) * held
+    return _document(ranks, made, limit, {"t_comm": float(rng.uniform(0.0, 0.5))})
+
+
+def unlike(ranks: int, limit: float, *, stages: int, microbatches: int, seed: int) -> Document:
+    """Microbatches whose sequences are .5 to 1.5 times as long as the mean, on unequal stages."""
+    sizes = np.random.default_rng(seed).uniform(0.5, 1.5, microbatches)
+    document = unequal(ranks, limit, seed=seed, stages=stages)
+    for stage in document["stages"]:
+        stage.update({key: np.round(value * sizes, 3).tolist() for key, value in stage.items()})
+    return document
+
+
 def layered(
     ranks: int, limit: float | None = None, *, blocks: int, seed: int, **keys: Any
 ) -> Document:
