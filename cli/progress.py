@@ -118,7 +118,7 @@ def _line_of(event: Searching) -> str:
     if now.incumbent is None or not now.built:
         return f"{_label(event)}{now.seconds:6.1f} s  looking for a first schedule"
     figures = _figures(event, now.seconds, now.incumbent, now.bound, now.gap or 0.0)
-    return f"{figures}  {now.source or ''}".rstrip()
+    return f"{figures}  {now.method or ''}".rstrip()
 
 
 def _end_of(event: Searched, now: Progress | None) -> str | None:

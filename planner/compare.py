@@ -212,7 +212,5 @@ def evaluate_optimum(
 
 def _under_all_cuts(answer: Answer) -> Schedule:
     report = answer.schedule.known_report
-    report = replace(
-        report, lower_bound=answer.lower_bound, bound_name="all cuts", status=answer.status
-    )
+    report = replace(report, lower_bound=answer.lower_bound, bound="all cuts", status=answer.status)
     return replace(answer.schedule, report=report)

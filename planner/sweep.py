@@ -339,7 +339,8 @@ def _better(row: Evaluation, known: Evaluation | None, limit: float) -> Evaluati
     report = row.schedule.report
     if known is None or row.cost <= known.cost or report is None:
         return row
-    report = replace(report, family=known.schedule.known_report.family)
+    found = known.schedule.known_report
+    report = replace(report, family=found.family, method=found.method)
     problem = _under(limit, known.schedule.problem, row.schedule.problem)
     return replace(row, planned=replace(known.schedule, problem=problem, report=report))
 

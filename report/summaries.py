@@ -141,7 +141,7 @@ def facts(schedule: Schedule) -> str:
         *([] if (line := averaging(schedule)) is None else [("averaging", line)]),
     ]
     if report is not None and report.lower_bound is not None:
-        because = f" ({report.bound_name})" if report.bound_name else ""
+        because = f" ({report.bound})" if report.bound else ""
         lines.append(
             (
                 "lower bound",
@@ -152,6 +152,8 @@ def facts(schedule: Schedule) -> str:
         proven = "proven" if is_optimal else f"gap {percent(gap(schedule) or 0.0)}"
         lines.append(("status", f"{report.status.value}, {proven}"))
         lines.append(("bound covers", f"all schedules with {scope(problem)}"))
+    if report is not None and report.method not in {None, report.family}:
+        lines.append(("found by", report.method))
     if report is not None and report.solve_seconds is not None:
         lines.append(("solved in", f"{report.solve_seconds:.1f} s"))
     width = max(len(name) for name, _ in lines) + 2

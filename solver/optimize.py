@@ -18,6 +18,7 @@ from pipeloom.ir.model.schedule import Schedule
 from .bounds import lower_bound, work_bound
 from .construct.one_at_a_time import one_at_a_time
 from .core.incumbent import Incumbent
+from .core.methods import Method
 from .core.options import Order, SolveOptions
 from .core.overlap_relaxation import without_overlap
 from .core.progress import FALLBACK
@@ -55,7 +56,7 @@ def optimize(problem: Problem, options: SolveOptions | None = None, **changes: A
         return pass_weights(best, options)
     start = options.start
     if start is not None and _may_start(best.problem, start, options.recompute_all):
-        best.offer(start, "search")
+        best.offer(start, Method.START)
     return Solving(best, options).run(options.time_limit)
 
 

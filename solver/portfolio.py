@@ -27,6 +27,7 @@ from .construct.one_at_a_time import one_at_a_time
 from .construct.warm_start import warm_starts
 from .core.incumbent import Incumbent
 from .core.linear_instance import LinearInstance
+from .core.methods import Method
 from .core.options import LEAST_WORKERS
 from .core.progress import FALLBACK
 from .core.streams import as_many_each_way
@@ -38,13 +39,15 @@ from .search.constructor_search import LinearListTuner, RoundTuner, Tried, build
 from .search.list_search import ListTuner
 from .search.local_search import Annealer, FillingAnnealer
 from .search.overlap_annealing import OverlapAnnealer
-from .search.periodic_search import PERIODIC, search_periodic
+from .search.periodic_search import search_periodic
 from .search.rounds import Round, improve
 from .search.unrolling import SpliceSearch, Unroller, fewer_microbatches
 from .search.window_search import WindowSearch
 
 EXACT_OPS = 400  # up to which ``auto`` tries an exact solver
 FIRST_OPS = 2_000_000  # built in the first schedules, before anything runs side by side
+MOVED = {FALLBACK, Method.START, Method.LIST, Method.ANNEAL, Method.FILL, Method.PAIR}
+"""Methods of best schedules that neither a family nor a repeated piece has come near."""
 
 
 def automatically(best: Incumbent, seed: int) -> Pieces:
@@ -90,13 +93,13 @@ def start(best: Incumbent, seed: int) -> ConstructAndImprove:
         closed_form_bounds(best)
         build_families(best)
         for _ in search_periodic(best):
-            if best.over() or best.source == PERIODIC:
+            if best.over() or best.method == Method.PERIODIC:
                 break
         if as_many_each_way(best.problem) and not best.over():
             ListTuner(best.problem, np.random.default_rng(seed)).first(best)
         return ConstructAndImprove(best, None, seed)
     for order in warm_starts(best.problem, linear):
-        best.offer(order, "warm-start")
+        best.offer(order, Method.WARM_START)
     closed_form_bounds(best)
     search = ConstructAndImprove(best, linear, seed)
     for number, _ in enumerate(search.construct(best)):
@@ -133,7 +136,7 @@ class ConstructAndImprove:
             if rows is not None:
                 cost = self._constructor.cost(rows)
                 self._tried.append((cost, parameters))
-                best.offer(rows, "search", cost)
+                best.offer(rows, Method.ROUNDS, cost)
             yield
 
     def improve(self, best: Incumbent) -> Pieces:
@@ -150,7 +153,7 @@ class ConstructAndImprove:
         elif as_many_each_way(best.problem):
             yield from search_periodic(best)
             scheduler = ListTuner(best.problem, self._rng)
-            if best.source in {FALLBACK, "search"}:  # nothing has come nearer
+            if best.method in MOVED:
                 yield from scheduler.pieces(best)
             filling = FillingAnnealer(best.problem, self._rng)
             ends = TailBuilder(best.problem, self._rng)

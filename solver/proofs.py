@@ -143,7 +143,7 @@ def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:
         incumbent = timed(replace(incumbent, problem=problem, pairs=()))
 
     def take(found: Schedule) -> None:
-        best.offer(found.order, "ilp")
+        best.offer(found.order, found.known_report.method or solver)
 
     def raise_to(bound: float) -> None:
         if bounds_all:

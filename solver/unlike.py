@@ -22,6 +22,7 @@ from pipeloom.ir.model.problem import Problem
 
 from .construct.one_at_a_time import one_at_a_time
 from .core.incumbent import Incumbent
+from .core.methods import Method
 from .core.options import cores
 from .core.progress import FALLBACK
 from .core.worker_threads import Pieces, Worker, side_by_side
@@ -46,7 +47,7 @@ def plan_unlike(best: Incumbent, seed: int, solver: str) -> Pieces:
     closed_form_bounds(best)
     build_families(best)
     if best.order is not None:
-        offer_filled(best, best.order, "search" if best.built else FALLBACK)
+        offer_filled(best, best.order, Method.PATTERN if best.built else FALLBACK)
     _list_tuner(best.problem, np.random.default_rng(seed)).first(best)
     search = _search(best, seed, pattern=True)
     yield

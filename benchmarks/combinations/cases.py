@@ -321,7 +321,7 @@ def _anywhere(profile: Profile, count: int, draw: Random, seed: int) -> Schedule
     problem = Problem(profile, count, placement, profile.limit_from(None))
     homes = [draw.randrange(profile.ranks) for _ in profile.stages]
     order = [pack(ops) for ops in random_order(problem, 0.5, Random(seed))]
-    return streamed(problem, order, "anywhere", Streaming(), homes)
+    return streamed(problem, order, Streaming(), homes)
 
 
 def given_up(schedule: Schedule, how: str, draw: Random) -> Schedule:

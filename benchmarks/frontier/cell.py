@@ -60,7 +60,7 @@ def figures(schedule: Schedule) -> dict[str, Any]:
         "gap": max(0.0, (cost - bound) / cost),
         "bubble": timing.bubble_rate(problem.objective),
         "bound_bubble": 1.0 - timing.work / (problem.ranks * bound),
-        "bound_name": report.bound_name,
+        "bound_name": report.bound,
         "status": report.status.value,
         "family": report.family,
     }

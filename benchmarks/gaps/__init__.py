@@ -114,7 +114,7 @@ def cell(kind: str, number: int, seed: int, **limit: Any) -> dict[str, Any]:
         "microbatches": problem.microbatches,
         "cost": cost,
         "bound": report.known_bound,
-        "bound_name": report.bound_name,
+        "bound_name": report.bound,
         "family": report.family,
         "gap": 1 - report.known_bound / cost,
         "seconds": round(report.solve_seconds, 1),

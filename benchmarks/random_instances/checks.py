@@ -97,7 +97,7 @@ def _faults(instance: Instance, work_limit: float, outcome: Outcome) -> Iterator
     bound, cost = schedule.known_report.known_bound, objective_cost(schedule)
     outcome.status = schedule.known_report.status.value
     outcome.gap = (cost - bound) / cost if cost > 0 else 0.0
-    outcome.bound_name = schedule.known_report.bound_name or ""
+    outcome.bound_name = schedule.known_report.bound or ""
     yield from _families(problem, bound, cost, outcome)
     if instance.seed % TWICE == 0:
         yield from _same(schedule, optimize(problem, work_limit=work_limit))
@@ -181,7 +181,7 @@ def _same(schedule: Schedule, again: Schedule) -> Iterator[str]:
 def _against(optimum: float, schedule: Schedule) -> Iterator[str]:
     cost, bound = objective_cost(schedule), schedule.known_report.known_bound
     if bound > optimum * (1 + EQUAL):
-        yield f"bound {bound!r} ({schedule.known_report.bound_name}) above the optimum {optimum!r}"
+        yield f"bound {bound!r} ({schedule.known_report.bound}) above the optimum {optimum!r}"
     if cost < optimum * (1 - EQUAL):
         yield f"cost {cost!r} below the optimum {optimum!r}"
     if schedule.known_report.status is Status.OPTIMAL and cost > optimum * (1 + 2 * CLOSED):

@@ -48,7 +48,7 @@ def _found(problem: Problem) -> dict[str, Any] | None:
     return {
         "period": timing.period,
         "bound": report.known_bound,
-        "bound_name": report.bound_name,
+        "bound_name": report.bound,
         "stays_recomputed_offloaded": counts,
         "seconds": round(report.solve_seconds, 1),
     }

@@ -76,7 +76,7 @@ def _optimized(row: Row, name: str, time_limit: float, seed: int) -> dict[str, A
         name,
         _rate(schedule),
         bound=least,
-        bound_name=report.bound_name,
+        bound_name=report.bound,
         status=report.status.value,
         seconds=seconds,
     )

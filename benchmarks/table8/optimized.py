@@ -48,7 +48,7 @@ def other_cuts(row: Row, work: float) -> Iterator[dict[str, Any]]:
                 "share": share,
                 "found": _rate(found),
                 "gap": (_period(found) - report.known_bound) / _period(found),
-                "bound": report.bound_name,
+                "bound": report.bound,
                 "violations": verify_schedule(dump_schedule(found)),
             }
 
@@ -91,7 +91,7 @@ def _cell(row: Row, share: float, seconds: float) -> dict[str, Any]:
         "saved": None if published is None else _period(published) - cost,
         "gap": (cost - report.known_bound) / cost,
         "status": report.status.value,
-        "bound": report.bound_name,
+        "bound": report.bound,
         "seconds": report.solve_seconds,
         "violations": verify_schedule(dump_schedule(found)),
     }

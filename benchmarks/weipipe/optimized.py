@@ -84,7 +84,7 @@ def _row(
         "published": published.known_timing.bubble_rate(objective),
         "cost": cost,
         "lower_bound": report.known_bound,
-        "bound": report.bound_name,
+        "bound": report.bound,
         "gap": (cost - report.known_bound) / cost,
         "status": report.status.value,
         "schedule": report.family,

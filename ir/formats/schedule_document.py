@@ -6,7 +6,7 @@ and microbatches that there are. ``docs/formats.md`` describes all keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
 from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, field_validator
@@ -69,6 +69,13 @@ class AverageEntry(TypedDict):
     end: Amount
 
 
+_FORMER_BOUNDS: Mapping[str | None, str] = {  # names in files that older versions wrote
+    "lanes": "crossings-search",
+    "levers-head": "remat-head",
+    "levers-throughput": "remat-throughput",
+}
+
+
 class ReportDocument(Document):
     """How a schedule came to be and what it comes to; null where that is not known."""
 
@@ -77,17 +84,26 @@ class ReportDocument(Document):
     makespan: Number | None = None
     bubble_rate: Number | None = None
     lower_bound: Amount | None = None
+    bound: Words | None = None
     bound_name: Words | None = None
+    """``bound`` as older files call it."""
     gap: Number | None = None
     status: Literal["optimal", "feasible"] | None = None
     peak_memory: list[Amount] | None = None
     family: Words | None = None
+    method: Words | None = None
     solver: Words | None = None
     solve_seconds: Amount | None = None
     seed: Count | None = None
     iteration_time: Number | None = None
     step: Number | None = None
     """``iteration_time`` as older files call it."""
+
+    @property
+    def argument(self) -> str | None:
+        """The argument of the lower bound, as it is called today."""
+        name = self.bound or self.bound_name
+        return _FORMER_BOUNDS.get(name, name)
 
 
 def _as_in_profile(value: int, info: ValidationInfo) -> int:

@@ -20,6 +20,7 @@ from ..model.ops import (
 from ..model.placement import Passing, Placement, PlacementKind
 from ..model.problem import Objective, Problem
 from ..model.schedule import (
+    OPTIMIZED,
     Averaged,
     Report,
     Schedule,
@@ -39,11 +40,10 @@ _NUMBERS = ("stage", "from", "to", "copy", "after", "before", "room", "blocks")
 _ENDS = {"from": "source", "to": "target"}  # as Transfer calls them
 _NAMES = [kind.name for kind in OpKind]
 _KINDS = {name: number for number, name in enumerate(_NAMES)}
-_FORMER_BOUNDS: Mapping[str | None, str] = {  # names in files that older versions wrote
-    "lanes": "crossings-search",
-    "levers-head": "remat-head",
-    "levers-throughput": "remat-throughput",
-}
+_FORMER_METHODS = (  # families in files of before 0.2.0, which had no ``method``
+    "search", "warm-start", "periodic", "backward-tail", "unrolled", "enumeration", "cp-sat", "ilp",
+    "one-at-a-time",
+)  # fmt: skip
 
 
 def load_schedule(given: Document) -> Schedule:
@@ -142,10 +142,12 @@ def _transfer(entry: Mapping[str, Any]) -> Transfer:
 
 
 def _report(document: ReportDocument, objective: Objective) -> Report:
-    keys = ("lower_bound", "bound_name", "solver", "solve_seconds", "seed")
-    rest = {key: getattr(document, key) for key in keys}
-    rest["bound_name"] = _FORMER_BOUNDS.get(document.bound_name, document.bound_name)
-    return Report(objective, document.family or "", Status(document.status or "feasible"), **rest)
+    keys = ("lower_bound", "method", "solver", "solve_seconds", "seed")
+    rest = {key: getattr(document, key) for key in keys} | {"bound": document.argument}
+    family = document.family or ""
+    if document.method is None and family in _FORMER_METHODS:
+        family, rest["method"] = OPTIMIZED, family
+    return Report(objective, family, Status(document.status or "feasible"), **rest)
 
 
 def timing_of(schedule: Schedule) -> Timing:
@@ -222,9 +224,10 @@ def _dump_report(schedule: Schedule, timing: Timing) -> dict[str, Any]:
         "status": report.status.value,
         "peak_memory": list(timing.peak_memory),
         "family": report.family,
+        "method": None if report.method is None else str(report.method),
+        "bound": report.bound,
         "solver": report.solver,
         "solve_seconds": report.solve_seconds,
         "seed": report.seed,
-        "bound_name": report.bound_name,
         **({"iteration_time": timing.iteration_time(objective)} if any(timing.averages) else {}),
     }

@@ -16,6 +16,10 @@ from .problem import Objective, Problem
 Made = TypeVar("Made")
 
 
+OPTIMIZED = "optimized"
+"""The family of a schedule that is of none."""
+
+
 class Status(Enum):
     """``OPTIMAL`` only where cost and lower bound are equal to within 1e-6 relative."""
 
@@ -194,16 +198,21 @@ def gap_between(cost: float, bound: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a schedule came to be and how good it is known to be; unknown is None."""
+    """How a schedule came to be and how good it is known to be; unknown is None.
+
+    ``family``: the published family whose schedule it is, or :data:`OPTIMIZED`. ``method``: what
+    found the order; ``bound``: the argument of the lower bound.
+    """
 
     objective: Objective
     family: str
     status: Status = Status.FEASIBLE
     lower_bound: float | None = None
-    bound_name: str | None = None
+    bound: str | None = None
     solver: str | None = None
     solve_seconds: float | None = None
     seed: int | None = None
+    method: str | None = None
 
     @property
     def known_bound(self) -> float:
@@ -249,7 +258,7 @@ class Schedule:
         return cls(
             problem,
             tuple(ops if isinstance(ops, np.ndarray) else pack(ops) for ops in order),
-            report=Report(problem.objective, family),
+            report=Report(problem.objective, family, method=family),
         )
 
     def __repr__(self) -> str:

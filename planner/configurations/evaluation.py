@@ -19,7 +19,7 @@ from pipeloom.ir.model.ops import IntArray, OpKind, fields_of
 from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
-from pipeloom.ir.model.schedule import Report, Schedule, Transfer
+from pipeloom.ir.model.schedule import OPTIMIZED, Report, Schedule, Transfer
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.optimize import optimize
@@ -33,8 +33,6 @@ from ..prediction.step import Memo, StepTimes
 from ..solving.search import memory_held
 from .bounds import ConfigurationBound
 from .configuration import Configuration
-
-OPTIMIZED = "optimized"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +171,14 @@ def certified(step: StepTimes) -> Schedule:
     problem = replace(
         made.problem, profile=profile, memory_limit=rooms, objective=Objective.MAKESPAN
     )
-    family = made.report.family if made.report else ""
-    bound = lower_bound(problem)
-    report = Report(Objective.MAKESPAN, family, lower_bound=bound.value, bound_name=bound.name)
+    known, bound = made.report or Report(Objective.MAKESPAN, ""), lower_bound(problem)
+    report = Report(
+        Objective.MAKESPAN,
+        known.family,
+        lower_bound=bound.value,
+        bound=bound.name,
+        method=known.method,
+    )
     return timed(replace(made, problem=problem, report=report))
 
 

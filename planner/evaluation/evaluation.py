@@ -298,6 +298,8 @@ class Evaluation:
             "bubble_rate_period": timing.bubble_rate(Objective.PERIOD),
             "bubble_rate_makespan": timing.bubble_rate(Objective.MAKESPAN),
             "lower_bound": report.lower_bound if report else None,
+            "method": report.method if report else None,
+            "bound": report.bound if report else None,
             "solve_seconds": report.solve_seconds if report else None,
             "note": transfer_note(self.schedule),
         }

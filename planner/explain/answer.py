@@ -46,6 +46,16 @@ class Answer:
         return gap_between(self.cost, self.lower_bound)
 
     @property
+    def method(self) -> str | None:
+        """The method that found the order of the schedule."""
+        return self.schedule.known_report.method
+
+    @property
+    def bound(self) -> str | None:
+        """The argument of the schedule's lower bound."""
+        return self.schedule.known_report.bound
+
+    @property
     def status(self) -> Status:
         """Optimal where no candidate can have a cheaper schedule."""
         return Status.OPTIMAL if self.gap <= CLOSED else Status.FEASIBLE

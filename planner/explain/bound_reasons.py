@@ -113,7 +113,7 @@ def why(schedule: Schedule) -> BoundReason:
     reason = _simplest(problem)
     if report is None or report.lower_bound is None:
         return reason
-    name, value = str(report.bound_name), report.lower_bound
+    name, value = str(report.bound), report.lower_bound
     if name in RELAXED and value > reason.value:
         cost = objective_cost(schedule)
         found = RELAXED[name](problem, cost, Budget(RELAXING))

@@ -131,7 +131,7 @@ class Weights:
             for route in Route:
                 choice = WeightPassingParameters(rounds=rounds, buffers=buffers, route=route)
                 with suppress(InvalidScheduleError):  # a path that would wait for itself
-                    yield streamed(self.problem, order, str(choice), choice)
+                    yield streamed(self.problem, order, choice)
 
     def optimized(self, solve: Solve, limit: tuple[float, ...]) -> Iterator[Schedule]:
         """Weights and activations share the devices here: the optimizer weighs them by itself."""

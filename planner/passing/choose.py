@@ -161,7 +161,7 @@ def certified(schedule: Schedule) -> Schedule:
     bound, cost = lower_bound(problem), timing.cost(problem.objective)
     assert bound.value <= cost * (1 + CLOSED), f"{bound} above {cost}"
     value, status = min(bound.value, cost), status_under(bound.value, cost)
-    known = replace(report, lower_bound=value, bound_name=bound.name, status=status)
+    known = replace(report, lower_bound=value, bound=bound.name, status=status)
     return replace(schedule, report=known)
 
 

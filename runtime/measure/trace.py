@@ -51,7 +51,7 @@ def measured_schedule(planned: Schedule, rows: Sequence[Row]) -> Schedule:
     )
     order = tuple(pack(ops) for ops, *_ in rows)
     report = planned.report and replace(
-        planned.report, status=Status.FEASIBLE, lower_bound=None, bound_name=None
+        planned.report, status=Status.FEASIBLE, lower_bound=None, bound=None
     )
     return replace(planned, order=order, transfers=(), report=report, timing=timing, pairs=())
 

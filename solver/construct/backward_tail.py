@@ -35,6 +35,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 
 from ..core.incumbent import Incumbent
 from ..core.kernels import CostArrays, fields
+from ..core.methods import Method
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 PATIENCE = 0.75
@@ -181,7 +182,7 @@ class TailBuilder:
             built = self._built(place, patience, best)
             if built is not None:
                 rows = tuple(np.split(built, self._offsets[1:-1]))
-                best.offer(rows, "backward-tail", simulator.cost(built))
+                best.offer(rows, Method.TAIL, simulator.cost(built))
             if best.over():
                 return
 

@@ -17,6 +17,7 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Report, Schedule, Transfer
 
 from .bound import Bound
+from .methods import family_of
 from .options import Order, SolveOptions
 from .progress import Progress, is_built
 from .schedule_cost import objective_cost, status_under
@@ -52,7 +53,7 @@ class Incumbent:
         self.order: Order | None = None
         self.pairs: Pairs = ()
         self.transfers: tuple[Transfer, ...] = ()
-        self.source: str | None = None
+        self.method: str | None = None
         self.one_worker = False
         self._began = self._told = monotonic()
         self.limited = options.work_limit is not None
@@ -72,7 +73,7 @@ class Incumbent:
 
     @property
     def built(self) -> bool:
-        return is_built(self.source)
+        return is_built(self.method)
 
     @property
     def closed(self) -> bool:
@@ -142,7 +143,7 @@ class Incumbent:
             return self.order, self.pairs, self.cost
 
     def offer(
-        self, order: Order, source: str, cost: float | None = None, pairs: Pairs = ()
+        self, order: Order, method: str, cost: float | None = None, pairs: Pairs = ()
     ) -> bool:
         """Takes ``order``, one array of packed ops a rank, and its pairs where they cost less."""
         cost = self._cost(order, pairs) if cost is None else cost
@@ -152,7 +153,7 @@ class Incumbent:
         with self._lock:
             if not cost < self.cost:  # another thread was faster
                 return False
-            self.order, self.pairs, self.cost, self.source = order, pairs, cost, source
+            self.order, self.pairs, self.cost, self.method = order, pairs, cost, method
         self._changed()
         return True
 
@@ -164,7 +165,7 @@ class Incumbent:
         assert schedule.report is not None
         with self._lock:
             self.order, self.transfers, self.cost = schedule.order, schedule.transfers, cost
-            self.source = schedule.report.family
+            self.method = schedule.report.method
         self._changed()
 
     def raise_bound(self, bound: Bound) -> None:
@@ -180,7 +181,7 @@ class Incumbent:
         ``bound``: the objective's, where schedules were not compared by that.
         """
         with self._lock:
-            order, source, known = self.order, self.source, bound or self.bound
+            order, method, known = self.order, self.method, bound or self.bound
             pairs, transfers = self.pairs, self.transfers
         assert order is not None
         found = timed(Schedule(self.problem, order, transfers, pairs=pairs))
@@ -190,10 +191,11 @@ class Incumbent:
         assert known.value <= cost * (1 + CLOSED), f"{known} above {cost}"
         report = Report(
             objective=self.problem.objective,
-            family=source or "",
+            family=family_of(method or ""),
+            method=method,
             status=status_under(known.value, cost),
             lower_bound=min(known.value, cost),
-            bound_name=known.name,
+            bound=known.name,
             solver=solver,
             solve_seconds=self.seconds,
             seed=seed,
@@ -236,10 +238,10 @@ class Incumbent:
     def _adopt(self, other: Incumbent) -> None:
         self.raise_bound(other.bound)
         with other._lock:  # its worker may still go on
-            order, pairs, cost, source = other.order, other.pairs, other.cost, other.source
+            order, pairs, cost, method = other.order, other.pairs, other.cost, other.method
         if cost < self.cost:
             with self._lock:
-                self.order, self.pairs, self.cost, self.source = order, pairs, cost, source
+                self.order, self.pairs, self.cost, self.method = order, pairs, cost, method
             self._changed()
 
     def _cost(self, order: Order, pairs: Pairs = ()) -> float:
@@ -264,6 +266,6 @@ class Incumbent:
         self._told = monotonic()
         with self._lock:
             cost = None if self.order is None else self.cost
-            bound, source = self.bound.value, self.source
+            bound, method = self.bound.value, self.method
         gap = None if cost is None else max(0.0, (cost - bound) / cost) if cost > 0 else 0.0
-        self._options.progress(Progress(self.seconds, cost, bound, gap, source))
+        self._options.progress(Progress(self.seconds, cost, bound, gap, method))

@@ -10,8 +10,9 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Report, Schedule
+from pipeloom.ir.model.schedule import OPTIMIZED, Report, Schedule
 
+from ..core.methods import Method
 from ..core.options import SolveOptions
 from ..core.schedule_cost import objective_cost
 from ..core.stopping import OPS_A_SECOND, TimeLimit
@@ -50,9 +51,8 @@ def solve(
                 if on_bound:
                     on_bound(_proven(model, news, best, lower_bound))
                 continue
-            found = to_schedule(
-                model.formulation, news, Report(problem.objective, "ilp"), model.slack
-            )
+            report = Report(problem.objective, OPTIMIZED, method=Method.CP_SAT)
+            found = to_schedule(model.formulation, news, report, model.slack)
             if found is not None and (best is None or objective_cost(found) < objective_cost(best)):
                 best = found
                 if on_solution:

@@ -8,8 +8,9 @@ from itertools import pairwise
 
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Report, Schedule
+from pipeloom.ir.model.schedule import OPTIMIZED, Report, Schedule
 
+from ..core.methods import Method
 from ..core.options import Order
 from ..core.schedule_cost import iteration_time, status_under, within_memory
 from ..core.tolerances import CLOSED
@@ -76,9 +77,7 @@ def _with_bound(schedule: Schedule, proven: Schedule) -> Schedule:
         return schedule
     bound = min(_proven(proven), iteration_time(schedule))
     status = status_under(bound, iteration_time(schedule))
-    known = replace(
-        schedule.report, lower_bound=bound, bound_name=proven.report.bound_name, status=status
-    )
+    known = replace(schedule.report, lower_bound=bound, bound=proven.report.bound, status=status)
     return replace(schedule, report=known)
 
 
@@ -86,7 +85,11 @@ def carry_order(candidate: CutCandidate, order: Order) -> Schedule | None:
     """The order of another cut's schedule with this one's times; None where memory is too small."""
     problem = candidate.problem
     report = Report(
-        problem.objective, "search", lower_bound=candidate.bound, bound_name=candidate.bound_name
+        problem.objective,
+        OPTIMIZED,
+        lower_bound=candidate.bound,
+        bound=candidate.bound_name,
+        method=Method.CARRY,
     )
     schedule = timed(Schedule(problem, order, report=report))
     assert schedule.timing is not None

@@ -19,6 +19,7 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
 from ..core.incumbent import Incumbent
+from ..core.methods import Method
 from ..core.options import Order
 from ..core.relaxations import fusible, offloadable, recomputable
 from ..search.local_search import OrderAnnealer, cooled
@@ -59,7 +60,7 @@ class RematAnnealer(OrderAnnealer):
                 least = cost
                 ranks = zip(offsets.tolist(), ends.tolist(), strict=False)
                 reached = tuple(found[a:b] for a, b in ranks)
-                best.offer(reached, "search", cost)
+                best.offer(reached, Method.ANNEAL, cost)
             if best.over():
                 break
         return reached

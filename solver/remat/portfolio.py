@@ -37,6 +37,7 @@ from pipeloom.ir.model.schedule import Schedule
 from ..bounds import lower_bounds
 from ..bounds.milp_relaxation import SECONDS, remat_relaxation
 from ..core.incumbent import Incumbent
+from ..core.methods import Method
 from ..core.options import Optimizer, Order, SolveOptions
 from ..core.progress import FALLBACK
 from ..core.relaxations import fusible, plain, recomputable
@@ -74,11 +75,13 @@ def search_remat(best: Incumbent, optimizer: Optimizer, options: SolveOptions) -
     yield
     if not every:
         with suppress(InfeasibleError):
-            starts.offer(solved(plain(problem), PLAIN).order)
+            without = solved(plain(problem), PLAIN)
+            starts.offer(without.order, without.known_report.method or FALLBACK)
         yield
         if fusible(problem).any():
             with suppress(InfeasibleError):
-                starts.offer(fused(problem, solved(fused_whole(problem), PLAIN).order))
+                rows = fused(problem, solved(fused_whole(problem), PLAIN).order)
+                starts.offer(rows, Method.FUSE)
             yield
     yield from _reduced(best, starts, solved, every)
     if problem.limited and not every:
@@ -96,13 +99,14 @@ def _first(starts: _Starts, solved: _Solve, problem: Problem, lists: RematListTu
     """A schedule at once, by the list scheduler or with the first reduction that fits."""
     if lists is not None:
         for rows in lists.first():
-            starts.offer(rows)
+            starts.offer(rows, Method.LIST)
             return
     for reduction in reductions(problem, starts.every):
         reduced = reduction.reduced
         if reduced is not None:
             with suppress(InfeasibleError):
-                starts.offer(reduction.expanded(solved(reduced, 0.0).order))
+                rows = reduction.expanded(solved(reduced, 0.0).order)
+                starts.offer(rows, Method.WHOLE_STAGES)
                 return
 
 
@@ -136,7 +140,8 @@ def _reduced(best: Incumbent, starts: _Starts, solved: _Solve, every: bool) -> P
         if reduced is not None:
             with suppress(InfeasibleError):
                 share = REDUCED / (len(whole) - REDUCED * number)
-                starts.offer(reduction.expanded(solved(reduced, share).order))
+                rows = reduction.expanded(solved(reduced, share).order)
+                starts.offer(rows, Method.WHOLE_STAGES)
             yield
 
 
@@ -146,7 +151,7 @@ def _fitted(starts: _Starts, solved: _Solve, problem: Problem) -> Pieces:
     for number, with_more in enumerate(more):
         share = FITTED / (len(more) - FITTED * number)
         for rows in fitted(problem, solved(with_more, share).order):
-            starts.offer(rows)
+            starts.offer(rows, Method.REPAIR)
         yield
 
 
@@ -157,7 +162,7 @@ def _lists(
     begun = best.work.used
     while tuner is not None and not budget() and best.work.used - begun < budget.work.ops:
         for rows in tuner.round(best):
-            starts.offer(rows)
+            starts.offer(rows, Method.LIST)
         yield
 
 
@@ -183,7 +188,8 @@ class _Annealing:
     def round(self, best: Incumbent) -> None:
         self._left = self._left or self._starts.best()
         while self._left:
-            self._starts.offer(self._annealer.anneal(best, self._left.pop(0)))
+            rows = self._annealer.anneal(best, self._left.pop(0))
+            self._starts.offer(rows, Method.ANNEAL)
             if best.over():
                 break
 
@@ -201,21 +207,21 @@ class _Starts:
         part._known = self._known[number::of] or self._known[:1]
         return part
 
-    def offer(self, rows: Order) -> None:
+    def offer(self, rows: Order, method: str) -> None:
         """Takes an order where it keeps the memory limit and is new, and the same with no R that
         need not be, and with BW's."""
         problem = self._best.problem
         for each in (rows,) if self.every else (rows, kept(problem, rows)):
             for either in (each, fused_neighbours(problem, each)):
-                self._take(either)
+                self._take(either, method)
 
-    def _take(self, rows: Order) -> None:
+    def _take(self, rows: Order, method: str) -> None:
         problem = self._best.problem
         timing = simulate(Schedule(problem, rows))
         cost = timing.cost(problem.objective)
         if within_memory(problem, timing) and cost not in dict(self._known):
             self._known = sorted([*self._known, (cost, rows)], key=lambda known: known[0])[:STARTS]
-            self._best.offer(rows, "search", cost)
+            self._best.offer(rows, method, cost)
 
     def best(self) -> list[Order]:
         """The orders to anneal next; the best of all, whoever met it, among them."""

@@ -14,6 +14,7 @@ from ..construct.list_scheduler_linear import LinearListParameters, tune_linear_
 from ..construct.round_based import RoundParameters
 from ..core.incumbent import Incumbent
 from ..core.kernels import seeded
+from ..core.methods import Method
 from ..core.options import Order
 from .local_search import cooled
 
@@ -61,7 +62,7 @@ class RoundTuner:
             cost = self._constructor.cost(rows)
             if cost <= before:
                 self._pool[slot] = cost, parameters
-            best.offer(rows, "search", cost)
+            best.offer(rows, Method.ROUNDS, cost)
             if best.over():
                 return
 
@@ -117,7 +118,7 @@ class LinearListTuner:
     def _offer(self, best: Incumbent, rows: Order) -> float:
         """Offers an order; returns its cost, below the kernel's where a gap was not needed."""
         cost = self._constructor.cost(rows)
-        best.offer(rows, "search", cost)
+        best.offer(rows, Method.LIST, cost)
         return cost
 
     def _keep(self, cost: float, parameters: LinearListParameters) -> None:

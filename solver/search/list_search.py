@@ -25,6 +25,7 @@ from ..construct.priority_scheduler import (
 )
 from ..core.incumbent import Incumbent
 from ..core.kernels import seeded
+from ..core.methods import Method
 from ..core.unlike import typical
 from ..core.worker_threads import Pieces
 from .local_search import SLICES, Heat, by_rank, cooled
@@ -89,7 +90,7 @@ class ParameterTuner(ABC, Generic[Parameters]):
             found, cost = self._tune(best, parameters, heat, moves)
             best.work.spend(moves * self._move)
             if found < best.cost:
-                best.offer(by_rank(self._found, self._offsets), "search")
+                best.offer(by_rank(self._found, self._offsets), Method.LIST)
             if best.over():
                 return
         self._keep(best, cost, parameters)
@@ -104,7 +105,7 @@ class ParameterTuner(ABC, Generic[Parameters]):
     def first(self, best: Incumbent) -> None:
         """Offers the best of some random parameters."""
         if np.isfinite(self._cost(self._draw(best, self.first_drawn))):
-            best.offer(by_rank(self._order, self._offsets), "search")
+            best.offer(by_rank(self._order, self._offsets), Method.LIST)
 
     def _keep(self, best: Incumbent, cost: float, parameters: Parameters) -> None:
         if np.isfinite(cost):

@@ -18,6 +18,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 
 from ..core.incumbent import Incumbent
 from ..core.kernels import CostArrays, seeded
+from ..core.methods import Method
 from ..core.options import Order
 from .kernels.annealing import anneal_kernel
 from .kernels.filling import anneal_filled
@@ -86,7 +87,7 @@ class Annealer(OrderAnnealer):
             found = order.copy()
             best.work.spend(moves * len(order))
             cost = self._run(best, order, found, best.cost, offsets, None, heat, moves, reach)
-            best.offer(by_rank(found, offsets), "search", cost)
+            best.offer(by_rank(found, offsets), Method.ANNEAL, cost)
             if best.over():
                 return
 
@@ -109,7 +110,7 @@ class FillingAnnealer(OrderAnnealer):
                 moves, reach, self._state, best.interrupt.flag,
             )  # fmt: skip
             if cost < best.cost:
-                best.offer(by_rank(found, offsets), "search", cost)
+                best.offer(by_rank(found, offsets), Method.FILL, cost)
             if best.over():
                 return
 

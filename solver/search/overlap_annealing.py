@@ -8,6 +8,7 @@ from pipeloom.ir.model.ops import KIND_MASK, IntArray, OpKind, offsets_of, split
 from pipeloom.ir.model.problem import Problem
 
 from ..core.incumbent import Incumbent, Pairs
+from ..core.methods import Method
 from ..core.options import Order
 from ..core.relaxations import Mask
 from .kernels.overlap import anneal_overlap
@@ -37,7 +38,7 @@ class OverlapAnnealer(OrderAnnealer):
             best.work.spend(moves * len(order))
             if cost < best.cost:
                 rows, pairs = join_pairs(found, found_at_once, offsets)
-                best.offer(rows, "search", pairs=pairs)
+                best.offer(rows, Method.PAIR, pairs=pairs)
             if best.over():
                 return
 

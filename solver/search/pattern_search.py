@@ -20,6 +20,7 @@ from ..bounds import lower_bounds
 from ..bounds.feasibility import is_feasible
 from ..construct.entry_orders import entry_orders
 from ..core.incumbent import Incumbent
+from ..core.methods import Method
 from ..core.options import Order
 from ..core.tolerances import ROUNDING
 from ..core.unlike import typical
@@ -37,7 +38,7 @@ def relabelled(rows: Order, entry: IntArray) -> Order:
     )
 
 
-def offer_filled(best: Incumbent, rows: Order, source: str) -> None:
+def offer_filled(best: Incumbent, rows: Order, method: str) -> None:
     """Offers what keeps the memory limits of a pattern with the microbatches in each entry order
     that is constructed, and in that of the best schedule."""
     problem, offsets = best.problem, offsets_of(rows)
@@ -48,7 +49,7 @@ def offer_filled(best: Incumbent, rows: Order, source: str) -> None:
         best.work.spend(int(offsets[-1]))
         cost = simulator.cost(np.concatenate(filled))
         if cost < best.cost and (simulator.peak <= limit).all():
-            best.offer(filled, source, cost)
+            best.offer(filled, method, cost)
 
 
 class PatternSearch:
@@ -74,7 +75,7 @@ class PatternSearch:
         for rows in self._small.taken():
             if best.over():
                 return
-            offer_filled(best, rows, "search")
+            offer_filled(best, rows, Method.PATTERN)
 
 
 class _Patterns(Incumbent):
@@ -85,14 +86,14 @@ class _Patterns(Incumbent):
     def offer(
         self,
         order: Order,
-        source: str,
+        method: str,
         cost: float | None = None,
         pairs: tuple[tuple[int, ...], ...] = (),
     ) -> bool:
         cost = self._cost(order, pairs) if cost is None else cost
         if cost <= NEAR * self.cost and not any(pairs):
             self.kept = (*self.kept, (cost, tuple(map(np.copy, order))))
-        return super().offer(order, source, cost, pairs)
+        return super().offer(order, method, cost, pairs)
 
     def taken(self) -> Iterator[Order]:
         """The orders kept since the last call, the best of those that cost the same first."""

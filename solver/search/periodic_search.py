@@ -10,10 +10,10 @@ from pipeloom.ir.model.problem import Problem
 
 from ..construct.periodic_v import PeriodicV, periodic_order
 from ..core.incumbent import Incumbent
+from ..core.methods import Method
 from ..core.tolerances import ROUNDING
 from ..core.worker_threads import Pieces
 
-PERIODIC = "periodic"
 MANY = 8  # microbatches for each rank from which on few are in a warm-up or a cool-down
 ENDS = 0.5  # intervals for each rank that a warm-up and a cool-down take at least
 TRIES = 8  # weights of memory for each interval
@@ -70,4 +70,4 @@ def _shares(weights: FloatArray) -> FloatArray:
 def _offer(best: Incumbent, starts: FloatArray, interval: float) -> None:
     problem = best.problem
     best.work.spend(BUILD_OP * 3 * problem.stages * problem.microbatches)
-    best.offer(periodic_order(starts, interval, problem.microbatches), PERIODIC)
+    best.offer(periodic_order(starts, interval, problem.microbatches), Method.PERIODIC)

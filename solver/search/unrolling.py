@@ -18,7 +18,8 @@ from pipeloom.ir.model.problem import Problem
 
 from ..bounds import lower_bounds
 from ..core.incumbent import Incumbent
-from ..core.options import Order, SolveOptions
+from ..core.methods import Method
+from ..core.options import SolveOptions
 from ..core.overlap_relaxation import without_overlap
 from ..core.relaxations import has_remat
 from ..core.stopping import Budget
@@ -112,7 +113,9 @@ class Unroller:
         if small.order is None or not small.cost < self._lengthened:
             return
         cost, budget = small.cost, _budget(best, LENGTHENING)
-        _offer_lengthened(best, small.order, small.problem.microbatches, self._rng, budget)
+        found = lengthened(best.problem, small.order, small.problem.microbatches, self._rng, budget)
+        if found is not None:
+            best.offer(found, Method.UNROLL)
         best.work.spend(budget.work.used)
         if not budget():  # else it was not done
             self._lengthened = cost
@@ -136,7 +139,9 @@ class SpliceSearch:
             if left_out is not None:
                 shorter = splices.spliced(left_out.cut, period, -1)
                 fewer = self._problem.microbatches - period
-                _offer_lengthened(best, shorter, fewer, self._rng, budget)
+                found = lengthened(best.problem, shorter, fewer, self._rng, budget)
+                if found is not None:
+                    best.offer(found, Method.SPLICE)
             if budget() or best.over():
                 break
         best.work.spend(budget.work.used)
@@ -146,11 +151,3 @@ def _budget(best: Incumbent, slices: int) -> Budget:
     """The time that is left, and the work of so many slices."""
     left = best.budget()
     return Budget(left.time.left, min(left.work.left, slices * best.slice), best.interrupt)
-
-
-def _offer_lengthened(
-    best: Incumbent, order: Order, fewer: int, rng: np.random.Generator, budget: Budget
-) -> None:
-    found = lengthened(best.problem, order, fewer, rng, budget)
-    if found is not None:
-        best.offer(found, "unrolled")

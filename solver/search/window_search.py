@@ -25,6 +25,7 @@ from pipeloom.ir.model.ops import (
 from pipeloom.ir.model.schedule import Schedule
 
 from ..core.incumbent import Incumbent
+from ..core.methods import Method
 from ..core.options import Order
 from ..core.relaxations import fusible, has_remat, recomputable
 from ..core.stopping import OPS_A_SECOND
@@ -96,7 +97,8 @@ class WindowSearch:
         window = ScheduleWindow(self._graph, first, stop, self._orders, free=self._free)
         model = WindowOrders(window, max(cost * (1 - self._step), best.bound.value))
         seed = int(self._rng.integers(1 << 31))
-        search = find(best, model, best.budget(SHARE, SECONDS), seed)
+        budget = best.budget(SHARE, SECONDS)
+        search = find(best, model, budget, seed, method=Method.WINDOW)
         if best.cost < cost:
             self._step = min(2 * self._step, LONGEST_STEP)
             return

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.units import counted
 
 from .streaming import Route, Streaming
 
@@ -22,17 +21,6 @@ class WeightPassingParameters(Streaming):
     home: Route = Route.DIRECT
     rounds: int = 1
     deep: int = 1
-
-    def __str__(self) -> str:
-        words = [counted(self.rounds, "round"), counted(self.buffers, "buffer"), self.route.value]
-        if self.opening and self.route is not Route.FAN:
-            words.append(f"first {counted(self.opening, 'stage')} fanned out")
-        if self.deep > 1:
-            words.append(f"last {self.deep} stages deep")
-        if self.home is not self.route or self.collections > 1:
-            often = f" {self.collections} times" if self.collections > 1 else ""
-            words.append(f"D home {self.home.value}{often}")
-        return ", ".join(words)
 
 
 class WeightPassingSpace:

@@ -26,5 +26,5 @@ def replicate(schedule: Schedule, stages: Collection[int]) -> Schedule:
     kept = tuple(t for t in schedule.transfers if t.stage not in stages)
     report = schedule.report
     if report is not None:  # bound and status were of a schedule that sends them
-        report = replace(report, status=Status.FEASIBLE, lower_bound=None, bound_name=None)
+        report = replace(report, status=Status.FEASIBLE, lower_bound=None, bound=None)
     return timed(replace(schedule, transfers=kept, report=report, timing=None))

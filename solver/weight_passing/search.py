@@ -172,7 +172,7 @@ class WeightPassingSearch:
             return NONE
         order = rows(self._problem, choice.rounds, choice.deep)
         try:
-            schedule = streamed(self._problem, order, str(choice), choice, self._owner)
+            schedule = streamed(self._problem, order, choice, self._owner)
         except InvalidScheduleError:
             return NONE
         finally:

@@ -31,9 +31,10 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, IntArray, OpKind
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Report, Schedule, Transfer, TransferKind
+from pipeloom.ir.model.schedule import OPTIMIZED, Report, Schedule, Transfer, TransferKind
 from pipeloom.ir.model.transfers import delay_matrix, size
 
+from ..core.methods import Method
 from .link_priority import by_link_priority
 from .prefetch import Prefetch, prefetches, visits
 
@@ -67,7 +68,6 @@ class Streaming:
 def streamed(
     problem: Problem,
     order: Sequence[IntArray],
-    name: str,
     plan: Streaming,
     owner: Sequence[int] | None = None,
 ) -> Schedule:
@@ -78,7 +78,9 @@ def streamed(
     """
     listed = _listed(problem, order, plan, owner)
     transfers = tuple(leg.transfer for leg in listed)
-    schedule = Schedule(problem, tuple(order), transfers, Report(problem.objective, name))
+    schedule = Schedule(
+        problem, tuple(order), transfers, Report(problem.objective, OPTIMIZED, method=Method.STREAM)
+    )
     return timed(by_link_priority(schedule, np.array([leg.latest for leg in listed])))
 
 

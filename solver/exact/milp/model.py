@@ -22,8 +22,9 @@ import pulp
 
 from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.schedule import Report, Schedule
+from pipeloom.ir.model.schedule import OPTIMIZED, Report, Schedule
 
+from ...core.methods import Method
 from ...core.options import SolveOptions
 from ...core.schedule_cost import objective_cost
 from ...core.stopping import TimeLimit
@@ -91,7 +92,7 @@ def _schedule(model: _Model, outcome: Outcome) -> Schedule | None:
     start = np.array([outcome.values[v.name] for v in model.start]) / model.scale
     first = {pair: outcome.values[v.name] > 0.5 for pair, v in model.before.items()}
     positions = Positions(start, model.formulation.ordered(first))
-    report = Report(model.formulation.problem.objective, "ilp")
+    report = Report(model.formulation.problem.objective, OPTIMIZED, method=Method.MILP)
     return to_schedule(model.formulation, positions, report, slack=1e-3 / model.scale)
 
 

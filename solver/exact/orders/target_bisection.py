@@ -22,6 +22,7 @@ from ...bounds.low_memory.activation_slots import slots_limit_rate
 from ...core.bound import Bound
 from ...core.incumbent import Incumbent
 from ...core.linear_instance import LinearInstance
+from ...core.methods import Method
 from ...core.options import Order
 from ...core.schedule_cost import within_memory
 from ...core.stopping import OPS_A_SECOND, Budget
@@ -163,6 +164,8 @@ def find(
     budget: Budget,
     seed: int,
     on_bound: Callable[[float], None] = lambda _: None,
+    *,
+    method: Method = Method.CP_SAT,
 ) -> CpSatThread[Order]:
     """Offers the model's schedules as they are found; ``on_bound``: is given bounds in ticks."""
     parameters = {
@@ -178,7 +181,7 @@ def find(
             if isinstance(news, float):
                 on_bound(news)
             elif (cost := _cost(best, news)) is not None:
-                best.offer(news, "cp-sat", cost)
+                best.offer(news, method, cost)
     best.work.spend(search.work * model.unit * OPS_A_SECOND)
     return search
 

@@ -113,7 +113,7 @@ def optimized(
 def routed(rounds: int, plan: Streaming, profile: Profile, count: int) -> Schedule:
     placement = Placement.round_robin(profile.ranks)
     problem = Problem(profile, count, placement, profile.limit_from(None))
-    return streamed(problem, rows(problem, rounds, deep=1), "routed", plan)
+    return streamed(problem, rows(problem, rounds, deep=1), plan)
 
 
 TABLES: tuple[Callable[[int], dict[str, Plan]], ...] = (
@@ -183,7 +183,7 @@ def anywhere(profile: Profile, count: int) -> Schedule:
     placement = Placement.of_ops(Passing.MIXED, profile.ranks, owner)
     problem = Problem(profile, count, placement, profile.limit_from(None))
     order = [pack(ops) for ops in random_order(problem, 0.5, random)]
-    return streamed(problem, order, "anywhere", Streaming())
+    return streamed(problem, order, Streaming())
 
 
 def replicated_ends(profile: Profile, count: int) -> Schedule:
@@ -204,7 +204,7 @@ def by_way(profile: Profile, count: int) -> Schedule:
         rows[rank] += [Op(OpKind.F, s, j) for s in stages]
         rows[rank] += [Op(OpKind.BW, s, j) for s in reversed(stages)]
     owner = [others[s % len(others)] for s in range(profile.num_stages)]
-    straight = streamed(problem, list(map(pack, rows)), "by way", Streaming(), owner)
+    straight = streamed(problem, list(map(pack, rows)), Streaming(), owner)
     hops = [
         hop
         for t in straight.transfers

@@ -92,7 +92,7 @@ def mixed(draw: st.DrawFn, *, contended: bool) -> Schedule:
     placement = Placement.of_ops(Passing.MIXED, ranks, np.array(owners))
     profile = draw(profiles(ranks, stages, contended=contended))
     problem = Problem(profile, count, placement, (math.inf,) * ranks)
-    schedule = streamed(problem, in_any_order(problem, random), "any", Streaming())
+    schedule = streamed(problem, in_any_order(problem, random), Streaming())
     kept = draw(st.sets(st.sampled_from(range(stages))))  # replicated where several ranks run them
     left = tuple(t for t in schedule.transfers if t.stage not in kept)
     return replace(schedule, transfers=left, timing=None)

@@ -18,10 +18,11 @@ from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.construct.periodic_v import PeriodicV, periodic_order
 from pipeloom.solver.core.incumbent import Incumbent
+from pipeloom.solver.core.methods import Method
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.progress import FALLBACK
 from pipeloom.solver.families import build_family
-from pipeloom.solver.search.periodic_search import PERIODIC, search_periodic
+from pipeloom.solver.search.periodic_search import search_periodic
 
 
 def unequal(ranks: int, seed: int, limit: float = np.inf) -> Problem:
@@ -79,7 +80,7 @@ def searched(problem: Problem, cost: float, enough: float = 0.0) -> Incumbent:
 def test_limits_are_kept_and_what_is_found_is_valid(ranks: int, limit: float, seed: int) -> None:
     problem = unequal(ranks, seed, limit)
     best = searched(problem, 1e9, 1.5 * problem.microbatches * PeriodicV.of(problem).work)
-    assert best.source == PERIODIC
+    assert best.method == Method.PERIODIC
     assert best.order is not None
     assert verify_schedule(dump_schedule(timed(Schedule(problem, best.order)))) == []
 
@@ -101,4 +102,4 @@ def test_below_v_half_the_published_v_is_beaten() -> None:
 
 @pytest.mark.parametrize("problem", [light_ends(47, 28.4), light_ends(72, np.inf)])
 def test_few_microbatches_and_endless_memory_are_left_to_others(problem: Problem) -> None:
-    assert searched(problem, 1e9).source == FALLBACK
+    assert searched(problem, 1e9).method == FALLBACK

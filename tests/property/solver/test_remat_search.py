@@ -161,7 +161,7 @@ def test_what_has_room_is_not_recomputed(limit: float, left: int) -> None:
 def test_little_work_has_room_for_the_relaxation() -> None:
     """A round of the list scheduler is longer than all of this work."""
     report = optimize(without_offload(seeded(0, 21.0)), work_limit=2.0).known_report
-    assert report.bound_name == "remat-relaxation"
+    assert report.bound == "remat-relaxation"
     assert report.status is Status.OPTIMAL
 
 

@@ -63,7 +63,7 @@ def planned(problem: Problem, plan: Streaming, seed: int) -> Schedule | None:
     """Of a random order; None where a path cannot serve it, which direct routes always can."""
     rows = [pack(row) for row in random_order(problem, 0.5, Random(seed))]
     try:
-        return streamed(problem, rows, "random", plan)
+        return streamed(problem, rows, plan)
     except InvalidScheduleError:
         assert {plan.route, plan.home or plan.route} != {Route.DIRECT} or plan.opening
         return None

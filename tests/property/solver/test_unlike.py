@@ -108,7 +108,7 @@ def test_few_orders_of_more_microbatches_are_searched() -> None:
     stages = [_stage(rng, 6, whole=False) for _ in range(3)]
     problem = Problem.linear(parse_profile(_profile(3, stages), "profile"), 6, 8.0)
     found = optimize(problem, work_limit=40)
-    assert found.known_report.bound_name == "interleaving"
+    assert found.known_report.bound == "interleaving"
     assert verify_schedule(dump_schedule(found)) == []
 
 

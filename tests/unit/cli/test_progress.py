@@ -66,7 +66,7 @@ def test_a_log_gets_a_line_a_change_and_none_for_the_start() -> None:
     stream = io.StringIO()
     display = ProgressDisplay(stream=stream)
     events = [told(at) for at in (0.1, 1.0, 2.0, 9.0, 20.5)]
-    events.insert(0, replace(told(0.0), source="one-at-a-time"))
+    events.insert(0, replace(told(0.0), method="one-at-a-time"))
     # the last one comes so soon after another that the end's line will say it
     events += [told(20.6, 150.0), told(20.7, 140.0)]
     for event in searching(*events, name="limit 1 of 2 (8)"):
@@ -107,7 +107,7 @@ def test_by_step_the_last_line_is_of_the_step() -> None:
     for bound, why in ((10.0, "gap 16.67 %  nothing better found"), (12.0, "gap 0 %  optimal")):
         stream = io.StringIO()
         display = ProgressDisplay(stream=stream)
-        now = replace(told(1.0, 12.0, bound), source="one-at-a-time")
+        now = replace(told(1.0, 12.0, bound), method="one-at-a-time")
         display(Searching("", now, by_step=True))
         display(Searched("", schedule, "nothing better found", by_step=True))
         assert stream.getvalue() == f"   2.8 s  step 12 ms  bound {bound:g} ms  {why}\n"

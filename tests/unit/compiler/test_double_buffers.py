@@ -39,7 +39,7 @@ def computes_between(row: tuple[Instruction, ...]) -> list[int]:
 
 def of_interleaves_order(route: Route) -> Schedule:
     plain = build_family("weipipe-interleave", PROFILE, MICROBATCHES)
-    return streamed(plain.problem, plain.order, "streamed", Streaming(buffers=2, route=route))
+    return streamed(plain.problem, plain.order, Streaming(buffers=2, route=route))
 
 
 def optimized(ranks: int) -> Schedule:

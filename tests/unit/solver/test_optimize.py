@@ -13,7 +13,8 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.core.progress import Progress
+from pipeloom.solver.core.methods import Method
+from pipeloom.solver.core.progress import FALLBACK, Progress
 from pipeloom.solver.core.schedule_cost import objective_cost
 from pipeloom.solver.exact import BACKENDS
 from pipeloom.solver.families.applicable import families_of
@@ -94,11 +95,12 @@ def test_progress_only_ever_improves() -> None:
 
 def test_an_interrupt_returns_the_best_so_far() -> None:
     def interrupt(progress: Progress) -> None:
-        if progress.source == "search":
+        if progress.method not in {FALLBACK, Method.WARM_START}:
             raise KeyboardInterrupt
 
     schedule = optimize(zero_bubble(0.5), progress=interrupt)
-    assert schedule.known_report.family == "search"
+    assert schedule.known_report.family == "optimized"
+    assert schedule.known_report.method == Method.ROUNDS
     assert schedule.known_report.status is Status.FEASIBLE
 
 

@@ -51,7 +51,7 @@ def test_sums_are_kept_until_they_leave() -> None:
     passing = {}
     for collections in (1, 2):
         plan = Streaming(buffers=1, collections=collections)
-        schedule = streamed(problem, order, "", plan)
+        schedule = streamed(problem, order, plan)
         buffers = compile_schedule(schedule).buffers
         received = [sum(b.kind is TensorKind.GRADIENT for b in row) for row in buffers]
         found = footprint(schedule).passing

@@ -55,7 +55,7 @@ def test_what_is_certified_is_proven(seed: int, objective: str) -> None:
     if certificate["lower_bound"] >= known / (1 + 1e-6):
         assert faults(answer, certificate) == []
     else:  # by an argument that has no certificate
-        assert answer.schedule.report.bound_name in ("crossings", "slots", "throughput")
+        assert answer.schedule.report.bound in ("crossings", "slots", "throughput")
         assert "which is proven, but less" in faults(answer, certificate)[0]
 
 

@@ -60,14 +60,14 @@ def test_the_rank_that_all_microbatches_pass_is_why() -> None:
 
 def test_a_small_milp_names_the_rank_and_what_memory_gives() -> None:
     problem = gap_problem("two copies", 0, 17)
-    report = Report(problem.objective, "search", lower_bound=330.0, bound_name="rank-moments")
+    report = Report(problem.objective, "optimized", lower_bound=330.0, bound="rank-moments")
     reason = why(schedule(problem, report))
     assert (reason.name, reason.value) == ("rank-moments", 330.0)
     assert reason.rank is not None
     assert f"rank {reason.rank} computes for 314.23 ms" in reason.words[0]
     assert "one M_B more on each rank the same argument gives" in reason.words[1]
     levels = gap_problem("remat", 3, 17)
-    report = Report(levels.objective, "search", lower_bound=600.0, bound_name="remat-relaxation")
+    report = Report(levels.objective, "optimized", lower_bound=600.0, bound="remat-relaxation")
     reason = why(timed(Schedule(levels, one_at_a_time(levels), report=report)))
     assert (reason.name, reason.value) == ("remat-relaxation", 600.0)
 
@@ -123,7 +123,7 @@ def test_the_words_are_of_the_problem_without_levers_that_the_bound_is_of(
 def test_a_bound_that_a_search_has_proven_names_it_and_the_closed_form() -> None:
     problem = equal(2, 4, 1.0)
     closed = lower_bound(problem)
-    report = Report(Objective.PERIOD, "ilp", lower_bound=closed.value + 2.0, bound_name="cp-sat")
+    report = Report(Objective.PERIOD, "optimized", lower_bound=closed.value + 2.0, bound="cp-sat")
     reason = why(schedule(problem, report))
     assert (reason.name, reason.value) == ("cp-sat", closed.value + 2.0)
     assert f"{duration(closed.value)} is" in reason.words[0]

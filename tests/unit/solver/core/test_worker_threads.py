@@ -139,7 +139,7 @@ def test_what_was_left_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
     solving = Solving.of(PROBLEM)
     for _ in range(2):  # still not there: it is not begun twice
         left = solving.run(0.0)
-        assert left.known_report.family != FALLBACK
+        assert left.known_report.method != FALLBACK
         assert not solving.done
     gate.set()
     solving.run(60.0)
@@ -152,7 +152,7 @@ def test_time_that_is_up_leaves_nothing_before_a_schedule_is_built() -> None:
     best.offer(one_at_a_time(PROBLEM), FALLBACK)
     assert not best.ended
     start(best, 0)
-    assert best.source != FALLBACK
+    assert best.method != FALLBACK
     assert best.ended
     assert incumbent(should_stop=lambda: True).ended
 

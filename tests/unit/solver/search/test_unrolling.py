@@ -20,6 +20,7 @@ from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.incumbent import Incumbent
+from pipeloom.solver.core.methods import Method
 from pipeloom.solver.core.options import Order, SolveOptions
 from pipeloom.solver.core.schedule_cost import within_memory
 from pipeloom.solver.core.stopping import Budget
@@ -128,7 +129,7 @@ def test_the_steady_state_of_fewer_microbatches_makes_a_good_schedule() -> None:
     best.offer(one_at_a_time(problem), "one-at-a-time")
     pieces = search_elsewhere(best, (0, 1))
     next(pieces)
-    assert best.source == "unrolled"
+    assert best.method == Method.UNROLL
     assert best.cost < 1.2 * best.bound.value
 
 
@@ -152,7 +153,7 @@ def test_fewer_microbatches_begin_where_memory_holds_one_at_a_time() -> None:
     best.offer(one_at_a_time(problem), "one-at-a-time")
     for each in unrollers(best, np.random.default_rng(0)):
         each.round(best)
-    assert best.source == "unrolled"
+    assert best.method == Method.UNROLL
 
 
 def _interleaved(microbatches: int, seed: int = 1) -> Problem:
@@ -170,10 +171,10 @@ def test_slow_pieces_are_replaced_within_a_rounds_work() -> None:
     behind = [row + (20 << MICROBATCH_SHIFT) for row in alone]
     spoilt = tuple(np.concatenate(rows) for rows in zip(good, behind, strict=True))
     best = Incumbent(problem, lower_bound(problem), SolveOptions(work_limit=400))
-    best.offer(spoilt, "search")
+    best.offer(spoilt, Method.ANNEAL)
     before = best.cost
     SpliceSearch(problem, np.random.default_rng(0)).round(best)
-    assert best.source == "unrolled"
+    assert best.method == Method.SPLICE
     assert best.cost < before
     assert best.order is not None
     assert _check(problem, best.order) == pytest.approx(best.cost)
@@ -204,5 +205,5 @@ def test_fewer_microbatches_leave_other_methods_their_work() -> None:
     first = unrollers(best, np.random.default_rng(0))[1]
     for _ in first.first(best):
         assert best.work.used < 10e6
-    assert best.source == "unrolled"
+    assert best.method == Method.UNROLL
     assert best.work.used < 8e6

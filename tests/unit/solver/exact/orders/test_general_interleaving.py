@@ -33,7 +33,7 @@ def asked(problem: Problem, target: float) -> Incumbent:
     best = Incumbent(problem, Bound(0.0, "none", ""), SolveOptions(time_limit=30))
     best.offer(one_at_a_time(problem), "one-at-a-time")
     ask(best, partial(GeneralInterleaving, problem), target, best.budget(), seed=0)
-    assert best.source in {"one-at-a-time", "cp-sat"}  # "interleaving" would read as a placement
+    assert best.method in {"one-at-a-time", "cp-sat"}  # "interleaving" would read as a placement
     return best
 
 
