@@ -60,7 +60,7 @@ def _solve(asked: Question, seed: int) -> tuple[dict[str, Any], Schedule | None]
     valid = not verify_schedule(found.document)
     status = found.status.value if valid else "invalid"
     words = {"status": status, "cost": _rounded(cost), "proven": _rounded(found.lower_bound)}
-    return words, found.schedule
+    return words | {"method": found.method, "bound": found.bound}, found.schedule
 
 
 def bounds(problem: Problem) -> dict[str, float]:
