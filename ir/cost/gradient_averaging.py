@@ -64,6 +64,23 @@ def averages(schedule: Schedule, timing: Timing) -> tuple[tuple[Averaged, ...], 
     return tuple(map(tuple, found))
 
 
+def share_until(schedule: Schedule, timing: Timing, until: float) -> float:
+    """The share of the averages' durations with which the last of them ends at ``until``, no
+    earlier than all ops.
+
+    A rank's averages, one after the other, end at the latest of: when one of them is ready, and the
+    durations from that one on. So the share is the least that one of these leaves.
+    """
+    ready = sorted((_ready(schedule, timing, one), one.stage, one) for one in due(schedule))
+    later = dict.fromkeys(range(len(timing.start)), 0.0)
+    shares = []
+    for at, _, one in reversed(ready):
+        later[one.rank] += one.duration
+        if later[one.rank] > 0:
+            shares.append((until - at) / later[one.rank])
+    return max(0.0, min(shares, default=1.0))
+
+
 def _last(schedule: Schedule, rank: int, stage: int) -> int | None:
     order = schedule.order[rank]
     kinds, stages, _ = fields_of(order)

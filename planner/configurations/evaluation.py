@@ -22,6 +22,7 @@ from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import OPTIMIZED, Report, Schedule, Transfer
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.options import SolveOptions
+from pipeloom.solver.core.schedule_cost import status_under
 from pipeloom.solver.optimize import optimize
 
 from ..clusters.cluster import Cluster
@@ -172,14 +173,17 @@ def certified(step: StepTimes) -> Schedule:
         made.problem, profile=profile, memory_limit=rooms, objective=Objective.MAKESPAN
     )
     known, bound = made.report or Report(Objective.MAKESPAN, ""), lower_bound(problem)
+    made = timed(replace(made, problem=problem, timing=None))
+    cost = made.known_timing.makespan
     report = Report(
         Objective.MAKESPAN,
         known.family,
-        lower_bound=bound.value,
+        lower_bound=min(bound.value, cost),
         bound=bound.name,
+        status=status_under(bound.value, cost),
         method=known.method,
     )
-    return timed(replace(made, problem=problem, report=report))
+    return replace(made, report=report)
 
 
 def problem_of(step: StepTimes, configuration: Configuration) -> Problem:

@@ -8,12 +8,15 @@ from itertools import count
 from pathlib import Path
 
 from pipeloom.compiler import compile_schedule
+from pipeloom.ir.cost.gradient_averaging import share_until
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_profile, dump_program, dump_schedule, write_json, write_text
 from pipeloom.ir.model.layers import Layer, LayerKind
+from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.profile import DataParallel
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.units import duration
 
 from ..exchange import export
 from ..models.precision import Precision
@@ -28,6 +31,8 @@ _ENDS = {
     WorkKind.HEAD: Layer("head", LayerKind.HEAD, ("model.norm", "lm_head")),
 }
 """The names of ``transformers`` in Llama and its kin, which ``run`` looks for."""
+LEAST_SHARE = 1e-6
+"""Of the averaging, that is exposed in a written schedule."""
 TO_MEGATRON = "--schedule 1f1b or --schedule interleaved-1f1b plans for what Megatron runs"
 
 
@@ -50,7 +55,9 @@ def write_files(folder: Path, step: StepTimes, schedule: Schedule) -> list[str]:
         "torchtitan.json": ("torchtitan", _torchtitan(run)),
         "megatron.txt": ("megatron-layout", _megatron(run)),
     }
-    notes = [f"program.json: {note}" for note in _left_to_the_model(run)]
+    iteration = duration(named.known_timing.iteration_time(named.problem.objective))
+    notes = [f"schedule.json: {iteration} an iteration; the optimizer and the host come on top"]
+    notes += [f"program.json: {note}" for note in _left_to_the_model(run)]
     notes += [f"torchtitan: {note}" for note in _unlike_torchtitan(run)]
     for name, (to, flags) in systems.items():
         try:
@@ -74,11 +81,25 @@ def _with_layers(step: StepTimes, schedule: Schedule) -> Schedule:
     profile = schedule.problem.profile
     stages = tuple(replace(s, layers=own) for s, own in zip(profile.stages, layers, strict=True))
     ends = ((0, len(stages) - 1),) if setup.model.tied and len(stages) > 1 else ()
-    replicas = DataParallel(setup.run.dp, step.replica_link) if setup.run.dp > 1 else None
-    named = replace(
-        profile, stages=stages, micro_batch=setup.run.micro_batch, tied=ends, data_parallel=replicas
-    )
-    return replace(schedule, problem=replace(schedule.problem, profile=named))
+    named = replace(profile, stages=stages, micro_batch=setup.run.micro_batch, tied=ends)
+    return _with_replicas(step, replace(schedule, problem=replace(schedule.problem, profile=named)))
+
+
+def _with_replicas(step: StepTimes, schedule: Schedule) -> Schedule:
+    """The schedule with the replicas there are, over a link so fast that its iteration takes what
+    the step does before the optimizer: what averaging takes less what is hidden."""
+    if step.setup.run.dp == 1:
+        return schedule
+    link = step.replica_link
+    whole = _over(schedule, DataParallel(step.setup.run.dp, link))
+    share = max(share_until(whole, schedule.known_timing, step.averaged), LEAST_SHARE)
+    exposed = Link(link.latency * share, link.gigabytes_per_second / share)
+    return _over(schedule, DataParallel(step.setup.run.dp, exposed))
+
+
+def _over(schedule: Schedule, replicas: DataParallel) -> Schedule:
+    profile = replace(schedule.problem.profile, data_parallel=replicas)
+    return replace(schedule, problem=replace(schedule.problem, profile=profile))
 
 
 def _layer(work: LayerWork, numbers: Iterator[int]) -> Layer:

@@ -244,12 +244,20 @@ class StepTimes:
         return tuple(each.end(time, self.kernels, self.messages) for each, time in pairs)
 
     @cached_property
+    def averaged(self) -> float:
+        """Milliseconds until all ops have ended, and what of averaging nothing hides."""
+        pairs = zip(self._simulated[0], self.ends, strict=True)
+        return float(max(t + end.averaging.exposed for t, end in pairs))
+
+    @property
+    def stepping(self) -> float:
+        """Milliseconds of the optimizer's step, and of what the host does once a step."""
+        return max(end.optimizer for end in self.ends) + self.cluster.efficiency.step_ms
+
+    @cached_property
     def time(self) -> float:
         """Milliseconds of the whole step."""
-        last = self._simulated[0]
-        averaged = max(t + end.averaging.exposed for t, end in zip(last, self.ends, strict=True))
-        optimizer = max(end.optimizer for end in self.ends)
-        return float(averaged) + optimizer + self.cluster.efficiency.step_ms
+        return self.averaged + self.stepping
 
     @property
     def spread(self) -> float:

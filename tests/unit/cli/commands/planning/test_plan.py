@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pipeloom import plan, predict
+from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.planner.plan import Plan
 from tests.support.command_line import Command, written
 
@@ -178,6 +179,32 @@ def test_flags_of_other_systems_are_those_of_the_plan(
     assert [note.startswith(words) for note in notes].count(True) == 1
     assert any("tp 2" in note and "are up to its stages" in note for note in notes)
     assert ("torchtitan: without ep etp is 2, in this plan 1" in notes) == (given["ep"] == 1)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"schedule": "1f1b"},
+        {"schedule": "interleaved-1f1b", "vp": 2},
+        {"schedule": "zb-v", "vp": 2, "sharding": "zero1"},
+        {"schedule": "1f1b", "sharding": "fsdp"},
+    ],
+)
+def test_the_written_schedule_takes_as_long_as_the_plan_says(
+    tmp_path: Path, how: dict[str, Any]
+) -> None:
+    """Its averages took the whole link's time, where the plan counts what nothing hides."""
+    run = {"gpus": 16, "global_batch": 32, "seq": 1024, "layers": 8, "tp": 2, "pp": 2, "dp": 4}
+    fixed = {"micro_batch": 1, "recompute": "none", "time_limit": 10.0}
+    found = plan("llama-3-8b", "H100", **run, **fixed, **how)
+    found.write(tmp_path)
+    document = json.loads((tmp_path / "schedule.json").read_text())
+    report, step = document["report"], found.best.step
+    assert report["makespan"] < report["iteration_time"] < found.best.step_ms
+    assert report["iteration_time"] + step.stepping == pytest.approx(found.best.step_ms, rel=1e-9)
+    assert report["lower_bound"] <= report["makespan"]
+    assert found.lower_bound <= found.best.step_ms * (1 + 1e-9)
+    assert verify_schedule(document) == []
 
 
 def test_plans_that_take_exactly_as_long_are_one_line() -> None:
