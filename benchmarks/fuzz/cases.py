@@ -112,8 +112,10 @@ def _options(command: str) -> list[Action]:
 
 def _odd_option(words: list[str], draw: Random) -> list[str]:
     """One more option with its value; none that the words have."""
-    known = _options(words[0])
-    action = draw.choice([each for each in known if not {*each.option_strings} & {*words}])
+    known = [each for each in _options(words[0]) if not {*each.option_strings} & {*words}]
+    if not known:
+        return []
+    action = draw.choice(known)
     option = draw.choice(action.option_strings)
     if action.nargs == 0:
         return [option]
