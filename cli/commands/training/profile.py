@@ -220,9 +220,8 @@ def _words(measurement: Measurement) -> str:
             "gradients": "grad_bytes",
             "optimizer": "optimizer_bytes",
         }
-    known = {
-        words: key for words, key in sizes.items() if getattr(profile.stages[0], key) is not None
-    }
+    held = {name: [getattr(stage, key) for stage in profile.stages] for name, key in sizes.items()}
+    known = {name: figures for name, figures in held.items() if set(figures) != {None}}
     rows = [
         [
             stage.layers[0].name if measurement.by_layers else f"stage {s}",
@@ -230,7 +229,7 @@ def _words(measurement: Measurement) -> str:
                 "" if figure is None else f"{duration(figure.median)} +-{figure.spread / 2:.0%}"
                 for figure in (figures[s] for figures in columns.values())
             ),
-            *(amount(getattr(stage, key)) for key in known.values()),
+            *("" if figures[s] is None else amount(figures[s]) for figures in known.values()),
         ]
         for s, stage in enumerate(profile.stages)
     ]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import Command
+from tests.support.command_line import Command, profile_document, written
 
 TABLE = "stage,microbatch,F,BW\n0,0,1,8\n1,0,2,8\n"
 
@@ -80,3 +80,18 @@ def test_unsteady_times_are_noted(
     done = pipeloom("profile", "--from", timers, *words)
     assert done.code == 0
     assert ("note: times spread by up to" in done.out) == noted
+
+
+def test_what_only_some_stages_have_is_left_empty_for_the_others(
+    pipeloom: Command, tmp_path: Path
+) -> None:
+    table, like = tmp_path / "timers.csv", tmp_path / "like.json"
+    table.write_text(TABLE)
+    document = profile_document()
+    document["stages"][1] |= {"t_r": 1.0, "m_r": 0.25}
+    written(like, document)
+    done = pipeloom("profile", "--from", table, "--like", like, "-o", tmp_path / "p.json")
+    assert done.code == 0
+    header, _, first, second = done.out.splitlines()[:4]
+    assert "M_R" in header
+    assert (first.split()[-1], second.split()[-1]) == ("0.5", "0.25")  # M_W and M_R
