@@ -257,7 +257,7 @@ def test_the_balanced_cut_is_searched_in_the_first_round() -> None:
         calls.append(problem)
         return optimize(problem, solver="heuristic", work_limit=1e-3, start=start)
 
-    profile, where = layered_example(7.0, blocks=12, ranks=3), Placement.v(3)
+    profile, where = layered_example(7.0, blocks=8, ranks=3), Placement.v(3)
     best_partition(profile, 3, [where], search)
     alone = best_partition(profile, 3, [where], search, way=Way.BALANCED)
     assert alone.best is not None
