@@ -104,7 +104,7 @@ def test_memory_decides_most_pairs() -> None:
 @pytest.mark.parametrize("objective", Objective)
 def test_a_v_in_the_memory_of_one_microbatch_is_solved(objective: Objective) -> None:
     """One microbatch at a time passes both of a rank's stages."""
-    problem = a_v(objective)
+    problem = replace(a_v(objective), microbatches=3)
     least = exhaustive_optimum(problem)
     assert asked(problem, least * 1.01).cost == pytest.approx(least, rel=0.01)
     assert asked(problem, least * 0.99).bound.value == pytest.approx(least * 0.99)
