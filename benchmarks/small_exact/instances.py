@@ -208,7 +208,7 @@ def _weights(rng: Rng) -> Problem:
     links = Links(Link(float(rng.choice([0.0, 0.1, 1.0])), 1.0), shared=shared)
     limit = _limit(list(stages), -(-microbatches // ranks) * number, rng)
     placement = Placement.round_robin(ranks)
-    profile = Profile(stages, ranks, links=links)
+    profile = Profile(stages, ranks, links=links, shared_by=1)
     return Problem(profile, microbatches, placement, (limit,) * ranks, Objective.MAKESPAN)
 
 
