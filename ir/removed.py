@@ -1,4 +1,4 @@
-"""What users of the tree that was called 0.1.0 lose, and what takes its place.
+"""Names that went since the tree that was called 0.1.0, each with what takes its place.
 
 The table answers for one version, so that nobody meets "unrecognized arguments".
 """

@@ -76,7 +76,7 @@ class Comparison(EvaluationTable):
         return evaluations_table(sorted(self.built, key=lambda row: row.iteration_time), shown)
 
     def _notes(self) -> list[str]:
-        """What is to be known of schedules, and why others cannot be built."""
+        """A line for each note on schedules, and for each reason why others cannot be built."""
         names: dict[str, list[str]] = {}
         for row in self.rows:
             note = row.refusal if row.planned is None else transfer_note(row.schedule)

@@ -12,14 +12,10 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
+from ..documents import Document, named
 from ..errors import InputError
-
-FilePath: TypeAlias = str | os.PathLike[str]
-"""A file's name; ``-`` is standard input."""
-Document: TypeAlias = FilePath | Mapping[str, Any]
-"""A JSON object, or the file that holds one."""
 
 _MADE_BY = {
     ("pipeloom.schedule", "pipeloom.profile"): ": optimize and build make one of a profile",
@@ -46,11 +42,6 @@ def read_document(given: Document, name: str) -> tuple[dict[str, Any], str]:
     if not isinstance(given, str | os.PathLike):
         raise TypeError(f"{name}: expected an object, its JSON or its file, got {given!r:.60}")
     return read_json(os.fspath(given)), named(given)
-
-
-def named(path: FilePath) -> str:
-    """How a message calls an input."""
-    return "standard input" if path == "-" else os.fspath(path)
 
 
 def read_json(path: str) -> dict[str, Any]:

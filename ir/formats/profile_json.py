@@ -8,12 +8,13 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
+from ..documents import Document
 from ..model.layered_profile import LayeredProfile
 from ..model.layers import Layer, LayerKind
 from ..model.links import Groups, Link, Links, Sharing
 from ..model.profile import DataParallel, Profile, StageProfile
 from .cluster_document import PROFILE, ClusterDocument, LinkDocument, LinksDocument
-from .json_reader import Document, read_document
+from .json_reader import read_document
 from .profile_document import LayeredProfileDocument, ProfileDocument
 from .stage_document import EACH, CostDocument, LayerDocument
 from .validation import keys_in_doubt, validated

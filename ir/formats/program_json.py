@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
+from ..documents import Document
 from ..model.ops import Op
 from ..model.program import (
     Average,
@@ -27,7 +28,7 @@ from ..model.program import (
     WaitReceive,
     WaitSend,
 )
-from .json_reader import Document, read_document
+from .json_reader import read_document
 from .schedule_document import PROGRAM, ProgramDocument
 from .schedule_json import dump_schedule, schedule_of
 from .validation import validated

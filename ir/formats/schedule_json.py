@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..documents import Document
 from ..errors import InputError
 from ..model.ops import (
     MICROBATCH_SHIFT,
@@ -31,7 +32,7 @@ from ..model.schedule import (
     Updates,
     gap_between,
 )
-from .json_reader import Document, read_document
+from .json_reader import read_document
 from .profile_json import dump_profile, finite, profile_of
 from .schedule_document import SCHEDULE, OpEntry, ReportDocument, ScheduleDocument
 from .validation import validated

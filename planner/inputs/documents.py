@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from pipeloom.ir.documents import Document, FilePath, named
 from pipeloom.ir.errors import InputError, InvalidScheduleError
-from pipeloom.ir.formats.json_reader import Document, FilePath, named, read_document
 
 if TYPE_CHECKING:
     from pipeloom.ir.model.program import Program
     from pipeloom.ir.model.schedule import Schedule
 
-__all__ = ["Document", "FilePath", "named", "read_document"]
+__all__ = ["Document", "FilePath", "named"]
 
 PICTURES = {".svg": "svg", ".html": "html", ".png": "png", ".trace.json": "trace", ".txt": "text"}
 """Kinds of pictures by the end of a file's name."""
@@ -25,6 +25,16 @@ class Planned(Protocol):
 
     @property
     def schedule(self) -> Schedule: ...
+
+
+def read_document(given: Document, name: str) -> tuple[dict[str, Any], str]:
+    """The JSON object, and how messages call it: its file, or ``name`` where it comes from none.
+
+    Raises InputError where the file cannot be read.
+    """
+    from pipeloom.ir.formats import json_reader
+
+    return json_reader.read_document(given, name)
 
 
 def read_schedule(

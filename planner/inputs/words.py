@@ -1,4 +1,4 @@
-"""What arguments may say in words, as on the command line: sizes of memory, slow ranks.
+"""Arguments in words, as on the command line: sizes of memory, slow ranks.
 
 Imports nothing heavy: the command line reads its options with it.
 """

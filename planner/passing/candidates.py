@@ -65,7 +65,7 @@ def schemes(
     apart = pose(Placement.round_robin(profile.ranks))
     found: list[Scheme] = [Weights(apart), Sharded(apart)]
     if profile.num_stages >= profile.ranks:
-        found.insert(0, Pipeline(pose(in_a_row(profile))))
+        found.insert(0, Activations(pose(in_a_row(profile))))
     return found
 
 
@@ -86,7 +86,7 @@ def in_a_row(profile: Profile) -> Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline:
+class Activations:
     """A pipeline of one stage a rank once each rank's are merged."""
 
     problem: Problem

@@ -112,7 +112,7 @@ def timeline_svg(
 
 
 def _heading(schedules: Sequence[Schedule], alike: bool) -> str:
-    """What the panels have in common: the profile, and where they are ``alike`` its shape."""
+    """The profile of all panels, and, where they are ``alike``, their shape."""
     alone = len(schedules) == 1
     names = dict.fromkeys(heading(each, with_family=alone) for each in schedules)
     return ", ".join([*names, *([shape(schedules[0])] if alike else [])])

@@ -12,7 +12,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.planner.passing.candidates import Pipeline, Scheme, in_a_row, schemes
+from pipeloom.planner.passing.candidates import Activations, Scheme, in_a_row, schemes
 from pipeloom.solver.optimize import optimize
 
 SLOW = Link(0.5, 0.01)
@@ -89,4 +89,4 @@ def test_chunks_count_among_activations_where_the_profile_has_them() -> None:
 
     assert {"interleaved-1f1b", "zb-v", "1f1b"} <= families(posed(profile(2, 4), 4)[0])
     assert "zb-v" not in families(posed(profile(4), 4)[0])
-    assert isinstance(posed(profile(4), 4)[0], Pipeline)
+    assert isinstance(posed(profile(4), 4)[0], Activations)
