@@ -324,7 +324,7 @@ def _others() -> Iterator[Question]:
 
 
 FAMILY_SIZES = ((4, 8), (3, 7), (6, 13))
-PARAMETRIZED = ("interleaved-1f1b:3", "looped-bfs:3", "zb-v:3", "wave:2", "fsdp:2")
+PARAMETRIZED = ("interleaved-1f1b:3", "looped-bfs:3", "zb-v:3", "wave:2", "fsdp:0")
 
 
 def built(families: Iterable[str]) -> Iterator[Family]:
