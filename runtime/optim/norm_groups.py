@@ -79,7 +79,7 @@ def make_norm_squares(
     groups = list(({processes_of(g): g for g in patterned} | meshes).values())
     copies = {n: p for n, p in parameters.items() if p.requires_grad and not axes[id(p)]}
     check = CopiesCheck(copies, groups)
-    for differing in context.transport.gather(check.values()):
+    for differing in context.transport.gather(check.values()) if options.check else ():
         if differing is not None:
             raise InputError(differing)
     if not groups:
@@ -87,7 +87,7 @@ def make_norm_squares(
     squares = ShardSquares(
         groups, axes, context.device, options.timeout, context.transport.replicas
     )
-    return squares, None if options.optimizer is None else check
+    return squares, check if options.check and options.optimizer is not None else None
 
 
 def _named(modules: Mapping[int, nn.Module]) -> dict[Named, nn.Parameter]:
