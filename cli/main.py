@@ -54,8 +54,7 @@ EMPTY = {"name", "title"}
 CBC = "pipeloom.solver.exact.milp.cbc_process"
 LEFT = ("solve_", "rank ")
 """Prefixes of the names of threads that may be left: those of
-:func:`pipeloom.solver.core.worker_threads.in_thread`, thread ranks
-(:data:`pipeloom.runtime.launch.threads.RANK_THREAD`), and what a rank asks the store or waits for
+:func:`pipeloom.solver.core.worker_threads.in_thread`, and what a rank asks the store or waits for
 (:data:`pipeloom.runtime.transport.store.THREAD`); these modules take too long to import for this.
 One that computes in C++ while Python ends would abort the process."""
 

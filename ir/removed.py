@@ -7,6 +7,7 @@ from __future__ import annotations
 
 # "pipeloom x" is a command, "--x" an option, "pipeloom.x" a Python name, "key x" a key of a file
 REMOVED: dict[str, str] = {
+    "--local": "ranks are processes, which share a GPU where there are fewer GPUs than ranks",
     "--cuda-graph": "`run --stages-as inductor` makes each step's calls fewer",
     "--device-memory": "pipeloom.arithmetic(model, device_memory=...) in Python",
     "--teraflops": "pipeloom.arithmetic(model, teraflops=...) in Python",

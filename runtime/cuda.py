@@ -18,9 +18,9 @@ def make_event(*, timed: bool) -> torch.cuda.Event:
     return event
 
 
-def make_stream(device: torch.device, *, first: bool = False) -> torch.cuda.Stream:
-    """``first``: what waits on it starts before what waits on other streams."""
-    stream: torch.cuda.Stream = _STREAM(device, priority=-1 if first else 0)
+def make_stream(device: torch.device) -> torch.cuda.Stream:
+    """A new stream of the device."""
+    stream: torch.cuda.Stream = _STREAM(device)
     return stream
 
 

@@ -18,7 +18,6 @@ import torch
 from pipeloom.ir.errors import PipeloomError
 from pipeloom.runtime.errors import LaunchError
 from pipeloom.runtime.launch.processes import launch
-from pipeloom.runtime.launch.threads import launch_local
 
 from ..recording import record
 from .cases import AXES, Case
@@ -48,7 +47,7 @@ def main(arguments: list[str]) -> int:
     refused, axes, done = Counter[str](), Counter[str](), Counter[str]()
     numbers = range(options.first, options.first + options.count)
     cases = [Case.drawn(options.seed, number) for number in numbers]
-    for case, outcome in checked([c for c in cases if not (options.threads and c.in_processes)]):
+    for case, outcome in checked(cases):
         if outcome.faults and options.shrink:
             case, outcome = shrunk(case, outcome)  # noqa: PLW2901
         for line in outcome.faults:
@@ -74,11 +73,10 @@ def main(arguments: list[str]) -> int:
 
 
 def checked(cases: Sequence[Case]) -> Iterator[tuple[Case, Outcome]]:
-    """Each case with what came of it; those in as many processes share some."""
+    """Each case with what came of it; those with as many ranks and replicas share processes."""
     groups: dict[object, list[Case]] = {}
     for case in cases:
-        key = (case["ranks"], case.replicas, case.width) if case.in_processes else case.number
-        groups.setdefault(key, []).append(case)
+        groups.setdefault((case["ranks"], case.replicas, case.width), []).append(case)
     for group in groups.values():
         for i in range(0, len(group), TOGETHER):
             yield from _checked(group[i : i + TOGETHER])
@@ -148,15 +146,12 @@ def _refused(line: str) -> Outcome:
 
 
 def _launched(cases: Sequence[Case]) -> list[Sequence[Found | str]]:
-    """Findings of the ranks, by case; all in threads, or in as many processes."""
+    """Findings of the ranks, by case; all in the same processes."""
     first, most = cases[0], max(map(patience, cases))
     seconds = 2 * most + sum(map(patience, cases))
     with tempfile.TemporaryDirectory() as folder:
         given: Any = (run_cases, first["ranks"] * first.width, (cases, folder))
-        if not first.in_processes:
-            rows = launch_local(*given, timeout=seconds)
-        else:
-            rows = launch(*given, replicas=first.replicas, timeout=seconds, message_timeout=most)
+        rows = launch(*given, replicas=first.replicas, timeout=seconds, message_timeout=most)
     return [[row[i] for row in rows.values()] for i in range(len(cases))]
 
 
@@ -180,7 +175,6 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=today, help="today's date by default")
     parser.add_argument("--first", type=int, default=0, help="the first case of the seed")
     parser.add_argument("--count", type=int, default=500)
-    parser.add_argument("--threads", action="store_true", help="those cases that need no processes")
     parser.add_argument("--shrink", action="store_true", help="find the fewest choices at fault")
     parser.add_argument("--verbose", action="store_true", help="tell of each case")
     parser.add_argument("--record", action="store_true")

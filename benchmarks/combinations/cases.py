@@ -47,7 +47,6 @@ AXES: dict[str, tuple[Any, ...]] = {
     "plan": ("1f1b", *FAMILIES, *MANY, *(RANDOM, ANYWHERE, ENDS) * 4),
     "microbatches": (4, 2, 3, 5, 6, 8),
     "model": ("parts", "parts", *HUGGING),
-    "processes": (False, False, False, True),
     "tensor parallel": ("none", "some", "all"),
     "replicas": (1, 1, 1, 2, 2, "sharded"),
     "input": ("floats", "tokens"),
@@ -94,7 +93,7 @@ PROFILED = StageProfile(
 )
 BACKWARDS = (OpKind.B, OpKind.BW)
 OF_PARTS = {*PIECES, "edges", "skips", "factor", "loss", "tied", "input", "thaws", "overflow"}
-UNCUT = {"hook", "processes", "lengths"}
+UNCUT = {"hook", "lengths"}
 """Choices that models of Hugging Face have not, and stages that are not tensor parallel."""
 
 
@@ -194,12 +193,6 @@ class Case:
     def overflows(self) -> bool:
         """Whether gradients may: where a norm is asked for, as all would be NaN else."""
         return bool(self["overflow"] and (self["clip"] or self["loss_scale"]))
-
-    @property
-    def in_processes(self) -> bool:
-        """Thread ranks have one generator, and no replicas."""
-        more = self.replicas > 1 or self.width > 1
-        return bool(self["processes"] or more or self["dropout"] != "none")
 
     @cached_property
     def stages(self) -> int:

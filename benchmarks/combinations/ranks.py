@@ -1,4 +1,4 @@
-"""A case on every rank: threads, or processes with replicas of the pipeline."""
+"""A case on every rank, with replicas of the pipeline."""
 
 from __future__ import annotations
 
@@ -78,8 +78,7 @@ class Ranked:
 
     def run(self, pipeline: Pipeline) -> Found:
         """Raises what the first step does; what comes after it is no refusal."""
-        if self.case.in_processes:
-            torch.manual_seed(pipeline.rank + self.replica * self.case["ranks"])
+        torch.manual_seed(pipeline.rank + self.replica * self.case["ranks"])
         for step in self.case.steps:
             try:
                 if step.resumes:
@@ -220,26 +219,12 @@ class Ranked:
 
     def _resumed(self, before: Pipeline) -> Pipeline:
         """Another pipeline that goes on from what this one saves."""
-        if self.case.in_processes:
-            path = Path(self.folder) / str(self.case.number)
-            save({"pipeline": before}, checkpoint_id=path)
-            before.close()
-            after = self.made(resumed=True)
-            load({"pipeline": after}, checkpoint_id=path)
-            return after
-        rows = before.gather(_copied(before.state_dict()))
+        path = Path(self.folder) / str(self.case.number)
+        save({"pipeline": before}, checkpoint_id=path)
         before.close()
         after = self.made(resumed=True)
-        merged = {s: {k: v for row in rows for k, v in row[s].items()} for s in rows[0]}
-        after.load_state_dict(merged)
+        load({"pipeline": after}, checkpoint_id=path)
         return after
-
-
-def _copied(state: dict[str, Any]) -> dict[str, Any]:
-    return {
-        section: {k: v.clone() if isinstance(v, Tensor) else v for k, v in values.items()}
-        for section, values in state.items()
-    }
 
 
 def _whole(value: Tensor) -> Tensor:

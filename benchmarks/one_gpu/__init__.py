@@ -1,4 +1,4 @@
-"""Thread ranks of a GPT on one GPU: what was planned against what is measured, all in one call."""
+"""Ranks of a GPT that share one GPU: what was planned against what is measured, in one call."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from pipeloom.ir.model.program import Program
 from pipeloom.runtime.cuda import keep_busy
 from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
-from pipeloom.runtime.launch.threads import launch_local
+from pipeloom.runtime.launch.processes import launch
 from pipeloom.runtime.measure.activation_ledger import Memory
 from pipeloom.runtime.measure.op_timer import make_clock
 from pipeloom.runtime.stages.store import made
@@ -68,7 +68,7 @@ def gradients(size: Size, device: str, tell: Tell) -> None:
     for family in FAMILIES:
         with guarded(tell, family):
             program = uniform(family, 2, 4)
-            found = launch_local(_gradients, 2, (program, source, device), device=device)
+            found = launch(_gradients, 2, (program, source, device), device=device)
             expected = _expected(source, program.schedule.problem.stages, 4, device)
             pairs = [(g, expected[name]) for row in found.values() for name, g in row.items()]
             assert {name for row in found.values() for name in row} == {*expected}
@@ -76,7 +76,7 @@ def gradients(size: Size, device: str, tell: Tell) -> None:
 
 
 def _gradients(program: Program, source: GPT, device: str) -> dict[str, Tensor]:
-    settings = RunSettings(dtype="float64", device=device, local=True)
+    settings = RunSettings(dtype="float64", device=device)
     pipeline = make_pipeline(program, source, settings)
     train_step(pipeline, source, 0, settings)
     pipeline.close()
@@ -95,7 +95,7 @@ def _expected(source: GPT, count: int, microbatches: int, device: str) -> dict[s
 
 def _named(modules: dict[int, nn.Module]) -> dict[str, Tensor]:
     return {
-        f"{stage}.{name}": parameter.grad
+        f"{stage}.{name}": parameter.grad.cpu()
         for stage, module in modules.items()
         for name, parameter in module.named_parameters()
         if parameter.grad is not None

@@ -1,4 +1,4 @@
-"""Thread ranks of a GPT: planned against measured, schedule by schedule."""
+"""Ranks of a GPT on one GPU: planned against measured, schedule by schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles in the conditions of thread ranks, and the schedules that are planned on them."""
+"""Profiles of ranks that share a GPU, and the schedules that are planned on them."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ def profile(size: Size, ranks: int, chunks: int, device: str) -> Measurement:
         warmup=1,
         dtype=torch.bfloat16,
         device=device,
-        local=True,
-        name=f"{ranks} thread ranks, {chunks} stages each",
+        name=f"{ranks} ranks of one GPU, {chunks} stages each",
     )
 
 

@@ -1,8 +1,7 @@
-"""Steps of a program on thread ranks, and what they took."""
+"""Steps of a program on ranks that share a device, and what they took."""
 
 from __future__ import annotations
 
-import gc
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ import torch
 
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.runtime.launch.threads import launch_local
+from pipeloom.runtime.launch.processes import launch
 from pipeloom.runtime.train.loop import mean_loss, train_step
 from pipeloom.runtime.train.settings import RunSettings
 from pipeloom.runtime.train.train import make_pipeline
@@ -27,7 +26,7 @@ class Steps:
     of all.
 
     ``peaks``: of each rank, bytes of activations by the ledger; ``allocated``: bytes that torch's
-    allocator had before a step and at most during one, None on a CPU.
+    allocators of all ranks had before a step and at most during one, None on a CPU.
     """
 
     traces: Sequence[Schedule]
@@ -59,15 +58,10 @@ def run_steps(
 ) -> Steps:
     """``steps`` measured ones after ``warmup``, in bfloat16. Raises LaunchError where a rank
     fails."""
-    settings = RunSettings(steps=warmup + steps, dtype="bfloat16", device=device, local=True)
+    settings = RunSettings(steps=warmup + steps, dtype="bfloat16", device=device)
     ranks = program.schedule.problem.ranks
     arguments = program, source, settings, warmup
-    try:
-        found: Steps = launch_local(_steps, ranks, arguments, device=device, timeout=TIMEOUT)[0]
-    finally:  # the next one has all of the memory, also where this one failed
-        gc.collect()
-        if device == "cuda":
-            torch.cuda.empty_cache()
+    found: Steps = launch(_steps, ranks, arguments, device=device, timeout=TIMEOUT)[0]
     return found
 
 
@@ -77,12 +71,10 @@ def _steps(program: Program, source: Source, settings: RunSettings, warmup: int)
     runs = [train_step(pipeline, source, step, settings) for step in range(warmup)]
     pipeline.barrier()
     before = _allocated(pipeline.device)
-    pipeline.barrier()
-    if before is not None and pipeline.rank == 0:
+    if before is not None:
         torch.cuda.reset_peak_memory_stats(pipeline.device)
     runs += [train_step(pipeline, source, step, settings) for step in range(warmup, settings.steps)]
-    pipeline.barrier()
-    peak = pipeline.device_peak
+    memory = pipeline.gather((before, pipeline.device_peak))
     traces = [pipeline.gather_trace(run.marks) for run in runs[warmup:]]
     rows = pipeline.gather([(run.losses, run.seconds, run.peak) for run in runs])
     pipeline.close()
@@ -92,7 +84,7 @@ def _steps(program: Program, source: Source, settings: RunSettings, warmup: int)
         [max(row[step][1] for row in rows) for step in steps][warmup:],
         [mean_loss([row[step][0] for row in rows]) for step in steps],
         [max(peak for _, _, peak in row) for row in rows],
-        None if before is None or peak is None else (before, peak),
+        None if before is None else (sum(b for b, _ in memory), sum(p for _, p in memory)),
     )
 
 

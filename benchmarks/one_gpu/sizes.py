@@ -30,7 +30,7 @@ class Source(GPT):
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """``ranks``: how many thread ranks, with the microbatches of each; ``steps``: measured ones,
+    """``ranks``: how many ranks, with the microbatches of each; ``steps``: measured ones,
     after ``warmup``; ``rounds``: of a profile; ``plan``: seconds of one plan; ``widths``, ``rows``:
     of the blocks whose B and W are compared with BW."""
 
@@ -44,8 +44,6 @@ class Size:
     rows: int
 
 
-# an eighth of an H200 takes several milliseconds for an op of one block: more than p hosts in one
-# process
 FULL = Size(
     model=Source(layers=16, width=2048, heads=16, context=1024, microbatch=4),
     ranks={2: 8, 4: 12, 8: 16},

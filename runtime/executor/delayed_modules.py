@@ -9,7 +9,6 @@ here each is called by itself, as often as the F of the microbatch had called it
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -123,7 +122,7 @@ def _computed(module: nn.Module) -> set[int]:
 
 
 Done: TypeAlias = Callable[[set[int]], None]
-_here = threading.local()  # the calls of the F that runs in this thread
+_under_way: list[DelayedCalls] = []  # the calls of the F that runs
 
 
 def around(modules: Sequence[nn.Module], memory: Memory, runs: Runs, done: Done) -> Runs:
@@ -138,11 +137,11 @@ def around(modules: Sequence[nn.Module], memory: Memory, runs: Runs, done: Done)
         if cell.delayed is None:
             cell.delayed = DelayedCalls(memory)
         cell.delayed.clear()
-        _here.calls = cell.delayed
+        _under_way.append(cell.delayed)
         try:
             forward(cell)
         finally:
-            _here.calls = None
+            _under_way.clear()
 
     def fused(cell: Cell) -> None:
         backward(cell)
@@ -158,9 +157,9 @@ def around(modules: Sequence[nn.Module], memory: Memory, runs: Runs, done: Done)
 
 
 def _called(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-    calls: DelayedCalls | None = getattr(_here, "calls", None)
-    if calls is None:
+    if not _under_way:
         return
+    (calls,) = _under_way
     calls.modules.append(module)
     if not torch.is_grad_enabled():
         return

@@ -13,7 +13,6 @@ from pipeloom.ir.model.ops import OpKind
 from ..tensors.forward_state import in_place_of_buffers
 from ..tensors.microbatches import tensors
 from ..tensors.rng_state import RandomState, devices_of
-from ..transport.thread_rank import here
 from .stage_runner import Cell, Run, StageRunner
 
 
@@ -46,12 +45,6 @@ def _forward_alone(runner: StageRunner, cell: Cell) -> None:
             "recomputed: this one changes it in place, and would run again on what it made of it"
         )
     cell.held += runner.memory.hold(*(kept.value for kept in cell.buffers))
-    if here() is not None and cell.state.drawn():
-        raise InputError(
-            f"stage {runner.stage}: expected no dropout or other random numbers where a forward is "
-            "recomputed on a thread rank: all threads draw from one generator, so the same ones "
-            "cannot be drawn again"
-        )
     cell.target = target
 
 

@@ -213,8 +213,7 @@ def run_backward(roots: tuple[GradientEdge | Tensor, ...], gradients: tuple[Tens
     if gradients[0].is_cpu:
         _run_here(roots, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
         return
-    # in this thread too, not in torch's one for each device: thread ranks would wait for each
-    # other there, and no context needs to be carried to another thread
+    # in this thread too, not in torch's one for each device: no context needs to be carried there
     with torch.autograd.set_multithreading_enabled(False):
         _run_here(roots, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
 

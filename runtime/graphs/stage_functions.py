@@ -14,7 +14,6 @@ from ..executor.stage_runner import as_tuple
 from ..tensors.rng_state import generators_of
 from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import Spec, StageInterface
-from ..transport.thread_rank import here
 from .accumulation import AddGradient, fresh
 from .arguments import Parts
 from .cut import Cut, Piece, cut, cut_again
@@ -24,7 +23,7 @@ from .liveness import most_within_b, root_of
 from .module_state import unchanged
 from .rewrites import without_tangents
 from .torch_internals.aten import check_constants, value_of
-from .torch_internals.errors import LOCK, TraceError
+from .torch_internals.errors import TraceError
 from .torch_internals.random_numbers import unseeded
 
 Make = Callable[[Piece, Any, Mapping[fx.Node, Sequence[AddGradient]], Sequence[fx.Node]], Function]
@@ -123,8 +122,8 @@ class StageFunctions:
         cls, module: nn.Module, tensors: Sequence[Tensor], forward: StageForward, make: Make
     ) -> StageFunctions:
         """The functions of a module for such tensors. Raises TraceError."""
-        seeded = unseeded(generators_of(module), alone=here() is None)
-        with LOCK, unchanged(module) as state, seeded:
+        seeded = unseeded(generators_of(module))
+        with unchanged(module) as state, seeded:
             joint = trace_joint(module, tensors, forward)
             known = [*state.constants, *_fixed_tensors(module)]
             check_constants(joint.graph, joint.module, known)

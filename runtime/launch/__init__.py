@@ -1,1 +1,1 @@
-"""The start of ranks: as processes, or as threads of one process."""
+"""The start of ranks as processes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,29 +62,26 @@ class _Anchor:
 
 
 class _Anchors:
-    """The anchors of all devices, one each, so that thread ranks of one have one clock; renewed as
-    time goes by.
+    """The anchors of all devices, one each, renewed as time goes by.
 
     A new one is dated by the old one, on the device's clock: a host that is late does not count.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._newest: dict[torch.device, _Anchor] = {}
 
     def near(self, device: torch.device) -> _Anchor:
         """An anchor of the last seconds; makes the current stream wait for nothing, the host
         seldom."""
-        with self._lock:
-            old = self._newest.get(device)
-            if old is not None and time.perf_counter() - old.seconds < RENEWED:
-                return old
-            event = make_event(timed=True)
-            event.record(torch.cuda.current_stream(device))
-            event.synchronize()
-            now = time.perf_counter() if old is None else dated(old, event)
-            self._newest[device] = _Anchor(event, now)
-            return self._newest[device]
+        old = self._newest.get(device)
+        if old is not None and time.perf_counter() - old.seconds < RENEWED:
+            return old
+        event = make_event(timed=True)
+        event.record(torch.cuda.current_stream(device))
+        event.synchronize()
+        now = time.perf_counter() if old is None else dated(old, event)
+        self._newest[device] = _Anchor(event, now)
+        return self._newest[device]
 
 
 RENEWED = 10.0  # seconds: an event's time since the anchor has seven digits

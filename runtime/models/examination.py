@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from pipeloom.ir.errors import InputError
 
-from .layer_calls import LIBRARY, CutError, StandIns, capture
+from .layer_calls import CutError, StandIns, capture
 from .skeleton import Frame, Skeleton, logits, windowed_product
 
 CPU = torch.device("cpu")
@@ -35,15 +35,14 @@ def read_skeleton(path: Path, name: str, kernels: Mapping[str, str]) -> Skeleton
 
     Raises InputError where the model cannot be cut.
     """
-    with LIBRARY:
-        try:
-            config = _config(path, name)
-            model = _on_meta(config, kernels)
-            return _examined(model, _layer_list(model))
-        except CutError as error:
-            raise InputError(
-                f"{name}: {error}; a model source cuts other models (docs/tutorials/own-model.md)"
-            ) from error
+    try:
+        config = _config(path, name)
+        model = _on_meta(config, kernels)
+        return _examined(model, _layer_list(model))
+    except CutError as error:
+        raise InputError(
+            f"{name}: {error}; a model source cuts other models (docs/tutorials/own-model.md)"
+        ) from error
 
 
 def _transformers() -> Any:

@@ -20,7 +20,6 @@ from ..rank.options import ModelNames
 from ..stages.store import Stage
 from . import weights
 from .examination import read_skeleton
-from .layer_calls import LIBRARY
 from .parts import Block, Embedding, Head, Part
 from .skeleton import Skeleton
 from .tokens import Tokens
@@ -163,13 +162,12 @@ class HuggingFace:
             for unit in (*found.before, *found.after)
             if any(_within(name, [unit]) for name in group)
         }
-        with LIBRARY:
-            part = found.part([*units, *tied])
-            if torch.get_default_device().type == "meta":
-                return part
-            if self.files:
-                weights.load(part, self.files, self.name)
-            weights.draw(part, (self.seed << 16) + place, self.name)
+        part = found.part([*units, *tied])
+        if torch.get_default_device().type == "meta":
+            return part
+        if self.files:
+            weights.load(part, self.files, self.name)
+        weights.draw(part, (self.seed << 16) + place, self.name)
         return part
 
     def tied_layers(self) -> Sequence[Sequence[tuple[str, str]]]:

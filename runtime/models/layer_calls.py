@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from threading import RLock
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
@@ -26,7 +25,6 @@ from ..uncompiled import uncompiled
 
 Placeholder: TypeAlias = Callable[[int, torch.dtype, torch.device], "tuple[Any, StandIns]"]
 Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
-LIBRARY = RLock()  # transformers sets what all threads have, such as the default dtype
 CONSTANTS = (type(None), bool, int, float, str, torch.dtype)
 
 
@@ -148,7 +146,7 @@ class LayerCalls:
 
     @uncompiled
     def _make(self, *key: Any) -> None:
-        with LIBRARY, really():
+        with really():
             if key not in self._plans:
                 self._plans[key] = self._made(*key)
 

@@ -10,11 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pipeloom.ir.errors import InputError
-
-from ..fake_tensors import really
-from ..tensors.rng_state import RandomState, devices_of
-from ..transport.thread_rank import here
 from .layer_calls import capture
 from .skeleton import Skeleton, logits
 
@@ -102,18 +97,9 @@ class Block(Part):
     def forward(self, hidden: Tensor, *handed: Tensor) -> Tensor | tuple[Tensor, ...]:
         if not (self._again and torch.is_grad_enabled()):
             return self._run(hidden, *handed)
-        with really():  # in a trace nothing is drawn
-            state = None if here() is None else RandomState(devices_of((hidden,)))
         found: Tensor | tuple[Tensor, ...] = checkpoint(
             self._run, hidden, *handed, use_reentrant=False
         )
-        with really():
-            drawn = state is not None and state.drawn()
-        if drawn:
-            raise InputError(
-                f"hf: recompute: expected none where {self._name} draws random numbers on a thread "
-                "rank: all threads draw from one generator, so the same ones cannot be drawn again"
-            )
         return found
 
     def _run(self, hidden: Tensor, *handed: Tensor) -> Tensor | tuple[Tensor, ...]:

@@ -157,7 +157,6 @@ def make_norm_sum(context: RankContext) -> tuple[NormSum | None, Call]:
     pairs = list(pairwise(order))
     channels = {*pairs, *((after, before) for before, after in pairs)}
     own = context.transport.beside(Routes.of(channels, (), options.timeout))
-    context.transport.attach(own)
     if own.rank not in order:
         return None, own.close
     relay = NormRelay(own, order, device)

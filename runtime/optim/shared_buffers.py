@@ -27,8 +27,7 @@ def share_buffers(context: RankContext, sources: Sequence[int]) -> None:
         ranks = {*role.users[stage], *role.holders[stage]}
         own = _persistent(context.store.module(stage)) if role.rank in ranks else []
         if len(ranks) > 1:
-            # threads are given the tensors themselves
-            mine = [b.cpu().clone() for b in own] if role.rank == source else None
+            mine = [b.cpu() for b in own] if role.rank == source else None
             values = context.transport.share(mine, source)
             for buffer, value in zip(own, values if own else [], strict=True):
                 buffer.copy_(value)

@@ -457,7 +457,7 @@ class Pipeline:
 
     @property
     def own_group(self) -> dist.ProcessGroup | None:
-        """The process group whose waits end where a rank fails; None of threads, or alone."""
+        """The process group whose waits end where a rank fails; None where there is none."""
         return self._transport.group if isinstance(self._transport, GroupTransport) else None
 
     def together(self) -> AbstractContextManager[None]:

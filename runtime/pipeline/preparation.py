@@ -12,7 +12,6 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.transfers import holders
 
-from ..dtensors import is_dtensor
 from ..measure.activation_ledger import Ledger, Memory
 from ..optim.norm_groups import numbered
 from ..rank.checks import check_program, check_tied
@@ -26,7 +25,6 @@ from ..stages.store import Stage, StageStore, device_of, given_modules
 from ..stages.streamed_weights import StreamedStages
 from ..stages.tie_detection import find_ties
 from ..transport import ReplicaFaults
-from ..transport.thread_rank import here
 
 
 def check_given(program: Program, options: PipelineOptions) -> None:
@@ -91,11 +89,9 @@ def store_for(
 ) -> StageStore:
     """The store of the rank's ``modules``: as they are where no weights are sent and none cast.
 
-    Raises InputError for DTensors on thread ranks, sharded stages that cannot be run, and complex
+    Raises InputError for sharded stages that cannot be run, and complex
     parameters where they are cast.
     """
-    if here() is not None:
-        _check_threads(modules)
     if options.sum_dtype is not None:
         _check_real(modules)
     sharded = next((s for s, module in modules.items() if is_sharded(module)), None)
@@ -116,16 +112,6 @@ def _dtype_elsewhere(
     rows = options.gather_early(own)
     found = sorted(set().union(*rows))
     return getattr(torch, found[0].removeprefix("torch.")) if found else None
-
-
-def _check_threads(modules: Mapping[int, nn.Module]) -> None:
-    for s, module in modules.items():
-        for name, parameter in module.named_parameters():
-            if is_dtensor(parameter):
-                raise InputError(
-                    f"stages[{s}]: {name} is a DTensor: expected ranks that are processes, got "
-                    "thread ranks, which would all be one process of its mesh"
-                )
 
 
 def _check_real(modules: Mapping[int, nn.Module]) -> None:

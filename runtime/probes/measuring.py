@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from math import inf
 from typing import Any
 
@@ -18,8 +17,7 @@ from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
-from ..transport import Transport, gather_early
-from ..transport.thread_rank import here
+from ..transport import Transport
 from .held_bytes import HeldBytes
 from .host_probe import probe_host
 from .link_probe import LARGE, LinkSamples, link_of, links_of, probe_links
@@ -43,10 +41,8 @@ def check_numbers(**numbers: int | None) -> None:
             raise InputError(f"{key}: expected a whole number >= {least}, got {value}")
 
 
-def _of_all(value: Any, seconds: float) -> list[Any]:
-    """The values of all ranks or processes, objects too."""
-    if here() is not None or not dist.is_initialized():
-        return gather_early(value, None, seconds)
+def _of_all(value: Any) -> list[Any]:
+    """The values of all processes, objects too."""
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
@@ -133,7 +129,8 @@ def gathered(
     or of all processes, then links, by the largest message."""
     if view == "rank":
         return parts, LinkParts()
-    gather = partial(_of_all, seconds=seconds) if view == "all" else transport.gather
+    everywhere = view == "all" and dist.is_initialized()
+    gather = _of_all if everywhere else transport.gather
     every = [part for row in gather(list(parts)) for part in row]
     largest = max(part.sizes.activation or 0 for part in every)
     links = gather(links_of_rank(largest))

@@ -20,7 +20,6 @@ from pipeloom.ir.model.layers import Layer
 
 from ..launch.environment import own_gpu
 from ..launch.processes import launch
-from ..launch.threads import launch_local
 from ..pipeline.layered_source import by_layers
 from ..pipeline.model_source import ModelSource, check_cut
 from ..probes.link_probe import ring_routes
@@ -39,7 +38,6 @@ from ..rank.heap import keep_pages
 from ..rank.options import StagesAs, check_stages_as
 from ..stages.tie_detection import Group
 from ..transport import connect, whereabouts
-from ..transport.thread_rank import here
 from .memory_only import calculate_memory
 from .source_probe import SourceStages
 
@@ -80,7 +78,6 @@ def measure_profile(
     recompute: bool = False,
     pairs: bool = False,
     offload: bool = False,
-    local: bool = False,
     group: dist.ProcessGroup | None = None,
     data_group: dist.ProcessGroup | None = None,
     view: str = "all",
@@ -96,8 +93,7 @@ def measure_profile(
     the source must pickle. With ``together`` off, one process measures one stage after the other,
     and no links: what the stages take where nothing else runs. ``recompute``: T_R and M_R as well;
     ``pairs``: T_FB; ``offload``: M_O, what is moved, and the link to the host.
-    ``local``: ranks are threads of this process (:mod:`..launch.threads`), all of them on one GPU,
-    too. ``group``: where the source's stages are shards (tensor or expert parallelism,
+    ``group``: where the source's stages are shards (tensor or expert parallelism,
     ``fully_shard`` over ``data_group``), the processes of this pipeline among those that torchrun
     started; all of these call it, and get one profile, or what ``view`` says, as
     :meth:`~..pipeline.pipeline.Pipeline.profile` does. ``memory_only``: bytes alone, by calculation
@@ -115,12 +111,12 @@ def measure_profile(
     check_numbers(
         stages=stages, ranks=ranks, repeats=repeats, warmup=warmup, in_flight=in_flight or 1
     )
-    _check_place(group, view, ranks, local=local, together=together)
+    _check_place(group, view, ranks, together=together)
     check_cut(source, stages)
     in_flight = max(in_flight or ranks, 2 if pairs else 1)
     asked = Asked(in_flight, not layers, recompute, offload)
     if memory_only:
-        _check_memory_only(device, pairs=pairs, local=local, group=group is not None)
+        _check_memory_only(device, pairs=pairs, group=group is not None)
         found = calculate_memory(
             source, stages, ranks, asked, dtype=dtype, name=name, stages_as=stages_as
         )
@@ -129,7 +125,7 @@ def measure_profile(
         *(stages, ranks, repeats, warmup, asked, pairs, dtype, device, timeout),
         *(group, data_group, view, stages_as),
     )
-    parts, links, tied, micro_batch = _on_ranks(source, settings, local=local, together=together)
+    parts, links, tied, micro_batch = _on_ranks(source, settings, together=together)
     shown = 1 if view == "rank" else ranks
     found = measurement(
         parts, links, ranks=shown, together=together, name=name, tied=tied, micro_batch=micro_batch
@@ -137,16 +133,14 @@ def measure_profile(
     return _named(found, layers)
 
 
-def _check_place(
-    group: dist.ProcessGroup | None, view: str, ranks: int, *, local: bool, together: bool
-) -> None:
+def _check_place(group: dist.ProcessGroup | None, view: str, ranks: int, *, together: bool) -> None:
     check_view(view)
     if group is None:
         if view != "all":
             raise InputError(f"view: expected all where no group is given, got {view}")
         return
-    if local or not together:
-        raise InputError("group: expected none beside local or alone")
+    if not together:
+        raise InputError("group: expected none beside alone")
     if dist.get_world_size(group) != ranks:
         raise InputError(f"ranks: expected {dist.get_world_size(group)}, as in group, got {ranks}")
 
@@ -175,16 +169,13 @@ def _named(found: Measurement, layers: Sequence[Layer]) -> Measurement:
 Found = tuple[list[StagePart], LinkParts, list[tuple[int, ...]], int | None]
 
 
-def _on_ranks(source: ModelSource, settings: Settings, *, local: bool, together: bool) -> Found:
-    """Parts that the first rank measures: of the caller's group, threads, or new processes."""
+def _on_ranks(source: ModelSource, settings: Settings, *, together: bool) -> Found:
+    """Parts that the first rank measures: of the caller's group, or of new processes."""
     count = settings.ranks if together else 1
     arguments = source, settings, source.tied(settings.stages)
     if settings.group is not None:
         return _measure_rank(*arguments)
-    if local:
-        results = launch_local(_measure_rank, count, arguments, device=settings.device)
-    else:
-        results = launch(_measure_rank, count, arguments, device=settings.device)
+    results = launch(_measure_rank, count, arguments, device=settings.device)
     found: Found = next(iter(results.values()))
     return found
 
@@ -232,10 +223,6 @@ def _device(settings: Settings) -> torch.device:
     """This rank's device; on a CPU also its share of the cores, as at least one thread, but in a
     job of the caller's, which has its own."""
     device = torch.device(settings.device)
-    if here() is not None:  # threads share what the process has
-        return (
-            torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else device
-        )
     if device.type == "cuda":
         return torch.device("cuda", own_gpu())
     if "OMP_NUM_THREADS" not in os.environ and settings.group is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from threading import RLock
 from typing import TypeAlias
 
 import torch
@@ -123,10 +122,6 @@ def _table(
     )
 
 
-# thread ranks are threads that share torch's random numbers, which stages are often seeded by
-_MAKING = RLock()
-
-
 # modules whose hooks reduce gradients in each backward pass, by where their class is, and its name
 REDUCING = {
     ("torch.nn.parallel", "DistributedDataParallel"): "DistributedDataParallel",
@@ -149,7 +144,7 @@ def made(stage: Stage, index: int) -> nn.Module:
 
 def _make(stage: Callable[[], nn.Module]) -> nn.Module:
     """The function's module, which remembers where its parameters were registered."""
-    with _MAKING, registering() as registered:
+    with registering() as registered:
         module = stage()
         if isinstance(module, nn.Module):
             remember(module, registered)

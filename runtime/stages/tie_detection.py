@@ -19,9 +19,8 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
-from threading import get_ident
 from typing import Any, TypeAlias
 from weakref import ref
 
@@ -30,8 +29,6 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from pipeloom.ir.errors import InputError
-
-from ..transport.thread_rank import here
 
 Member: TypeAlias = tuple[int, str]
 Group = Sequence[Member]
@@ -68,12 +65,11 @@ _MADE: MutableMapping[nn.Parameter, Places] = WeakTensorKeyDictionary()
 
 @contextmanager
 def registering() -> Iterator[_Registered]:
-    """The parameters that this thread registers in modules, in order; none is kept alive by it."""
+    """The parameters that are registered in modules, in order; none is kept alive by it."""
     registered: _Registered = []
-    thread = get_ident()
 
     def note(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        if parameter is not None and get_ident() == thread:
+        if parameter is not None:
             place = f"{type(module).__qualname__}.{name}"
             registered.append((ref(module), place, ref(parameter)))
 
@@ -116,12 +112,10 @@ def _apart(named: Iterable[tuple[Hashable, int, bool]]) -> dict[int, Places]:
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """One rank's view: ``groups`` of parameters that are one object; the places of those that stand
-    outside of their stage, too, every one and those kept, and their shapes; of thread ranks, all
-    objects."""
+    outside of their stage, too, every one and those kept, and their shapes."""
 
     groups: list[list[Member]]
     places: dict[Member, tuple[tuple[Hashable, ...], tuple[Hashable, ...], tuple[int, ...]]]
-    objects: dict[int, Member] = field(default_factory=dict)
 
 
 def find_ties(
@@ -137,14 +131,13 @@ def find_ties(
     stages that it needs; ``gather(value)``: what each rank passed, so that all have the same
     groups.
 
-    Raises InputError for a stage that does not exist, and where thread ranks have one object.
+    Raises InputError for a stage that does not exist.
     """
     for group in tied:
         if not all(0 <= stage < count for stage, _ in group):
             raise InputError(f"tied: expected stages of 0..{count - 1}, got {list(group)}")
     told = {(s, name) for group in tied for s, name in group}
     rows = [_Seen(*row) for row in gather(_seen(_named(given, told), own))]
-    _check_objects([row.objects for row in rows])
     seen = [group for row in rows for group in row.groups]
     return joined([*tied, *seen, *_matching(rows)])
 
@@ -174,7 +167,6 @@ def _seen(
     return (
         [group for group in objects.values() if len(group) > 1],
         {m: (place.every, place.kept, shape) for m, place, shape in places if place is not None},
-        {} if here() is None else {id(p): member for member, p in mine if p.requires_grad},
     )
 
 
@@ -188,18 +180,6 @@ def _matching(rows: Sequence[_Seen]) -> list[list[Member]]:
         for group in alike.values()
         if all(not set(a) & set(b) for a, b in combinations(group.values(), 2))
     ]
-
-
-def _check_objects(ranks: Sequence[Mapping[int, Member]]) -> None:
-    first: dict[int, tuple[int, Member]] = {}
-    for rank, objects in enumerate(ranks):
-        for key, (stage, name) in objects.items():
-            other, (before, path) = first.setdefault(key, (rank, (stage, name)))
-            if other != rank:
-                raise InputError(
-                    f"stages: {path} of stage {before} on rank {other} and {name} of stage {stage} "
-                    f"on rank {rank} are one object: thread ranks each need their own"
-                )
 
 
 def joined(groups: Iterable[Iterable[Member]]) -> list[list[Member]]:

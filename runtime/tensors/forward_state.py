@@ -18,36 +18,28 @@ from .rng_state import RandomState, generators_of
 
 class ForwardState:
     """The states, now, of the generators on ``devices``, and of the modules' own generators and
-    buffers, such as running statistics. ``random``: whether the devices' are among it."""
+    buffers, such as running statistics."""
 
-    def __init__(
-        self, modules: Iterable[nn.Module], devices: Iterable[torch.device], *, random: bool = True
-    ) -> None:
-        self._random = RandomState(devices) if random else None
+    def __init__(self, modules: Iterable[nn.Module], devices: Iterable[torch.device]) -> None:
         modules = list(modules)
         own = (generator for module in modules for generator in generators_of(module))
-        self._own = [(generator, generator.get_state()) for generator in own]
+        self._random = RandomState(devices, own)
         owners = [part for module in modules for part in module.modules()]
         self._buffers = _copies((part, name) for part in owners for name in part._buffers)
 
     @torch.no_grad()
     def restore(self) -> None:
         """Puts all of it back, so that forwards run again as if for the first time."""
-        if self._random is not None:
-            self._random.restore()
-        for generator, state in self._own:
-            generator.set_state(state)
+        self._random.restore()
         for one in self._buffers:
             one.module._buffers[one.name] = one.buffer
             one.buffer.copy_(one.value)
 
 
 @contextmanager
-def undisturbed(
-    modules: Iterable[nn.Module], devices: Iterable[torch.device], *, random: bool = True
-) -> Iterator[None]:
+def undisturbed(modules: Iterable[nn.Module], devices: Iterable[torch.device]) -> Iterator[None]:
     """A context after which random numbers and buffers are as before it."""
-    state = ForwardState(modules, devices, random=random)
+    state = ForwardState(modules, devices)
     try:
         yield
     finally:

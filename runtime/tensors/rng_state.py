@@ -25,12 +25,6 @@ class RandomState:
         self._cuda = [torch.cuda.get_rng_state(device) for device in self._devices]
         self._own = [(generator, generator.get_state()) for generator in own]
 
-    def drawn(self) -> bool:
-        """Whether any number has been drawn since."""
-        cuda = map(torch.cuda.get_rng_state, self._devices)
-        same = map(torch.equal, [self._cpu, *self._cuda], [torch.get_rng_state(), *cuda])
-        return not all(same)
-
     def restore(self) -> None:
         """Makes the same numbers come again."""
         torch.set_rng_state(self._cpu)

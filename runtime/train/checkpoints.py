@@ -25,7 +25,6 @@ from pipeloom.ir.errors import InputError
 
 from ..errors import ExecutionError
 from ..pipeline.pipeline import Pipeline
-from ..transport.thread_rank import here
 from .checkpoint_files import check_files, complete, latest, saved_keys, told
 from .checkpoint_reader import Planner, Reader
 from .replicas import Replicas
@@ -96,10 +95,9 @@ class Checkpoints:
 
     def __init__(self, pipeline: Pipeline, replicas: Replicas) -> None:
         self._pipeline, self._replicas = pipeline, replicas
-        alone = here() is not None or not dist.is_initialized()
-        self._alone = alone  # threads of one process, which one of them saves for
-        self._process = pipeline.rank if alone else dist.get_rank()
-        self._processes = 1 if alone else dist.get_world_size()
+        self._alone = not dist.is_initialized()  # one process
+        self._process = 0 if self._alone else dist.get_rank()
+        self._processes = 1 if self._alone else dist.get_world_size()
 
     def save(self, folder: str, step: int) -> None:
         """The state before ``step``. Raises ExecutionError where it cannot be written."""
@@ -160,9 +158,7 @@ class Checkpoints:
         }
 
     def _random(self) -> dict[str, dict[str, Tensor]]:
-        """The state of this process's generators; threads have the first one's."""
-        if self._process >= self._processes:
-            return {}
+        """The state of this process's generators."""
         state = {"cpu": torch.get_rng_state()}
         if self._pipeline.device.type == "cuda":
             state["cuda"] = torch.cuda.get_rng_state(self._pipeline.device)
@@ -171,21 +167,16 @@ class Checkpoints:
     def _write(self, state: Mapping[str, Any], path: Path) -> None:
         """Writes the state; what several processes have comes from the lowest one, so all from the
         first replica."""
-        if self._alone:
-            state = _merged(self._pipeline.gather(state))
-        if not self._alone or self._process == 0:
-            planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
-            with self._pipeline.together(), told(path, "saved", ExecutionError):
-                group = self._pipeline.own_group if self._replicas.count == 1 else None
-                save(
-                    dict(state),
-                    checkpoint_id=path,
-                    planner=planner,
-                    process_group=group,
-                    no_dist=self._alone,
-                )
-        if self._alone:
-            self._pipeline.barrier()
+        planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
+        with self._pipeline.together(), told(path, "saved", ExecutionError):
+            group = self._pipeline.own_group if self._replicas.count == 1 else None
+            save(
+                dict(state),
+                checkpoint_id=path,
+                planner=planner,
+                process_group=group,
+                no_dist=self._alone,
+            )
 
     def _optimizers(self) -> tuple[str, ...]:
         own = {type(optimizer).__name__ for optimizer in self._pipeline.optimizers.values()}
@@ -235,15 +226,6 @@ def _options(state: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in state.get("optimizer", {}).items()
         if key.startswith("param_groups.")
     }
-
-
-def _merged(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """The state of all of those ranks; what several have is the first one's."""
-    merged: dict[str, Any] = {}
-    for row in reversed(rows):
-        for section, values in row.items():
-            merged.setdefault(section, {}).update(values)
-    return merged
 
 
 def _set_random(state: Mapping[str, Tensor]) -> None:

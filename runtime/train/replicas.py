@@ -108,11 +108,6 @@ def count_replicas(program: Program, settings: RunSettings) -> int:
                 "makes them, got none"
             )
         return 1
-    if settings.local:
-        raise InputError(
-            "local: expected a program without averages over replicas, got one compiled with "
-            f"--data-parallel ('{first}')"
-        )
     if asked is not None:
         return asked
     ranks, planned = program.schedule.problem.ranks, program.schedule.problem.profile.data_parallel

@@ -29,14 +29,12 @@ class RunSettings:
     ``varying_shapes``, ``stages_as`` and ``check`` are :class:`Pipeline`'s; ``loss_scale`` is the
     first one, which adapts. ``seed`` is set in each process before the model is made; ``progress``
     writes a line a step to standard error; ``timeout`` bounds the run and ``message_timeout`` a
-    message, in seconds. ``pace`` lets each op take at least its planned time, as
-    :class:`Pipeline` explains. ``local``: ranks are threads of this process
-    (:mod:`..launch.threads`), on one GPU where ``device`` is ``cuda``. ``replicas``: how many
-    of a program that averages over them; None: as torchrun started processes, or as the
-    program's profile has it. ``save``: a folder of checkpoints, one after each ``every`` steps
-    (None: at the end alone) and at the end; ``resume``: a checkpoint, or a folder of which the
-    last one is meant, with which the run goes on until it has come to ``steps`` in all.
-    ``eval_every``: steps between evaluations, of the source's ``eval_batch``.
+    message, in seconds. ``pace`` lets each op take at least its planned time, as :class:`Pipeline`
+    explains. ``replicas``: how many of a program that averages over them; None: as torchrun started
+    processes, or as the program's profile has it. ``save``: a folder of checkpoints, one after each
+    ``every`` steps (None: at the end alone) and at the end; ``resume``: a checkpoint, or a folder
+    of which the last one is meant, with which the run goes on until it has come to ``steps`` in
+    all. ``eval_every``: steps between evaluations, of the source's ``eval_batch``.
     """
 
     steps: int = 1
@@ -54,7 +52,6 @@ class RunSettings:
     memory: bool = True
     pace: bool = False
     check: bool = True
-    local: bool = False
     replicas: int | None = None
     save: str | None = None
     every: int | None = None

@@ -19,7 +19,6 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
 from ..launch.processes import launch
-from ..launch.threads import launch_local
 from ..measure.plan_deviation import other_size, over_the_limit, why_far_off
 from ..models.by_name import load_source
 from ..pipeline.layered_source import as_planned
@@ -160,10 +159,6 @@ def on_ranks(
     ``listener`` hands what it is given to the ``callbacks``, in this process.
     """
     with listening(callbacks, settings.steps if settings.progress else None) as listener:
-        if settings.local:
-            asked = (*args, listener)
-            limit = settings.timeout
-            return launch_local(function, ranks, asked, device=settings.device, timeout=limit)
         return launch(
             function,
             ranks,

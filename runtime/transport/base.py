@@ -121,13 +121,9 @@ class Transport(Protocol):
         """
         ...
 
-    def attach(self, other: Transport) -> None:
-        """Waits of ``other`` end with those of this one where a rank fails."""
-        ...
-
     def beside(self, routes: Routes) -> Transport:
-        """A transport of its own between the same ranks, whose messages do not meet this one's;
-        every rank calls it."""
+        """A transport of its own between the same ranks, whose messages do not meet this one's and
+        whose waits end with this one's where a rank fails; every rank calls it."""
         ...
 
     def close(self) -> None:

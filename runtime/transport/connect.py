@@ -7,18 +7,13 @@ import torch.distributed as dist
 
 from .base import Routes, Transport
 from .gloo import GlooTransport
-from .in_process import InProcessTransport
 from .nccl import NcclTransport
 from .single import SingleTransport
 from .staged_gloo import StagedGlooTransport
-from .thread_rank import here
 
 
 def whereabouts(group: dist.ProcessGroup | None = None) -> tuple[int, int]:
     """This rank in ``group`` (by default: of all), and the number of ranks; 0 of 1 alone."""
-    place = here()
-    if place is not None:
-        return place.rank, place.hub.size
     if not dist.is_initialized():
         return 0, 1
     return dist.get_rank(group), dist.get_world_size(group)
@@ -28,13 +23,10 @@ def connect(
     routes: Routes, device: torch.device, group: dist.ProcessGroup | None = None
 ) -> Transport:
     """The transport for ``device``: Gloo on a CPU; otherwise NCCL where it is a backend of
-    ``group``, else Gloo through the host's memory; thread ranks have their own.
+    ``group``, else Gloo through the host's memory.
 
     All processes call it at the same time, each for its ``group`` (by default: all of them).
     """
-    place = here()
-    if place is not None:
-        return InProcessTransport(place.hub, place.rank, routes)
     if not dist.is_initialized():
         return SingleTransport()
     group = group or dist.group.WORLD

@@ -139,7 +139,7 @@ class GlooTransport(GroupTransport):
         return None
 
     def beside(self, routes: Routes) -> GlooTransport:
-        return GlooTransport(routes, self.device, self.outer)
+        return self.attached(GlooTransport(routes, self.device, self.outer))
 
     def disconnect(self) -> None:
         """A wait that times out closes all connections of its group, whatever is under way there:

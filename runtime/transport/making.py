@@ -44,7 +44,6 @@ from .store import (
     rendezvous,
     within,
 )
-from .thread_rank import here
 
 FAULT = "fault"
 _Made = TypeVar("_Made")
@@ -207,7 +206,7 @@ def made_together(group: dist.ProcessGroup | None, seconds: float) -> Iterator[N
     """A context in which each rank makes its pipeline, left once all have. An exception within ends
     all ranks, which raise it with the rank that it is of, as does one that does not come within
     ``seconds``."""
-    if here() is not None or not dist.is_initialized():
+    if not dist.is_initialized():
         yield
         return
     with _together(partial(Making.of_pipeline, group, seconds)):
@@ -262,10 +261,6 @@ def new_group(
 def gather_early(value: Any, group: dist.ProcessGroup | None, seconds: float) -> list[Any]:
     """The values of all ranks of ``group`` (by default: of all processes), before there is a
     transport: Python literals; every rank calls it."""
-    place = here()
-    if place is not None:
-        members = tuple(range(place.hub.size))
-        return place.hub.exchange("early", place.rank, members, value, seconds)
     if not dist.is_initialized():
         return [value]
     making = _UNDER_WAY.get()

@@ -102,7 +102,7 @@ class NcclTransport(GroupTransport):
         self._free[pointer] = event
 
     def beside(self, routes: Routes) -> NcclTransport:
-        return NcclTransport(routes, self.device, self.outer)
+        return self.attached(NcclTransport(routes, self.device, self.outer))
 
     def renew(self) -> None:
         self._free.clear()

@@ -5,19 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .base import Fault, Routes, Transport
+from .base import Fault, Routes
 from .making import FAULT, gather_early, new_group
 from .replica_faults import ReplicaFaults
 from .store import PATIENCE, Store, StoreLostError, no_answer
 
 PINGS = 8
 MAIN = "main"
+_Other = TypeVar("_Other", bound="GroupTransport")
 
 
 class GroupTransport:
@@ -117,9 +118,10 @@ class GroupTransport:
             return f"; {error}"
         return no_answer(f"rank {', '.join(map(str, missing))}" if missing else "")
 
-    def attach(self, other: Transport) -> None:
-        assert isinstance(other, GroupTransport)
+    def attached(self, other: _Other) -> _Other:
+        """A transport whose waits end with those of this one."""
         self._attached = [*(one for one in self._attached if one._made), other]  # not closed ones
+        return other
 
     def disconnect(self) -> None:
         """Ends the waits of all ranks for this one, and its own."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from .base import Fault, Handle, Routes, Transport
+from .base import Fault, Handle, Routes
 
 if TYPE_CHECKING:
     from .replica_faults import ReplicaFaults
@@ -47,9 +47,6 @@ class SingleTransport:
 
     def fail(self, fault: Fault, *, asks: bool) -> Fault:
         return fault
-
-    def attach(self, other: Transport) -> None:
-        pass
 
     def beside(self, routes: Routes) -> SingleTransport:
         return SingleTransport()

@@ -65,7 +65,7 @@ class StagedGlooTransport(GlooTransport):
             tensor.copy_(place)
 
     def beside(self, routes: Routes) -> StagedGlooTransport:
-        return StagedGlooTransport(routes, self._accelerator, self.outer)
+        return self.attached(StagedGlooTransport(routes, self._accelerator, self.outer))
 
     def _host_memory(self, tensor: Tensor) -> Tensor:
         """Torch keeps pinned memory and uses it again once copies from and to it are done."""

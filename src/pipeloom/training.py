@@ -99,6 +99,6 @@ def run(
     """
     loaded, where = read_program(program)
     chosen = RunSettings(progress=not quiet, post_validation=not no_post_validation, **settings)
-    with naming(where, "local"):
+    with naming(where):
         count_replicas(loaded, chosen)
     return run_program(loaded, model, chosen, callbacks=callbacks, trace_path=trace)

@@ -9,9 +9,9 @@ import torch
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.errors import ExecutionError
-from pipeloom.runtime.launch.threads import launch_local
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from tests.distributed.cases.gradients import BOUNDS, V, schedule
+from tests.support.hub import on_threads, own
 from tests.support.models import TinyTransformer, gradient, named, reference, worst
 
 SOURCE = TinyTransformer(torch.float64)
@@ -27,7 +27,7 @@ def compiled(family: str, ranks: int) -> Program:
 
 def trained(program: Program, steps: int, *, cleared: bool) -> tuple[float, int]:
     """The worst parameter's difference from one process, and how many were compared."""
-    pipeline = Pipeline.from_source(program, SOURCE, train=False)
+    pipeline = Pipeline.from_source(program, SOURCE, train=False, transport=own())
     if cleared:
         for module in pipeline.modules.values():
             for parameter in module.parameters():
@@ -65,7 +65,7 @@ class Later(TinyTransformer):
 def test_steps_add_up_as_in_one_process(family: str, ranks: int) -> None:
     torch.set_num_threads(1)
     program = compiled(family, ranks)
-    outcomes = launch_local(_trained, ranks, (program, 3, False), timeout=120)
+    outcomes = on_threads(_trained, ranks, (program, 3, False), timeout=120)
     for apart, compared in outcomes.values():
         assert compared > 0
         assert apart <= BOUNDS[torch.float64]
@@ -76,17 +76,17 @@ def _trained(program: Program, steps: int, cleared: bool) -> tuple[float, int]:
 
 
 def test_gradients_that_begin_as_zeros_are_those_of_one_process() -> None:
-    outcomes = launch_local(_trained, 2, (compiled("1f1b", 2), 2, True), timeout=120)
+    outcomes = on_threads(_trained, 2, (compiled("1f1b", 2), 2, True), timeout=120)
     assert all(apart <= BOUNDS[torch.float64] for apart, _ in outcomes.values())
 
 
 def test_a_gradient_stays_the_tensor_that_it_was() -> None:
     """It may be a view of the caller's own buffer."""
-    assert all(launch_local(_same_tensors, 2, (compiled("1f1b", 2),), timeout=120).values())
+    assert all(on_threads(_same_tensors, 2, (compiled("1f1b", 2),), timeout=120).values())
 
 
 def _same_tensors(program: Program) -> bool:
-    pipeline = Pipeline.from_source(program, SOURCE, train=False)
+    pipeline = Pipeline.from_source(program, SOURCE, train=False, transport=own())
     inputs, targets = SOURCE.batch(0, MICROBATCHES)
     pipeline.step(inputs, target=targets)
     parameters = [p for module in pipeline.modules.values() for p in module.parameters()]
@@ -97,14 +97,14 @@ def _same_tensors(program: Program) -> bool:
 
 
 def test_a_step_that_fails_loses_nothing_of_those_before() -> None:
-    for kept in launch_local(_failing, 1, (compiled(V, 1),), timeout=120).values():
+    for kept in on_threads(_failing, 1, (compiled(V, 1),), timeout=120).values():
         assert kept
 
 
 def _failing(program: Program) -> bool:
     """Whether the shared gradient is at least there, as it was before a step whose first F
     failed."""
-    pipeline = Pipeline.from_source(program, SOURCE, train=False)
+    pipeline = Pipeline.from_source(program, SOURCE, train=False, transport=own())
     inputs, targets = SOURCE.batch(0, MICROBATCHES)
     pipeline.step(inputs, target=targets)
     shared = pipeline.modules[0].get_parameter("embedding.weight")

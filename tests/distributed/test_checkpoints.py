@@ -31,7 +31,7 @@ from pipeloom import (
 )
 from pipeloom.ir.errors import PipeloomError
 from pipeloom.ir.model.program import Program
-from pipeloom.runtime.errors import LaunchError
+from pipeloom.runtime.errors import ExecutionError, LaunchError
 from pipeloom.runtime.train import checkpoints
 from pipeloom.runtime.train.checkpoint_files import latest
 from pipeloom.runtime.train.settings import RunSettings
@@ -51,7 +51,7 @@ def program(family: str, ranks: int, *, data_parallel: bool = False) -> Program:
 
 
 def losses(where: Program, source: Model | str = SOURCE, **settings: object) -> list[float]:
-    result = run(where, source, **{"steps": STEPS, "local": True} | settings)
+    result = run(where, source, **{"steps": STEPS} | settings)
     assert result is not None
     return list(result.losses)
 
@@ -66,9 +66,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory, whole: list[float]) -> Path:
     """What a run of processes saved after each step, of two."""
     folder = tmp_path_factory.mktemp("saved")
     told: list[StepRecord] = []
-    found = losses(
-        program("1f1b", 2), local=False, steps=2, save=str(folder), every=1, callbacks=[told.append]
-    )
+    found = losses(program("1f1b", 2), steps=2, save=str(folder), every=1, callbacks=[told.append])
     assert found == whole[:2] == [record.loss for record in told]
     assert [record.step for record in told] == [0, 1]
     assert {record.tokens for record in told} == {MICROBATCHES * Model().context}
@@ -77,28 +75,29 @@ def saved(tmp_path_factory: pytest.TempPathFactory, whole: list[float]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("family", "ranks", "local"),
-    [("1f1b", 4, True), ("zb-v", 2, True), ("weipipe-interleave", 2, True), ("1f1b", 1, True)],
+    ("family", "ranks"), [("1f1b", 4), ("zb-v", 2), ("weipipe-interleave", 2), ("1f1b", 1)]
 )
 def test_a_run_goes_on_by_other_programs_to_the_last_digit(
-    saved: Path, whole: list[float], family: str, ranks: int, local: bool
+    saved: Path, whole: list[float], family: str, ranks: int
 ) -> None:
-    result = run(program(family, ranks), SOURCE, steps=STEPS, local=local, resume=str(saved))
+    result = run(program(family, ranks), SOURCE, steps=STEPS, resume=str(saved))
     assert result is not None
     assert (list(result.losses), result.first_step) == (whole[2:], 2)
 
 
-def test_threads_save_what_processes_load(saved: Path, whole: list[float], tmp_path: Path) -> None:
+def test_a_run_that_goes_on_saves_what_the_next_one_loads(
+    saved: Path, whole: list[float], tmp_path: Path
+) -> None:
     own = str(tmp_path / "own")
     first = losses(program("zb-v", 2), steps=3, resume=str(saved / "step-000001"), save=own)
     assert first == whole[1:3]
-    assert losses(program("1f1b", 2), local=False, resume=own) == whole[3:]
+    assert losses(program("1f1b", 2), resume=own) == whole[3:]
 
 
 @pytest.mark.slow
 def test_replicas_save_once(tmp_path: Path) -> None:
     replicas = program("1f1b", 1, data_parallel=True)
-    options = {"local": False, "replicas": 2}
+    options = {"replicas": 2}
     found = losses(replicas, **options)
     folder = tmp_path / "saved"
     assert losses(replicas, **options, steps=2, save=str(folder)) == found[:2]
@@ -190,9 +189,13 @@ def test_random_numbers_go_on(tmp_path: Path) -> None:
     assert first + rest == whole
 
 
-def kill(record: StepRecord) -> None:
-    if record.step == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
+class Killed(Model):
+    """Rank 0 kills all processes of the run before the fourth step."""
+
+    def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        if step == 3 and os.environ.get("RANK") == "0":
+            os.killpg(0, signal.SIGKILL)
+        return super().batch(step, microbatches)
 
 
 def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(
@@ -200,16 +203,18 @@ def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(
 ) -> None:
     path, folder = tmp_path / "program.json", tmp_path / "saved"
     write_json(dump_program(program("1f1b", 2)), str(path))
-    words = [sys.executable, "-m", "pipeloom", "run", path, "--model", SOURCE, "--steps", "9"]
+    words = [sys.executable, "-m", "pipeloom", "run", path, "--steps", "9"]
+    words += ["--model", "tests.distributed.test_checkpoints:Killed"]
     words += ["--save", folder, "--every", "1"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(
-        [*map(str, words), "--callback", "tests.distributed.test_checkpoints:kill", "--local"],
+        [*map(str, words)],
         env=environment,
         cwd=ROOT,
         timeout=200,
         capture_output=True,
         check=False,
+        start_new_session=True,
     )
     assert ended.returncode == -signal.SIGKILL
     cut_short = folder / "step-000009"  # what an interrupted save of another system might leave
@@ -240,12 +245,20 @@ class ClearsSlowly(Model):
 
 def test_no_rank_makes_the_folder_before_it_is_cleared(tmp_path: Path) -> None:
     folder = tmp_path / "saved"
-    losses(program("1f1b", 2), ClearsSlowly(), local=False, steps=1, save=str(folder))
+    losses(program("1f1b", 2), ClearsSlowly(), steps=1, save=str(folder))
     assert latest(str(folder)).name == "step-000001"
 
 
 @dataclass(frozen=True)
-class Momentum(Model):
+class Untrained(Model):
+    """No step is to run."""
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        raise AssertionError("a step ran")
+
+
+@dataclass(frozen=True)
+class Momentum(Untrained):
     """By another optimizer."""
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -253,34 +266,29 @@ class Momentum(Model):
 
 
 @dataclass(frozen=True)
-class Amsgrad(Model):
+class Amsgrad(Untrained):
     """By one of the same class that keeps more."""
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, lr=1e-3, amsgrad=True)
 
 
-def never(output: Tensor, target: Tensor) -> Tensor:
-    raise AssertionError("a step ran")
-
-
 @pytest.mark.parametrize(
     ("source", "line"),
     [
         (
-            Model(width=32),
+            Untrained(width=32),
             "model.embedding.symbols.weight: expected shape [256, 32], got [256, 16]",
         ),
-        (Model(layers=5), "missing; expected all that this run's model and optimizers have"),
-        (Model(layers=3), "expected only what this run's model and optimizers have"),
+        (Untrained(layers=5), "missing; expected all that this run's model and optimizers have"),
+        (Untrained(layers=3), "expected only what this run's model and optimizers have"),
         (Momentum(), "run.optimizers: expected SGD, as the model source makes them, got Adam"),
         (Amsgrad(), "max_exp_avg_sq: missing; expected all that this run's model"),
     ],
 )
 def test_what_does_not_fit_is_one_line_before_the_first_step(
-    saved: Path, monkeypatch: pytest.MonkeyPatch, source: Model, line: str
+    saved: Path, source: Model, line: str
 ) -> None:
-    monkeypatch.setattr(Model, "loss", lambda self, output, target: never(output, target))
     before = sorted(saved.rglob("*"))
     with pytest.raises(PipeloomError) as caught:
         losses(program("1f1b", 2), source, resume=str(saved))
@@ -291,16 +299,13 @@ def test_what_does_not_fit_is_one_line_before_the_first_step(
 
 
 @dataclass(frozen=True)
-class Nameless(Model):
+class Nameless(Untrained):
     """Its stages call their parameters alike, and nobody tells them apart."""
 
     names = None  # type: ignore[assignment]
 
 
-def test_names_are_asked_for_before_the_first_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Model, "loss", lambda self, output, target: never(output, target))
+def test_names_are_asked_for_before_the_first_step(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"names: .* is called so in stage 0 and") as caught:
         losses(program("1f1b", 2), Nameless(), save=str(tmp_path / "saved"))
     assert caught.value.exit_code == 2
@@ -355,14 +360,14 @@ def test_callbacks_are_closed_whatever_happens() -> None:
             self.closed += 1
 
     callback = Stops()
-    with pytest.raises(LaunchError, match=r"Stops: step 1: KeyError: 'enough'$") as caught:
+    with pytest.raises(ExecutionError, match=r"Stops: step 1: KeyError: 'enough'$") as caught:
         losses(program("1f1b", 2), callbacks=[callback])
     assert caught.value.exit_code == 1
     assert callback.closed == 1
 
 
 def test_records_are_told_in_json_too(saved: Path, whole: list[float]) -> None:
-    result = run(program("1f1b", 1), SOURCE, steps=3, local=True, resume=str(saved))
+    result = run(program("1f1b", 1), SOURCE, steps=3, resume=str(saved))
     assert result is not None
     answer = json.loads(json.dumps(result.to_dict()))
     assert (answer["first_step"], answer["steps"], answer["losses"]) == (2, 1, whole[2:3])
@@ -377,7 +382,7 @@ class Faster(Model):
 
 
 def test_options_that_the_checkpoint_overrules_are_noted(saved: Path, whole: list[float]) -> None:
-    settings = {"steps": STEPS, "local": True, "resume": str(saved)}
+    settings = {"steps": STEPS, "resume": str(saved)}
     result = run(program("1f1b", 2), Faster(), **settings)
     assert result is not None
     assert list(result.losses) == whole[2:]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.combinations import check, checked
+from benchmarks.combinations import Outcome, check, checked
 from benchmarks.combinations.cases import ANYWHERE, ENDS, RANDOM, Case
 from benchmarks.combinations.plain import Plain
 
@@ -51,9 +52,16 @@ def _threads() -> None:
     torch.set_num_threads(1)
 
 
+@cache
+def found_outcomes() -> dict[str, Outcome]:
+    """Cases of as many ranks run in one launch."""
+    cases = [Case.of(SEED, number, choices) for number, choices in FOUND]
+    return {str(case): outcome for case, outcome in checked(cases)}
+
+
 @pytest.mark.parametrize(("number", "choices"), FOUND, ids=str)
 def test_what_was_found_trains_as_one_process(number: int, choices: dict[str, Any]) -> None:
-    outcome = check(Case.of(SEED, number, choices))
+    outcome = found_outcomes()[str(Case.of(SEED, number, choices))]
     assert not outcome.faults
     assert not outcome.refused
     assert not outcome.unmade
@@ -61,7 +69,7 @@ def test_what_was_found_trains_as_one_process(number: int, choices: dict[str, An
 
 def test_drawn_features_train_as_one_process_or_are_refused() -> None:
     cases = [Case.drawn(SEED, number) for number in range(FAST)]
-    _check([case for case in cases if not case.in_processes])
+    _check(cases)
 
 
 @pytest.mark.slow

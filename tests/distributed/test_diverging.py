@@ -25,7 +25,7 @@ class Diverges(Model):
 def test_a_loss_that_is_no_number_is_told() -> None:
     plan = schedule("1f1b", 2, MICROBATCHES)
     tied = [sorted({s for s, _ in group}) for group in Model().tied(plan.problem.stages)]
-    result = run(compile_schedule(plan, tied=tied), Diverges(), steps=3, local=True)
+    result = run(compile_schedule(plan, tied=tied), Diverges(), steps=3)
     assert result is not None
     found = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert found["losses"] == [result.losses[0], None, None]

@@ -13,7 +13,6 @@ from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Compute, Program, Receive, TensorKind
 from pipeloom.runtime.launch.processes import launch
-from pipeloom.runtime.launch.threads import launch_local
 from pipeloom.runtime.pipeline.steps.forward_only import forward_only
 from pipeloom.solver.families import ASYNCHRONOUS, build_family
 from tests.distributed.cases.evaluation import (
@@ -27,6 +26,7 @@ from tests.distributed.cases.evaluation import (
 from tests.distributed.cases.gradients import V, schedule
 from tests.distributed.cases.remat import given_up
 from tests.support.families import families_of
+from tests.support.hub import on_threads
 
 MICROBATCHES = 4
 ALWAYS = ("1f1b", "zb-v", "chimera", "pipedream", "weipipe-interleave", "wzb1", "fsdp", V)
@@ -69,7 +69,7 @@ def both(program: Program, source: MoodyTransformer) -> tuple[Outcome, Outcome]:
 )
 def test_outputs_are_one_processs_and_training_is_undisturbed(family: str, ranks: int) -> None:
     source = MoodyTransformer(ties=family not in ASYNCHRONOUS)
-    found = launch_local(both, ranks, (compiled(family, ranks), source), timeout=120)
+    found = on_threads(both, ranks, (compiled(family, ranks), source), timeout=120)
     for rows in found.values():
         check(*rows)
     assert sum(outcome.compared for _, outcome in found.values()) >= 3 * 9 + 2 * MICROBATCHES

@@ -45,7 +45,7 @@ def expected() -> list[float]:
 
 
 def test_the_mlp_trains_as_in_one_process(program: str, expected: list[float]) -> None:
-    result = run_program(program, "examples.mlp:MLP", RunSettings(steps=STEPS, local=True))
+    result = run_program(program, "examples.mlp:MLP", RunSettings(steps=STEPS))
     assert result is not None
     assert result.losses == pytest.approx(expected, rel=1e-5)
     assert expected[-1] < expected[0]

@@ -17,10 +17,10 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.planner.optimize import optimize
 from pipeloom.runtime.launch.processes import launch
-from pipeloom.runtime.launch.threads import launch_local
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from tests.distributed.cases.exchange import COUNTS, refused, trained
 from tests.distributed.cases.gradients import schedule
+from tests.support.hub import on_threads
 
 
 def compiled(family: str, ranks: int, count: int, *, ahead: bool = False) -> Program:
@@ -42,7 +42,7 @@ def compiled(family: str, ranks: int, count: int, *, ahead: bool = False) -> Pro
 )
 def test_steps_of_any_number_follow_each_other(family: str, ranks: int, ahead: bool) -> None:
     programs = {count: compiled(family, ranks, count, ahead=ahead) for count in {*COUNTS}}
-    found = launch_local(trained, ranks, (programs,), timeout=120)
+    found = on_threads(trained, ranks, (programs,), timeout=120)
     assert sum(len(losses) for _, _, losses in found.values()) == sum(COUNTS)
     for apart, compared, _ in found.values():
         assert compared > 0
@@ -73,7 +73,7 @@ def _groups(programs: Sequence[Program]) -> list[int]:
 
 def test_wrong_numbers_are_refused_on_all_ranks() -> None:
     programs = {count: compiled("1f1b", 2, count) for count in {*COUNTS}}
-    found = launch_local(refused, 2, (programs,), timeout=60)
+    found = on_threads(refused, 2, (programs,), timeout=60)
     assert found[0] == found[1]
     assert found[0][0].startswith("program: expected one on all ranks, got ")
     assert found[0][1:] == [

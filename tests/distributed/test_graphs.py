@@ -14,7 +14,6 @@ import torch
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.launch.processes import launch
-from pipeloom.runtime.launch.threads import launch_local
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.solver.families import build_family
 from tests.distributed.cases import gradients, graphs, meshes, remat, weights
@@ -105,11 +104,6 @@ def test_each_shape_is_traced_once() -> None:
 @pytest.mark.parametrize("name", [*graphs.OPTIONS, graphs.REPLICAS])
 def test_trained_as_with_modules(name: str) -> None:
     assert [found[3][name] for found in outcomes().values()] == [[], []]
-
-
-def test_trained_on_thread_ranks_as_with_modules() -> None:
-    found = launch_local(graphs.run_cases, 2, ([*graphs.OPTIONS],))
-    assert [*found.values()] == [{name: [] for name in graphs.OPTIONS}] * 2
 
 
 def test_recomputation_of_another_model_is_refused_before_the_first_step() -> None:

@@ -4,7 +4,6 @@ started."""
 from __future__ import annotations
 
 import json
-import random
 import resource
 import signal
 import socket
@@ -67,22 +66,6 @@ def test_a_run_that_is_told_to_end_before_it_listens_leaves_nothing(
     code, line, left = run.ended(signal.SIGTERM)
     assert left == []
     assert (code, line) == (-signal.SIGTERM, "") or (code == 130 and line.startswith(INTERRUPTED))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("times", [6])
-def test_thread_ranks_never_abort_on_an_interrupt(
-    programs: dict[int, Path], tmp_path: Path, own: Path, times: int
-) -> None:
-    words = ["run", programs[4], *MODEL, "--local", "--steps", 100_000, "--every", 1]
-    for number in range(times):
-        saved = tmp_path / f"saved{number}"
-        run = Started([*words, "--save", saved], own.with_name(f"{own.name}{number}"))
-        run.until(lambda _, first=saved / "step-000001": first.exists())  # type: ignore[misc]
-        time.sleep(random.uniform(0.0, 0.5))
-        code, line, left = run.ended(signal.SIGINT)
-        assert line.startswith(f"{INTERRUPTED} after step ")
-        assert (code, left) == (130, [])
 
 
 def ended(runs: Sequence[Started]) -> list[tuple[int, str, list[str]]]:

@@ -94,7 +94,6 @@ SAID = {
     "some experts": "0.weight: expected a copy of it on each process of data_group, [0, 1, 2, 3]",
     "sharded in part": "expected fully_shard over the processes of data_group, [0, 1, 2, 3], got",
     "over ranks": "expected those of one rank in their pipelines, got [0, 0, 1, 1]",
-    "threads": "0.weight is a DTensor: expected ranks that are processes, got thread ranks",
     "output": "expected this process's part of its output, got a DTensor",
     "sequence": "0.norm.bias: expected one gradient on the processes [0, 1], each of which",
 }

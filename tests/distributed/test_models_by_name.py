@@ -14,9 +14,9 @@ import pipeloom
 from pipeloom import HuggingFace, Pipeline
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.model.program import Program
-from pipeloom.runtime.launch.threads import launch_local
 from pipeloom.runtime.models.by_name import load_source
 from tests.distributed.cases.gradients import schedule
+from tests.support.hub import on_threads, own
 
 hugging = pytest.importorskip("transformers")
 
@@ -39,35 +39,33 @@ def _threads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "pieces", "ranks", "local"),
-    [("gpt2", {"stages": 4}, 4, True), ("llama", {}, 4, True), ("llama", {}, 2, False)],
+    ("kind", "pieces", "ranks"), [("gpt2", {"stages": 4}, 4), ("llama", {}, 4), ("llama", {}, 2)]
 )
 def test_a_model_trains_as_in_one_process(
-    kind: str, pieces: Any, ranks: int, local: bool, tmp_path: Path
+    kind: str, pieces: Any, ranks: int, tmp_path: Path
 ) -> None:
-    """``gpt2``: in near even stages, embedding and head tied; ``llama``: cut by its layers. On
-    threads, or in processes."""
+    """``gpt2``: in near even stages, embedding and head tied; ``llama``: cut by its layers."""
     MODELS[kind].save_pretrained(tmp_path)
     name = f"hf:{tmp_path},micro_batch=2,lr=0.01"
-    found = pipeloom.measure(name, ranks=ranks, repeats=1, warmup=0, local=True, **pieces)
+    found = pipeloom.measure(name, ranks=ranks, repeats=1, warmup=0, **pieces)
     answer = pipeloom.optimize(found.document(), MICROBATCHES, time_limit=2)
     program = pipeloom.compile(answer.schedule)
-    result = pipeloom.run(program, name, steps=STEPS, local=local)
+    result = pipeloom.run(program, name, steps=STEPS)
     source = load_source(name)
     assert isinstance(source, HuggingFace)
     model = whole(source)
     assert result is not None
     assert result.losses == pytest.approx(one_process(source, model), rel=1e-4)
     assert not any("micro_batch" in note for note in result.notes)
-    other = pipeloom.run(program, f"{name},micro_batch=1".replace("micro_batch=2,", ""), local=True)
+    other = pipeloom.run(program, f"{name},micro_batch=1".replace("micro_batch=2,", ""))
     assert other is not None
     assert "as the profile's micro_batch says; these have 1" in other.notes[0]
-    names = launch_local(_names, ranks, (program, name), timeout=60).values()
+    names = on_threads(_names, ranks, (program, name), timeout=60).values()
     assert set().union(*names) == set(model.state_dict())
 
 
 def _names(program: Program, name: str) -> set[str]:
-    pipeline = Pipeline.from_source(program, load_source(name))
+    pipeline = Pipeline.from_source(program, load_source(name), transport=own())
     found = set(pipeline.state_dict()["model"])
     pipeline.close()
     return found
@@ -83,7 +81,7 @@ def test_evaluation_drops_nothing_out(tmp_path: Path) -> None:
     source = load_source(name)
     assert isinstance(source, HuggingFace)
     program = compile_schedule(schedule("1f1b", 2, MICROBATCHES), tied=[(0, 1)])
-    found = launch_local(_evaluated, 2, (program, name), timeout=60)
+    found = on_threads(_evaluated, 2, (program, name), timeout=60)
     model = whole(source).eval()
     tokens, _ = source.batch(0, MICROBATCHES)
     expected = [model(input_ids=x, labels=x).loss.item() for x in tokens]
@@ -92,7 +90,7 @@ def test_evaluation_drops_nothing_out(tmp_path: Path) -> None:
 
 def _evaluated(program: Program, name: str) -> list[float]:
     source = load_source(name)
-    pipeline = Pipeline.from_source(program, source)
+    pipeline = Pipeline.from_source(program, source, transport=own())
     tokens, labels = source.batch(0, MICROBATCHES)
     losses: list[Tensor] = []
     pipeline.eval(tokens, target=labels, losses=losses)

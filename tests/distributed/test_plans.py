@@ -66,7 +66,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def losses(model: Path) -> tuple[float, ...]:
-    return trained(model, PLANS["1f1b"], local=True)
+    return trained(model, PLANS["1f1b"])
 
 
 def planned(model: str | dict[str, Any], given: dict[str, Any]) -> Plan:
@@ -75,29 +75,27 @@ def planned(model: str | dict[str, Any], given: dict[str, Any]) -> Plan:
     return pipeloom.plan(model, **words, **limit)
 
 
-def trained(model: Path, given: dict[str, Any], *, local: bool) -> tuple[float, ...]:
+def trained(model: Path, given: dict[str, Any]) -> tuple[float, ...]:
     planned(str(model), given).write(model / "plan")
     name = f"hf:{model},seq=16,micro_batch=1,lr=0.01"
     name += ",recompute=full" * (given.get("recompute") == "full")
     program = pipeloom.load_program(str(model / "plan" / "program.json"))
-    result = pipeloom.run(program, name, steps=2, local=local)
+    result = pipeloom.run(program, name, steps=2)
     assert result is not None
     return tuple(result.losses)
 
 
 @pytest.mark.parametrize("name", [name for name in PLANS if name != "1f1b"])
 def test_every_plan_trains_alike(model: Path, losses: tuple[float, ...], name: str) -> None:
-    """``chosen`` in four Gloo processes, the others on threads; the second step's loss is that of
-    the weights that the first has made."""
-    own = trained(model, PLANS[name], local=name != "chosen")
+    """The second step's loss is that of the weights that the first has made."""
+    own = trained(model, PLANS[name])
     assert own == pytest.approx(losses, rel=1e-4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MORE)
 def test_more_plans_do(model: Path, losses: tuple[float, ...], name: str) -> None:
-    """Replicas in four Gloo processes, pipelines on threads."""
-    own = trained(model, MORE[name], local="dp" not in MORE[name])
+    own = trained(model, MORE[name])
     assert own == pytest.approx(losses, rel=1e-4)
     schedule = pipeloom.load_schedule(str(model / "plan" / "schedule.json"))
     for kind, wanted in ((OpKind.R, "recomputed"), (OpKind.O, "offloaded")):

@@ -194,7 +194,7 @@ def _refused(mesh: DeviceMesh) -> list[str]:
         lambda: keeps.profile(x, target=y, view="mine"),
         lambda: keeps.profile(x, target=y, repeats=0),
         lambda: measure(ranks=3),
-        lambda: measure(ranks=RANKS, local=True),
+        lambda: measure(ranks=RANKS, together=False),
         lambda: measure_profile(sharded, stages=RANKS, ranks=RANKS, group=group),
         lambda: measure_profile(
             sharded, stages=RANKS, ranks=RANKS, group=group, dtype=torch.float32
@@ -294,7 +294,7 @@ def test_what_cannot_be_measured_is_said(found: dict[int, Found]) -> None:
             "view: expected all, pipeline, rank, got 'mine'",
             "repeats: expected a whole number >= 1, got 0",
             "ranks: expected 2, as in group, got 3",
-            "group: expected none beside local or alone",
+            "group: expected none beside alone",
             "data_group: expected the processes that have shards of stage "
             f"{one.sharded.rank}, got None",
             f"dtype: expected none, as stage {one.sharded.rank} has shards in their own, "

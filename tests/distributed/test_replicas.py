@@ -111,10 +111,6 @@ def test_how_many_replicas_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
         InputError, match=r"instructions: expected averages for 2 replicas, .* none"
     ):
         count_replicas(alone, RunSettings(replicas=2))
-    with pytest.raises(
-        InputError, match=r"local: expected a program without averages .*'average 0'"
-    ):
-        count_replicas(program, RunSettings(replicas=2, local=True))
     with pytest.raises(InputError, match="replicas: expected at least 1, got 0"):
         RunSettings(replicas=0)
     torchrun = {"RANK": "0", "WORLD_SIZE": "6", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}

@@ -9,10 +9,10 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.launch.processes import launch
-from pipeloom.runtime.launch.threads import launch_local
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from tests.distributed.cases.gradients import V, schedule
 from tests.distributed.cases.steps import added_up, in_replicas
+from tests.support.hub import on_threads
 from tests.support.models import TinyTransformer, Untied
 
 MICROBATCHES = 4
@@ -28,20 +28,20 @@ def compiled(family: str, ranks: int, *, ahead: bool = False, parallel: bool = F
     return compile_schedule(plan, tied=tied, post_validation=ahead, data_parallel=parallel)
 
 
-def on_threads(program: Program) -> tuple[float, int, float | None]:
+def trained(program: Program) -> tuple[float, int, float | None]:
     torch.set_num_threads(1)
     return added_up(program, TinyTransformer())
 
 
 @pytest.mark.parametrize(("family", "ranks"), FAMILIES.items())
 def test_parameters_are_one_processs(family: str, ranks: int) -> None:
-    check(launch_local(on_threads, ranks, (compiled(family, ranks),), timeout=120).values())
+    check(on_threads(trained, ranks, (compiled(family, ranks),), timeout=120).values())
 
 
 def test_steps_that_are_taken_back_are_one_processs() -> None:
     """Each update is clipped, which no rank but the last knows when it steps."""
     program = compiled("zb-h2", 3, ahead=True)
-    check(launch_local(on_threads, 3, (program,), timeout=120).values())
+    check(on_threads(trained, 3, (program,), timeout=120).values())
 
 
 def check(outcomes: object) -> None:

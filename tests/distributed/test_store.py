@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from threading import Event
 
 import pytest
 
+from pipeloom.cli import main
+from pipeloom.cli.failures import INTERRUPTED
 from pipeloom.runtime.errors import ExecutionError
 from pipeloom.runtime.launch import processes
 from pipeloom.runtime.launch.processes import launch
@@ -102,3 +105,26 @@ def test_a_call_without_an_answer_is_given_up_and_the_next_at_once() -> None:
     with pytest.raises(TimeoutError, match="Timed out waiting 100ms for a group"):
         store.within(0.1, lambda: time.sleep(1.0), "a group")  # not the store's fault
     assert store.within(5.0, lambda: 3) == 3
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_what_a_rank_asks_ends_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, by the command's exit code: Python's own end aborted (-6)."""
+    done = Event()
+    monkeypatch.setattr(main, "main", lambda told: INTERRUPTED)
+    monkeypatch.setattr(os, "_exit", _leave)
+    try:
+        with pytest.raises(store.StoreLostError):
+            store.within(0.01, done.wait)
+        with pytest.raises(_Left, match=r"^130$"):
+            main.command()
+    finally:
+        done.set()
+
+
+class _Left(BaseException):
+    """The process's end without Python's."""
+
+
+def _leave(code: int) -> None:
+    raise _Left(code)

@@ -18,13 +18,13 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.errors import LaunchError
 from pipeloom.runtime.launch.processes import launch
-from pipeloom.runtime.launch.threads import launch_local
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.profiling.profiler import measure_profile
 from pipeloom.runtime.stages.store import Stage
 from pipeloom.runtime.train.settings import RunSettings
 from pipeloom.runtime.train.train import run_program
 from pipeloom.solver.families import build_family
+from tests.support.hub import on_threads, own
 from tests.support.models import (
     TinyTransformer,
     difference,
@@ -81,7 +81,7 @@ class Part(nn.Module):
 
 
 def whole() -> Whole:
-    """The same each time, whatever other threads draw."""
+    """The same each time."""
     model, generator = Whole(), torch.Generator().manual_seed(3)
     for parameter in model.parameters():
         parameter.data.normal_(generator=generator)
@@ -125,7 +125,7 @@ def expected() -> dict[str, Tensor]:
 
 
 def trained(plan: Program, source: TinyTransformer) -> dict[str, Tensor]:
-    pipeline = Pipeline.from_source(plan, source, train=False)
+    pipeline = Pipeline.from_source(plan, source, train=False, transport=own())
     inputs, targets = source.batch(0, MICROBATCHES)
     pipeline.step(inputs, target=targets)
     pipeline.close()
@@ -134,16 +134,16 @@ def trained(plan: Program, source: TinyTransformer) -> dict[str, Tensor]:
 
 def test_a_tie_that_the_program_does_not_sum_is_refused() -> None:
     with pytest.raises(LaunchError, match=f"tied: {TOLD}"):
-        launch_local(trained, 2, (program(), TinyTransformer()), timeout=60)
+        on_threads(trained, 2, (program(), TinyTransformer()), timeout=60)
 
 
 @pytest.mark.parametrize("source", [Parts(), Objects()], ids=["functions", "objects"])
 def test_a_tie_that_nobody_named_is_seen(source: TinyTransformer) -> None:
     """Refused where the program does not sum it, else summed."""
     with pytest.raises(LaunchError, match=f"tied: {SEEN}"):
-        launch_local(trained, 2, (program(), source), timeout=60)
+        on_threads(trained, 2, (program(), source), timeout=60)
     wanted = expected()
-    found = launch_local(trained, 2, (program(tied=[(0, 1)]), source), timeout=60)
+    found = on_threads(trained, 2, (program(tied=[(0, 1)]), source), timeout=60)
     gradients = {name: grad for each in found.values() for name, grad in each.items()}
     assert gradients.keys() == wanted.keys()
     assert all(difference(gradients[name], wanted[name]) <= 1e-12 for name in wanted)
@@ -152,7 +152,7 @@ def test_a_tie_that_nobody_named_is_seen(source: TinyTransformer) -> None:
 def frozen_in_between(plan: Program, source: TinyTransformer) -> list[Tensor]:
     """The shared parameter's gradient after a step in which it is trained, one in which it is
     frozen, and one in which it is trained again; nothing is updated."""
-    pipeline = Pipeline.from_source(plan, source, train=False)
+    pipeline = Pipeline.from_source(plan, source, train=False, transport=own())
     inputs, targets = source.batch(0, MICROBATCHES)
     (shared,) = [
         parameter
@@ -171,7 +171,7 @@ def frozen_in_between(plan: Program, source: TinyTransformer) -> list[Tensor]:
 
 def test_a_tied_parameter_that_is_frozen_in_between_keeps_its_gradient() -> None:
     once = expected()["0.rows.weight"]
-    found = launch_local(frozen_in_between, 2, (program(tied=[(0, 1)]), Parts()), timeout=60)
+    found = on_threads(frozen_in_between, 2, (program(tied=[(0, 1)]), Parts()), timeout=60)
     for gradients in found.values():
         for grad, times in zip(gradients, (1, 1, 2), strict=True):
             assert difference(grad, times * once) <= 1e-12
@@ -224,7 +224,7 @@ def crossed(plan: Program, unlike: bool) -> None:
     """Steps of replicated stages of which one's ``a`` is the next one's ``z``, and the reverse: one
     of the two is frozen before the first step on rank 0 alone, or before the second on all."""
     tied = [[(0, "a"), (1, "z")], [(0, "z"), (1, "a")]]
-    pipeline = Pipeline(plan, [Pair] * 4, loss=nn.functional.mse_loss, tied=tied)
+    pipeline = Pipeline(plan, [Pair] * 4, loss=nn.functional.mse_loss, tied=tied, transport=own())
     batch, target = torch.ones(MICROBATCHES, 4), torch.zeros(MICROBATCHES, 4)
     if not unlike:
         pipeline.step(batch, target=target)
@@ -236,27 +236,10 @@ def crossed(plan: Program, unlike: bool) -> None:
 
 def test_copies_of_replicated_stages_have_one_name_on_all_ranks() -> None:
     plan = program(4, [(0, 1)], "chimera")
-    launch_local(crossed, 4, (plan, False), timeout=60)
+    on_threads(crossed, 4, (plan, False), timeout=60)
     line = "on all copies of a of stage 0 and z of stage 1, got False on rank 0, True on rank 1"
     with pytest.raises(LaunchError, match=line):
-        launch_local(crossed, 4, (plan, True), timeout=60)
-
-
-def test_one_model_that_virtual_ranks_share_is_refused() -> None:
-    model = whole()
-    stages = [Part(model, True), Part(model, False)]
-    with pytest.raises(
-        LaunchError, match=r"rows.weight of stage 0 on rank 0 and columns.weight of st"
-    ):
-        launch_local(_of_modules, 2, (program(), stages), timeout=60)
-
-
-def _of_modules(plan: Program, stages: Sequence[nn.Module]) -> None:
-    Pipeline(plan, [partial(_same, stage) for stage in stages], loss=nn.functional.cross_entropy)
-
-
-def _same(stage: nn.Module) -> nn.Module:
-    return stage
+        on_threads(crossed, 4, (plan, True), timeout=60)
 
 
 class Converted(nn.Module):
@@ -273,11 +256,11 @@ class Converted(nn.Module):
 
 
 def test_layers_that_are_made_alike_share_nothing() -> None:
-    launch_local(_converted, 2, (program(),), timeout=60)
+    on_threads(_converted, 2, (program(),), timeout=60)
 
 
 def _converted(plan: Program) -> None:
-    pipeline = Pipeline(plan, [Converted, Converted], loss=nn.functional.mse_loss)
+    pipeline = Pipeline(plan, [Converted, Converted], loss=nn.functional.mse_loss, transport=own())
     pipeline.step(torch.ones(4, 4), target=torch.zeros(4, 4))
 
 
@@ -299,13 +282,13 @@ def _both(*, one: bool) -> nn.Module:
 
 def test_groups_that_have_a_parameter_in_common_are_one() -> None:
     tied = [[(0, "weight"), (1, "weight")], [(1, "weight"), (2, "weight")]]
-    for stages in launch_local(_chained, 3, (program(3, tied=[(0, 1), (1, 2)]), tied)).values():
+    for stages in on_threads(_chained, 3, (program(3, tied=[(0, 1), (1, 2)]), tied)).values():
         assert "weight of stage 0 and weight of stage 1 and weight of stage 2 are one" in stages
 
 
 def _chained(plan: Program, tied: Sequence[Sequence[tuple[int, str]]]) -> str:
     with pytest.raises(InputError) as caught:
-        Pipeline(plan, [nn.Linear(4, 4) for _ in range(3)], tied=tied)
+        Pipeline(plan, [nn.Linear(4, 4) for _ in range(3)], tied=tied, transport=own())
     return str(caught.value)
 
 
@@ -316,7 +299,7 @@ def test_a_reduction_of_more_stages_sums_what_some_of_them_share() -> None:
     assert "reduce 0 1 2 3" in map(str, plan.instructions[1])
     source = TinyTransformer()
     wanted = reference(source, 4, MICROBATCHES)[1]
-    for gradients in launch_local(trained, 2, (plan, source), timeout=60).values():
+    for gradients in on_threads(trained, 2, (plan, source), timeout=60).values():
         assert all(difference(grad, wanted[name]) <= 1e-12 for name, grad in gradients.items())
 
 
@@ -325,8 +308,7 @@ def test_a_reduction_of_more_stages_sums_what_some_of_them_share() -> None:
     "source", [TinyTransformer(), Parts(), Objects()], ids=["told", "functions", "objects"]
 )
 def test_a_measured_profile_has_the_ties(source: TinyTransformer, together: bool) -> None:
-    options = {"repeats": 1, "warmup": 0, "together": together, "local": True}
-    found = measure_profile(source, stages=2, ranks=2, **options)  # type: ignore[arg-type]
+    found = measure_profile(source, stages=2, ranks=2, repeats=1, warmup=0, together=together)
     assert found.profile.tied == ((0, 1),)
 
 
@@ -336,12 +318,12 @@ def tied_gpt() -> GPT:
 
 def test_a_model_by_layers_trains_as_one_process_without_a_word_about_its_ties() -> None:
     """profile, cut, build, compile, run."""
-    found = measure_profile(tied_gpt(), ranks=2, repeats=1, warmup=0, local=True)
+    found = measure_profile(tied_gpt(), ranks=2, repeats=1, warmup=0)
     measured = found.profile
     assert measured.tied == ((0, 5),)
     whole = LayeredProfile(measured.stages, (False,) * 6, replace(measured, stages=()))
     plan = compile_schedule(build_family("1f1b", whole.cut((0, 3)), MICROBATCHES))
-    result = run_program(plan, tied_gpt(), RunSettings(steps=3, local=True))
+    result = run_program(plan, tied_gpt(), RunSettings(steps=3))
     assert result is not None
     means = mean_losses(tied_gpt(), 2, MICROBATCHES, 3)
     assert result.losses == pytest.approx(means, rel=1e-9)
@@ -393,9 +375,9 @@ class Before(nn.Module):
 
 def test_unlike_functions_that_register_as_many_parameters_share_nothing() -> None:
     stages = [lambda: Kept(nn.Linear(4, 4), Before()), lambda: Kept(nn.Linear(4, 4), nn.Module())]
-    launch_local(_apart, 2, (program(), stages), timeout=60)
+    on_threads(_apart, 2, (program(), stages), timeout=60)
 
 
 def _apart(plan: Program, stages: Sequence[Callable[[], nn.Module]]) -> None:
-    pipeline = Pipeline(plan, stages, loss=nn.functional.mse_loss)
+    pipeline = Pipeline(plan, stages, loss=nn.functional.mse_loss, transport=own())
     pipeline.step(torch.ones(4, 4), target=torch.zeros(4, 4))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 KEYS = (
     "stages", "layers", "ranks", "repeats", "warmup", "alone", "recompute", "pairs", "offload",
-    "stages_as", "local", "name", "memory_limit", "timeout", "dtype", "device",
+    "stages_as", "name", "memory_limit", "timeout", "dtype", "device",
     "memory_only", "like",
 )  # fmt: skip
 FROM_KEYS = ("split", "memory", "t_comm", "like")
@@ -74,11 +74,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--alone", action="store_true", help="one process, a stage after the other, and no links"
     )
     _add_more(parser)
-    parser.add_argument(
-        "--local",
-        action="store_true",
-        help="ranks are threads of this process, as under run --local: on one GPU, too",
-    )
     add_stages_as(parser)
     parser.add_argument("--name", default="", help="the profile's name")
     parser.add_argument(
@@ -167,7 +162,7 @@ def run(args: argparse.Namespace) -> int:
     from pipeloom.training import measure
 
     chosen = options(args, *KEYS) | {"warmup": WARMUP if args.warmup is None else args.warmup}
-    with typed("stages", "ranks", "like", "local", "pairs", "device", "memory_only"):
+    with typed("stages", "ranks", "like", "pairs", "device", "memory_only"):
         measurement = measure(args.model, **chosen)
     if os.environ.get("RANK", "0") == "0":  # under torchrun rank 0 alone speaks
         answer = {"measured": measurement.record()}

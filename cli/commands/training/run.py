@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 KEYS = (
     "trace", "param_dtype", "reduce_dtype", "clip_grad_norm", "loss_scale", "no_post_validation",
-    "varying_shapes", "stages_as", "local", "replicas", "save", "every", "resume",
+    "varying_shapes", "stages_as", "replicas", "save", "every", "resume",
     "eval_every", "check",
 )  # fmt: skip
 SHOWN = 100  # losses that the text holds
@@ -64,11 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of a program compiled with --data-parallel: R times its ranks are started, each "
         "replica is trained on its share of R times its microbatches; by default as the profile's "
         "data_parallel has it, under torchrun as many as its processes make up",
-    )
-    parser.add_argument(
-        "--local",
-        action="store_true",
-        help="ranks are threads of this process, not processes: on one GPU, too",
     )
     _add_checkpoints(parser)
     example(
@@ -161,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
     if args.trace is not None:
         check_apart(args, "--trace", args.trace)
         check_writable(args.trace)
-    with typed("local", *TYPED):
+    with typed(*TYPED):
         asked = options(args, *TRAINING, *KEYS)
         with interrupted(args.save) as told:
             result = train(

@@ -1,15 +1,13 @@
-"""Why a computation cannot be a graph, and the lock of all who trace."""
+"""Why a computation cannot be a graph."""
 
 from __future__ import annotations
 
 import traceback
 from pathlib import Path
-from threading import RLock
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
-LOCK = RLock()  # tracing patches modules and torch for all threads of the process
 _TORCH = str(Path(torch.__file__).parent)
 _GRAPHS = str(Path(__file__).parents[1])
 _DATA = (DataDependentOutputException, DynamicOutputShapeException)

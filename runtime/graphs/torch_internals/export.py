@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from threading import get_ident
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.compiler import set_stance as as_written  # what torch.compile has made does not run
 
-from .errors import LOCK, TraceError, why
+from .errors import TraceError, why
 from .random_numbers import DRAWN, SEEDS, TRACING, undrawn
 from .regions import CHECKPOINTS
 
@@ -81,7 +80,7 @@ def export_joint(
     mode = FakeTensorMode(allow_non_fake_inputs=True)  # tensors that are mere attributes
     context = torch._guards.TracingContext(mode)
     tracing = torch._guards.tracing(context)
-    with LOCK, undrawn(), ExitStack() as held, tracing, _as_traced(), as_written("force_eager"):
+    with undrawn(), ExitStack() as held, tracing, _as_traced(), as_written("force_eager"):
         try:
             found = aot_export_joint_with_descriptors(
                 held, _Computation(function), tuple(arguments), {}
@@ -144,8 +143,8 @@ _REPLACED: list[tuple[Any, str, Any]] = [
 
 
 def run_as_written() -> None:
-    """From now on what torch.compile has made runs as it was written in this thread while torch
-    traces, here or, on thread ranks, in another one; it would raise an error."""
+    """From now on what torch.compile has made runs as it was written while torch traces, which
+    would raise an error."""
     torch._dynamo.config.error_on_nested_fx_trace = False
 
 
@@ -154,7 +153,7 @@ def _as_traced() -> Iterator[None]:
     """A context in which regions that a model checkpoints are marked and run as any other, and
     shapes are known that torch has no rule for."""
     before = [(place, name, getattr(place, name)) for place, name, _ in _REPLACED]
-    TRACING.append(get_ident())
+    TRACING.append(True)
     try:
         for place, name, other in _REPLACED:
             setattr(place, name, other)

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from .errors import LOCK, TraceError, why
+from .errors import TraceError, why
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def compiled(
     mode = torch._guards.detect_fake_mode(inputs)
     settings = config.patch(fallback_random=True)
     try:
-        with LOCK, settings, mode or nullcontext(), torch.no_grad():
+        with settings, mode or nullcontext(), torch.no_grad():
             traced = make_fx(own, decomposition_table=select_decomp_table())(*inputs)
             output = traced.graph.output_node()
             ends: Any = output.args[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from .errors import TraceError
 
 _SEED = 2_718_281_828
 DRAWN = "its forward draws or seeds random numbers other than by operations on tensors"
-TRACING: list[int] = []  # the thread that traces; others, thread ranks say, seed as ever
+TRACING: list[bool] = []  # not empty while torch traces
 
 
 @contextmanager
@@ -39,13 +38,12 @@ def undrawn() -> Iterator[None]:
 
 
 @contextmanager
-def unseeded(own: Iterable[torch.Generator], *, alone: bool) -> Iterator[None]:
+def unseeded(own: Iterable[torch.Generator]) -> Iterator[None]:
     """A context after which torch's generators, and a stage's ``own``, are as before.
 
     Raises TraceError where one was seeded or set to a state: draws alone are calls of the graph.
-    ``alone``: no other thread draws meanwhile.
     """
-    generators = [*own, *([torch.default_generator] if alone else [])]
+    generators = [*own, torch.default_generator]
     before = [generator.get_state() for generator in generators]
     try:
         started = [generator.manual_seed(_SEED).get_state() for generator in generators]
@@ -67,7 +65,7 @@ def _generators() -> tuple[object, ...]:
 
 def _seeded(own: Callable[..., Any]) -> Callable[..., Any]:
     def seed(*arguments: Any, **named: Any) -> Any:
-        if get_ident() in TRACING:
+        if TRACING:
             raise TraceError(DRAWN)
         return own(*arguments, **named)
 

@@ -35,7 +35,6 @@ from ...rank.options import IN_MODEL
 from ...tensors.forward_state import undisturbed
 from ...tensors.microbatches import is_cut, option_counts
 from ...transport import agreed, gathered
-from ...transport.thread_rank import here
 from .forward_only import forward_only
 from .shape_inference import Interfaces, ShapeInference
 from .step_builder import StepBuilder, make_executor
@@ -223,12 +222,12 @@ class _Round:
 @contextmanager
 def _evaluating(modules: Sequence[nn.Module], device: torch.device) -> Iterator[None]:
     """A context without gradients and in evaluation mode; after it modes, buffers and random
-    numbers are as before (but those of thread ranks, which draw from one generator)."""
+    numbers are as before."""
     modes = [(part, part.training) for module in modules for part in module.modules()]
     try:
         for module in modules:
             module.eval()
-        with torch.no_grad(), undisturbed(modules, [device], random=here() is None):
+        with torch.no_grad(), undisturbed(modules, [device]):
             yield
     finally:
         for part, mode in modes:

@@ -18,6 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.stages.store import made
+from tests.support.hub import own
 from tests.support.models import LENGTH, VOCABULARY, TinyTransformer
 
 STEPS = 2
@@ -96,7 +97,7 @@ def trained(
     stages: Any = list(source.stages(count))
     if wrap is not None:
         stages = [partial(_wrapped, stage, wrap) for stage in stages]
-    pipeline = Pipeline(program, stages, loss=source.loss, **settings)
+    pipeline = Pipeline(program, stages, loss=source.loss, transport=own(), **settings)
     history: list[float] = []
     apart, compared = 0.0, 0
     dtype = settings.get("param_dtype")

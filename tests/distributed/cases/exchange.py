@@ -12,6 +12,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.loss_scale import LossScale
+from tests.support.hub import own
 from tests.support.models import TinyTransformer, named, whole, worst
 
 COUNTS = (4, 2, 2, 6, 4, 6)  # microbatches of each step
@@ -30,6 +31,7 @@ def trained(programs: Mapping[int, Program]) -> tuple[float, int, list[float]]:
         programs=lambda count: made.append(count) or programs[count],
         clip_grad_norm=CLIP,
         loss_scale=LossScale(1024.0, interval=2),
+        transport=own(),
     )
     history: list[float] = []
     for step, count in enumerate(COUNTS):
@@ -82,7 +84,7 @@ def refused(programs: Mapping[int, Program]) -> list[str]:
             raise ZeroDivisionError("3 do not fit")
         return programs[2] if count == 5 else programs[count]
 
-    pipeline = Pipeline.from_source(first, source, programs=of_family)
+    pipeline = Pipeline.from_source(first, source, programs=of_family, transport=own())
     unlike = {"microbatches": 2} if pipeline.rank else {"program": first}
     asked: list[dict[str, Any]] = [unlike, {"microbatches": 2, "program": first}]
     asked += [{"microbatches": count} for count in (2 + 2 * pipeline.rank, 0, True, 3, 5, 2, 3)]

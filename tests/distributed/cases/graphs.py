@@ -41,7 +41,7 @@ class Part(nn.Module):
 
 
 def _part(stage: int, *, starts: bool) -> Part:
-    """With weights of its own generator: thread ranks share torch's."""
+    """With weights of its own generator."""
     part, generator = Part(starts=starts), torch.Generator().manual_seed(stage)
     for parameter in part.parameters():
         parameter.data = 0.3 * torch.randn(parameter.shape, generator=generator)

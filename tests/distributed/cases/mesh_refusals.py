@@ -18,7 +18,6 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
 from pipeloom.runtime.errors import ExecutionError, ShapeError
-from pipeloom.runtime.launch.threads import launch_local
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from tests.distributed.cases.gradients import schedule
 
@@ -66,13 +65,12 @@ def refusals() -> dict[str, str]:
         "some experts": _said([linear()], alone, **both, **named),
         "sharded in part": _said([part], alone, **both),
         "over ranks": _said([linear(world, columns())] * 2, mesh),
-        "threads": launch_local(_said, 1, ([linear(tp, columns())], None))[0],
         "output": _said([hands_on, linear()], mesh),
         "sequence": _said([split] * 2, mesh),
     }
 
 
-def _said(stages: Sequence[nn.Module], mesh: DeviceMesh | None, **options: Any) -> str:
+def _said(stages: Sequence[nn.Module], mesh: DeviceMesh, **options: Any) -> str:
     """By a pipeline of these stages, one a rank, or by its first step."""
     program = compile_schedule(
         schedule("1f1b", len(stages), MICROBATCHES),

@@ -17,6 +17,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from tests.distributed.cases.gradients import schedule
+from tests.support.hub import own
 from tests.support.models import TinyTransformer, Untied, named, whole, worst
 
 UPDATES, EACH, CLIP = 2, 3, 0.5  # updates, steps for each, and the norm that they are clipped to
@@ -42,6 +43,7 @@ def added_up(
         loss=source.loss,
         optimizer=source.optimizer,
         tied=source.tied(count),
+        transport=own(),
         **settings,
     )
     index, replicas = replica

@@ -15,6 +15,7 @@ from pipeloom.runtime.transport import Routes, Transport, connect
 from pipeloom.runtime.transport.gloo import SHORT
 from pipeloom.runtime.transport.staged_gloo import StagedGlooTransport
 from tests.distributed.cases.gradients import Case, Outcome, run_case
+from tests.support.hub import own
 
 CPU = torch.device("cpu")
 Opened: TypeAlias = Callable[[Routes], Transport]
@@ -23,8 +24,14 @@ SIZES = (1, SHORT - 1, SHORT, SHORT + 1, 7)
 MANY = 64  # messages under way
 
 
-def own(routes: Routes) -> Transport:
+def gloo(routes: Routes) -> Transport:
     return connect(routes, CPU)
+
+
+def in_hub(routes: Routes) -> Transport:
+    between = own()
+    assert between is not None
+    return between.beside(routes)
 
 
 def staged(routes: Routes) -> Transport:

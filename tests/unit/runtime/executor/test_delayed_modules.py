@@ -20,7 +20,6 @@ from pipeloom.runtime.errors import LaunchError
 from pipeloom.runtime.executor.delayed_modules import delayed_modules
 from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
-from pipeloom.runtime.launch.threads import launch_local
 from pipeloom.runtime.measure.activation_ledger import Ledger
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.probes.measuring import LinkParts, measurement, probed
@@ -32,6 +31,7 @@ from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
 from pipeloom.runtime.transport import Routes, connect
 from tests.distributed.cases.gradients import profile, schedule
 from tests.support.delayed_linear import Delayed, DelayedLinear, Layer
+from tests.support.hub import on_threads, own
 from tests.support.models import WIDTH
 
 RANKS, MICROBATCHES = 2, 4
@@ -61,7 +61,9 @@ def weights_at_the_end(turned: bool = False) -> Schedule:
 def trained(family: str, stages_as: StagesAs) -> tuple[dict[str, Tensor], list[str]]:
     """On one rank: the sums of two steps' gradients by name, and the coverage of its stages."""
     source, program = Delayed(), compile_schedule(plan(family))
-    pipeline = Pipeline.from_source(program, source, train=False, stages_as=stages_as)
+    pipeline = Pipeline.from_source(
+        program, source, train=False, stages_as=stages_as, transport=own()
+    )
     for step in range(2):
         inputs, targets = source.batch(step, MICROBATCHES)
         pipeline.step(inputs, target=targets)
@@ -91,7 +93,7 @@ def expected(stages: int) -> dict[str, Tensor]:
 )
 def test_gradients_are_one_processs(family: str, stages_as: StagesAs) -> None:
     """Graphs know nothing of what such modules do: they run as they are."""
-    rows = launch_local(partial(trained, family, stages_as), RANKS)
+    rows = on_threads(partial(trained, family, stages_as), RANKS)
     want = expected(plan(family).problem.stages)
     assert set().union(*(found for found, _ in rows.values())) == set(want)
     for found, told in rows.values():
@@ -105,18 +107,18 @@ def test_w_in_another_order_than_b_is_refused() -> None:
     program = compile_schedule(weights_at_the_end(turned=True))
     expected = "W's of stage 1 in the order of its B's on rank 1, .* got 1W3 for 1B0"
     with pytest.raises(LaunchError, match=expected):
-        launch_local(partial(made_of, program, True), RANKS)
-    launch_local(partial(made_of, program, False), RANKS)
+        on_threads(partial(made_of, program, True), RANKS)
+    on_threads(partial(made_of, program, False), RANKS)
 
 
 def test_so_is_a_bw_while_the_entries_of_others_wait() -> None:
     plan = schedule("v, every other backward split", RANKS, MICROBATCHES)
     with pytest.raises(LaunchError, match=r"got [01]BW1 for [01]B0"):
-        launch_local(partial(made_of, compile_schedule(plan), True), RANKS)
+        on_threads(partial(made_of, compile_schedule(plan), True), RANKS)
 
 
 def made_of(program: Program, delayed: bool) -> None:
-    Pipeline.from_source(program, Delayed(delayed)).close()
+    Pipeline.from_source(program, Delayed(delayed), transport=own()).close()
 
 
 def test_the_innermost_that_need_it_are_called() -> None:

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from pipeloom import HuggingFace
 from pipeloom.cli.main import main
 from pipeloom.ir.errors import InputError
-from pipeloom.runtime.models import parts
 from pipeloom.runtime.models.by_name import load_source
 from pipeloom.runtime.models.layer_calls import LayerCalls, StandIns, capture
 from pipeloom.runtime.models.skeleton import windowed_product
@@ -482,14 +481,3 @@ def test_an_encoder_that_drops_out_is_a_graph() -> None:
     assert found.refusal is None
     assert same(found, run(model, tokens, loss=loss)) == []
     assert found.in_b == 0.0
-
-
-def test_a_layer_that_is_computed_again_on_a_thread_rank_is_a_graph(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whether it draws random numbers is asked of the generator, not of the trace."""
-    monkeypatch.setattr(parts, "here", object)
-    source = HuggingFace(saved(tmp_path, "llama"), seq=LENGTH, recompute="full")
-    stage = LayeredSource(source, (("embedding", *source.skeleton.blocks[:1]),)).stages(1)[0]
-    tokens = torch.arange(LENGTH).view(1, LENGTH) % VOCABULARY
-    assert run(made(stage, 0), tokens, stages_as="aten", split=True).refusal is None

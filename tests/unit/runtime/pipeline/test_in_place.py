@@ -1,4 +1,4 @@
-"""``Pipeline.profile`` on thread ranks: by programs of every kind, of stages in two dtypes."""
+"""``Pipeline.profile`` by programs of every kind, of stages in two dtypes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.runtime.launch.threads import launch_local
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from tests.distributed.cases.gradients import schedule
+from tests.support.hub import on_threads, own
 from tests.support.models import TinyTransformer
 
 RANKS, MICROBATCHES = 2, 4
@@ -26,7 +26,11 @@ def profiled(family: str, options: dict[str, Any], **settings: Any) -> Seen:
     plan = schedule(family, RANKS, MICROBATCHES)
     ties = [] if family == "pipedream" else [(0, plan.problem.stages - 1)]
     pipeline = Pipeline.from_source(
-        compile_schedule(plan, tied=ties), source, **({"tied": []} if not ties else {}), **options
+        compile_schedule(plan, tied=ties),
+        source,
+        transport=own(),
+        **({"tied": []} if not ties else {}),
+        **options,
     )
     inputs, targets = source.batch(0, MICROBATCHES)
     before = _parameters(pipeline)
@@ -50,7 +54,7 @@ def test_all_kinds_of_ops_are_measured_whatever_the_program_has(
 ) -> None:
     """At most as many microbatches at once as a rank has of a stage; of chimera each rank runs each
     stage, on half of them."""
-    rows = launch_local(partial(profiled, family, {}), RANKS)
+    rows = on_threads(partial(profiled, family, {}), RANKS)
     found = rows[0][0]
     assert all(other == found for other, _ in rows.values())
     copies = RANKS if family == "chimera" else 1
@@ -63,8 +67,8 @@ def test_all_kinds_of_ops_are_measured_whatever_the_program_has(
 
 
 def test_in_mixed_precision_masters_and_what_is_computed_with_are_held() -> None:
-    plain = launch_local(partial(profiled, "zb-h1", {}), RANKS)
-    mixed = launch_local(partial(profiled, "zb-h1", {"param_dtype": torch.bfloat16}), RANKS)
+    plain = on_threads(partial(profiled, "zb-h1", {}), RANKS)
+    mixed = on_threads(partial(profiled, "zb-h1", {"param_dtype": torch.bfloat16}), RANKS)
     for rank, (found, sizes) in mixed.items():
         own, other = found.profile.stages[rank], plain[rank][0].profile.stages[rank]
         assert sizes == [other.weight_bytes]

@@ -124,7 +124,7 @@ def test_from_measured_layers_to_steps_of_the_planned_cut(
         return capsys.readouterr().out
 
     measured = ["--layers", "--ranks", 2, "--repeats", 1, "--warmup", 0, "--pairs", "--offload"]
-    pipeloom("profile", *model, *measured, "--local", "-o", layers)
+    pipeloom("profile", *model, *measured, "-o", layers)
     document = json.loads(layers.read_text())
     assert [layer["name"] for layer in document["layers"]] == NAMES
     assert [layer["kind"] for layer in document["layers"][:2]] == ["embedding", "block"]
@@ -142,5 +142,5 @@ def test_from_measured_layers_to_steps_of_the_planned_cut(
     assert json.loads(names.read_text()) == [NAMES[:1], NAMES[1:]]
     pipeloom("compile", schedule, "-o", program)
     assert "reduce 0 1" in json.loads(program.read_text())["instructions"][0]
-    out = pipeloom("run", program, *model, "--steps", 2, "--local")
+    out = pipeloom("run", program, *model, "--steps", 2)
     assert "loss          5.51" in out

@@ -154,7 +154,6 @@ class Choosing(Stack):
     [
         (Choosing(), {}, "memory_only: Choosing: expected stages and an optimizer that run"),
         (Stack(), {"pairs": True}, "pairs: expected none beside memory_only"),
-        (Stack(), {"local": True}, "local: expected none beside memory_only"),
         (Stack(), {"device": "cuda"}, "device: expected cpu beside memory_only, got cuda"),
     ],
 )

@@ -167,10 +167,6 @@ def test_what_cannot_be_run_in_replicas_names_file_and_key(
         assert (
             f"pipeloom: {command[0]}: {line}" in pipeloom("run", *command, "--model", MODEL).refusal
         )
-    assert (
-        "pipeloom: --local: expected a program without averages over replicas, got"
-        in pipeloom("run", path, "--local", "--model", MODEL).refusal
-    )
 
 
 def test_replicas_are_as_many_as_the_profile_has(
@@ -199,7 +195,6 @@ def test_replicas_are_as_many_as_the_profile_has(
     ("words", "line"),
     [
         (["--memory-only", "--pairs"], "--pairs: expected none beside memory_only"),
-        (["--memory-only", "--local"], "--local: expected none beside memory_only"),
         (["--memory-only", "--device", "cuda"], "--device: expected cpu beside memory_only"),
         (["--memory-only", "--split", "0.5"], "--split: expected it beside --from alone"),
         (["--like", "profile.json"], "--like: expected it beside --from alone"),
@@ -223,7 +218,7 @@ def test_bytes_alone_and_what_w_computes(
     assert "each op takes 1 ms, as none was run" in told
     assert pipeloom("build", "zb-h1", path, "-m", 3, "--json").json["stages"] == 2
     found = pipeloom(*words, "--like", path, "--json").json["measured"]["stages"]
-    run = pipeloom("run", program, "--model", MODEL, "--local", "--json", "-q").json["coverage"]
+    run = pipeloom("run", program, "--model", MODEL, "--json", "-q").json["coverage"]
     assert [run[str(s)] for s in range(2)] == [stage["coverage"] for stage in found]
 
 
@@ -248,18 +243,16 @@ def test_functions_give_what_commands_print(
     """Times differ from run to run: keys and kinds of values are compared, and all losses."""
     monkeypatch.chdir(ROOT)
     path = tmp_path / "measured.json"
-    words = ["--model", MODEL, "--stages", 2, "--repeats", 1, "--warmup", 0, "--local"]
+    words = ["--model", MODEL, "--stages", 2, "--repeats", 1, "--warmup", 0]
     assert pipeloom("profile", *words, "-o", path).code == 0
-    measured = measure(MODEL, stages=2, repeats=1, warmup=0, local=True).document()
+    measured = measure(MODEL, stages=2, repeats=1, warmup=0).document()
     assert shape(measured) == shape(json.loads(path.read_text()))
-    settings: dict[str, Any] = {"repeats": 1, "warmup": 0, "local": True}
+    settings: dict[str, Any] = {"repeats": 1, "warmup": 0}
     layered = measure("examples.gpt:small", layers=True, ranks=2, **settings)
     assert "layers" in layered.document()
 
-    answer = pipeloom(
-        "run", program, "--model", MODEL, "--steps", 3, "--local", "--json", "-q"
-    ).json
-    result = run(program, MODEL, steps=3, local=True)
+    answer = pipeloom("run", program, "--model", MODEL, "--steps", 3, "--json", "-q").json
+    result = run(program, MODEL, steps=3)
     assert result is not None
     given = result.to_dict()
     assert answer.pop("trace") is None  # the command's file

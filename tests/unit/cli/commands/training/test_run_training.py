@@ -38,7 +38,7 @@ def program(
 
 def test_a_run_goes_on_where_it_was_saved(pipeloom: Command, program: Path, tmp_path: Path) -> None:
     told.clear()
-    words = ["run", program, "--model", MODEL, "--local", "--dtype", "float64"]
+    words = ["run", program, "--model", MODEL, "--dtype", "float64"]
     whole = pipeloom(*words, "--steps", 4, "--json", "-q").json
     save = ["--save", tmp_path / "saved", "--every", 1]
     name = "tests.unit.cli.commands.training.test_run_training:told.append"
@@ -65,7 +65,7 @@ def test_a_run_goes_on_where_it_was_saved(pipeloom: Command, program: Path, tmp_
 def test_wrong_options_are_one_line(
     pipeloom: Command, program: Path, options: list[object], line: str
 ) -> None:
-    assert line in pipeloom("run", program, "--model", MODEL, "--local", *options).refusal
+    assert line in pipeloom("run", program, "--model", MODEL, *options).refusal
 
 
 def angry(*_: object) -> None:
@@ -77,7 +77,7 @@ def test_what_users_raise_is_one_line_without_control_characters(
     pipeloom: Command, program: Path, option: str
 ) -> None:
     name = "tests.unit.cli.commands.training.test_run_training:angry"
-    done = pipeloom("run", program, "--local", "--model", MODEL, option, name)
+    done = pipeloom("run", program, "--model", MODEL, option, name)
     assert done.code in (1, 2)
     assert done.err.splitlines()[-1].startswith("pipeloom: ")
     assert "\\x1b[31mred" in done.err
