@@ -10,6 +10,7 @@ import platform
 import subprocess
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ def _git(*words: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
+@cache
 def _hash(folder: Path) -> str:
     found = hashlib.sha256()
     for path in sorted(folder.resolve().rglob("*.py")):
