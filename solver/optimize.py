@@ -31,7 +31,6 @@ from .families.applicable import streaming_families
 from .portfolio import PORTFOLIOS, exactly
 from .proofs import closed_form_bounds
 from .remat.portfolio import search_remat
-from .search.averaging_postpass import average_early
 from .unlike import plan_unlike
 from .weight_passing import WeightPassingSearch
 
@@ -44,11 +43,9 @@ def optimize(problem: Problem, options: SolveOptions | None = None, **changes: A
     Stops at once where cost and lower bound meet (``status`` optimal). A keyboard interrupt, or
     ``should_stop`` turning true, returns the best so far. A thread that does not end within half a
     second then, or once time is up and a schedule was built, is left to end by itself.
-    Activations are recomputed or offloaded where the profile says how and it pays; where there are
-    replicas, W's are put in another order in the end so that stages are averaged early
-    (:mod:`.search.averaging_postpass`). Raises InfeasibleError where no schedule keeps the memory
-    limit, or with streamed weights none was found that fits on the devices, InputError for a
-    placement or a solver that is not known.
+    Activations are recomputed or offloaded where the profile says how and it pays. Raises
+    InfeasibleError where no schedule keeps the memory limit, or with streamed weights none was
+    found that fits on the devices, InputError for a placement or a solver that is not known.
     """
     options = replace(options or SolveOptions(), **changes)
     best = _incumbent(problem, options)
@@ -140,7 +137,7 @@ class Solving:
             self.done = True
         self._best.gather()
         self.done = self.done or self._best.closed
-        return average_early(self._best.schedule(self._options.solver, self._options.seed))
+        return self._best.schedule(self._options.solver, self._options.seed)
 
     def _goes_on(self) -> bool:
         """Waits for what is running; whether there is time for more."""

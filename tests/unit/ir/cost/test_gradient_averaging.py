@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pipeloom.cli.main import main
@@ -29,8 +28,6 @@ from pipeloom.report.summaries import averaging
 from pipeloom.report.svg.timeline import timeline_svg
 from pipeloom.report.timeline_text import timeline_text
 from pipeloom.solver.families import ASYNCHRONOUS, build_family
-from pipeloom.solver.optimize import optimize
-from pipeloom.solver.search.averaging_postpass import average_early
 from tests.support.families import families_of
 
 REPLICAS = DataParallel(4, Link(0.5, 1.0))  # 8e6 bytes: 6 rounds of .5 + 2 ms
@@ -175,50 +172,6 @@ def test_waiting_for_gradients_is_told_apart() -> None:
     words = averaging(schedule)
     assert words is not None
     assert "(of 15 ms at most on a rank, the rest waits for gradients), iteration" in words
-
-
-def test_w_s_are_put_so_that_stages_end_early() -> None:
-    """Of two stages on a rank the first one's average hides behind the other's W's."""
-    found = average_early(chunked(FORWARD + "0W0 1W0 0W1 1W1"))
-    better = average_early(build_family("zb-v", profile(), 4))
-    plain = build_family("zb-v", profile(), 4)
-    assert found.known_timing.iteration_time(Objective.PERIOD) == 18.0
-    assert (
-        better.known_timing.iteration_time(Objective.PERIOD)
-        < plain.known_timing.iteration_time(Objective.PERIOD) - 1.0
-    )
-    assert verify_schedule(dump_schedule(better)) == []
-
-
-def test_the_figures_of_the_page() -> None:
-    stage = StageProfile(2.0, 2.0, 1.5, 1.0, 0.5, grad_bytes=6e6)
-    four = Profile((stage,) * 4, 4, t_comm=0.1, data_parallel=DataParallel(4, Link(0.01, 1.0)))
-    schedule = build_family("zb-v", four, 8)
-    found = average_early(schedule)
-    figures = [
-        (timing.period, timing.iteration_time(Objective.PERIOD))
-        for timing in (schedule.timing, found.timing)
-        if timing is not None
-    ]
-    assert figures == [pytest.approx((46.55, 53.57)), pytest.approx((45.8, 50.37))]
-
-
-def test_memory_and_order_stay_where_nothing_is_averaged() -> None:
-    alone = replace(profile(), data_parallel=None)
-    schedule = build_family("zb-v", alone, 4)
-    assert average_early(schedule) is schedule
-    tight = replace(profile(), memory_limit=(4.0, 4.0))
-    found = average_early(build_family("zb-v", tight, 4))
-    assert verify_schedule(dump_schedule(found)) == []
-
-
-def test_optimize_searches_with_it() -> None:
-    problem = Problem(profile().split(2), 4, Placement.v(2), (8.0, 8.0))
-    schedule = optimize(problem, work_limit=2.0)
-    assert verify_schedule(dump_schedule(schedule)) == []
-    assert schedule.timing is not None
-    again = average_early(schedule)
-    assert all(map(np.array_equal, again.order, schedule.order))
 
 
 def test_commands_tell_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
