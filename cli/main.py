@@ -28,10 +28,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "profile and memory limits to the best schedule, with a bound",
     ),
     "build": ("planning.build", "a named schedule: gpipe, 1f1b, zb-h1, ..."),
-    "pack": (
-        "planning.pack",
-        "lengths of sequences to microbatches and their schedules, with a bound",
-    ),
     "compare": ("planning.compare", "all families and the optimizer side by side"),
     "plan": (
         "planning.plan",

@@ -23,6 +23,8 @@ REMOVED: dict[str, str] = {
     "pipeloom.Level": "t_r and m_r of a StageProfile",
     "pipeloom tune": "Pipeline.profile measures, step(program=) goes on: examples/replanning.py",
     "pipeloom.tune": "Pipeline.profile measures, step(program=) goes on: examples/replanning.py",
+    "pipeloom pack": "pipeloom.pack packs sequences and schedules them, in Python",
+    "--max-tokens": "pipeloom.pack takes max_tokens, in Python",
     "key packing": "a profile has no sequences: pipeloom.pack returns them beside its schedules",
 }
 

@@ -16,18 +16,16 @@ from pipeloom.ir.cost.dependency_graph import ScheduleGraph
 from pipeloom.ir.errors import InputError, InvalidScheduleError, printable
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.formats.atomic_write import write_bytes
-from pipeloom.ir.formats.packing_document import PACKING, parse_packing
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.report import plan_vs_measured
 from pipeloom.report.attribution import Attribution, attribute
 from pipeloom.report.chrome_trace import trace_events
 from pipeloom.report.summaries import describe
-from pipeloom.report.svg.packing import packing_svg
 from pipeloom.report.svg.timeline import timeline_svg
 from pipeloom.report.timeline_html import timeline_html
 from pipeloom.report.timeline_text import timeline_text
 
-from .inputs.documents import PICTURES, Document, Planned, naming, read_document, read_schedule
+from .inputs.documents import PICTURES, Document, Planned, naming, read_schedule
 from .inputs.problem_setup import check_choice
 from .measured.samples import is_plan
 from .solving.progress import Listener, Note, unheard
@@ -48,8 +46,7 @@ class Picture:
     """Schedules under each other on one time scale, each with its title, as a picture of ``kind``.
 
     ``attribution``: where a measured one's time went; None where none was measured. ``titled``,
-    ``columns`` and ``colours`` are of pictures of text. ``packing``: of a packing's picture, which
-    has no schedules, its JSON object.
+    ``columns`` and ``colours`` are of pictures of text.
     """
 
     kind: str
@@ -58,14 +55,10 @@ class Picture:
     titled: bool = True
     columns: int = 120
     colours: bool = False
-    packing: Mapping[str, Any] | None = None
 
     @cached_property
     def data(self) -> bytes:
         """The content of the picture's file. Raises InputError where it cannot be drawn."""
-        if self.packing is not None:
-            svg = packing_svg(self.packing).encode()
-            return svg if self.kind == "svg" else _png(svg)
         if self.kind == "text":
             return self._text().encode()
         if self.kind == "html":
@@ -88,8 +81,6 @@ class Picture:
 
     def to_dict(self) -> dict[str, Any]:
         """The object that ``show --json`` prints, but for the file's name."""
-        if self.packing is not None:
-            return dict(self.packing)
         shown = [{"name": name} | describe(dump_schedule(each)) for name, each in self.schedules]
         if self.attribution is None:
             return {"schedules": shown}
@@ -109,8 +100,7 @@ def show(
     colours: bool = False,
     progress: Listener | None = None,
 ) -> Picture:
-    """A picture of schedules or of programs' schedules: objects, JSON objects or files; or of one
-    packing, by its JSON object or file, as SVG or PNG.
+    """A picture of schedules or of programs' schedules: objects, JSON objects or files.
 
     It is written to ``output``, if that is given, as the ``kind`` that its name ends in: ``.svg``,
     ``.html``, ``.png``, ``.trace.json``, ``.txt``; text by default. ``measured``: what
@@ -123,8 +113,6 @@ def show(
     check_choice("kind", kind, *PICTURES.values())
     if not drawn:
         raise InputError("files: expected a schedule or a program, got none")
-    if (packing := _packing_of(drawn[0])) is not None:
-        return _drawn_packing(packing, kind, output, alone=len(drawn) == 1 and measured is None)
     schedules = _titled(drawn, measured, titles)
     for given, (_, schedule) in zip(drawn, schedules, strict=False):
         _tell_stuck(given, schedule, progress or unheard)
@@ -132,29 +120,6 @@ def show(
     found = None if measured is None else _attributed(measured, schedules)
     titled = bool(titles) or measured is not None
     picture = Picture(kind, schedules, found, titled, columns, colours)
-    if output is not None:
-        write_bytes(picture.data, os.fspath(output))
-    return picture
-
-
-def _packing_of(given: Drawable) -> dict[str, Any] | None:
-    """The packing's JSON object; None of what is none, and of standard input, read but once."""
-    if given == "-" or not isinstance(given, str | os.PathLike | Mapping):
-        return None
-    document, where = read_document(given, "packing")
-    if document.get("format") != PACKING:
-        return None
-    return parse_packing(document, where).model_dump()
-
-
-def _drawn_packing(
-    packing: dict[str, Any], kind: str, output: str | os.PathLike[str] | None, *, alone: bool
-) -> Picture:
-    if not alone:
-        raise InputError("files: expected a packing alone, which has no schedule beside it")
-    if kind not in ("svg", "png"):
-        raise InputError(f"output: expected .svg or .png for a packing, got {kind}")
-    picture = Picture(kind, (), packing=packing)
     if output is not None:
         write_bytes(picture.data, os.fspath(output))
     return picture

@@ -18,7 +18,6 @@ from pipeloom.planner.build import build
 from pipeloom.planner.clusters.cluster import preset
 from pipeloom.planner.explain.certificate import certificate
 from pipeloom.planner.optimize import optimize as plan
-from pipeloom.planner.pack import pack
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
 
@@ -101,10 +100,6 @@ _MEASURED = {
         {"name": name, **_LAYER} for name in ("embedding", *(f"layers.{i}" for i in "012"), "head")
     ],
 }
-_LENGTHS = {
-    **{"format": "pipeloom.lengths", "version": 1, "lengths": [40, 10, 25, 5]},
-    **{"reference_length": 40, "attention": 0.25},
-}
 _TRACE = {
     "traceEvents": [
         {"ph": "X", "cat": "user_annotation", "name": f"{s}{kind}0", "ts": 1e4 * at, "dur": 900.0}
@@ -118,7 +113,6 @@ _UNLIKE = [
     _LAYERS | {"layers": [layer | _LISTS for layer in _LAYERS["layers"]], "spread": 0.1},
 ]
 _QUICK = ["--solver", "heuristic", "--work-limit", "0.001", "-q"]
-_PACK = ["--profile", "{profile}", "-m", "2", "--work-limit", "0.001", "-q", "--json"]
 _KEPT = ["--recompute", "none", "--offload", "none", *_QUICK]
 _SCHEDULED = [
     ["optimize", "{profile}", "-m", "2", "--start", "{}", *_QUICK],
@@ -164,7 +158,6 @@ _SLOW_ONE_EACH = [
 ]
 _SLOW_PROFILED = [
     ["optimize", "{}", "-m", "3", "--certificate", "{folder}/certificate", *_QUICK],
-    ["pack", "{lengths}", "--profile", "{}", *_PACK[2:]],
     ["optimize", "{}", "-m", "3", "--explain", "--solver", "heuristic", "--time-limit", "0.05"],
     ["optimize", "{}", "-m", "2", "--passing", "auto", *_QUICK],
     ["optimize", "{}", "-m", "3", "--placement", "auto", *_QUICK],
@@ -214,12 +207,6 @@ COMMANDS: dict[str, list[list[str]]] = {
         ["predict", "{config}", "--cluster", "{}", "--tp", "2", "--json", *_RUN],
     ],
     "measured": [["predict", "{config}", "--gpu", "H100", "--measured", "{}", "--pp", "2", *_RUN]],
-    "lengths": [
-        ["pack", "{}", *_PACK],
-        ["pack", "{}", "--start", "{schedule}", *_PACK],
-        ["pack", "{}", "--max-tokens", "60", "--data-parallel", "2", *_PACK],
-    ],
-    "packing": [["show", "{}", "--as", "svg"]],
 }
 """By kind of file; ``{}`` is the damaged one, ``{folder}`` an empty folder, the others sound."""
 
@@ -270,7 +257,5 @@ def sound() -> dict[str, list[Any]]:
         "config": [_CONFIG, _LATENT, _MEGATRON],
         "cluster": [preset("dgx-h100").to_dict()],
         "measured": [_MEASURED],
-        "lengths": [_LENGTHS, _LENGTHS | {"attention": None, "model": _CONFIG}],
-        "packing": [pack(_LENGTHS, dump_profile(_PLAIN), 2, work_limit=0.001).document],
     }
     return json.loads(json.dumps(found))  # type: ignore[no-any-return] # lists instead of tuples

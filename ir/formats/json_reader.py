@@ -28,6 +28,8 @@ _TAKEN_BY = {
     "pipeloom.profile": ": optimize, build, compare and sweep take a profile",
     "pipeloom.schedule": ": compile, verify, show and export take a schedule",
     "pipeloom.program": ": verify, show and run take a program",
+    "pipeloom.lengths": ": pipeloom.pack takes lengths, in Python",
+    "pipeloom.packing": ": it was removed in 0.2.0, pipeloom.pack returns schedules, in Python",
 }
 """The commands for each format."""
 

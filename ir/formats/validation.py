@@ -41,6 +41,7 @@ _WORDS = {
     "model_type": "an object",
     "string_type": "a string",
     "bool_type": "true or false",
+    "too_short": "at least one entry",
 }
 
 

@@ -1,70 +1,98 @@
-"""Local search on a packing: sequences moved and exchanged between microbatches, each packing
-simulated by an order of ops that is known.
+"""A packing and its schedules: constructed, improved by the planned step, and scheduled.
 
-The order is a pattern whose places a replica's microbatches take: two whole microbatches that are
-exchanged are the third kind of move, so that the order of entry is part of the packing. What is
-minimized is the slowest replica's cost, and where that stays the mean of all.
+::
+
+    an even and an uneven packing -> the order of ops of each -> by each order a local search on
+    packings, and a schedule for a moment -> of the better one, a schedule -> once more by that
+
+In the local search sequences and whole microbatches change places, and each packing is simulated by
+the order of ops that is known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from math import inf
+from random import Random
 
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.cost.simulator import Simulator
 from pipeloom.ir.model.ops import FloatArray, offsets_of
-from pipeloom.ir.model.problem import Objective
-from pipeloom.solver.core.kernels import seeded
-from pipeloom.solver.core.options import Order
-from pipeloom.solver.core.stopping import NEVER, Budget, StoppingCriterion
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.solver.core.options import Order, SolveOptions
+from pipeloom.solver.core.schedule_cost import iteration_time
+from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.core.tolerances import ROUNDING
 
-from .balance import Microbatches
-from .kernel import Bins, Stages, Tables, fill, pack_kernel, span_of, worth_of
-from .sequence_costs import SequenceCosts
+from ..solving.search import CachedSearch
+from .constructors import constructed
+from .costs import Microbatches, SequenceCosts
 
-PIECE = 1_000_000.0
-"""Simulated ops between two looks at the clock, about 0.01 s."""
+PATTERNS, SCHEDULES, AGAIN = 0.08, 0.6, 0.08
+"""Shares of time or work: of the first orders, and as much each of local search by them and of the
+schedules that it is judged by; of the schedules; of a last local search by these, and as much of
+its schedules."""
+EXCHANGED, MOVED = 0.25, 0.5
+"""Shares of the moves that exchange two microbatches, and up to here move a sequence; the others
+exchange two sequences."""
+MEAN = 1e-3
+"""Weight of the replicas' mean beside the slowest one."""
+HEAT = 1e-3
+"""Share of the cost by which a move may make it worse at first; at the end none."""
 
 
-def improved(
+@dataclass(frozen=True)
+class Found:
+    """The microbatches of all replicas, one after the other, and a schedule of each replica."""
+
+    packed: Microbatches
+    schedules: list[Schedule]
+
+    @property
+    def orders(self) -> list[Order]:
+        return [schedule.order for schedule in self.schedules]
+
+    @property
+    def cost(self) -> float:
+        """Milliseconds of the slowest replica."""
+        return max(map(iteration_time, self.schedules))
+
+
+def choose(
     costs: SequenceCosts,
-    microbatches: Microbatches,
-    orders: Sequence[Order],
+    replicas: int,
     most: float,
-    *,
-    seed: int,
-    budget: Budget,
-    should_stop: StoppingCriterion = NEVER,
-) -> Microbatches:
-    """The best packing found within ``budget`` from one of ``microbatches``, all replicas' one
-    after the other, of at most ``most`` tokens each; ``orders``: one a replica."""
-    if len(microbatches) < 2:
-        return microbatches
-    packed, state = _Packed(costs, microbatches, orders), seeded(np.random.default_rng(seed))
-    bins, worth = packed.bins, np.full(2, worth_of(packed.spans()))
-    best: Bins = tuple(map(np.copy, bins))  # type: ignore[assignment]
-    left = _left(budget)
-    while not budget() and not should_stop():
-        ops = min(PIECE, budget.work.left)
-        budget.work.spend(ops)
-        hot, left = left, _left(budget)
-        pack_kernel(
-            costs.lengths, most, bins, best, worth, packed.stages, packed.tables, packed.owner,
-            packed.limit, packed.orders, packed.makespan, hot, left, ops, state,
-            budget.interrupt.flag,
-        )  # fmt: skip
-    members, counts, _, _, bin_of = best
-    return [members[b, : counts[b]].tolist() for b in bin_of.tolist()]
+    search: CachedSearch,
+    start: Order | None = None,
+) -> Found:
+    """The best packing found of at most ``most`` tokens a microbatch; ``start``: an order of ops to
+    begin with. Raises InfeasibleError where nothing fits."""
+    starts = constructed(costs, replicas, most)
+    share = search.share(PATTERNS / len(starts))
+    tracks = []
+    for packed in starts:
+        orders = scheduled(costs, packed, [start] * replicas, share).orders
+        known = [cost_of(costs, each, orders) for each in starts]
+        tracks.append(_track(costs, starts[int(np.argmin(known))], orders, most, share))
+    best = min(tracks, key=lambda track: track.cost)
+    found = scheduled(costs, best.packed, best.orders, search.share(SCHEDULES))
+    again = _track(costs, found.packed, found.orders, most, search.share(AGAIN))
+    return min(found, again, key=lambda each: each.cost)
 
 
-def cost_of(costs: SequenceCosts, microbatches: Microbatches, orders: Sequence[Order]) -> float:
-    """The slowest replica's cost by these orders; infinite where memory does not hold one."""
-    return float(_Packed(costs, microbatches, orders).spans().max())
+def scheduled(
+    costs: SequenceCosts, packed: Microbatches, orders: Sequence[Order | None], search: CachedSearch
+) -> Found:
+    """A schedule of each replica, from its order if there is one; they share time or work."""
+    share = search.share(1 / len(orders))
+    problems = map(costs.problem_of, by_replica(packed, costs.problem.microbatches))
+    return Found(
+        packed,
+        [share.run(problem, start=order) for problem, order in zip(problems, orders, strict=True)],
+    )
 
 
 def by_replica(packed: Microbatches, each: int) -> Iterator[Microbatches]:
@@ -73,59 +101,95 @@ def by_replica(packed: Microbatches, each: int) -> Iterator[Microbatches]:
         yield packed[first : first + each]
 
 
-def _left(budget: Budget) -> float:
-    """The share of the budget that is left."""
-    work = budget.work.left / budget.work.ops if budget.work.ops < inf else 1.0
-    return min(budget.time.share_left, work)
+def _track(
+    costs: SequenceCosts,
+    packed: Microbatches,
+    orders: Sequence[Order],
+    most: float,
+    search: CachedSearch,
+) -> Found:
+    """The local search by these orders from ``packed``, scheduled."""
+    return scheduled(costs, improved(costs, packed, orders, most, search.options), orders, search)
 
 
-class _Packed:
-    """The arrays of a packing that the kernel works on."""
+class PackingCost:
+    """The cost of each replica's microbatches in one order of ops a replica, with the delays that
+    messages of the microbatches ``packed`` have."""
 
     def __init__(self, costs: SequenceCosts, packed: Microbatches, orders: Sequence[Order]) -> None:
-        table, self.stages = _stages(costs)
-        problem, replicas = costs.problem, len(orders)
-        self.owner, self.makespan = table.owner, problem.objective is Objective.MAKESPAN
-        self.limit = table.limit * (1 + ROUNDING)
-        offsets = [offsets_of(order) for order in orders]
-        firsts = np.cumsum([0, *(int(each[-1]) for each in offsets[:-1])])
-        flat = np.concatenate([row for order in orders for row in order])
-        self.orders = flat.astype(np.int64), np.stack(offsets) + firsts[:, None]
-        shape = replicas, *table.owner.shape
-        durations = np.zeros((replicas, len(table.durations), *table.owner.shape))
-        self.tables: Tables = durations, *np.zeros((4, *shape))
-        self.bins = _bins(costs, packed)
-        for j in range(len(packed)):
-            fill(j, self.bins[2][j], self.bins[3][j], self.stages, self.tables)
+        self._of, self._count = costs, costs.problem.microbatches
+        self._tables = [Costs.of(costs.problem_of(p)) for p in by_replica(packed, self._count)]
+        self._orders = [np.concatenate(order).astype(np.int64) for order in orders]
+        self._offsets = list(map(offsets_of, orders))
 
-    def spans(self) -> FloatArray:
-        """Each replica's cost, (R,)."""
-        times, ends = np.empty((2, len(self.orders[0]))), np.empty((2, *self.owner.shape))
-        given = self.orders, self.tables, self.owner, self.limit, self.makespan, times, ends
-        return np.array([span_of(r, *given) for r in range(len(self.orders[1]))])
+    def __call__(self, r: int, sizes: FloatArray) -> float:
+        """The cost of replica ``r``, infinite where memory does not hold it; ``sizes``: tokens of
+        each microbatch and the sum of their squares, (R M, 2)."""
+        of, (tokens, squares) = self._of, sizes[r * self._count :][: self._count].T
+        times = of.linear[:, :, None] * tokens + of.square[:, :, None] * squares
+        durations = np.concatenate([times, times[1:2] + times[2:]])
+        m_b, m_w = of.held[:, :, None] * tokens
+        table = replace(self._tables[r], durations=durations, m_b=m_b, m_w=m_w)
+        simulator = Simulator(of.problem, self._offsets[r], table)
+        cost = simulator.cost(self._orders[r])
+        return cost if (simulator.peak <= table.limit * (1 + ROUNDING)).all() else inf
 
 
-def _bins(costs: SequenceCosts, packed: Microbatches) -> Bins:
-    members = np.zeros((len(packed), len(costs.lengths)), dtype=np.int64)
-    for j, each in enumerate(packed):
-        members[j, : len(each)] = each
-    counts = np.array([len(each) for each in packed])
-    tokens = np.array([costs.lengths[each].sum() for each in packed])
-    squares = np.array([(costs.lengths[each].astype(np.float64) ** 2).sum() for each in packed])
-    return members, counts, tokens, squares, np.arange(len(packed))
+def cost_of(costs: SequenceCosts, packed: Microbatches, orders: Sequence[Order]) -> float:
+    """The slowest replica's cost by these orders, one a replica."""
+    cost, sizes = PackingCost(costs, packed, orders), costs.sizes_of(packed)
+    return max(cost(r, sizes) for r in range(len(orders)))
 
 
-@lru_cache(maxsize=2)
-def _stages(costs: SequenceCosts) -> tuple[Costs, Stages]:
-    """The tables of the reference microbatch, and what a token adds to one."""
-    problem = costs.problem
-    nothing = tuple(
-        replace(s, activation_bytes=None if s.activation_bytes is None else 0.0)
-        for s in problem.profile.stages
-    )
-    full = Costs.of(problem)
-    bare = Costs.of(replace(problem, profile=replace(problem.profile, stages=nothing)))
-    more_f, more_b = (full.into_f - bare.into_f) / costs.tokens, (full.into_b - bare.into_b)
-    sizes = full.m_b / costs.tokens, full.m_w / costs.tokens
-    delays = bare.into_f, bare.into_b, more_f, more_b / costs.tokens
-    return full, (costs.linear, costs.square, *sizes, *delays)
+def improved(
+    costs: SequenceCosts,
+    packed: Microbatches,
+    orders: Sequence[Order],
+    most: float,
+    options: SolveOptions,
+) -> Microbatches:
+    """The best packing found within ``options`` from ``packed``, all replicas' microbatches one
+    after the other, of at most ``most`` tokens each; ``orders``: one a replica."""
+    random, budget, count = Random(options.seed), options.budget, costs.problem.microbatches
+    cost, sizes = PackingCost(costs, packed, orders), costs.sizes_of(packed)
+    ops, spans = 3.0 * costs.problem.stages * count, [cost(r, sizes) for r in range(len(orders))]
+    now, worth = best, least = packed, _worth(spans)
+    while len(packed) > 1 and not budget() and not options.should_stop():
+        a, b = random.sample(range(len(now)), 2)
+        budget.work.spend(ops)
+        tried, changed = list(now), sizes.copy()
+        tried[a], tried[b] = _moved(now[a], now[b], random)
+        changed[[a, b]] = costs.sizes_of([tried[a], tried[b]])
+        if changed[[a, b], 0].max() > most:
+            continue
+        found = list(spans)
+        for r in {a // count, b // count}:
+            found[r] = cost(r, changed)
+        value, heat = _worth(found), HEAT * _left(budget)
+        if value <= worth + least * heat * random.random():
+            now, sizes, spans, worth = tried, changed, found, value
+        if worth < least:
+            best, least = now, worth
+    return best
+
+
+def _left(budget: Budget) -> float:
+    """The share of the budget that is left."""
+    limit = budget.work
+    return budget.time.share_left if limit.ops == inf else limit.left / limit.ops
+
+
+def _worth(spans: Sequence[float]) -> float:
+    """The value that is minimized."""
+    return max(spans) + MEAN * sum(spans) / len(spans)
+
+
+def _moved(one: list[int], other: list[int], random: Random) -> tuple[list[int], list[int]]:
+    """Two microbatches after a random move."""
+    kind, i, k = random.random(), random.choice(one), random.choice(other)
+    if kind < EXCHANGED:
+        return other, one
+    rest = [x for x in one if x != i]
+    if kind < MOVED and rest:
+        return rest, [*other, i]
+    return [*rest, k], [*(x for x in other if x != k), i]

@@ -1,1 +1,1 @@
-"""Pictures as SVG: schedules, sweeps, packings, plans and their scaling."""
+"""Pictures as SVG: schedules, sweeps, plans and their scaling."""

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files",
         metavar="FILE",
         nargs="+",
-        help="schedule, program or packing, - for standard input",
+        help="schedule or program, - for standard input",
     )
     parser.add_argument(
         "-o",

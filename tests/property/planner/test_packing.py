@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeloom.ir.formats.packing_document import parse_lengths
+from pipeloom.ir.formats.lengths_document import parse_lengths
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Status
-from pipeloom.planner.packing.balance import CONSTRUCTORS, sorted_runs
-from pipeloom.planner.packing.bounds import packing_bound
-from pipeloom.planner.packing.sequence_costs import SequenceCosts
+from pipeloom.planner.packing.constructors import greedy, sorted_runs
+from pipeloom.planner.packing.costs import SequenceCosts, packing_bound
 from pipeloom.solver.optimize import optimize
 
 TIME = st.sampled_from([0.0, 0.5, 1.0, 3.0])
@@ -80,7 +79,7 @@ def test_no_bound_is_above_the_best_of_all(
     for packed in packings(4, microbatches * replicas):
         parts = [packed[r * microbatches : (r + 1) * microbatches] for r in range(replicas)]
         best = min(best, max(least(costs, part, known) for part in parts))
-    assert packing_bound(costs, microbatches, replicas) <= best * (1 + 1e-9)
+    assert packing_bound(costs, replicas) <= best * (1 + 1e-9)
 
 
 @given(
@@ -94,8 +93,11 @@ def test_constructors_pack_each_sequence_once_within_the_tokens(
     given, number = np.array(lengths), min(number, len(lengths))
     costs = given + 0.01 * given**2.0
     most = max(slack * given.sum() / number, given.max())
-    for construct in CONSTRUCTORS.values():
-        found = construct(costs, given, number, most)
+    for found in (
+        greedy(costs, np.argsort(-costs), given, number, most),
+        greedy(0.0 * costs, np.argsort(-given), given, number, most),
+        sorted_runs(costs, given, number, most),
+    ):
         if found is None:
             assert slack < np.inf
             continue

@@ -299,9 +299,7 @@ USAGE = {
         "--output: expected a name that ends in .svg, .html, .png, .trace.json, .txt, got 'x.jpg'"
     ),
     "verify ''": "argument FILE: expected a value, got ''",
-    "pack '' --profile P -m 2": "argument LENGTHS: expected a value, got ''",
     "build gpipe P -m 2 -o ''": "argument -o/--output: expected a value, got ''",
-    "pack P --profile P -m 2 -o ''": "argument -o/--output: expected a value, got ''",
     "optimize P -m 2 --slow 0:2 --slow 1:2,0:3": (
         "argument --slow: rank 0: expected once, got it twice"
     ),

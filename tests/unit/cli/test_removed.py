@@ -9,7 +9,7 @@ import pytest
 
 import pipeloom
 from pipeloom.ir.removed import REMOVED
-from tests.support.command_line import Command
+from tests.support.command_line import Command, written
 
 HERE = "do this instead"
 
@@ -48,3 +48,17 @@ def test_a_removed_key_of_a_file(pipeloom: Command, tmp_path: Path) -> None:
 
 def test_nothing_in_the_table_is_still_there() -> None:
     assert not [name for name in pipeloom.__all__ if f"pipeloom.{name}" in REMOVED]
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [("pipeloom.packing", "it was removed in 0.2.0"), ("pipeloom.lengths", "pipeloom.pack takes")],
+)
+def test_files_of_the_command_that_went_are_refused_in_one_line(
+    pipeloom: Command, tmp_path: Path, name: str, line: str
+) -> None:
+    path = written(tmp_path / "old.json", {"format": name, "version": 1})
+    for words in (["show", path], ["verify", path], ["optimize", path, "-m", 2]):
+        done = pipeloom(*words)
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert f'got "{name}": {line}' in done.err

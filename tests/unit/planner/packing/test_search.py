@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.formats.packing_document import parse_lengths
+from pipeloom.ir.formats.lengths_document import parse_lengths
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.planner.packing.costs import SequenceCosts
 from pipeloom.planner.packing.search import by_replica, cost_of, improved
-from pipeloom.planner.packing.sequence_costs import SequenceCosts
 from pipeloom.solver.construct.entry_orders import entry_orders
-from pipeloom.solver.core.stopping import Budget
+from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.families.registry import build_family
 
 
@@ -30,7 +30,7 @@ def test_a_packing_costs_what_its_problems_do_and_keeps_the_tokens() -> None:
     orders = [build_family("1f1b", problem.profile, 4).order] * 2
     packed = [[2 * j, 2 * j + 1] for j in range(8)]
     most = 1.2 * max(sum(lengths[i] for i in each) for each in packed)
-    found = improved(costs, packed, orders, most, seed=0, budget=Budget(ops=2e5))
+    found = improved(costs, packed, orders, most, SolveOptions(work_limit=0.2))
     assert sorted(i for each in found for i in each) == list(range(16))
     assert max(sum(lengths[i] for i in each) for each in found) <= most
     assert cost_of(costs, found, orders) < cost_of(costs, packed, orders)

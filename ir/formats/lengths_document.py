@@ -1,0 +1,36 @@
+"""The lengths of a batch's sequences, declared once."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ..errors import InputError
+from .fields import Version
+from .validation import Document, Expected, Whole, validated
+
+Length = Annotated[int, Whole(1, 1_000_000_000)]
+
+
+class LengthsDocument(Document):
+    """The sequences of one batch, and what a profile's microbatch was.
+
+    ``reference_length``: tokens of each sequence in the microbatch that the profile measured;
+    ``attention``: the share of times that grows with the square of a sequence's length.
+    """
+
+    format: Annotated[Literal["pipeloom.lengths"], Expected('"pipeloom.lengths"')]
+    version: Version
+    lengths: Annotated[list[Length], Field(min_length=1, max_length=100_000)]
+    reference_length: Length
+    attention: Any
+
+
+def parse_lengths(data: dict[str, Any], where: str) -> LengthsDocument:
+    """Raises InputError with a line for each fault, unknown keys among them."""
+    found = validated(LengthsDocument, data, where)
+    known = ", ".join(LengthsDocument.model_fields)
+    if found.model_extra:
+        raise InputError(*(f"{where}: {k}: unknown key; known: {known}" for k in found.model_extra))
+    return found

@@ -1,0 +1,138 @@
+"""Times and sizes that a sequence adds to a microbatch, from a profile of one microbatch.
+
+The profile was measured on a microbatch of n sequences of L tokens each. Of a stage's time for an
+op the share a grows with the square of each sequence's length (attention), all else with tokens::
+
+    time of a sequence of l tokens = t * ((1 - a) l / (n L) + a l^2 / (n L^2))
+
+Memory and what is sent grow with tokens. B's attention takes twice as long as F's, its products as
+long as F's, so that a share a of F is 2 a / (1 + a) of B; W has no attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats.json_reader import show
+from pipeloom.ir.formats.lengths_document import LengthsDocument
+from pipeloom.ir.model.ops import FloatArray, IntArray
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.solver.bounds.general import critical_path, work
+from pipeloom.solver.bounds.unlike import unlike_bounds
+from pipeloom.solver.core.tolerances import ROUNDING
+
+Microbatches: TypeAlias = list[list[int]]
+"""The sequences of each microbatch, by their places in the batch."""
+OP_TIMES = "t_f", "t_b", "t_w"
+BY_TOKENS = "m_b", "m_w", "m_r", "m_o", "activation_bytes", "offload_bytes"
+
+
+@dataclass(frozen=True)
+class SequenceCosts:
+    """The costs of sequences of ``lengths``, (n,), in microbatches of ``problem``.
+
+    ``problem``: with the profile's own microbatch in place of each, which has ``tokens``.
+    ``linear``, ``square``: (3, S), of F, B and W: milliseconds a token, and a token squared;
+    ``held``: (2, S), M_B and M_W a token.
+    """
+
+    problem: Problem
+    lengths: IntArray
+    tokens: float
+    linear: FloatArray
+    square: FloatArray
+    held: FloatArray
+
+    @classmethod
+    def of(cls, problem: Problem, document: LengthsDocument, where: str) -> SequenceCosts:
+        """Raises InputError where the share of attention is wrong."""
+        profile, length = problem.profile, document.reference_length
+        shares = attention_of(profile, document.attention, where)
+        tokens = float(length * (profile.micro_batch or 1))
+        keys = (*OP_TIMES, "m_b", "m_w")
+        figures = np.array([[getattr(s, key) for s in profile.stages] for key in keys]) / tokens
+        linear, square = figures[:3] * (1 - shares), figures[:3] * shares / length
+        return cls(problem, np.array(document.lengths), tokens, linear, square, figures[3:])
+
+    @cached_property
+    def times(self) -> FloatArray:
+        """(3, S, n): milliseconds of F, B and W that each sequence adds."""
+        tokens = self.lengths.astype(np.float64)
+        return self.linear[:, :, None] * tokens + self.square[:, :, None] * tokens**2
+
+    @cached_property
+    def busiest(self) -> FloatArray:
+        """(n,): milliseconds that each sequence keeps the rank with most work."""
+        of_ranks = np.zeros((self.problem.ranks, len(self.lengths)))
+        np.add.at(of_ranks, self.problem.owner[:, 0], self.times.sum(axis=0))
+        return np.asarray(of_ranks[of_ranks.sum(axis=1).argmax()])
+
+    def sizes_of(self, microbatches: Microbatches) -> FloatArray:
+        """(M, 2): tokens of each microbatch, and the sum of their lengths' squares."""
+        parts = [self.lengths[each].astype(np.float64) for each in microbatches]
+        return np.array([[part.sum(), (part**2).sum()] for part in parts])
+
+    def problem_of(self, microbatches: Microbatches) -> Problem:
+        """The problem whose microbatches are these sequences."""
+        profile, count = self.problem.profile, len(microbatches)
+        stages = tuple(
+            StageProfile.of([self._part(s, each) for each in microbatches])
+            for s in range(profile.num_stages)
+        )
+        found = replace(profile, stages=stages, micro_batch=None, microbatches=count)
+        return replace(self.problem, profile=found, microbatches=count)
+
+    def _part(self, s: int, sequences: list[int]) -> StageProfile:
+        """The stage of a microbatch of these sequences."""
+        stage, share = self.problem.profile.stages[s], self.lengths[sequences].sum() / self.tokens
+        sizes = {key: getattr(stage, key) for key in BY_TOKENS}
+        changed: dict[str, Any] = {k: x * float(share) for k, x in sizes.items() if x is not None}
+        times = self.times[:, s, sequences].sum(axis=1).tolist()
+        return replace(stage, **changed, **dict(zip(OP_TIMES, times, strict=True)))
+
+
+def packing_bound(costs: SequenceCosts, replicas: int) -> float:
+    """Milliseconds that the slowest of ``replicas`` takes at least in any packing, whatever its
+    schedules.
+
+    Proof. In a schedule of any packing let each op be its sequences' ops, one after the other in
+    the same time. Inputs are there, as the packed op had all of them and a shorter message takes no
+    longer; a sequence's memory is taken no earlier and given back no later than its microbatch's
+    was. So it is a schedule, of the same cost, of **each sequence as a microbatch of its own**, and
+    every bound of these holds for all packings. Of several replicas one has at least an even share
+    of any rank's work, and one the longest sequence.
+    """
+    apart = costs.problem_of([[i] for i in range(len(costs.lengths))])
+    bounds = [work(apart).value / replicas, critical_path(apart).value]
+    if replicas == 1 and apart.profile.unlike:
+        bounds += [bound.value for bound in unlike_bounds(apart)]
+    return max(bounds) * (1 - ROUNDING)
+
+
+def attention_of(profile: Profile, given: Any, where: str) -> FloatArray:
+    """(3, S): the share of F, B and W that grows with the square of the length.
+
+    ``given``: that of F, one number or one a stage, or an object of such by t_f, t_b and t_w.
+    Raises InputError for anything else.
+    """
+    if isinstance(given, Mapping) and set(given) == set(OP_TIMES):
+        return np.stack([_shares(profile, given[k], f"{where}: attention: {k}") for k in OP_TIMES])
+    forward = _shares(profile, given, f"{where}: attention")
+    return np.stack([forward, 2 * forward / (1 + forward), np.zeros(profile.num_stages)])
+
+
+def _shares(profile: Profile, given: Any, where: str) -> FloatArray:
+    """(S,): the share of each stage. Raises InputError."""
+    each = list(given) if isinstance(given, Sequence) else [given] * profile.num_stages
+    sound = (isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x <= 1 for x in each)
+    if len(each) != profile.num_stages or not all(sound):
+        expected = f"a number from 0 to 1, or one a stage ({profile.num_stages})"
+        raise InputError(f"{where}: expected {expected}, got {show(given)}")
+    return np.array(each, dtype=np.float64)
