@@ -9,8 +9,6 @@ from __future__ import annotations
 REMOVED: dict[str, str] = {
     "--local": "ranks are processes, which share a GPU where there are fewer GPUs than ranks",
     "--cuda-graph": "`run --stages-as inductor` makes each step's calls fewer",
-    "--device-memory": "pipeloom.arithmetic(model, device_memory=...) in Python",
-    "--teraflops": "pipeloom.arithmetic(model, teraflops=...) in Python",
     "pipeloom arithmetic": "`pipeloom predict MODEL` without --gpu or --cluster prints it",
     "pipeloom calibrate": "pipeloom.calibrate(runs).document in Python is the cluster file",
     "pipeloom analyze": "compare shows bubble, bytes on a link and memory of each schedule",

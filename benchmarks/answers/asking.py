@@ -20,7 +20,7 @@ ORDER = ("order", "pairs", "transfers", "averages")
 
 
 def ask(asked: Question | Family) -> dict[str, Any]:
-    """What is recorded of a question or a family; ``seconds``: of the processor."""
+    """The record of a question or a family; ``seconds``: of the processor."""
     began = process_time()
     found = _built(asked) if isinstance(asked, Family) else _solved(asked)
     seconds = round(process_time() - began, 2)

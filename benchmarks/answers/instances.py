@@ -35,7 +35,7 @@ recomputation or offload."""
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What ``pipeloom.optimize`` is asked, with each of the seeds.
+    """A question to ``pipeloom.optimize``, asked with each of the seeds.
 
     ``work``: millions of simulated ops. ``chosen``: whether the placement, the passing or the cut
     is chosen, so that there is no one problem whose bounds can be listed.

@@ -1,4 +1,4 @@
-"""What must hold of a small problem: no bound is above its optimum, or a schedule that is known."""
+"""Checks of a small problem: no bound is above its optimum or above a known schedule."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class _Check:
         return min(cost, least), complete
 
     def _below(self, ceiling: float) -> Searched:
-        """What the oracle finds below ``ceiling``, infinite where that is nothing."""
+        """The optimum that the oracle finds below ``ceiling``; infinite if there is none."""
         found = searched(self._problem, ceiling=ceiling, nodes=self._nodes)
         return found if found.least < ceiling else found._replace(least=math.inf)
 
@@ -156,7 +156,7 @@ class _Check:
             yield from ((each.name + below, each.value) for each in found if each is not None)
 
     def _certified(self, schedule: Schedule, facts: Facts) -> Iterator[tuple[str, float]]:
-        """What each argument of a certificate proves, and what the best one does."""
+        """The bound that each argument of a certificate proves, and that of the best one."""
         for kind, proven in CLOSED_FORMS.items():
             for at in range(max(facts.plan.ranks, facts.plan.stages)):
                 argument = {"kind": kind, "rank": at, "stage": at, "by": facts.plan.stages - 1}

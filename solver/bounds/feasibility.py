@@ -44,7 +44,7 @@ def is_feasible(problem: Problem) -> bool:
 
 
 def _lacks(problem: Problem) -> FloatArray:
-    """What each rank needs more than its limit, rounding included, (P,)."""
+    """The memory that each rank needs beyond its limit, rounding included, shape (P,)."""
     return needs(problem) - np.array(problem.memory_limit) * (1 + ROUNDING)
 
 
