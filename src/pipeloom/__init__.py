@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from .training import measure as measure
     from .training import run as run
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "compiler": ("compile_schedule",),
