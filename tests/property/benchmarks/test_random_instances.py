@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from benchmarks.random_instances import DEEP_EVERY, checks, summary, work_of
-from benchmarks.random_instances.checks import Outcome, check
+from benchmarks.random_instances import checks, summary, work_of
+from benchmarks.random_instances.checks import check
 from benchmarks.random_instances.instances import (
-    DELAYS,
-    LIMITS,
-    MEMORY,
-    TIMES,
     Instance,
     random_instance,
 )
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule, Status
-from pipeloom.solver import portfolio as solve
 from pipeloom.solver.core.bound import Bound
-from pipeloom.solver.core.incumbent import Incumbent
-from pipeloom.solver.core.worker_threads import Pieces, Worker, side_by_side
 from pipeloom.solver.optimize import optimize
 
 SLICE, PARTS, WORK = 300, 10, 2.0
@@ -43,29 +35,6 @@ def test_whatever_the_instance_all_holds(part: int) -> None:
         for seed in range(part, SLICE, PARTS)
     ]
     assert summary(found)["faults"] == []
-
-
-def test_some_instances_get_past_the_constructors(monkeypatch: pytest.MonkeyPatch) -> None:
-    entered = []
-
-    def watched(best: Incumbent, workers: Sequence[Worker]) -> Pieces:
-        entered.append(best)
-        yield from side_by_side(best, workers)
-
-    monkeypatch.setattr(solve, "side_by_side", watched)
-    for seed in range(0, SLICE, DEEP_EVERY):
-        if not entered:
-            check(random_instance(seed), work_of(seed, WORK))
-    assert entered
-
-
-def test_every_way_to_draw_an_instance_occurs() -> None:
-    words = {word for seed in range(SLICE) for word in random_instance(seed).words}
-    assert words == {*TIMES, *DELAYS, *MEMORY, *LIMITS, "period", "makespan"}
-
-
-def test_a_seed_gives_the_same_instance() -> None:
-    assert random_instance(7) == random_instance(7) != random_instance(8)
 
 
 def faults(instance: Instance) -> list[str]:
@@ -122,28 +91,3 @@ def test_a_limit_that_is_ignored_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> 
     instance = next(i for i in map(random_instance, range(SLICE)) if not i.feasible)
     monkeypatch.setattr(checks, "optimize", unlimited)
     assert faults(instance) == ["optimize: infeasible, but no InfeasibleError"]
-
-
-def test_a_crash_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    def crash(problem: Problem, **_: object) -> Schedule:
-        raise ZeroDivisionError("of nothing")
-
-    instance = tiny()
-    monkeypatch.setattr(checks, "optimize", crash)
-    outcome = check(instance, WORK)
-    assert outcome.status == "crash"
-    assert outcome.faults[0].startswith("ZeroDivisionError: of nothing (crash:")
-
-
-def test_the_summary_counts() -> None:
-    instance = random_instance(0)
-    found = [
-        (instance, Outcome("optimal", schedules=3)),
-        (instance, Outcome("feasible", 0.25, schedules=2)),
-        (instance, Outcome(faults=["broken"])),
-    ]
-    result = summary(found)
-    assert (result["instances"], result["optimal"], result["crash"]) == (3, 1, 1)
-    assert (result["schedules_verified"], result["worst_gap"]) == (5, 0.25)
-    assert result["widest"] == [f"0.250 over : {instance}"]
-    assert result["faults"] == [f"{instance}: broken"]

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.small_exact import checked, checks, summary
 from benchmarks.small_exact.checks import Found
-from benchmarks.small_exact.instances import KINDS, problem_of
+from benchmarks.small_exact.instances import KINDS
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
@@ -86,17 +86,3 @@ def test_a_limit_that_is_ignored_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> 
     assert checked(seed).wrong == ()
     monkeypatch.setattr(checks, "optimize", unlimited)
     assert checked(seed).wrong == ("infeasible, but solved",)
-
-
-def test_a_crash_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    def crash(problem: Problem, **_: object) -> Schedule:
-        raise ZeroDivisionError("of nothing")
-
-    one = first_decided("linear")
-    monkeypatch.setattr(checks, "optimize", crash)
-    assert checked(one.seed).wrong[0].startswith("ZeroDivisionError: of nothing (crash:")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_seed_gives_the_same_problem(kind: str) -> None:
-    assert problem_of(kind, 7) == problem_of(kind, 7) != problem_of(kind, 8)

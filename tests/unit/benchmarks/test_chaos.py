@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.chaos import apart
 from benchmarks.chaos.faults import differing, ended
 from benchmarks.chaos.started import Started
 
@@ -51,22 +46,3 @@ def test_losses_are_those_of_the_undisturbed_run() -> None:
     assert differing({1: 0.5, 2: 0.25, 3: 9.0}, whole, None) == []
     assert differing({1: 0.5, 2: 0.26}, whole, None) == ["step 2: loss 0.26, undisturbed 0.25"]
     assert differing({1: 0.5, 2: float("nan")}, whole, poisoned=2) == []
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_what_is_left_behind_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(apart.MARK, "of-this-test")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    before = apart.left_behind()
-    (tmp_path / "litter").touch()
-    with (
-        subprocess.Popen(["sleep", "60"]) as orphan,
-        socket.create_server(("127.0.0.1", 0)) as listening,
-    ):
-        port = f":{listening.getsockname()[1]:04X}"
-        end = time.monotonic() + 10.0  # in which it becomes the program that it is
-        while f"process {orphan.pid}" not in (found := apart.left_behind() - before):
-            assert time.monotonic() < end
-        orphan.kill()
-    assert {f"process {orphan.pid}", str(tmp_path / "litter")} <= found
-    assert any(what.endswith(port) for what in found)

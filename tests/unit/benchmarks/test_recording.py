@@ -5,14 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.recording import UNKNOWN, code, environment, record, recorded
-
-
-def test_comments_and_docstrings_do_not_change_the_hash_of_code() -> None:
-    plain = "A = 1\ndef f():\n    return 'x'\n"
-    told = '"""What."""\nA = 1  # one\n"""More."""\ndef f():\n    """Why."""\n    return "x"\n'
-    assert code(plain) == code(told)
-    assert code(plain) != code(plain.replace("'x'", "'y'"))
+from benchmarks.recording import UNKNOWN, environment, record, recorded
 
 
 def test_rows_keep_their_origin_and_new_ones_get_that_of_now(tmp_path: Path) -> None:

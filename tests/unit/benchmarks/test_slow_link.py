@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import ipaddress
 from itertools import pairwise
 
 import pytest
 
-from benchmarks.slow_link import last_results, main
-from benchmarks.slow_link.experiment import allclose, faults, winners
+from benchmarks.slow_link import last_results
+from benchmarks.slow_link.experiment import faults
 from benchmarks.slow_link.measuring import RankRun, measured
 from benchmarks.slow_link.network import (
     Names,
     Ring,
     address,
     commands,
-    ends,
-    maker_of,
-    namespaces,
-    port,
     way,
 )
 from benchmarks.slow_link.prediction import fully_sharded, wires
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.links import Link, Links, Sharing
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.families import build_family
@@ -72,86 +66,6 @@ def test_routes_lead_along_the_ring() -> None:
             assert passed == way(source, target, ranks)
 
 
-def test_every_interface_has_a_rate_and_the_slow_link_the_slow_one() -> None:
-    names = Names(tuple("abcd"), tuple("ABCD"))
-    rates = {
-        (line[2], line[6]): line[line.index("rate") + 1]
-        for line in commands(Ring(slow=2), names)
-        if line[0] == "tc"
-    }
-    slow = {("C", "above"), ("D", "below")}
-    assert rates == {
-        (name, device): "200mbit" if (name, device) in slow else "1000mbit"
-        for name in "ABCD"
-        for device in ("above", "below")
-    }
-
-
-def test_the_ends_of_a_link_are_alone_in_their_network() -> None:
-    networks = set()
-    for link in range(64):
-        a, b = (ipaddress.ip_interface(f"{end}/30") for end in ends(link))
-        assert a.network == b.network
-        networks.add(a.network)
-    for rank in range(64):
-        own, router = (ipaddress.ip_interface(f"{end(rank)}/30") for end in (address, port))
-        assert own.network == router.network
-        networks.add(own.network)
-    assert len(networks) == 128
-
-
-@pytest.mark.parametrize(("key", "value"), [("ranks", 2), ("ranks", 65), ("slow", 4), ("slow", -1)])
-def test_rings_that_cannot_be(key: str, value: int) -> None:
-    with pytest.raises(InputError, match=f"^{key}: expected"):
-        Ring(**{key: value})
-
-
-def test_whose_namespace_it_is() -> None:
-    names = Names.of(2, maker=12)
-    assert [maker_of(name) for name in (*names.ranks, *names.routers)] == [12] * 4
-    assert [maker_of(name) for name in ("pipeloom", "pipeloom-x-rank1", "other-1-rank2")] == [
-        None
-    ] * 3
-
-
-@pytest.mark.parametrize("tool", ["ip", "tc"])
-def test_without_a_tool_one_line_says_so(
-    tool: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: None if name == tool else name)
-    assert main([]) == 2
-    assert capsys.readouterr().err.startswith(f"slow_link: {tool}: not found")
-
-
-def test_others_than_root_are_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: name)
-    monkeypatch.setattr("os.geteuid", lambda: 1000)
-    assert main([]) == 2
-    assert capsys.readouterr().err == (
-        "slow_link: user: expected root, who alone may make network namespaces\n"
-    )
-
-
-def test_what_was_made_is_removed_when_a_command_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, removed = [], []
-
-    def run(line: list[str]) -> None:
-        made.append(line)
-        if line[0] == "tc":
-            raise InputError("no such qdisc")
-
-    monkeypatch.setattr("benchmarks.slow_link.network.need_tools", lambda: None)
-    monkeypatch.setattr("benchmarks.slow_link.network.remove_left_behind", lambda: None)
-    monkeypatch.setattr("benchmarks.slow_link.network._run", run)
-    monkeypatch.setattr("benchmarks.slow_link.network._remove", removed.append)
-    with pytest.raises(InputError, match="qdisc"), namespaces(Ring()):
-        pass
-    assert removed == [line[3] for line in made if line[:3] == ["ip", "netns", "add"]]
-    assert len(removed) == 8
-
-
 def test_step_times_are_the_intervals_after_the_warm_up() -> None:
     """Two ranks, two rounds: ends 1 ms and 3 ms apart, then 2 ms; the first step does not count."""
     rounds = [
@@ -197,26 +111,6 @@ def result(**changes: object) -> dict[str, object]:
         "auto": "fsdp",
         "winners": ["fsdp"],
     }
-
-
-def test_what_is_wrong_with_a_result() -> None:
-    assert faults(result()) == []
-    assert faults(result(error=0.2, predicted_ms=132.0)) == [
-        "long: fsdp: predicted 132 ms, measured 110"
-    ]
-    assert faults(result(losses=[5.0, 4.1])) == ["long: fsdp: losses are not those of activations"]
-    wrong = {**result(), "winners": ["weights"]}
-    assert faults(wrong) == ["long: auto picks fsdp, weights is faster"]
-
-
-def test_step_times_within_a_percent_are_one() -> None:
-    times = {"weights": 100.9, "fsdp": 100.0, "activations": 101.1}
-    rows = [{"scheme": name, "measured_ms": time} for name, time in times.items()]
-    assert winners(rows) == ["weights", "fsdp"]
-
-
-def test_losses_of_another_length_are_not_equal() -> None:
-    assert not allclose([1.0], [1.0, 2.0])
 
 
 def test_the_record_has_no_fault_and_winners_of_each_kind() -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from benchmarks.table5.compare import OPTIMIZED
 from benchmarks.table5.rows import Row, load_rows
-from benchmarks.table5.table import render
 from benchmarks.table5.wrap import published_makespan
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Status
@@ -44,17 +43,3 @@ def test_there_are_twelve_rows_with_limits_in_their_own_unit() -> None:
     assert len(rows) == 12
     assert rows[0].limit(1.0) == 8 * 201216
     assert rows[-1].limit(2.0) == 64 * 454656
-
-
-def test_the_table_shows_published_and_own() -> None:
-    cells = {
-        "1f1b": {"published": 0.2431, "own": 0.24311},
-        "zb-1p": {"published": 0.1585, "own": 0.1585, "bound": 0.1585, "status": "optimal"},
-        "zb-2p": {"published": 0.0433, "own": 0.0442, "bound": 0.0433, "status": "feasible"},
-    }
-    row = {"model": "1.5B", "ranks": 8, "microbatches": 24, "cells": cells}
-    assert render([row]).splitlines() == [
-        "| model | P | M | 1f1b | zb-1p | zb-2p |",
-        "| --- | --- | --- | --- | --- | --- |",
-        "| 1.5B | 8 | 24 | .2431 / .2431 | .1585 / .1585 optimal | .0433 / .0442 (bound .0433) |",
-    ]
