@@ -104,12 +104,3 @@ def test_programs_that_cannot_share_stages_are_refused(family: str, message: str
     pipeline = Pipeline(compile_schedule(schedule("1f1b", 1, 2)), [nn.Linear(2, 2)])
     with pytest.raises(InputError, match=message):
         pipeline.with_program(other)
-
-
-def test_programs_that_cannot_be_made_are_refused() -> None:
-    program: Any = compile_schedule(schedule("1f1b", 1, 2))
-    with pytest.raises(InputError, match=r"^programs: expected a function of a number of"):
-        Pipeline(program, [nn.Linear(2, 2)], programs=program)
-    pipeline = Pipeline(program, [nn.Linear(2, 2)])
-    with pytest.raises(InputError, match="microbatches: expected 2, as the program has, without"):
-        pipeline.step(torch.ones(4, 2), microbatches=4)

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_program, load_schedule
 from pipeloom.ir.formats.atomic_write import write_json
 from pipeloom.runtime.train.settings import RunSettings
@@ -70,15 +69,3 @@ class Untied(TinyTransformer):
 
     def tied(self, count: int):  # type: ignore[no-untyped-def]
         return []
-
-
-def test_wrong_settings_and_sources_fail_before_anything_starts(program: str) -> None:
-    for settings, message in (
-        ({"steps": 0}, "steps: expected at least 1, got 0"),
-        ({"dtype": "float8"}, "dtype: expected float32 or .* or float16, got float8"),
-        ({"device": "tpu"}, "device: expected cpu or cuda, got tpu"),
-    ):
-        with pytest.raises(InputError, match=message):
-            RunSettings(**settings)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="has no attribute nothing"):
-        run_program(program, "tests.support.models:nothing")

@@ -16,7 +16,7 @@ from benchmarks.gaps.instances import problem_of as gap_problem
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS, choice_of, held, pulled
 from pipeloom.ir.cost.simulator import Simulator, simulate, timed
-from pipeloom.ir.errors import InfeasibleError, InvalidScheduleError
+from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.ops import IntArray, Op, OpKind, offsets_of, pack
@@ -415,9 +415,3 @@ def test_ways_beyond_all_numbers_leave_the_bound_of_the_others(
     assert bound(1e80) == pytest.approx(bound(None), rel=1e-6)
     assert bound(1e80) > bound(0.01) * 1.01
     assert capfd.readouterr() == ("", "")
-
-
-def test_what_the_profile_cannot_is_refused() -> None:
-    problem = plain(posed(PROFILE, 30.0))
-    with pytest.raises(InvalidScheduleError, match="t_r"):
-        simulate(Schedule(problem, one_at_a_time_with_remat(posed(PROFILE, 30.0), every=True)))

@@ -140,15 +140,6 @@ def test_what_the_machine_lacks_is_no_bug_of_ours(
     assert lacking(MemoryError()) == "pipeloom: not enough memory\n"
 
 
-def test_what_ends_a_test_that_takes_too_long_ends_it(
-    pipeloom: Command, schedule: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """pytest-timeout raises it anywhere: a test that went on found its streams closed."""
-    monkeypatch.setattr("pipeloom.planner.verify.verify", lambda *_, **__: pytest.fail("too long"))
-    with pytest.raises(pytest.fail.Exception, match="too long"):
-        pipeloom("verify", schedule)
-
-
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(
     "raised", [SystemExit("no data here"), SystemExit(0), CancelledError("by the scheduler")]

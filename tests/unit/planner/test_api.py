@@ -19,17 +19,13 @@ from pipeloom.ir.formats.json_reader import read_json
 from pipeloom.ir.formats.profile_json import parse_layers
 from pipeloom.ir.model.links import Link, Links
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule, Status
+from pipeloom.ir.model.schedule import Status
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.planner.compile import program_facts
 from pipeloom.planner.solving.progress import Event, Note, Searched, Searching, labelled
 from tests.support.command_line import layers_document, profile_document, written
 
 LIMITED: dict[str, Any] = {"work_limit": 0.1, "solver": "heuristic"}
-LENGTHS = {
-    **{"format": "pipeloom.lengths", "version": 1, "lengths": [4, 2, 2]},
-    **{"reference_length": 4, "attention": 0.2},
-}
 TYPED = ["--work-limit", "0.1", "--solver", "heuristic", "-q"]
 
 Json = Callable[..., dict[str, Any]]
@@ -229,25 +225,6 @@ def test_export_and_import_are_the_commands(
         pipeloom.import_(table, "torchtitan", profile)
 
 
-@pytest.mark.parametrize(
-    "search",
-    [
-        lambda both: pipeloom.optimize(profile_document(), 3, **both),
-        lambda both: pipeloom.compare(profile_document(), 3, **both),
-        lambda both: pipeloom.sweep(profile_document(), 3, [8], **both),
-        lambda both: pipeloom.pack(LENGTHS, profile_document(), 3, **both),
-        lambda both: pipeloom.plan("llama-3-8b", "H100", gpus=8, global_batch=8, **both),
-        lambda both: pipeloom.scaling("llama-3-8b", "H100", gpus=[8], global_batch=8, **both),
-    ],
-    ids=["optimize", "compare", "sweep", "pack", "plan", "scaling"],
-)
-def test_time_and_work_are_not_limited_together(search: Callable[[dict[str, float]], Any]) -> None:
-    with pytest.raises(
-        InputError, match=r"^work_limit: expected none beside time_limit 2\.0, got 1"
-    ):
-        search({"time_limit": 2.0, "work_limit": 1})
-
-
 def test_progress_is_told_notes_and_searches(tmp_path: Path) -> None:
     events: list[Event] = []
     document = profile_document() | {"memory_limits": 1}
@@ -387,30 +364,6 @@ def test_limits_may_be_written_as_on_the_command_line() -> None:
     assert slow[0] == slow[1]
 
 
-def test_a_limit_in_bytes_is_not_for_a_profile_in_another_unit() -> None:
-    with pytest.raises(InputError, match="memory_limit: expected a number in the profile's unit"):
-        pipeloom.build("1f1b", Profile((FINE, FINE), 2), 4, memory_limit="30GB")
-    with pytest.raises(InputError, match="memory_limit: expected a finite number >= 0, such as 8"):
-        pipeloom.optimize(Profile((FINE, FINE), 2), 4, memory_limit="much")
-    with pytest.raises(InputError, match="slow: expected RANK:X, each rank once"):
-        pipeloom.optimize(Profile((FINE, FINE), 2), 4, slow="1=2")
-
-
-@pytest.mark.parametrize("name", ["compare", "sweep", "optimize"])
-def test_a_wrong_objective_is_named(name: str) -> None:
-    more = {"memory_limits": [4.0]} if name == "sweep" else {}
-    with pytest.raises(InputError, match="objective: expected period or makespan, got 'best'"):
-        getattr(pipeloom, name)(Profile((FINE, FINE), 2), 4, objective="best", **more)
-
-
-@pytest.mark.parametrize(
-    ("option", "value"), [("solver", "magic"), ("time_limit", 0), ("passing", "notes")]
-)
-def test_compare_names_wrong_options_of_the_optimizer(option: str, value: Any) -> None:
-    with pytest.raises(InputError, match=f"{option}: expected"):
-        pipeloom.compare(Profile((FINE, FINE), 2), 4, **{option: value})
-
-
 def test_compare_has_a_row_for_a_profile_that_does_not_fit() -> None:
     table = pipeloom.compare(Profile((FINE,) * 3, 2), 4, placement="v", work_limit=0.1)
     row = table.rows[-1]
@@ -438,23 +391,6 @@ def test_what_is_printed_of_an_answer_is_short(profile: Path) -> None:
     assert repr(answer).startswith("Answer(Schedule(")
     assert words in repr(answer)
     assert str(pipeloom.compile(answer.schedule)).startswith("Program(Schedule(")
-
-
-@pytest.mark.parametrize(
-    ("call", "line"),
-    [
-        (lambda _: pipeloom.show(), "files: expected a schedule or a program, got none"),
-        (lambda s: pipeloom.show(s, kind="bmp"), "kind: expected svg, html, png, trace or text"),
-        (lambda s: pipeloom.show(s, measured=s), "schedule: expected times that"),
-        (
-            lambda s: pipeloom.compile(s, tied=[0, 1]),  # type: ignore[list-item]
-            r"tied\[0\]: expected stages, such as \[0, 3\], got 0",
-        ),
-    ],
-)
-def test_wrong_arguments_are_named(call: Callable[[Schedule], object], line: str) -> None:
-    with pytest.raises(InputError, match=line):
-        call(pipeloom.build("gpipe", Profile((FINE, FINE), 2), 2))
 
 
 def test_a_rank_without_stages_is_no_other_placement() -> None:

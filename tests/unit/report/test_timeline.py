@@ -104,16 +104,6 @@ def test_panels_of_other_numbers_of_stages_each_say_theirs_and_share_a_scale_of_
     assert other_held == pytest.approx(other_limit / 4)  # 2 of 8
 
 
-def test_memory_in_bytes_has_its_unit() -> None:
-    plain = small(None)
-    stage = replace(plain.problem.profile.stages[0], m_b=10.98e6)
-    profile = replace(plain.problem.profile, stages=(stage, stage))
-    large = replace(plain, problem=replace(plain.problem, profile=profile))
-    assert ">21.96 MB<" in timeline_svg([("large", large)])
-    assert "peak memory 21.96 MB" in timeline_text(large)
-    assert ">2<" in timeline_svg([("plain", plain)])
-
-
 def test_names_are_escaped() -> None:
     schedule = small()
     svg = timeline_svg([("<b>&", schedule)], title='a<b & "c"')

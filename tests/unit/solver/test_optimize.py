@@ -141,13 +141,6 @@ def test_mixed_passing_is_refused_in_one_line() -> None:
         optimize(problem)
 
 
-def test_an_unknown_solver_is_refused_in_one_line() -> None:
-    with pytest.raises(
-        InputError, match=r"^solver: expected auto or heuristic or .*, got 'simplex'$"
-    ):
-        optimize(zero_bubble(1), solver="simplex")
-
-
 @pytest.mark.parametrize(("limit", "at_most"), [(0.25, 0.71), (0.5, 0.48), (0.75, 0.48)])
 def test_a_good_schedule_is_there_before_the_search_begins(limit: float, at_most: float) -> None:
     schedule = optimize(zero_bubble(limit), should_stop=lambda: True)

@@ -83,14 +83,6 @@ def test_there_are_layers_and_not_too_many() -> None:
     assert lines(layers=many) == ["p.json: layers: expected at most 512 layers, got 1000"]
 
 
-def test_where_stages_are_needed_the_layers_are_pointed_at() -> None:
-    with pytest.raises(InputError) as caught:
-        parse_profile(layers_document(), "p.json")
-    assert str(caught.value) == (
-        "p.json: stages: missing; expected a list (it has layers, which optimize and build cut)"
-    )
-
-
 def test_a_stage_can_what_all_of_its_layers_can() -> None:
     can = {"t_r": 1.0, "m_r": 0.25, "m_o": 0.0}
     layers = [{"name": name, **COST, **can} for name in "ab"] + [

@@ -61,11 +61,6 @@ def test_a_cut_stage_shares_out_all_but_what_it_sends() -> None:
     assert Profile((STAGE, STAGE), 2).split(3).num_stages == 6
 
 
-def test_less_than_one_chunk_is_refused() -> None:
-    with pytest.raises(ValueError, match="cannot cut a stage into 0 chunks"):
-        Profile((STAGE,), 1).split(0)
-
-
 def test_the_limit_given_comes_before_the_profile_s() -> None:
     profile = Profile((STAGE,) * 2, 2, memory_limit=(1.0, 2.0))
     assert profile.limit_from(5.0) == (5.0, 5.0)

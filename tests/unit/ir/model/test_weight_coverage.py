@@ -1,30 +1,6 @@
 """What is said of the weight gradients that W computes."""
 
-import pytest
-
 from pipeloom.ir.model.weight_coverage import WeightCoverage, joined, worth_telling
-
-
-@pytest.mark.parametrize(
-    ("in_w", "in_b", "words"),
-    [
-        ({"a": 4}, {}, "W computes 100 % of stage 1's gradients"),
-        ({"a": 996}, {"norm.bias": 4}, "W computes 99.6 % of stage 1's gradients; in B: norm.bias"),
-        # not all of them is not 100 %
-        ({"a": 10**6}, {"b": 1}, "W computes 99.9 % of stage 1's gradients; in B: b"),
-        ({}, {"a": 2}, "W computes 0 % of stage 1's gradients; in B: a"),
-        ({}, {}, "W computes 100 % of stage 1's gradients"),
-        (
-            {},
-            {f"layers.{i}.{name}": i for i in (1, 2) for name in ("w1.x", "b", "c", "0")}
-            | {"layers.1.c": 7},
-            "W computes 0 % of stage 1's gradients; in B: layers.*.c, layers.*.w1.x, layers.*.b "
-            "and 1 more",
-        ),
-    ],
-)
-def test_words(in_w: dict[str, int], in_b: dict[str, int], words: str) -> None:
-    assert str(WeightCoverage(1, in_w, in_b)) == words
 
 
 def test_the_document_names_what_is_in_b() -> None:

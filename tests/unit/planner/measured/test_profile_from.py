@@ -377,20 +377,6 @@ def test_evaluations_in_a_trace_are_left_out(tmp_path: Path) -> None:
     assert any("1 of 3 steps left out" in note for note in notes)
 
 
-def test_damaged_gzip_missing_files_and_empty_folders_are_said(tmp_path: Path) -> None:
-    path = trace(tmp_path / "a.json.gz", [event("0F0", 0, 1)])
-    path.write_bytes(path.read_bytes()[:-9])
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    for given, expected in (
-        (path, "is cut off or damaged gzip"),
-        (tmp_path / "none.json", "no such file"),
-        (empty, "expected files of .json, .json.gz, .csv in the folder"),
-    ):
-        with pytest.raises(InputError, match=expected):
-            profile_from(given)
-
-
 def test_a_trace_spreads_its_profile() -> None:
     """Middle halves, so that the one F that took five times its median does not count."""
     profile = profile_from(PRIMUS, warmup=0).profile

@@ -109,17 +109,6 @@ def test_wrong_input(runs: list[dict[str, Any]], line: str) -> None:
     assert error.value.errors[0].startswith(line)
 
 
-def test_a_file_without_runs_is_one_line() -> None:
-    with pytest.raises(InputError, match=r"expected a list of measured runs$"):
-        pipeloom.calibrate({"measured": RUNS})
-
-
-@pytest.mark.parametrize("key", ["runz", "Runs"])
-def test_runs_by_another_name_are_missing(key: str) -> None:
-    with pytest.raises(InputError, match=f"runs: missing; .*did you mean it by {key}"):
-        pipeloom.calibrate({key: RUNS})
-
-
 def test_a_time_and_its_throughput_may_both_be_told() -> None:
     both = RUNS[0] | {"step_ms": 2500, "tokens_per_s_per_gpu": 32 * 2048 / 8 / 2.6}
     assert read_rows({"runs": [both]})[0].step_ms == 2500

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
@@ -149,12 +148,6 @@ def test_a_bound_weaker_than_the_one_at_hand_is_not_taken(folder: Folder) -> Non
     folder.change(weaken)
     assert folder.cache.find(QUESTION) is None
     assert "weaker" in folder.notes[0]
-
-
-def test_a_folder_that_cannot_be_is_wrong_input(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="expected a folder"):
-        ScheduleCache(str(tmp_path / "file"), print)
 
 
 def test_what_cannot_be_written_is_a_note(folder: Folder, schedule: Schedule) -> None:

@@ -178,22 +178,10 @@ def test_results_come_in_order_and_those_after_a_gap_at_the_end() -> None:
     assert list(ordered) == [(1, "b"), (2, "c"), (4, "e"), (5, "f")]
 
 
-def test_the_estimate_is_of_those_left() -> None:
-    assert str(Finished(1, 4, 10.0)) == "1 of 4 solved in 10.0 s, about 0:00:30 left"
-    assert str(Finished(4, 4, 40.0)) == "4 of 4 solved in 40.0 s"
-
-
 @pytest.mark.parametrize("number", [0, -1, 1.5, "2"])
 def test_a_number_of_processes_is_at_least_one(number: object) -> None:
     with pytest.raises(InputError, match=r"^workers: expected a whole number from 1 on, got"):
         Workers(number)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("words", ["", "0", "two", "-1", "9" * 9])
-def test_cores_to_use_are_a_whole_number(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
-    monkeypatch.setenv(THREADS, words)
-    with pytest.raises(InputError, match=f"^{THREADS}: expected a whole number >= 1, got"):
-        cores()
 
 
 @pytest.mark.parametrize(

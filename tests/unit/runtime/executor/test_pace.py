@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import OpKind, parse_order
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.runtime.train.settings import RunSettings
 
 
 def program() -> Program:
@@ -35,8 +32,3 @@ def test_ops_take_their_planned_time() -> None:
     kinds = {"0F0": OpKind.F, "0F1": OpKind.F, "0B0": OpKind.B, "0W0": OpKind.W, "0BW1": OpKind.BW}
     assert taken.keys() == kinds.keys()
     assert all(taken[op] >= least[kind] for op, kind in kinds.items())
-
-
-def test_a_device_that_runs_ahead_of_its_host_cannot_be_paced() -> None:
-    with pytest.raises(InputError, match="pace: expected device cpu, got cuda"):
-        RunSettings(device="cuda", pace=True)

@@ -19,8 +19,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.runtime.graphs.accumulation import AddGradient
 from pipeloom.runtime.graphs.graph_runner import GraphRunner
 from pipeloom.runtime.measure.activation_ledger import Memory
-from pipeloom.runtime.rank.options import PipelineOptions, StagesAs
-from pipeloom.runtime.train.settings import RunSettings
+from pipeloom.runtime.rank.options import StagesAs
 from tests.support.graph_runs import furthest, run, same, square
 from tests.support.models import LENGTH, WIDTH, Block, First, Last
 
@@ -376,10 +375,3 @@ def test_they_run_so_where_another_thread_traces(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("torch.fx._symbolic_trace._is_fx_tracing_flag", True)
     assert torch.equal(function(X), X.sin())
     assert not calls
-
-
-@pytest.mark.parametrize("given", ["graph", "", "ATEN"])
-def test_an_unknown_way_to_run_stages_is_refused(given: Any) -> None:
-    for make in (PipelineOptions, RunSettings):
-        with pytest.raises(InputError, match="stages_as: expected eager or aten or inductor, got"):
-            make(stages_as=given)

@@ -437,18 +437,6 @@ def test_wrong_settings_are_named(settings: str, fault: str, tmp_path: Path) -> 
         load_source(f"hf:{saved(tmp_path, 'llama')},{settings}")
 
 
-@pytest.mark.parametrize(
-    ("name", "fault"),
-    [
-        ("hf:", "^hf:: expected hf:PATH, a folder with a config.json, or such a file$"),
-        ("hf:a/b", "^hf:a/b: expected a folder with a config.json, or such a file; hf download "),
-    ],
-)
-def test_a_folder_without_a_model_is_named(name: str, fault: str) -> None:
-    with pytest.raises(InputError, match=fault):
-        load_source(name)
-
-
 TRACED = [("llama-tied", None), ("mixtral", "grouped_mm"), ("gpt2", None)]
 OTHERS = [("mixtral", "batched_mm"), *((kind, None) for kind in CONFIGS)]
 

@@ -254,11 +254,6 @@ def test_what_is_wrong_is_said_in_one_line(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_loss_is_a_function_or_the_models() -> None:
-    with pytest.raises(InputError, match=r"^loss: expected a function or 'model', got 'mean'$"):
-        Pipeline(program(SPLIT), stages(), loss="mean")  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [

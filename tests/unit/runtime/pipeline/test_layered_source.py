@@ -20,7 +20,7 @@ from pipeloom.cli.main import main
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.layers import Layer
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.runtime.pipeline.layered_source import LayeredSource, as_planned, by_layers, layers_of
+from pipeloom.runtime.pipeline.layered_source import LayeredSource, as_planned, by_layers
 from pipeloom.runtime.stages.store import made
 
 NAMES = ["embedding", "blocks.0", "blocks.1", "blocks.2", "blocks.3", "head"]
@@ -79,23 +79,6 @@ def test_a_plan_by_layers_says_how_the_model_is_cut() -> None:
         as_planned(small(), profile([["embedding"], ["blocks.0", "head"]]))
 
 
-@pytest.mark.parametrize(
-    ("value", "line"),
-    [
-        (3, "got int"),
-        ([Layer("a")], r"\[0\]: expected pairs"),
-        ([(Layer("a"), nn.Identity)] * 2, "different names"),
-    ],
-)
-def test_wrong_layers_are_one_line(value: Any, line: str) -> None:
-    class Wrong(MLP):
-        def named_layers(self) -> Any:
-            return value
-
-    with pytest.raises(InputError, match=line):
-        layers_of(Wrong())
-
-
 def test_what_a_source_lacks_is_one_line() -> None:
     with pytest.raises(InputError, match=r"^MLP: named_layers: missing"):
         by_layers(MLP())
@@ -106,10 +89,6 @@ def test_what_a_source_lacks_is_one_line() -> None:
 
     with pytest.raises(InputError, match="tied_layers: missing"):
         LayeredSource(Shares(), (("a",), ("b",))).tied(2)
-
-
-def tied_small() -> GPT:
-    return replace(small(), tie_weights=True)
 
 
 def test_from_measured_layers_to_steps_of_the_planned_cut(

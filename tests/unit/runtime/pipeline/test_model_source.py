@@ -7,11 +7,10 @@ from typing import Any, cast
 
 import pytest
 import torch
-from torch import nn
 
 from pipeloom.ir.errors import InputError
 from pipeloom.runtime.models.by_name import METHODS, load_source
-from pipeloom.runtime.pipeline.model_source import ModelSource, checked_batch, checked_stages
+from pipeloom.runtime.pipeline.model_source import ModelSource, checked_batch
 
 GOOD = "class Source:\n" + "".join(f"    def {name}(self, *_): ...\n" for name in METHODS)
 
@@ -80,20 +79,6 @@ class Made:
 
 
 X = [torch.zeros(2, 4)] * 3
-
-
-@pytest.mark.parametrize(
-    ("stages", "expected"),
-    [
-        ([nn.Linear], "Made.stages(2): expected 2 functions that return a module, got 1"),
-        (3, "Made.stages(2): expected a list of 2 functions that return a module, got int"),
-        ([nn.ReLU, 3], "Made.stages(2)[1]: expected a function that returns a module, got int"),
-    ],
-)
-def test_wrong_stages_are_named(stages: object, expected: str) -> None:
-    with pytest.raises(InputError) as caught:
-        checked_stages(cast("ModelSource", Made(stages=stages)), 2)
-    assert str(caught.value) == expected
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import sys
-import time
 from dataclasses import replace
 
 import pytest
 
 from pipeloom import StepRecord
-from pipeloom.ir.errors import InputError
 from pipeloom.runtime.errors import ExecutionError
-from pipeloom.runtime.train.callbacks import listening, load_callback
+from pipeloom.runtime.train.callbacks import listening
 from pipeloom.runtime.train.loop import Compiling, Listener
 
 HERE = "tests.unit.runtime.train.test_callbacks"
@@ -38,11 +34,6 @@ class Closing:
         type(self).closed += 1
 
 
-class Failing:
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-
 def fails(record: StepRecord) -> None:
     raise ValueError("disk\nfull")
 
@@ -63,21 +54,6 @@ def test_in_other_processes_of_torchrun_nobody_is_told(monkeypatch: pytest.Monke
     with listening(["no.such:callback", note], 2) as listener:
         listener(RECORDS[0])
     assert heard == []
-
-
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("note", "note: expected MODULE:ATTRIBUTE"),
-        (f"{HERE}:absent", "has no attribute absent"),
-        (f"{HERE}:HERE", "expected a function of a StepRecord, or a class whose objects are"),
-        (f"{HERE}:Failing", "making it without arguments failed: TypeError"),
-    ],
-)
-def test_wrong_names_are_one_line(name: str, line: str) -> None:
-    with pytest.raises(InputError, match=line) as caught:
-        load_callback(name)
-    assert "\n" not in str(caught.value)
 
 
 class Open:
@@ -120,24 +96,3 @@ def test_progress_is_a_line_a_step_in_a_log(capsys: pytest.CaptureFixture[str]) 
         "compiled 2 of 2 functions of the first rank's stages\n"
         "step 0: loss 2.5000, 10.0 ms\nnote: too much\nstep 1: loss 1.5000, eval 2.0000, 10.0 ms\n"
     )
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_progress_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    monkeypatch.setenv("TERM", "xterm")
-    with listening([], 2) as listener:
-        listener(Compiling(1, 6))
-        time.sleep(0.2)  # longer than it takes to be drawn
-        listener(replace(RECORDS[0], note="too much"))
-        listener(RECORDS[1])
-    shown = terminal.getvalue()
-    assert "note: too much" in shown
-    assert "compiled 1 of 6 functions" in shown
-    assert "2/2" in shown
-    assert "loss 1.5000, eval 2.0000" in shown
-    assert "step 0" not in shown

@@ -61,10 +61,3 @@ def test_a_table_of_contents_runs_nothing(tmp_path: Path) -> None:
     with pytest.raises(AttributeError):
         FileSystemReader(folder).read_metadata()  # torch's own runs it
     assert mark.exists()
-
-
-def test_something_else_is_no_table_of_contents(tmp_path: Path) -> None:
-    folder = saved(tmp_path / "own", 3)
-    (folder / METADATA).write_bytes(pickle.dumps([1]))
-    with pytest.raises(InputError, match="expected a table of contents, got <class 'list'>"):
-        saved_keys(folder)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import format_order
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Reduce
@@ -50,8 +49,3 @@ def test_both_ranks_of_a_stage_sum_its_gradients() -> None:
     for rank, row in enumerate(program.instructions):
         reduced = [item.stages for item in row if isinstance(item, Reduce)]
         assert reduced == [(stage,) for stage in range(4) if rank in holders(schedule)[stage]]
-
-
-def test_it_needs_an_even_number_of_ranks() -> None:
-    with pytest.raises(InputError, match="chimera: needs an even number of ranks, not 3"):
-        built("chimera", 3, 4)

@@ -249,10 +249,3 @@ def test_published_bubble_rates_to_four_digits(row: Row, name: str) -> None:
     assert round(period, 4) == row.published[name]
     if name != "zb-h2":  # its figure is the period; of the others both are the same
         assert timing.bubble_rate(Objective.MAKESPAN) == pytest.approx(period, rel=1e-9)
-
-
-def test_stages_beyond_what_an_op_can_number_are_refused() -> None:
-    stage = StageProfile(t_f=1.0, t_b=1.0, t_w=1.0, m_b=1.0, m_w=0.5)
-    profile = Profile(stages=(stage,) * 4, ranks=4)
-    with pytest.raises(InputError, match="at most 65536 stages for 4 microbatches, got 80000"):
-        build_family("interleaved-1f1b:20000", profile, 4)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from pipeloom.ir.cost.traffic import traffic
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.ops import OpKind, format_order
 from pipeloom.ir.model.problem import Objective
@@ -199,10 +198,3 @@ def test_elements_over_a_link_for_one_microbatch_of_one_layer(name: str, element
         added = more - fewer
         assert added[rank, (rank + 1) % ranks] == 2 * ranks * elements * hidden**2
     assert (added > 0).sum() == ranks
-
-
-def test_wzb1_wants_an_even_number_of_ranks() -> None:
-    for ranks in (1, 3, 5):
-        with pytest.raises(InputError) as caught:
-            build("wzb1", ranks, 6)
-        assert str(caught.value) == f"wzb1: needs an even number of ranks, not {ranks}"

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.memory_footprint import footprint
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.transfers import holders, owned
@@ -37,11 +34,3 @@ def test_ends_that_are_tied_and_replicated_are_summed_once_and_their_rest_too() 
     for row in program.instructions:
         reduces = [str(item) for item in row if str(item).startswith("reduce")]
         assert reduces == ["reduce 0", "reduce 0 2", "reduce 2"]
-
-
-def test_stages_that_cannot_be() -> None:
-    schedule = build_family("weipipe-interleave", PROFILE, 3)
-    with pytest.raises(InputError, match="replicate: expected stages from 0 to 2, got 3"):
-        replicate(schedule, [0, 3])
-    with pytest.raises(InputError, match="expected stages whose weights are sent, got 0"):
-        replicate(build_family("1f1b", PROFILE, 3), [0])

@@ -8,7 +8,7 @@ import pytest
 
 from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
-from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.ops import format_order, unpack
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
@@ -213,8 +213,3 @@ def test_the_same_seed_gives_the_same_schedule() -> None:
 def test_told_to_stop_it_returns_what_it_has() -> None:
     schedule = optimize(make(8, 16, Objective.MAKESPAN, links=RING), should_stop=lambda: True)
     assert schedule.timing is not None
-
-
-def test_exact_solvers_are_refused() -> None:
-    with pytest.raises(InputError, match="solver: expected auto or heuristic, got 'cp-sat'"):
-        optimize(make(2, 2), solver="cp-sat")

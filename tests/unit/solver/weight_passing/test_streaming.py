@@ -57,11 +57,6 @@ def test_lead_spares_what_was_used_just_before() -> None:
     assert fetched(row, 2, 1)[2:] == ["2 @ 1 - 2", "0 @ 2 - 4"]
 
 
-def test_no_buffers_are_refused() -> None:
-    with pytest.raises(ValueError, match="buffers: expected 1 or more, got 0"):
-        prefetches([], 0, 0)
-
-
 @given(st.lists(st.integers(0, 4), max_size=10), st.integers(1, 3))
 def test_no_choice_of_what_to_give_up_fetches_less(stages: list[int], buffers: int) -> None:
     runs = tuple(s for i, s in enumerate(stages) if i == 0 or s != stages[i - 1])

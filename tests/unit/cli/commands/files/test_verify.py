@@ -100,13 +100,6 @@ def test_verify_of_a_program(pipeloom: Command, schedule: Path, tmp_path: Path) 
     assert pipeloom("verify", program).code == 1
 
 
-def test_verify_of_neither(pipeloom: Command, profile: Path) -> None:
-    assert (
-        'format: expected "pipeloom.schedule" or "pipeloom.program"'
-        in pipeloom("verify", profile).refusal
-    )
-
-
 def test_a_forged_bound_is_said_to_be_unchecked(
     pipeloom: Command, profile: Path, tmp_path: Path
 ) -> None:

@@ -122,10 +122,3 @@ def test_what_cannot_be_is_one_line(
 ) -> None:
     words.insert(2 if words[0] == "build" else 1, layers)
     assert line in pipeloom(*words).refusal
-
-
-def test_several_placements_are_for_optimize_alone(pipeloom: Command, layers: Path) -> None:
-    assert (
-        "--placement: expected one placement here, got 'auto': optimize alone"
-        in pipeloom("compare", layers, "-m", 4, *HURRY, "--placement", "auto").refusal
-    )

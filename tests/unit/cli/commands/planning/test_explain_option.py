@@ -52,11 +52,6 @@ def test_recomputation_counts_as_idle_where_changes_are_compared(
     assert out[at:].split("%")[1].strip() != out.split("bubble rate")[1].split("%")[0].strip()
 
 
-def test_without_explain_nothing_is_explained(pipeloom: Command, profile: Path) -> None:
-    done = pipeloom("optimize", profile, "-m", 2, "--time-limit", 1, "--json", "-q")
-    assert "explanation" not in done.json
-
-
 def test_an_infeasible_limit_is_explained_by_the_smallest_one(
     pipeloom: Command, profile: Path
 ) -> None:

@@ -16,7 +16,6 @@ from pipeloom.ir.verify.schedule import verify_schedule
 from tests.support.command_line import Command, layers_document, profile_document, written
 
 Write = Callable[..., Path]
-LAYER = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5}
 SHORT = ("--work-limit", 0.3, "--solver", "heuristic", "-q")
 
 
@@ -175,14 +174,6 @@ def test_the_seconds_are_those_of_the_cuts_too(
     assert pipeloom("optimize", layers(), "-m", 2, *SHORT, "--json").json["solve_seconds"] == 100
 
 
-def test_microbatches_have_an_upper_limit(pipeloom: Command, layers: Write) -> None:
-    path = layers(ranks=300, layers=[LAYER | {"name": "{}", "repeat": 500}])
-    assert (
-        "-m/--microbatches: expected at most 3333 for 300 stages, got 90000"
-        in pipeloom("optimize", path, "-m", 90_000, *SHORT).refusal
-    )
-
-
 def test_an_answer_is_kept_in_a_cache(pipeloom: Command, layers: Write, tmp_path: Path) -> None:
     words = ["optimize", layers(), "-m", 4, *SHORT, "--placement", "auto"]
     words += ["--cache", tmp_path / "cache", "-o", tmp_path / "s.json"]
@@ -197,12 +188,3 @@ def test_an_answer_is_kept_in_a_cache(pipeloom: Command, layers: Write, tmp_path
     damaged = pipeloom(*words)
     assert "is ignored: its digest does not fit" in damaged.err
     assert damaged.out.splitlines()[1:4] == first.out.splitlines()[1:4]
-
-
-def test_misspelt_keys_of_layers_are_named(pipeloom: Command, layers: Write) -> None:
-    path = layers()
-    document = json.loads(path.read_text())
-    document["layers"][0]["weights_bytes"] = 1
-    path.write_text(json.dumps(document))
-    done = pipeloom("optimize", path, "-m", 2, *SHORT, "--json")
-    assert "layers[0]: weights_bytes: unknown key, not used; did you mean weight_bytes?" in done.err

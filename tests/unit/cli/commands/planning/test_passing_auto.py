@@ -203,13 +203,6 @@ def test_nothing_fits_is_answered_with_each_reason(pipeloom: Command, tmp_path: 
     assert not (tmp_path / "s.json").exists()
 
 
-def test_a_placement_is_not_asked_for(pipeloom: Command, profile: Path) -> None:
-    assert (
-        "--placement"
-        in pipeloom("optimize", profile, "-m", 4, "--passing", "auto", "--placement", "v").refusal
-    )
-
-
 def test_fewer_stages_than_ranks(pipeloom: Command, tmp_path: Path) -> None:
     path = written(tmp_path / "p.json", profile_document(ranks=4, num_stages=2))
     words = ["optimize", path, "-m", 4, "--passing", "auto", "--work-limit", 0.05, "-q", "--json"]

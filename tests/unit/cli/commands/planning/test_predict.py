@@ -50,11 +50,6 @@ def test_a_cluster_of_no_known_name_is_told_in_a_whole_line(pipeloom: Command) -
     assert done.err.endswith(", a GPU or a file, got 'nowhere'\n")
 
 
-def test_recomputation_is_named_beside_the_backward(pipeloom: Command) -> None:
-    assert "  B+W ms" in pipeloom("predict", *WORDS).out
-    assert "  R+B+W ms" in pipeloom("predict", *WORDS, "--recompute", "full").out
-
-
 def test_a_misspelt_model_type_names_what_may_be_meant(pipeloom: Command, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text('{"model_type": "lama"}')

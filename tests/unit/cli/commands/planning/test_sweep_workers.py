@@ -101,20 +101,3 @@ def test_a_folder_has_no_schedules_of_an_earlier_sweep_but_those_that_were_chang
     assert (tmp_path / "schedule-1.5.json").exists()
     (tmp_path / "results.json").write_text('{"results": [{"file": "../results.json"}, 5]}')
     assert "schedule-3.json" in swept(2.0)
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["--workers", "0"], "--workers: expected a whole number from 1 to 1024, got '0'"),
-        (["--workers", "many"], "--workers: expected a whole number from 1 to 1024, got 'many'"),
-        (["--workers", "2", "--scheduler", "x:1"], "--scheduler: not allowed with argument"),
-        (["--scheduler", "tcp://127.0.0.1:1"], "--scheduler: expected the address of a Dask"),
-        (["--cache", "P"], "--cache: expected a folder or a place for one, got"),
-    ],
-)
-def test_bad_input_is_one_line(
-    pipeloom: Command, profile: Path, tmp_path: Path, words: list[str], line: str
-) -> None:
-    words = [str(profile) if word == "P" else word for word in words]
-    assert line in pipeloom("sweep", profile, *WORDS, "-q", "-o", tmp_path / "out", *words).refusal

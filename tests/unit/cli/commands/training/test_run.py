@@ -54,17 +54,6 @@ def test_run_trains_and_traces(
     assert "as planned, got" in pipeloom("show", other, "--measured", trace).refusal
 
 
-def test_the_text_has_every_loss(
-    pipeloom: Command, program: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    words = ["run", program, "--model", MODEL, "--steps", 3, "--quiet"]
-    losses = pipeloom(*words, "--json").json["losses"]
-    told = " ".join(f"{loss:.4f}" for loss in losses)
-    assert f"losses        {told}\n" in pipeloom(*words).out
-
-
 def test_mixed_precision_and_clipping(
     pipeloom: Command, program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
