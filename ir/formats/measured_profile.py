@@ -65,7 +65,7 @@ class Measurement:
             found = dump_layers(LayeredProfile(profile.stages, apart, cluster))
         else:
             found = dump_profile(profile)
-        limits = set(profile.memory_limit or ())
+        limits = set(found.get("memory_limit") or ())
         return found | ({"memory_limit": limits.pop()} if len(limits) == 1 else {})
 
     def record(self) -> dict[str, object]:

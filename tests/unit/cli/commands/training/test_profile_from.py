@@ -95,3 +95,15 @@ def test_what_only_some_stages_have_is_left_empty_for_the_others(
     header, _, first, second = done.out.splitlines()[:4]
     assert "M_R" in header
     assert (first.split()[-1], second.split()[-1]) == ("0.5", "0.25")  # M_W and M_R
+
+
+def test_limits_of_another_profile_that_limit_nothing_are_kept(
+    pipeloom: Command, tmp_path: Path
+) -> None:
+    table, like = tmp_path / "timers.csv", tmp_path / "like.json"
+    table.write_text(TABLE)
+    written(like, profile_document(memory_limit=[None, None]))
+    done = pipeloom("profile", "--from", table, "--like", like, "-o", tmp_path / "p.json")
+    assert done.code == 0
+    assert json.loads((tmp_path / "p.json").read_text())["memory_limit"] is None
+    assert pipeloom("build", "1f1b", tmp_path / "p.json", "-m", 2).code == 0
