@@ -56,7 +56,7 @@ def to_positions(formulation: Formulation, schedule: Schedule) -> Positions:
 
 
 def to_schedule(
-    formulation: Formulation, positions: Positions, report: Report, slack: float = 0.0
+    formulation: Formulation, positions: Positions, report: Report, slack: float
 ) -> Schedule | None:
     """The better of two schedules of ``positions``, timed by the simulator; None if neither holds.
 

@@ -61,7 +61,7 @@ class RankFlow:
     """The program of a rank for moments up to ``ceiling`` after its first op."""
 
     def __init__(
-        self, placed: GeneralPlacement, host: HostModel, ceiling: float, steps: int = STEPS
+        self, placed: GeneralPlacement, host: HostModel, ceiling: float, steps: int
     ) -> None:
         from ortools.linear_solver import pywraplp
 

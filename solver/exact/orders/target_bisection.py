@@ -129,7 +129,7 @@ def unlike_numbers(problem: Problem) -> list[int]:
     return sorted(n for n in numbers if literals_of_unlike(problem, n) <= UNLIKE_LITERALS)
 
 
-def order_model(problem: Problem, apart: Sequence[Apart] = ()) -> MakeModel | None:
+def order_model(problem: Problem, apart: Sequence[Apart]) -> MakeModel | None:
     """The model of a problem; None where it is too large, another search does better, or
     microbatches are unlike, which both models name by their turn."""
     linear = LinearInstance.of(problem)
