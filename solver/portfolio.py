@@ -179,7 +179,7 @@ def search_elsewhere(
     if LinearInstance.of(best.problem) is None and as_many_each_way(best.problem):
         rounds += [FillingAnnealer(best.problem, rng), ListTuner(best.problem, rng)]
         rounds += [TailBuilder(best.problem, rng)]
-    yield from improve(best, [*proofs, *rounds, WindowSearch(best, rng)])
+    yield from improve(best, [*rounds, WindowSearch(best, rng), *proofs])
 
 
 def overlap_annealers(best: Incumbent, rng: np.random.Generator) -> list[Round]:
@@ -208,12 +208,13 @@ def unroller(best: Incumbent, fewer: int, rng: np.random.Generator) -> Unroller:
 
 def prove_and_search(best: Incumbent, seed: int) -> Pieces:
     """Proves better bounds, by an exact solver where the problem is small; then searches too."""
-    yield from tighten(best)
+    copies = best.problem.placement.kind is PlacementKind.BIDIRECTIONAL
+    if not copies:  # its bound takes long, and comes in turn with the search
+        yield from tighten(best)
     yield from interleave(best, seed)
     few = 3 * best.problem.stages * best.problem.microbatches <= EXACT_OPS
     passing = best.problem.placement.passing
     if few and passing is Passing.ACTIVATIONS and not overlap_saves(best.problem):
         while not solve_exactly(best, "cp-sat", seed):
             yield
-    copies = best.problem.placement.kind is PlacementKind.BIDIRECTIONAL
     yield from search_elsewhere(best, (seed, 1), [RankBounds(best)] if copies else [])
