@@ -1,7 +1,7 @@
 """Packing: 20 batches, against sorting by length, first fit by tokens and dynamic programming.
 
 ``python -m benchmarks.packing`` prints the table of ``README.md`` and records it in
-``results/packing.json``; 1 where a packing costs .1 % more than another's, or a bound more than
+``results/packing.json``; 1 where a packing costs more than another's, or a bound more than
 any. Work in place of the clock decides, so that a busy machine comes to the same answers.
 ``--seed N`` draws other batches, which are not recorded.
 """

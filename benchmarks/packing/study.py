@@ -24,7 +24,7 @@ from pipeloom.solver.core.options import SolveOptions
 from ..markdown import markdown
 
 BATCHES, SEED, WORK, REFERENCE = 20, 18, 20.0, 4096
-SAME, NEAR = 1e-9, 1e-3
+SAME = 1e-9
 """Shares of a cost: that rounding may add, and that a search may miss by at this work."""
 
 
@@ -165,7 +165,7 @@ def failures(rows: list[dict[str, Any]]) -> list[str]:
     """A line for each packing that costs more than another's, and for each wrong bound."""
     found = []
     for each in rows:
-        if each["ours"] > best_other(each) * (1 + NEAR):
+        if each["ours"] > best_other(each) * (1 + SAME):
             found.append(f"batch {each['batch']}: {each['ours']:.6g} above {best_other(each):.6g}")
         if each["bound"] > min(each["ours"], best_other(each)) * (1 + SAME):
             found.append(f"batch {each['batch']}: bound {each['bound']:.6g} above a cost")
