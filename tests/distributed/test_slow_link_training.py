@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
-import signal
 import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 
@@ -16,9 +11,6 @@ from benchmarks.slow_link.configurations import Configuration, gpt
 from benchmarks.slow_link.experiment import Settings, allclose, run
 from benchmarks.slow_link.network import PREFIX, Ring, namespaces
 from pipeloom.ir.errors import InputError
-
-ROOT = Path(__file__).parents[2]
-
 
 pytestmark = pytest.mark.slow
 
@@ -53,35 +45,3 @@ def test_all_schemes_learn_alike_and_cross_the_slow_link_as_planned() -> None:
             for bytes_planned, bytes_carried in zip(planned, carried, strict=True):
                 # headers, acknowledgements and the step's own small talk come on top
                 assert bytes_planned <= bytes_carried <= 1.1 * bytes_planned + 100_000
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_benchmark_leaves_nothing(number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "benchmarks.slow_link"]
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 60
-    while len(ours(process.pid)) < 8 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    time.sleep(2.0)  # the ranks are starting
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
-    assert errors.splitlines()[-1] == "slow_link: interrupted, the namespaces are removed"
-    assert not ours(process.pid)
-
-
-def test_rings_left_behind_are_removed() -> None:
-    """A process that was killed could not remove its own: the next one does."""
-    gone = subprocess.Popen([shutil.which("true") or "true"])
-    gone.wait()
-    subprocess.run(["ip", "netns", "add", f"{PREFIX}-{gone.pid}-rank0"], check=True)
-    with namespaces(Ring(3)):
-        assert not ours(gone.pid)
-        assert len(ours(os.getpid())) == 6
-    assert not ours(os.getpid())

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from pipeloom import predict
-from pipeloom.planner.predict import EXPERTS
 from tests.support.command_line import Command, profile_document, written
 
 NEAR = {
@@ -84,55 +81,10 @@ def test_offload_without_a_link_to_the_host_is_told(pipeloom: Command, tmp_path:
         assert (f"note: {path}: m_o: not used without a host_link" in done.err) is told
 
 
-def test_no_such_program_is_told_before_torch_is_imported(
-    pipeloom: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pipeloom.training", None)
-    monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.setattr("pipeloom.cli.model_arguments.find_spec", lambda name: name)
-    done = pipeloom("run", "nowhere.json", "--model", "m:m", "--steps", 2)
-    assert (done.code, done.err) == (2, "pipeloom: nowhere.json: no such file\n")
-
-
 def test_color_is_colour(pipeloom: Command, schedule: Path) -> None:
     shown = [pipeloom("show", schedule, word, "always") for word in ("--color", "--colour")]
     assert shown[0] == shown[1]
     assert "\x1b[" in shown[0].out
-
-
-def test_a_prediction_says_its_microbatches_and_what_it_has_not_seen(pipeloom: Command) -> None:
-    words = ("--gpu", "H100", "--gpus", 16, "--pp", 2, "--ep", 4, "--global-batch", 64)
-    done = pipeloom("predict", "mixtral-8x7b", *words, "--micro-batch", 2, "--seq", 1024)
-    assert (
-        done.out.splitlines()[3]
-        == "4 microbatches of 2 sequences of 1024 tokens on each of 8 replicas"
-    )
-    assert EXPERTS in done.out
-    assert EXPERTS not in predict("llama-3-8b", gpu="H100").notes
-
-
-def test_a_plan_says_how_sure_it_is(pipeloom: Command, tmp_path: Path) -> None:
-    words = ("--gpu", "H100", "--gpus", 8, "--pp", 2, "--tp", 1, "--ep", 4, "--micro-batch", 1)
-    more = (
-        "--global-batch",
-        16,
-        "--seq",
-        512,
-        "--layers",
-        8,
-        "--work-limit",
-        1,
-        "-q",
-        "-o",
-        tmp_path,
-    )
-    done = pipeloom(
-        "plan", "mixtral-8x7b", *words, *more, "--sharding", "fsdp", "--schedule", "zb-v"
-    )
-    assert done.code == 0
-    assert " a step, likely " in done.out.splitlines()[1]
-    assert f"note: {EXPERTS}" in done.out
-    assert "note: megatron.txt: --schedule 1f1b or --schedule interleaved-1f1b plans" in done.out
 
 
 @pytest.mark.parametrize("layers", [3, "emb", {"emb": 1}, True])

@@ -8,13 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pipeloom.cli.model_arguments import announce_loading
 from pipeloom.cli.progress import ProgressDisplay, interruptible
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, StageProfile
@@ -48,18 +46,6 @@ def test_a_terminal_shows_one_line_that_is_written_over() -> None:
         "\r\x1b[2K   0.0 s  looking for a first schedule"
         "\r\x1b[2K   1.0 s  best 200 ms  bound 100 ms  gap 50.00 %  search\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("quiet", "rank", "told"), [(False, "0", True), (True, "0", False), (False, "1", False)]
-)
-def test_a_terminal_is_told_that_torch_is_loaded(
-    quiet: bool, rank: str, told: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RANK", rank)
-    monkeypatch.setattr("sys.stderr", stream := Terminal())
-    announce_loading(Namespace(quiet=quiet, model="examples.gpt:small"))
-    assert stream.getvalue() == "pipeloom: loading torch and examples.gpt:small\n" * told
 
 
 def test_a_log_gets_a_line_a_change_and_none_for_the_start() -> None:
@@ -98,19 +84,6 @@ def test_the_last_line_says_why_a_solve_ends(
         display(Searched("", replace(schedule, report=report), ending))
         expected = f"{begin}   2.8 s  best 9 ms  bound {bound:g} ms  {words}\n"
         assert stream.getvalue() == expected
-
-
-def test_by_step_the_last_line_is_of_the_step() -> None:
-    profile = Profile((StageProfile(1, 1, 1),), 1)
-    report = Report(Objective.PERIOD, "search", Status.OPTIMAL, 9.0, solve_seconds=2.84)
-    schedule = replace(build_family("1f1b", profile, 3), report=report)
-    for bound, why in ((10.0, "gap 16.67 %  nothing better found"), (12.0, "gap 0 %  optimal")):
-        stream = io.StringIO()
-        display = ProgressDisplay(stream=stream)
-        now = replace(told(1.0, 12.0, bound), method="one-at-a-time")
-        display(Searching("", now, by_step=True))
-        display(Searched("", schedule, "nothing better found", by_step=True))
-        assert stream.getvalue() == f"   2.8 s  step 12 ms  bound {bound:g} ms  {why}\n"
 
 
 def test_quiet_says_nothing() -> None:
@@ -189,14 +162,3 @@ def test_an_interrupted_compare_says_so(
     done = pipeloom("compare", profile, "-m", 12, "--memory-limit", 1.5, "-q")
     assert "pipeloom: interrupted: optimize is the best so far" in done.err
     assert "interrupted" in next(s for s in done.out.splitlines() if s.startswith("optimize: "))
-
-
-def test_the_lines_of_several_searches_are_kept_apart_on_a_terminal() -> None:
-    stream = Terminal()
-    display = ProgressDisplay(stream=stream)
-    for name in ("linear", "v", "v"):
-        display(Searching(name, told(1.0, None)))
-    display.close()
-    looking = "   1.0 s  looking for a first schedule"
-    over = "\r\x1b[2K"
-    assert stream.getvalue() == f"{over}linear: {looking}\n{over}v: {looking}{over}v: {looking}\n"

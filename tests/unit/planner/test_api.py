@@ -382,19 +382,3 @@ def test_costs_count_what_is_left_of_averaging(profile: Path) -> None:
         timing = answer.schedule.known_timing
         assert answer.cost == timing.iteration_time(answer.schedule.problem.objective)
         assert answer.cost > timing.period
-
-
-def test_what_is_printed_of_an_answer_is_short(profile: Path) -> None:
-    answer = pipeloom.optimize(profile, 3, **LIMITED)
-    words = "linear, 2 ranks, 2 stages, 18 ops)"
-    assert str(answer.schedule).endswith(words)
-    assert repr(answer).startswith("Answer(Schedule(")
-    assert words in repr(answer)
-    assert str(pipeloom.compile(answer.schedule)).startswith("Program(Schedule(")
-
-
-def test_a_rank_without_stages_is_no_other_placement() -> None:
-    profile = Profile((FINE, FINE), 4)
-    for owners in ([0, 1], [0, 0]):
-        answer = pipeloom.optimize(profile, 4, placement=owners, work_limit=0.5)
-        assert "with the same placement" in str(answer)

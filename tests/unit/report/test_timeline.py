@@ -26,7 +26,6 @@ from pipeloom.report.summaries import remat, summary
 from pipeloom.report.svg.timeline import timeline_svg
 from pipeloom.report.timeline_html import timeline_html
 from pipeloom.report.timeline_text import timeline_text
-from pipeloom.solver.families import build_family
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -77,45 +76,12 @@ def test_panels_share_one_time_scale() -> None:
     assert min(x for _, x, _ in bars[:12]) == pytest.approx(min(x for _, x, _ in bars[12:]))
 
 
-def test_the_picture_names_its_figures() -> None:
-    svg = timeline_svg([("planned", small())])
-    assert "small: by-hand, 2 ranks, 2 stages, 2 microbatches" in svg
-    assert summary(small()) in svg
-    assert "forward" in svg
-    assert "both gradients" not in svg
-
-
-def gauges(svg: str) -> list[tuple[float, float]]:
-    """The widths of each rank's gauge of memory and of what it holds."""
-    widths = [float(x) for x in re.findall(r'width="([0-9.]+)" height="8" rx="2"', svg)]
-    return list(zip(widths[::2], widths[1::2], strict=True))
-
-
-def test_panels_of_other_numbers_of_stages_each_say_theirs_and_share_a_scale_of_memory() -> None:
-    one = small(4.0)
-    two = build_family("looped-bfs:2", one.problem.profile, 2, memory_limit=8.0)
-    svg = timeline_svg([("one", one), ("two", two)])
-    assert re.findall('class="title">([^<]*)<', svg) == ["small"]
-    assert f">2 ranks, 2 stages, 2 microbatches; {summary(one)}<" in svg
-    assert f">2 ranks, 4 stages, 2 microbatches; {summary(two)}<" in svg
-    (limit, held), _, (other_limit, other_held), _ = gauges(svg)
-    assert 2 * limit == pytest.approx(other_limit)  # limits of 4 and 8
-    assert held == pytest.approx(limit / 2)  # 2 of 4
-    assert other_held == pytest.approx(other_limit / 4)  # 2 of 8
-
-
 def test_names_are_escaped() -> None:
     schedule = small()
     svg = timeline_svg([("<b>&", schedule)], title='a<b & "c"')
     ElementTree.fromstring(svg)
     assert "&lt;b&gt;&amp;" in svg
     assert "<title>&lt;b&gt;&amp;</title>" in timeline_html([("<b>&", schedule)])
-
-
-def test_the_page_holds_the_picture() -> None:
-    page = timeline_html([("planned", small())])
-    assert timeline_svg([("planned", small())]) in page
-    assert page.startswith("<!doctype html>")
 
 
 def test_summary_counts_the_bubble_of_the_objective() -> None:
@@ -156,18 +122,6 @@ def test_the_terminal_says_that_iterations_overlap() -> None:
     )
     barrier = replace(problem, profile=late, objective=Objective.MAKESPAN)
     assert "iteration" not in timeline_text(Schedule.of(barrier, order, "by-hand"))
-
-
-def test_narrow_columns_keep_the_kind() -> None:
-    rows = timeline_text(small(), columns=9 + 10).splitlines()[1:3]
-    letters = re.sub(r"[^FBW]", "", rows[0])
-    assert letters == "FFBWBW"
-
-
-def test_colours_wrap_the_same_text() -> None:
-    painted = timeline_text(small(), columns=60, colours=True)
-    assert re.sub(r"\x1b\[[0-9;]*m", "", painted) == timeline_text(small(), columns=60)
-    assert painted != timeline_text(small(), columns=60)
 
 
 def test_trace_events_are_microseconds_and_count_memory() -> None:
@@ -260,18 +214,6 @@ def test_copies_are_bars_below_the_row() -> None:
     below = float(forward.get("y", 0)) + float(forward.get("height", 0))
     assert below < float(out.get("y", 0)) < float(back.get("y", 0))
     assert float(out.get("width", 0)) == pytest.approx(float(forward.get("width", 0)) / 2, abs=0.2)
-
-
-def test_a_legend_that_is_too_long_goes_on_below() -> None:
-    panels = [("a", paired()), ("b", offloaded()), ("c", small())]
-    root = ElementTree.fromstring(timeline_svg(panels, width=600.0))
-    title = next(t for t in root.iter(f"{SVG}text") if t.get("class") == "name")
-    tops = {
-        float(t.get("y", 0))
-        for t in root.iter(f"{SVG}text")
-        if t.text in {"F forward", "one above the other: at once"}
-    }
-    assert max(tops) < float(title.get("y", 0))
 
 
 def test_recomputations_are_counted_and_their_memory_drawn() -> None:

@@ -64,18 +64,6 @@ def test_activations_go_over_a_link_one_after_the_other() -> None:
     assert step_time(gpipe) == 18.0
 
 
-def test_both_ways_at_once_but_for_a_shared_wire() -> None:
-    # rank 0   F0 F1 F2 from 0 to 3; x0, x1 and x2 are on their way from 1 to 3, 5 and 7
-    # rank 1   F0 from 3, BW0 from 4 to 6: then dy0 sets out, or, over the wire of x2, at 7
-    rows = ["0F0 0F1 0F2 0BW0 0BW1 0BW2", "1F0 1BW0 1F1 1BW1 1F2 1BW2"]
-    (apart,) = play_iterations(schedule(rows, Passing.ACTIVATIONS)).timings
-    assert apart.start[0].tolist() == [0.0, 1.0, 2.0, 8.0, 11.0, 14.0]
-    shared = Links(Link(0.0, 1.0), shared=(((0, 1), (1, 0)),))
-    (one,) = play_iterations(schedule(rows, Passing.ACTIVATIONS, links=shared)).timings
-    assert one.start[0].tolist() == [0.0, 1.0, 2.0, 9.0, 11.0, 14.0]
-    assert one.start[1].tolist() == apart.start[1].tolist() == [3.0, 4.0, 6.0, 7.0, 9.0, 10.0]
-
-
 def one_stage(*more: Transfer, **profile: object) -> Schedule:
     """Rank 0 owns the one stage; rank 1 needs its weights and sends its gradient."""
     there = Transfer(W, 0, 0, 0, 1, after=0, before=0)
@@ -95,25 +83,6 @@ def test_weights_set_out_again_once_all_gradients_are_home() -> None:
     assert step_time(one_stage()) == 10.0
 
 
-def test_nothing_enters_or_leaves_a_rank_that_has_not_begun() -> None:
-    there = Transfer(W, 0, 0, 0, 1, after=0, before=0)
-    home = Transfer(D, 0, 0, 1, 0, after=2, before=2)
-    quick = (replace(STAGE, grad_bytes=1e6),)
-    # rank 1 has another microbatch: it is done at 9, rank 0, where D is home, at 7
-    rows = ["0F0 0BW0", "0F1 0BW1 0F2 0BW2"]
-    late_target = play_iterations(schedule(rows, Passing.WEIGHTS, there, home, stages=quick), 2)
-    assert late_target.begin[1].tolist() == [7.0, 9.0]
-    assert late_target.timings[1].start[0][0] == 7.0
-    assert late_target.timings[1].transfers[0].tolist() == [9.0, 12.0]
-    # rank 0 has three and waits for D after the last: it is done at 9, rank 1 at 6
-    rows = ["0F0 0BW0 0F2 0BW2 0F3 0BW3", "0F1 0BW1"]
-    late_source = play_iterations(
-        schedule(rows, Passing.WEIGHTS, there, replace(home, before=6), stages=quick), 2
-    )
-    assert late_source.begin[1].tolist() == [9.0, 6.0]
-    assert late_source.timings[1].transfers[0].tolist() == [9.0, 12.0]
-
-
 def test_replicas_sum_their_gradients_before_the_next_iteration() -> None:
     """4 MB in two parts of 2 ms, each sent twice; rank 1 is the later one, at 6."""
     rows = ["0F0 0BW0", "0F1 0BW1 0F2 0BW2"]
@@ -129,30 +98,6 @@ def test_replicated_stages_are_summed_one_after_the_other() -> None:
     rows = [f"0F{j} 1F{j} 1BW{j} 0BW{j}" for j in range(3)]
     three = schedule(rows, Passing.WEIGHTS, stages=(replace(STAGE, grad_bytes=3e6),) * 2)
     assert step_time(three) == 6.0 + 2 * 4 * 1.0
-
-
-def test_first_come_first_served_whatever_the_list() -> None:
-    """Of two copies for nobody the one listed last is ready first."""
-    late = Transfer(W, 0, 1, 0, 1, after=1, before=2)  # ready at 1
-    early = Transfer(W, 0, 2, 0, 1, after=0, before=2)
-    (timing,) = play_iterations(one_stage(late, early)).timings
-    assert timing.transfers[:, 0].tolist() == [0.0, 6.0, 6.0, 3.0]
-    listed = simulate(one_stage(late, early)).transfers[:, 0]
-    assert listed.tolist() == [0.0, 6.0, 3.0, 6.0]
-
-
-def test_a_fast_wire_is_free_beside_a_message_that_a_slow_one_holds_up() -> None:
-    """Weights from rank 0 to 2 take 12 ms over the slow wire from 1 to 2, a quarter over that to
-    1."""
-    far = Transfer(W, 0, 0, 0, 2, after=0, before=1)
-    near = Transfer(W, 0, 1, 0, 1, after=0, before=1)
-    links = Links(Link(0.0, 1.0), ((1, 2, Link(0.0, 0.25)),), Sharing.RING)
-    rows = ["0F0 0BW0", "0F1 0BW1", "0F2 0BW2", ""]
-    ring = schedule(rows, Passing.WEIGHTS, far, near, links=links)
-    (timing,) = play_iterations(ring).timings
-    assert timing.transfers.tolist() == [[0.0, 12.0], [3.0, 6.0]]
-    listed = simulate(ring).transfers
-    assert listed.tolist() == [[0.0, 12.0], [12.0, 15.0]]
 
 
 def test_a_rank_without_work_has_no_pace() -> None:

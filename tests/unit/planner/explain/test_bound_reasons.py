@@ -16,7 +16,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Report, Schedule
 from pipeloom.ir.units import duration
-from pipeloom.planner.explain.bound_reasons import RELAXED_REMAT, losses, why
+from pipeloom.planner.explain.bound_reasons import losses, why
 from pipeloom.solver.bounds import lower_bound, lower_bounds
 from pipeloom.solver.bounds.general import busy
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
@@ -84,11 +84,6 @@ def test_the_busiest_rank_is_why_where_memory_is_ample() -> None:
     )
 
 
-def test_no_other_cut_is_named_where_all_ranks_compute_as_long() -> None:
-    reason = why(schedule(Problem.linear(Profile((StageProfile(1.0, 1.0, 1.0),), 1, 0.0), 6)))
-    assert reason.words == ("rank 0 computes for 18 ms and runs one op at a time",)
-
-
 @pytest.mark.parametrize(("family", "ranks"), [("1f1b", 1), ("fsdp", 2)])
 def test_the_busiest_rank_computes_for_the_least_that_its_backwards_take(
     family: str, ranks: int
@@ -97,27 +92,6 @@ def test_the_busiest_rank_computes_for_the_least_that_its_backwards_take(
     reason = why(build_family(family, Profile(stages, ranks, 0.0), 6))
     assert reason.value == 15.0
     assert reason.words == ("rank 0 computes for 15 ms and runs one op at a time",)
-
-
-FUSED = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5, t_bw=1.25)
-RECOMPUTED = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5, t_r=0.125, m_r=0.25)
-
-
-@pytest.mark.parametrize(
-    ("stage", "limit", "value", "words"),
-    [
-        (FUSED, 4.0, 32.25, "rank 0 computes for 27 ms and idles at least 5.25 ms"),
-        (FUSED, 3.0, 37.5, "rank 0 spans at least 37.5 ms, of which it computes for 27 ms: "),
-        (RECOMPUTED, 1.0, 97.0, "rank 0 spans at least 97 ms, of which it computes for 36 ms: "),
-    ],
-)
-def test_the_words_are_of_the_problem_without_levers_that_the_bound_is_of(
-    stage: StageProfile, limit: float, value: float, words: str
-) -> None:
-    reason = why(schedule(Problem.linear(Profile((stage,) * 4, 4, 0.0), 12, limit)))
-    assert reason.value == value
-    assert reason.words[0].startswith(words)
-    assert (reason.words[-1] == RELAXED_REMAT) is (stage is RECOMPUTED)
 
 
 def test_a_bound_that_a_search_has_proven_names_it_and_the_closed_form() -> None:

@@ -351,20 +351,6 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, case: str) -> None:
     assert str(error.value).startswith(expected.replace("{path}", str(path)))
 
 
-def test_faults_about_stages_name_the_files_that_tell_of_them(tmp_path: Path) -> None:
-    for rank, kinds in enumerate(("F BW", "F B", "F BW")):
-        ops = [event(f"{rank}{kind}0", 0, 1) for kind in kinds.split()]
-        trace(tmp_path / f"{rank}.json", ops, rank)
-    with pytest.raises(InputError) as error:
-        profile_from(tmp_path)
-    assert str(error.value).startswith(f"{tmp_path / '1.json'}: stage 1: expected F, and B and W")
-    (tmp_path / "1.json").unlink()
-    with pytest.raises(InputError) as error:
-        profile_from(tmp_path)
-    expected = f"{tmp_path / '0.json'} and 1 other file: expected ops of each of 3 stages, found"
-    assert str(error.value).startswith(expected)
-
-
 def test_evaluations_in_a_trace_are_left_out(tmp_path: Path) -> None:
     """Their forwards take less and there are more of them: neither medians nor steps change."""
     ops: list[Any] = []

@@ -111,13 +111,6 @@ def test_a_damaged_entry_is_ignored_with_a_note(text: str, folder: Folder) -> No
     assert "\n" not in folder.notes[0]
 
 
-def test_half_an_entry_is_ignored(folder: Folder) -> None:
-    path = folder.cache.path(QUESTION)
-    path.write_bytes(path.read_bytes()[:-200])
-    assert folder.cache.find(QUESTION) is None
-    assert len(folder.notes) == 1
-
-
 def test_a_changed_entry_does_not_fit_its_digest(folder: Folder) -> None:
     folder.change(lambda document: document["report"].update(solver="milp"), fitting=False)
     assert folder.cache.find(QUESTION) is None

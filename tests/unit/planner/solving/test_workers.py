@@ -10,13 +10,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from socket import create_server
 from time import monotonic, sleep
 
 import pytest
 
 from pipeloom.ir.errors import InputError
-from pipeloom.planner.solving import workers
 from pipeloom.planner.solving.progress import Event, Finished, Note
 from pipeloom.planner.solving.workers import (
     KeptWorkers,
@@ -25,7 +23,6 @@ from pipeloom.planner.solving.workers import (
     in_order,
     stop_asked,
 )
-from pipeloom.solver.core.options import THREADS, cores
 from tests.support.command_line import ENVIRONMENT
 
 TWO = Workers(2)
@@ -56,10 +53,6 @@ def stopped(task: int) -> str:
     while task and not stop_asked():
         sleep(0.01)
     return f"{task} stopped" if task else "0 done"
-
-
-def of_cores(_: int) -> tuple[str | None, int]:
-    return os.environ.get(THREADS), cores()
 
 
 def runs(process: int) -> bool:
@@ -154,12 +147,6 @@ def test_a_killed_parent_leaves_no_orphan(tmp_path: Path) -> None:
         sleep(0.05)
 
 
-def test_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(THREADS, raising=False)
-    share = max(2, cores() // 2)
-    assert dict(TWO.run(of_cores, [0, 1])) == {n: (str(share), share) for n in (0, 1)}
-
-
 def test_one_process_is_this_one() -> None:
     assert [result for _, result in Workers(1).run(lambda task: task + 1, [1, 2])] == [2, 3]
 
@@ -193,11 +180,3 @@ def test_a_wrong_address_is_told_at_once(address: str) -> None:
     with pytest.raises(InputError, match=NO_SCHEDULER):
         list(Workers(scheduler=address).run(squared, TASKS))
     assert monotonic() - begin < 5
-
-
-def test_what_listens_but_is_no_scheduler_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "CONNECT_SECONDS", 0.1)
-    with create_server(("127.0.0.1", 0)) as server:
-        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(InputError, match=NO_SCHEDULER):
-            list(Workers(scheduler=address).run(squared, TASKS))

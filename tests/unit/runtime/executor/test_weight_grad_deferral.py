@@ -15,14 +15,9 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils.checkpoint import checkpoint
 
-from pipeloom.ir.model.ops import OpKind
 from pipeloom.runtime.executor.deferred_ops import Linear, defer
-from pipeloom.runtime.executor.offload import Host, OffloadedActivations
-from pipeloom.runtime.executor.remat_ops import calls
-from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import Deferral, WeightQueue, run_backward
-from pipeloom.runtime.measure.activation_ledger import Ledger, Memory
-from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
+from pipeloom.runtime.measure.activation_ledger import Ledger
 
 ROUNDS = 3
 
@@ -409,44 +404,3 @@ class Own(nn.Module):
 
 
 defer(own, lambda x, weight: (Linear(weight), x))
-
-
-@pytest.mark.parametrize(
-    "reentrant", [None, False, True], ids=["once", "checkpointed", "reentrant"]
-)
-@pytest.mark.parametrize("memory", [Ledger, Memory])
-def test_b_is_in_the_mode_where_it_runs_a_forward_again(
-    reentrant: bool | None, memory: Callable[[], Memory], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = Checkpointed(bool(reentrant))
-    module = nn.Sequential(*model.blocks) if reentrant is None else model
-    products = sum(isinstance(part, nn.Linear) for part in model.modules())
-    entered: list[Deferral] = []
-    enter = Deferral.__enter__
-    monkeypatch.setattr(Deferral, "__enter__", lambda self: (entered.append(self), enter(self))[1])
-    counted, x = memory(), floats()
-    runner = StageRunner(1, module, memory=counted, last=False, loss=None, seed=torch.ones(()))
-    queue = WeightQueue(counted)
-    cell = Cell(queue, StageInterface.one(Spec.of(x)))
-    for _ in range(2):
-        entered.clear()
-        cell.inputs = (x.detach().requires_grad_(),)
-        runner.forward(cell)
-        cell.output, cell.dy = (), (torch.ones_like(x),)
-        runner.backward(cell)
-        assert len(entered) == (1 if reentrant is None else 2)
-        assert len(queue) == products
-        runner.weight(cell)
-
-
-@pytest.mark.parametrize("checkpointed", [False, True])
-def test_what_is_offloaded_is_not_run_again_by_that(checkpointed: bool) -> None:
-    model, x, counted = Checkpointed(reentrant=False), floats(), Ledger()
-    module = model if checkpointed else nn.Sequential(*model.blocks)
-    runner = StageRunner(1, module, memory=counted, last=False, loss=None, seed=torch.ones(()))
-    offloaded = OffloadedActivations(Host(torch.device("cpu")), counted)
-    cell = Cell(WeightQueue(counted), StageInterface.one(Spec.of(x)), offloaded=offloaded)
-    cell.inputs = (x.requires_grad_(),)
-    calls(runner, OpKind.F, cell)(cell)
-    assert cell.queue is not None
-    assert cell.queue.again is checkpointed

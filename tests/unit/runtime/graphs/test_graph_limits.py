@@ -23,7 +23,6 @@ from pipeloom.runtime.executor.remat_ops import calls
 from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.graphs.graph_runner import GraphRunner
-from pipeloom.runtime.graphs.module_state import ModuleState
 from pipeloom.runtime.measure.activation_ledger import Memory
 from tests.support.graph_runs import run, same, square
 
@@ -253,13 +252,6 @@ def test_a_stage_that_has_changed_is_traced_again(name: str) -> None:
     assert cell.loss.equal(square(module(X), None))
 
 
-def test_an_equal_number_is_no_change() -> None:
-    module = Scaled(product)
-    state = ModuleState(module)
-    module.rate = np.float64(1.0)
-    assert state.holds()
-
-
 def test_a_hook_on_a_gradient_is_seen_before_the_next_step() -> None:
     module = Scaled(product)
     runner = runner_of(module)
@@ -355,21 +347,3 @@ def test_a_loss_of_some_outputs_in_some_calls(split: bool, only: int | None) -> 
     for name, value in wanted.values.items():
         torch.testing.assert_close(found.values[name], value, rtol=0, atol=0, equal_nan=True)
     assert losses[0].calls == losses[1].calls
-
-
-def test_what_is_made_after_the_first_step_is_told() -> None:
-    module, told = Scaled(product), list[int]()
-    runner = runner_of(module)
-    runner.on_made = lambda: told.append(runner.made)
-    for rows, settled in ((X, False), (X, True), (X[:2], True)):
-        runner.settled = settled
-        cell = Cell(None)
-        cell.inputs = (rows.clone().requires_grad_(),)
-        runner.prepare(cell, cell.inputs)
-        assert (runner.remade is None) is (rows is X)
-    assert told == [1, 2, 3, 4]
-    assert (runner.remade or "").endswith("for inputs of [2, 4]")
-    module.inside = nn.Linear(WIDTH, WIDTH)
-    runner.refresh([])
-    forward_of(runner)
-    assert (runner.remade or "").endswith("for inputs of [3, 4], as its modules have changed")

@@ -45,14 +45,6 @@ def test_the_reason(
 
 
 @pytest.mark.parametrize(
-    ("ratio", "expected"), [(0.7, None), (0.35, "0.35x the planned makespan: ops took less")]
-)
-def test_a_plan_of_slower_ops(ratio: float, expected: str | None) -> None:
-    found = lateness.why_far_off(lasting(5.0), lasting(ratio * 5.0))
-    assert found is None if expected is None else found and found.startswith(expected)
-
-
-@pytest.mark.parametrize(
     ("held", "limit", "peaks", "expected"),
     [
         (4000.0, 10000.0, (32000, 12000), "rank 0 held 3.2x the plan's memory limit (32"),
@@ -92,25 +84,3 @@ def test_a_peak_above_the_limit(
         assert found is not None
         assert found.startswith(expected)
         assert ("ahead" in found) == (peaks == (9000, 10010))
-
-
-@pytest.mark.parametrize(("measured", "given"), [(2, 4), (2, 2), (None, 4), (2, None)])
-def test_microbatches_of_another_size(measured: int | None, given: int | None) -> None:
-    plan = lasting(5.0)
-    profile = replace(plan.problem.profile, micro_batch=measured)
-    found = lateness.other_size(
-        replace(plan, problem=replace(plan.problem, profile=profile), timing=None), given
-    )
-    assert found == (
-        "the plan's times and memory are of microbatches of 2 sequences, as the profile's "
-        "micro_batch says; these have 4"
-        if (measured, given) == (2, 4)
-        else None
-    )
-
-
-@pytest.mark.parametrize("ratio", [0.1, 5.0])
-def test_a_profile_that_nobody_measured_is_recognised(ratio: float) -> None:
-    found = lateness.why_far_off(lasting(1.0), lasting(ratio))
-    assert found is not None
-    assert f"{ratio:g}x the planned makespan: all ops of the profile take 1 ms" in found

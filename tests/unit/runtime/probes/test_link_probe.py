@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipeloom.ir.formats.measured_profile import Figure
 from pipeloom.ir.model.profile import Link
 from pipeloom.runtime.probes.host_probe import probe_host
-from pipeloom.runtime.probes.link_probe import LinkSamples, link_of, links_of, ring
+from pipeloom.runtime.probes.link_probe import LinkSamples, link_of, links_of
 
 MEGABYTE = 1_000_000
 
@@ -43,19 +42,6 @@ def test_latency_is_no_more_than_what_an_activation_took() -> None:
     links = links_of([measured((0, 1), 1.0, 2.0)], most=0.25)
     assert links.default.latency == 0.25
     assert links.default.delay(MEGABYTE) == pytest.approx(2.0)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "pairs"),
-    [(2, [(0, 1)]), (3, [(0, 1), (0, 2), (1, 2)]), (4, [(0, 1), (0, 3), (1, 2), (2, 3)])],
-)
-def test_neighbours_are_those_on_a_ring(ranks: int, pairs: list[tuple[int, int]]) -> None:
-    assert ring(ranks) == pairs
-
-
-def test_a_figure_is_the_median_and_the_spread_of_the_middle_half() -> None:
-    assert Figure.of([5.0, 1.0, 2.0, 400.0, 4.0]) == Figure(4.0, (5.0 - 2.0) / 4.0, 5)
-    assert Figure.of([3.0]) == Figure(3.0, 0.0, 1)
 
 
 def test_copies_to_the_host_make_a_link() -> None:

@@ -79,23 +79,6 @@ def test_sizes_of_a_middle_stage(dtype: torch.dtype | None, size: int) -> None:
     assert held.weight == held.grad == held.optimizer == weights * size
 
 
-def test_fused_backwards_are_timed_apart_and_leave_everything_as_it_was() -> None:
-    tested = probe(fused=True)
-    ran: list[tuple[OpKind, bool]] = []
-    timed = tested._time
-
-    def note(stage: int, kind: OpKind, run: Callable[[], None]) -> None:
-        ran.append((kind, tested._cells[0].queue is None))
-        timed(stage, kind, run)
-
-    tested._time = note  # type: ignore[method-assign]
-    samples = tested.times(3)
-    assert {kind for _, kind in samples} == {OpKind.F, OpKind.B, OpKind.W, OpKind.BW}
-    assert {len(times) for times in samples.values()} == {3 * 2}
-    assert all(unsplit == (kind is OpKind.BW) for kind, unsplit in ran)
-    assert tested.sizes(1) == probe().sizes(1)
-
-
 @pytest.mark.parametrize(
     ("fused", "spread", "expected"),
     [(25.0, 0.01, 25.0), (33.0, 0.01, 33.0), (30.1, 0.01, None), (25.0, 0.4, None)],
@@ -137,13 +120,6 @@ def test_a_frozen_parameter_has_no_gradient_and_no_state() -> None:
     assert held.weight - held.grad == NARROW * WIDE * 4
     assert held.optimizer == held.grad
     assert sizes.activation is None
-
-
-def test_each_round_times_every_op_of_every_stage() -> None:
-    samples = probe().times(3)
-    assert set(samples) == {(s, kind) for s in range(3) for kind in (OpKind.F, OpKind.B, OpKind.W)}
-    assert all(len(times) == 2 * 3 for times in samples.values())
-    assert all(time > 0 for times in samples.values() for time in times)
 
 
 def test_what_is_recomputed_holds_its_messages_alone() -> None:

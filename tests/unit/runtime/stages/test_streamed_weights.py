@@ -30,19 +30,6 @@ def layout(module: nn.Module) -> Layout:
     return Layout(list(module.parameters()), torch.float64)
 
 
-def test_parameters_become_aligned_views_of_one_tensor() -> None:
-    module, before = layer(), [p.clone() for p in layer().parameters()]
-    parameters = list(module.parameters())
-    found = layout(module)
-    weights = FlatWeights(found, CPU)
-    assert list(module.parameters()) == parameters
-    assert found.size == 16 + 8  # 15 and 5 elements of 8 bytes, each rounded up to 64 bytes
-    for parameter, value, view in zip(parameters, before, found.views(weights.flat), strict=True):
-        assert torch.equal(parameter, value)
-        assert parameter.data_ptr() == view.data_ptr()
-        assert parameter.data_ptr() % 64 == weights.flat.data_ptr() % 64
-
-
 def test_what_autograd_saved_reads_what_is_filled_in_later() -> None:
     module, x = layer(), torch.ones(2, 3, dtype=torch.float64, requires_grad=True)
     weights = FlatWeights(layout(module), CPU)
@@ -79,16 +66,6 @@ def test_what_is_added_before_d_comes_leaves_with_it() -> None:
     assert left.data_ptr() == buffer.data_ptr()
     assert collected(module, left) == {13.0}
     assert [p.grad for p in module.parameters()] == [None, None]
-
-
-def test_d_starts_at_zero_where_it_sets_out() -> None:
-    module = layer()
-    collector = GradientAccumulator(layout(module), CPU, departures=2)
-    collector.begin()
-    assert collected(module, collector.leave(None)) == {0.0}
-    collector.ready()
-    add(module, 3.0)
-    assert collected(module, collector.leave(None)) == {3.0}
 
 
 def test_at_home_d_joins_the_owners_gradients() -> None:

@@ -13,13 +13,12 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Status
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
-from pipeloom.solver.core import worker_threads
 from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.options import SolveOptions
-from pipeloom.solver.core.progress import FALLBACK, Progress
-from pipeloom.solver.core.worker_threads import has_ended, in_thread, run_workers
-from pipeloom.solver.optimize import Solving, optimize
+from pipeloom.solver.core.progress import Progress
+from pipeloom.solver.core.worker_threads import run_workers
+from pipeloom.solver.optimize import optimize
 from pipeloom.solver.portfolio import start
 
 PROBLEM = Problem.linear(Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 3, 3, 0.1), 6, 3.0)
@@ -47,17 +46,6 @@ def test_all_workers_end_where_bound_and_cost_meet() -> None:
 
     run_workers(best, [waiting, proving])
     assert best.closed
-
-
-def test_it_is_over_where_every_worker_has_come_to_its_end() -> None:
-    done = []
-
-    def short(view: Incumbent) -> Iterator[None]:
-        yield
-        done.append(view)
-
-    run_workers(incumbent(), [short, short])
-    assert len(done) == 2
 
 
 def test_an_error_in_one_worker_ends_the_others_and_is_raised() -> None:
@@ -103,65 +91,3 @@ def test_an_interrupt_while_workers_run_keeps_the_best() -> None:
     schedule = optimize(problem, progress=interrupt, time_limit=60.0)
     assert schedule.num_ops == 3 * 6 * 20
     assert schedule.known_report.status is Status.FEASIBLE
-
-
-def test_work_that_does_not_look_at_the_clock_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_threads, "GRACE", 0.0)
-    gate = threading.Event()
-    work = in_thread(gate.wait)
-    try:
-        assert not has_ended(incumbent(should_stop=lambda: True), work)
-        assert not work.done()
-    finally:
-        gate.set()
-    assert has_ended(incumbent(should_stop=lambda: True), work)
-    assert work.result()
-
-
-def test_limited_work_is_not_left_but_when_told_to() -> None:
-    best = incumbent(work_limit=1.0)
-    best.stop()  # as workers do once they have done their work
-    assert not best.ended
-    assert incumbent(work_limit=1.0, should_stop=lambda: True).ended
-
-
-def test_what_was_left_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_threads, "GRACE", 0.0)
-    gate, entered = threading.Event(), []
-
-    def slowly(best: Incumbent, seed: int) -> Iterator[None]:
-        entered.append(seed)
-        start(best, seed)
-        gate.wait()
-        yield
-
-    monkeypatch.setattr("pipeloom.solver.optimize.PORTFOLIOS", {"auto": slowly})
-    solving = Solving.of(PROBLEM)
-    for _ in range(2):  # still not there: it is not begun twice
-        left = solving.run(0.0)
-        assert left.known_report.method != FALLBACK
-        assert not solving.done
-    gate.set()
-    solving.run(60.0)
-    assert solving.done
-    assert entered == [0]
-
-
-def test_time_that_is_up_leaves_nothing_before_a_schedule_is_built() -> None:
-    best = Incumbent(PROBLEM, lower_bound(PROBLEM), SolveOptions(time_limit=0.0))
-    best.offer(one_at_a_time(PROBLEM), FALLBACK)
-    assert not best.ended
-    start(best, 0)
-    assert best.method != FALLBACK
-    assert best.ended
-    assert incumbent(should_stop=lambda: True).ended
-
-
-def test_what_the_work_raises_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(best: Incumbent, seed: int) -> Iterator[None]:
-        yield
-        raise RuntimeError("lost")
-
-    monkeypatch.setattr("pipeloom.solver.optimize.PORTFOLIOS", {"auto": failing})
-    with pytest.raises(RuntimeError, match="lost"):
-        optimize(PROBLEM)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import format_order
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Timing
@@ -92,14 +91,3 @@ def test_looped_bfs_has_1f1bs_bubble_over_k_and_holds_all(chunks: int) -> None:
     timing = timing_of(f"looped-bfs:{chunks}", stages(4 * chunks, 4), 6)
     assert timing.makespan == pytest.approx(3 * 6 * chunks + 3 * 3)
     assert timing.peak_memory == (6.0 * chunks,) * 4
-
-
-def test_parameters_and_profiles_have_to_fit() -> None:
-    assert build_family("wave", stages(8, 2), 2).problem.placement.name == "wave:2"
-    assert build_family("wave", stages(2, 2), 2).problem.placement.name == "v"
-    with pytest.raises(InputError, match=r"wave:2: expected .* of 2 or 8 stages .* got 4"):
-        build_family("wave:2", stages(4, 2), 2)
-    with pytest.raises(InputError, match=r"looped-bfs:3: expected .* got 4"):
-        build_family("looped-bfs:3", stages(4, 2), 2)
-    with pytest.raises(InputError, match="K a whole number >= 1, got 'wave:0'"):
-        build_family("wave:0", stages(2, 2), 2)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 from benchmarks.table5.rows import Row, load_rows
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.ops import OpKind, format_order
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.solver.families import FAMILIES, build_family, find_family
+from pipeloom.solver.families import build_family, find_family
 
 UNIT = StageProfile(1.0, 1.0, 1.0, m_b=1.0, m_w=0.5)
 
@@ -140,30 +138,11 @@ def test_bubbles_of_equal_stages_without_communication(
     assert timing.period == pytest.approx(16 * sum(times) + 3 * max(0, bubble(*times)))
 
 
-def test_interleaved_takes_a_profile_with_its_chunks_as_it_is() -> None:
-    profile = equal_stages(2, stages=6)
-    assert build_family("interleaved-1f1b", profile, 2).problem.profile is profile
-    assert build_family("interleaved-1f1b:3", profile, 2).problem.profile is profile
-
-
 def test_interleaved_cuts_one_stage_a_rank() -> None:
     problem = build_family("interleaved-1f1b:3", equal_stages(2), 2).problem
     assert problem.stages == 6
     assert problem.profile.stages[5].t_f == pytest.approx(1 / 3)
     assert build_family("interleaved-1f1b", equal_stages(2), 2).problem.stages == 4
-
-
-def test_report_names_the_family_with_its_parameter() -> None:
-    report = build_family("interleaved-1f1b", equal_stages(2), 2).known_report
-    assert report.family == "interleaved-1f1b:2"
-
-
-def test_objective_and_limit_reach_the_problem() -> None:
-    schedule = build_family(
-        "1f1b", equal_stages(2), 2, memory_limit=7.0, objective=Objective.MAKESPAN
-    )
-    assert schedule.problem.objective is Objective.MAKESPAN
-    assert schedule.problem.memory_limit == (7.0, 7.0)
 
 
 @pytest.mark.parametrize(
@@ -185,11 +164,6 @@ def test_unknown_families_and_parameters_are_named(name: str, message: str) -> N
         find_family(name)
 
 
-def test_linear_families_want_one_stage_a_rank() -> None:
-    with pytest.raises(InputError, match=r"zb-h1: needs one stage a rank, not 4 stages on 2"):
-        build_family("zb-h1", equal_stages(2, stages=4), 2)
-
-
 def test_interleaved_wants_a_profile_that_its_chunks_fit() -> None:
     with pytest.raises(InputError, match=r"interleaved-1f1b:3: expected .* got 4"):
         build_family("interleaved-1f1b:3", equal_stages(2, stages=4), 2)
@@ -201,30 +175,6 @@ def test_interleaved_wants_a_profile_that_its_chunks_fit() -> None:
 def test_microbatches_are_a_whole_number(count: int) -> None:
     with pytest.raises(InputError, match="microbatches: expected a whole number >= 1"):
         build_family("1f1b", equal_stages(2), count)
-
-
-def test_other_placements_are_refused_with_the_reason() -> None:
-    profile, limit = equal_stages(2), (math.inf, math.inf)
-    backwards = Problem(profile, 2, Placement.of_stages((1, 0), "reversed"), limit)
-    weights = Problem(profile, 2, Placement.round_robin(2), limit)
-    assert FAMILIES["1f1b"].supports(Problem.linear(profile, 2)) is None
-    assert "reversed" in (FAMILIES["1f1b"].supports(backwards) or "")
-    assert "round-robin" in (FAMILIES["1f1b"].supports(weights) or "")
-    assert "reversed" in (FAMILIES["interleaved-1f1b"].supports(backwards) or "")
-    three = build_family("interleaved-1f1b:3", profile, 2).problem
-    assert "needs 2 stages a rank, not 3" in (
-        find_family("interleaved-1f1b:2").supports(three) or ""
-    )
-    uneven = replace(
-        three,
-        profile=equal_stages(2, stages=3),
-        placement=Placement.of_stages((0, 1, 0)),
-    )
-    assert "needs the same number of stages on each of 2 ranks, not 3 in all" in (
-        FAMILIES["interleaved-1f1b"].supports(uneven) or ""
-    )
-    with pytest.raises(InputError, match="not the placement reversed"):
-        FAMILIES["1f1b"].build(backwards)
 
 
 def test_a_limit_below_the_family_names_rank_and_smallest() -> None:

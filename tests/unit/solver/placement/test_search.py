@@ -4,10 +4,8 @@ activations."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from pipeloom.ir.errors import InfeasibleError
@@ -15,7 +13,6 @@ from pipeloom.ir.formats.schedule_json import dump_schedule
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.schedule_cost import iteration_time
@@ -99,94 +96,7 @@ def test_after_an_interrupt_all_that_may_win_get_their_first_schedules() -> None
     assert all(tried.bound is None or tried.bound >= cost * (1 - 1e-6) for tried in left_out)
 
 
-class Improving:
-    """A search that has no bound and gets better by ``slope`` a second, on a clock that it
-    moves."""
-
-    def __init__(self, problem: Problem, name: str, clock: Clock) -> None:
-        self._schedule = build_family("gpipe", PROFILE, 2)
-        self._name, self._clock, self.done = name, clock, False
-        self._cost, self._slope = RACE.get(name, (99.0, 0.0))
-
-    def begin(self, _: float) -> Schedule:
-        return self.run(1.0)
-
-    def explore(self, seconds: float) -> Schedule:
-        return self.run(seconds)
-
-    def look(self) -> None:
-        self._clock.looks += 1
-
-    def run(self, seconds: float) -> Schedule:
-        self._clock.now += seconds
-        self._clock.spent[self._name] = self._clock.spent.get(self._name, 0.0) + seconds
-        self._cost -= self._slope * seconds
-        end = (np.array([self._cost]),) * 2
-        timing = replace(self._schedule.known_timing, start=(np.zeros(1),) * 2, end=end)
-        return replace(self._schedule, timing=timing, report=None)
-
-
-@dataclass
-class Clock:
-    now: float = 0.0
-    spent: dict[str, float] = field(default_factory=dict)
-    looks: int = 0
-
-
-RACE = {"v": (60.0, 0.0), "linear": (70.0, 0.2), "wave:2": (80.0, 0.0)}
 """First costs, and how fast they fall."""
-
-
-def raced(monkeypatch: pytest.MonkeyPatch, **limits: Any) -> tuple[Chosen, Clock]:
-    """Six placements of two ranks, one at a time."""
-    clock = Clock()
-    for module in ("placement.successive_halving", "core.stopping"):
-        monkeypatch.setattr(f"pipeloom.solver.{module}.monotonic", lambda: clock.now)
-
-    def searcher(problem: Problem, name: str) -> Improving:
-        return Improving(problem, name, clock)
-
-    return best_placement(PROFILE, 2, searcher, copies=1, abreast=1, **limits), clock
-
-
-def test_within_seconds_all_begin_and_the_best_have_the_rest(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Six begin, 1 s each; 45 of the other 90 s in three rounds of 15 s, for six, three and two."""
-    chosen, clock = raced(monkeypatch, seconds=96.0)
-    assert [tried.name for tried in chosen.tried][:2] == ["v", "linear"]
-    assert clock.spent["v"] == pytest.approx(1 + 15 / 6 + 15 / 3 + 15 / 2 + 45)
-    assert clock.spent["linear"] == pytest.approx(1 + 15 / 6 + 15 / 3 + 15 / 2)
-    assert clock.spent["wave:2"] == pytest.approx(1 + 15 / 6 + 15 / 3)
-    assert clock.spent["interleaved:3"] == pytest.approx(1 + 15 / 6)
-    assert clock.now == pytest.approx(96.0)
-    assert clock.looks > 0
-
-
-def test_after_an_interrupt_placements_begin_for_a_second_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Each takes 1 s to begin: the first, after which the stop is heard, and one more."""
-    _, clock = raced(monkeypatch, should_stop=lambda: True)
-    assert list(clock.spent.values()) == [1.0, 1.0]
-
-
-def test_where_time_is_short_all_explore_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """2.4 s are left, half of them for six: .2 s each, too little to halve them."""
-    _, clock = raced(monkeypatch, seconds=8.4)
-    assert clock.spent["interleaved:3"] == pytest.approx(1 + 0.2)
-    assert clock.spent["linear"] == pytest.approx(1 + 0.2)
-    assert clock.spent["v"] == pytest.approx(1 + 0.2 + 1.2)
-
-
-def test_without_a_limit_in_all_each_has_what_it_would_have_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    chosen, clock = raced(monkeypatch, each=10.0)
-    assert clock.spent.pop("v") == pytest.approx(20.0)
-    assert clock.spent == pytest.approx(dict.fromkeys(clock.spent, 10.0))
-    assert len(clock.spent) == 5
-    assert len(chosen.tried) == 6
 
 
 def test_the_schedule_keeps_the_limit() -> None:

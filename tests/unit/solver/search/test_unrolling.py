@@ -11,7 +11,6 @@ import pytest
 from benchmarks.frontier.unequal import KINDS, unequal
 from pipeloom.ir.cost.simulator import simulate, timed
 from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.ops import MICROBATCH_SHIFT, format_order, pack, parse_order, unpack
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
@@ -27,29 +26,9 @@ from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
 from pipeloom.solver.portfolio import search_elsewhere, unrollers
-from pipeloom.solver.search.splicing import BUILT, Splices, lengthened
-from pipeloom.solver.search.unrolling import ROUND, SpliceSearch, fewer_microbatches
+from pipeloom.solver.search.splicing import Splices, lengthened
 
 FAR = 48  # microbatches more
-
-
-def _line(microbatches: int) -> Problem:
-    stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)
-    return Problem.linear(Profile((stage,), 1, 0.0), microbatches, 2.0)
-
-
-def test_a_piece_is_run_again_or_left_out() -> None:
-    row = pack(parse_order("0F0 0F1 0B0 0W0 0F2 0B1 0W1 0B2 0W2"))
-    splices = Splices(_line(3), (row,), np.random.default_rng(0))
-    classes = [0, 0, 0]
-    for op in parse_order("0F0 0F1 0B0 0W0"):
-        classes[op.kind] += 1
-    cut = np.array(classes)
-    (twice,) = splices.spliced(cut, 1, 2)
-    steady = "0F2 0B1 0W1 0F3 0B2 0W2 0F4 0B3 0W3"
-    assert format_order(unpack(twice)) == f"0F0 0F1 0B0 0W0 {steady} 0B4 0W4"
-    (less,) = splices.spliced(cut, 1, -1)
-    assert format_order(unpack(less)) == "0F0 0F1 0B0 0W0 0B1 0W1"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -113,14 +92,6 @@ def test_orders_of_several_stages_a_rank_lengthen(family: str) -> None:
     assert _check(whole.problem, found) <= whole.known_timing.period * (1 + 1e-9)
 
 
-def test_where_few_more_are_asked_for_none_are_left_out() -> None:
-    stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)
-    problem = Problem.linear(Profile((stage,) * 4, 4, 0.1), 11, 2.0)
-    assert fewer_microbatches(problem) == []
-    assert fewer_microbatches(replace(problem, microbatches=12)) == [8]
-    assert fewer_microbatches(replace(problem, microbatches=100)) == [8, 12]
-
-
 def test_the_steady_state_of_fewer_microbatches_makes_a_good_schedule() -> None:
     """The first unrolled schedules alone are far better than where they start from."""
     stages = tuple(StageProfile(9.3 + 0.7 * s, 11.1 - 0.3 * s, 8.2, 1.0, 0.5) for s in range(6))
@@ -154,56 +125,3 @@ def test_fewer_microbatches_begin_where_memory_holds_one_at_a_time() -> None:
     for each in unrollers(best, np.random.default_rng(0)):
         each.round(best)
     assert best.method == Method.UNROLL
-
-
-def _interleaved(microbatches: int, seed: int = 1) -> Problem:
-    rng = np.random.default_rng(seed)
-    stages = tuple(StageProfile(*row, 1.0, 0.4) for row in rng.uniform(0.9, 1.1, (8, 3)).tolist())
-    where = Placement.interleaved(4, 2)
-    return Problem(Profile(stages, 4, 0.05), microbatches, where, (7.0,) * 4)
-
-
-def test_slow_pieces_are_replaced_within_a_rounds_work() -> None:
-    """A schedule whose middle runs one microbatch after the other has better pieces elsewhere."""
-    problem = _interleaved(24)
-    good = optimize(replace(problem, microbatches=20), work_limit=5).order
-    alone = one_at_a_time(replace(problem, microbatches=4))
-    behind = [row + (20 << MICROBATCH_SHIFT) for row in alone]
-    spoilt = tuple(np.concatenate(rows) for rows in zip(good, behind, strict=True))
-    best = Incumbent(problem, lower_bound(problem), SolveOptions(work_limit=400))
-    best.offer(spoilt, Method.ANNEAL)
-    before = best.cost
-    SpliceSearch(problem, np.random.default_rng(0)).round(best)
-    assert best.method == Method.SPLICE
-    assert best.cost < before
-    assert best.order is not None
-    assert _check(problem, best.order) == pytest.approx(best.cost)
-    assert best.work.used <= ROUND * best.slice + BUILT * 3 * 8 * 48
-
-
-STAGE = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)
-WITHOUT_PIECES = {
-    "one microbatch": _line(1),
-    "uneven streams": Problem(
-        Profile((STAGE,) * 4, 4), 3, Placement.bidirectional(4), (float("inf"),) * 4
-    ),
-    "recomputation": Problem.linear(Profile((replace(STAGE, t_r=0.5, m_r=0.1),) * 2, 2), 8, 1.5),
-}
-
-
-@pytest.mark.parametrize("problem", WITHOUT_PIECES.values(), ids=WITHOUT_PIECES)
-def test_what_has_no_pieces_is_left_alone(problem: Problem) -> None:
-    assert not SpliceSearch(problem, np.random.default_rng(0)).able
-    assert fewer_microbatches(problem) == []
-
-
-def test_fewer_microbatches_leave_other_methods_their_work() -> None:
-    """A round of theirs took all of little work, and the whole solve ended with it."""
-    problem = _interleaved(40)
-    best = Incumbent(problem, lower_bound(problem), SolveOptions(work_limit=10))
-    best.offer(one_at_a_time(problem), "one-at-a-time")
-    first = unrollers(best, np.random.default_rng(0))[1]
-    for _ in first.first(best):
-        assert best.work.used < 10e6
-    assert best.method == Method.UNROLL
-    assert best.work.used < 8e6

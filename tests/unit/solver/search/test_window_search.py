@@ -16,7 +16,6 @@ from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.options import SolveOptions
-from pipeloom.solver.core.stopping import TimeLimit
 from pipeloom.solver.remat.portfolio import one_at_a_time_with_remat
 from pipeloom.solver.search.window_search import WindowSearch
 
@@ -64,21 +63,3 @@ def test_schedules_that_offload_stay_as_they_are() -> None:
     best.offer(order, "one-at-a-time", cost)
     WindowSearch(best, np.random.default_rng(0)).round(best)
     assert best.cost == cost
-
-
-def test_a_window_without_ops_is_left_out() -> None:
-    """There is no time for any: its model would have none."""
-    problem = problem_of("makespan", 0, 17)
-    best = Incumbent(problem, lower_bound(problem), SolveOptions(time_limit=3600.0))
-    best.offer(one_at_a_time(problem), "one-at-a-time")
-    search = WindowSearch(best, np.random.default_rng(0))
-    before = best.cost
-    best.time = TimeLimit(1e-3)
-    search._ask(best)
-    assert best.cost == before
-    best.time = TimeLimit(3600.0)
-    for _ in range(12):
-        search.round(best)
-        if best.cost < before:
-            break
-    assert best.cost < before

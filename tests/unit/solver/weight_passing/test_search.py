@@ -9,19 +9,13 @@ import pytest
 from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
 from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.model.ops import format_order, unpack
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Status, TransferKind
-from pipeloom.solver.bounds import lower_bound, work_bound
-from pipeloom.solver.core.incumbent import Incumbent
-from pipeloom.solver.core.options import SolveOptions
+from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.progress import Progress
 from pipeloom.solver.optimize import optimize
-from pipeloom.solver.weight_passing import WeightPassingSearch
-from pipeloom.solver.weight_passing.parameters import WeightPassingParameters, WeightPassingSpace
-from pipeloom.solver.weight_passing.round_orders import rows, within_limit
 
 
 def make(
@@ -40,39 +34,6 @@ def make(
     profile = Profile((stage,) * (stages or ranks), ranks, t_comm, links, device_memory=held)
     placement = Placement.round_robin(ranks)
     return Problem(profile, microbatches, placement, profile.limit_from(limit), objective)
-
-
-def row(microbatches: int, rounds: int, deep: int) -> str:
-    return format_order(unpack(rows(make(1, microbatches, stages=3), rounds, deep)[0]))
-
-
-def test_the_microbatches_of_a_round_share_each_stage() -> None:
-    assert row(2, 1, 1) == "0F0 0F1 1F0 1F1 2F0 2BW0 2F1 2BW1 1BW0 1BW1 0BW0 0BW1"
-
-
-def test_deep_stages_are_run_microbatch_by_microbatch() -> None:
-    assert row(2, 1, 2) == "0F0 0F1 1F0 2F0 2BW0 1BW0 1F1 2F1 2BW1 1BW1 0BW0 0BW1"
-
-
-def test_rounds_share_out_the_microbatches() -> None:
-    assert row(3, 2, 3) == row(3, 1, 3)
-    assert row(3, 2, 1).startswith("0F0 0F1 1F0 1F1 2F0")
-    assert row(3, 2, 1).endswith("0F2 1F2 2F2 2BW2 1BW2 0BW2")
-
-
-def test_deep_stages_hold_less() -> None:
-    problem = make(2, 4, limit=5.0, stages=3)
-    kept = {deep: within_limit(problem, rows(problem, 1, deep)) for deep in (1, 2, 3)}
-    assert kept == {1: True, 2: True, 3: True}
-    problem = make(2, 4, limit=4.0, stages=3)
-    kept = {deep: within_limit(problem, rows(problem, 1, deep)) for deep in (1, 2, 3)}
-    assert kept == {1: False, 2: True, 3: True}
-
-
-def test_a_field_takes_only_values_that_differ_in_effect() -> None:
-    choices = WeightPassingSpace(make(2, 10, stages=5)).values(WeightPassingParameters())
-    assert choices["rounds"] == [1, 2, 3, 5]
-    assert choices["buffers"] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("objective", Objective)
@@ -178,28 +139,6 @@ def test_by_step_progress_is_of_steps_and_the_report_of_the_objective(objective:
     cost, bound = report(schedule)
     assert bound == lower_bound(problem).value
     assert (schedule.known_report.status is Status.OPTIMAL) == (cost - bound <= 1e-6 * cost)
-
-
-def work_by_step(problem: Problem) -> float:
-    """Of a search that ends by itself."""
-    best = Incumbent(
-        problem, work_bound(problem), SolveOptions(time_limit=0.0, work_limit=1000000000000.0)
-    )
-    search = WeightPassingSearch(best, None, by_step=True)
-    search.first()
-    search.improve(0)
-    return best.work.used
-
-
-def test_by_step_it_ends_once_proven_or_where_nothing_gets_better(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    slow = Links(Link(0.0, 2e-7), shared=Sharing.RING)  # nothing hides what crosses it at the end
-    free, bound = make(3, 6), make(3, 6, links=slow)
-    work = [work_by_step(problem) for problem in (free, bound)]
-    monkeypatch.setattr("pipeloom.solver.weight_passing.search.PATIENCE", 2)
-    less = [work_by_step(problem) for problem in (free, bound)]
-    assert work[0] == less[0] < less[1] < work[1]
 
 
 def test_the_same_seed_gives_the_same_schedule() -> None:

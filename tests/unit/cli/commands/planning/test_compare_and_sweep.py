@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -13,7 +12,7 @@ import pytest
 
 from pipeloom.solver.families import FAMILIES
 from tests.support.command_line import Command, profile_document, written
-from tests.support.families import ELSEWHERE, TRAVELLING
+from tests.support.families import ELSEWHERE
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -82,44 +81,6 @@ def test_compare_shows_bytes_on_the_busiest_link_and_the_balance_of_memory(
     assert cells["fsdp"][0] == "-"
 
 
-@pytest.mark.parametrize(
-    ("changes", "size", "note"),
-    [
-        ({"t_comm": None}, {}, "no links in the profile: transfers counted as free"),
-        ({}, {}, "no links in the profile: transfers counted as t_comm each"),
-        (
-            {"links": {"gigabytes_per_second": 1}},
-            {},
-            "weight_bytes unknown: transfers counted as free",
-        ),
-        ({"links": {"gigabytes_per_second": 1}}, {"weight_bytes": 1e6}, None),
-    ],
-)
-def test_weights_that_travel_for_free_are_marked(
-    pipeloom: Command, tmp_path: Path, changes: dict[str, object], size: object, note: str | None
-) -> None:
-    stage = profile_document()["stages"][0] | size
-    path = written(tmp_path / "p.json", profile_document(stages=[stage, stage], **changes))
-    words = ["compare", path, "-m", 4, "--no-optimizer"]
-    results = {r["schedule"]: r for r in pipeloom(*words, "--json").json["results"]}
-    notes = {name: result["note"] for name, result in results.items()}
-    assert {notes.pop(name) for name in TRAVELLING} == {note}
-    assert notes.pop("pipedream") == "asynchronous: gradients lag by up to 1 update"
-    assert set(notes.values()) == {None}
-    out = pipeloom(*words).out
-    lines = [
-        line for line in re.split(r"\n(?! )", out) if ": no links" in line or "unknown" in line
-    ]
-    if note:
-        (line,) = lines
-        assert line.startswith("weipipe-naive, ")
-        assert " ".join(line.split()).endswith(f": {note}")
-    else:
-        assert lines == []
-    said = pipeloom("build", "weipipe-interleave", path, "-m", 4, "--json").err
-    assert said == (f"pipeloom: {path}: {note}\n" if note else "")
-
-
 def test_sweep_leaves_a_schedule_a_limit_and_a_picture(
     pipeloom: Command, profile: Path, tmp_path: Path
 ) -> None:
@@ -160,37 +121,6 @@ def test_sweep_keeps_limits_apart_that_differ_late(
     assert schedules == {"schedule-400000001.json", "schedule-400000002.json"}
 
 
-def test_limits_are_called_as_they_were_typed(
-    pipeloom: Command, tmp_path: Path, profile: Path
-) -> None:
-    stage = profile_document()["stages"][0] | {"m_b": 5e9, "m_w": 1e9}
-    profile.write_text(json.dumps(profile_document(stages=[stage, stage])))
-    words = [
-        "sweep",
-        profile,
-        "-m",
-        3,
-        "--memory-limits",
-        "20e9,1GiB, 12.5 GB,none",
-        "-o",
-        tmp_path,
-    ]
-    done = pipeloom(*words)
-    assert [line.split("  ")[0] for line in done.out.splitlines()[2:-1]] == [
-        "1GiB", "12.5GB", "20e9", "none"
-    ]  # fmt: skip
-    assert "infeasible: needs 5 G" in done.out
-    lines = done.err.splitlines()
-    assert "pipeloom: 4 limits, at most 30 s each (--time-limit)" in lines
-    assert "pipeloom: limit 1 of 4 (1GiB): infeasible" in lines
-    assert any(s.startswith("limit 3 of 4 (20e9): ") and s.endswith("  optimal") for s in lines)
-    assert {path.name for path in tmp_path.glob("schedule-*.json")} == {
-        "schedule-12.5GB.json", "schedule-20e9.json", "schedule-none.json"
-    }  # fmt: skip
-    results = json.loads((tmp_path / "results.json").read_text())["results"]
-    assert [r["memory_limit"] for r in results] == [2.0**30, 12.5e9, 20e9, None]
-
-
 def test_sweep_of_infeasible_limits_alone_is_a_no(
     pipeloom: Command, profile: Path, tmp_path: Path
 ) -> None:
@@ -220,23 +150,3 @@ def test_compare_has_a_column_of_iterations_where_gradients_are_averaged(
     assert times["gpipe"] == pytest.approx(results["gpipe"]["period"] + 4.0, rel=1e-3)
     assert "iteration: the period until gradients are averaged over the replicas" in out
     assert "iteration" not in pipeloom("compare", profile, *words[2:]).out
-
-
-def test_compare_says_that_bounds_cover_pairs(pipeloom: Command, tmp_path: Path) -> None:
-    stage = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5, "t_fb": 2.0}
-    path = written(tmp_path / "pairs.json", profile_document(stages=[stage], num_stages=4))
-    asked = ["compare", path, "-m", 8, "--placement", "v", "--work-limit", 0.1, "-q"]
-    rows = {row["schedule"]: row for row in pipeloom(*asked, "--json").json["results"]}
-    assert rows["optimize"]["lower_bound"] <= rows["optimize"]["period"]
-    assert rows["optimize"]["period"] <= rows["dualpipev"]["period"]
-    assert rows["dualpipev"]["scope"] == rows["optimize"]["scope"]
-    said = re.sub(r"\n +", " ", pipeloom(*asked).out)
-    assert "in a V, passing activations, with pairs or without them" in said
-    (others,) = [line for line in said.splitlines() if "of another placement or passing" in line]
-    assert "dualpipev" not in others
-    assert "interleaved-1f1b" in others
-    (busy,) = [line for line in said.splitlines() if line.startswith("busy for another time")]
-    assert "dualpipev" in busy
-    assert rows["dualpipev"]["work_ratio"] < rows["zb-v"]["work_ratio"] == 1.0
-    first = said.splitlines()[2].split()
-    assert first[0] == min(rows.values(), key=lambda row: row.get("period", math.inf))["schedule"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -153,25 +152,6 @@ def test_a_device_that_is_too_small_for_every_cut_is_named(
     done = pipeloom("optimize", layers(device_memory=50.0), "-m", 4, *SHORT)
     assert "no cut fits in device_memory; the smallest feasible one is 55, for rank 1" in done.err
     assert pipeloom("optimize", layers(device_memory=55.0), "-m", 4, *SHORT).code == 0
-
-
-def test_auto_shows_the_placements(pipeloom: Command, layers: Write, tmp_path: Path) -> None:
-    target = tmp_path / "s.json"
-    words = ["optimize", layers(), "-m", 4, "--placement", "auto", *SHORT, "-o", target]
-    out = pipeloom(*words, "--work-limit", 1).out
-    header = next(line for line in out.splitlines() if line.startswith("placement "))
-    assert header.split() == ["placement", "found", "bound"]
-    for name in ("linear", "v", "interleaved:2"):
-        assert re.search(rf"^{name} ", out, flags=re.MULTILINE)
-    assert "of all cuts with all these placements: at most" in out
-
-
-def test_the_seconds_are_those_of_the_cuts_too(
-    pipeloom: Command, layers: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ticks = iter(range(0, 1000, 100))
-    monkeypatch.setattr("pipeloom.planner.partition.joint.monotonic", lambda: next(ticks))
-    assert pipeloom("optimize", layers(), "-m", 2, *SHORT, "--json").json["solve_seconds"] == 100
 
 
 def test_an_answer_is_kept_in_a_cache(pipeloom: Command, layers: Write, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.planner.evaluation.evaluation import Evaluation
 from pipeloom.planner.passing import reasons
-from pipeloom.planner.passing.choose import LEVEL, _order, _row, choose, fastest
+from pipeloom.planner.passing.choose import LEVEL, choose, fastest
 from pipeloom.planner.passing.reasons import PassingChoice
 from pipeloom.solver.families import build_family
 from pipeloom.solver.families.weights.fsdp import FSDP
@@ -66,17 +66,6 @@ def test_large_activations_make_weights_travel_and_large_weights_activations() -
     assert best.scheme == "activations"
 
 
-def test_where_nothing_fits_the_one_that_needs_least_is_shown() -> None:
-    profile = cluster(device_memory=(1e6,) * 4)
-    few = [Evaluation("fsdp", build_family(f"fsdp:{k}", profile, 8)) for k in (1, 0)]
-    needs = [max(one.memory.total) for one in few]
-    row = _row("fsdp", few, None)
-    assert needs[1] < needs[0]
-    assert row.schedule is few[1].schedule
-    assert few[1].step_time > few[0].step_time
-    assert few[1].fullness == pytest.approx(needs[1] / 1e6)
-
-
 def test_device_memory_decides_and_says_so() -> None:
     """Two microbatches' activations of all stages are 800 bytes: what travels needs far more."""
     light = StageProfile(1.0, 1.0, 1.0, 100.0, 0.0, 10.0, 100.0, 100.0, 200.0)
@@ -99,18 +88,6 @@ def test_nothing_is_searched_once_it_is_told_to_stop() -> None:
     assert {row.name for row in choice.rows if row.planned} >= {"fsdp:0"}  # the first alone
 
 
-def test_the_shares_are_of_all_the_time() -> None:
-    shares: list[float] = []
-
-    def count(problem: Problem, scheme: str, share: float) -> Schedule:
-        shares.append(share)
-        return search(problem, scheme, share)
-
-    choose(cluster(), 8, search=count)
-    assert sum(shares) <= 1.0 + 1e-9
-    assert len(shares) == 2  # nothing to search for fsdp
-
-
 def test_what_the_busiest_wire_carries() -> None:
     links = Links(Link(0.0, 1.0))
     profile = Profile((STAGE, replace(STAGE, weight_bytes=5e6)), 2, links=links)
@@ -123,11 +100,6 @@ def test_what_the_busiest_wire_carries() -> None:
     assert row.wire.name == "1 to 0"
     assert (row.wire.bytes, row.wire.weight_bytes) == (11e6, 11e6)
     assert Evaluation("", build_family("1f1b", replace(profile, links=None), 3)).wire is None
-
-
-def test_the_bubble_is_of_the_step() -> None:
-    row = Evaluation("", build_family("1f1b", Profile((STAGE,) * 2, 2, t_comm=0.0), 4))
-    assert row.step_bubble_rate == pytest.approx(1 - 2 * 12.0 / (2 * row.step_time))
 
 
 def test_where_it_turns() -> None:
@@ -171,22 +143,6 @@ def test_the_command_writes_the_best_and_the_table(pipeloom: Command, tmp_path: 
         assert row["scheme"] in done.out
         assert row["fits"] is (row["why_not"] is None)
     assert [line for line in answer["choice"]["reasons"] if line not in done.out] == []
-
-
-@pytest.mark.parametrize("passing", ["auto", "weights"])
-def test_unknown_sizes_are_named(pipeloom: Command, tmp_path: Path, passing: str) -> None:
-    unknown = replace(STAGE, weight_bytes=None)
-    words = ["optimize", "-m", 4, "--passing", passing, "--work-limit", 0.05, "-q", "--json"]
-    done = pipeloom(*words, write(tmp_path / "p.json", cluster(unknown)))
-    assert "p.json: no weight_bytes: messages of unknown size count as empty" in done.err
-    done = pipeloom(*words, write(tmp_path / "t.json", Profile((STAGE,) * 4, 4, t_comm=0.1)))
-    assert "t.json: no links: each message counts as t_comm" in done.err
-    done = pipeloom(*words, write(tmp_path / "n.json", Profile((STAGE,) * 4, 4)))
-    assert "n.json: no links: messages take no time" in done.err
-    done = pipeloom(
-        *words, write(tmp_path / "w.json", cluster(replace(STAGE, activation_bytes=None)))
-    )
-    assert ("no activation_bytes" in done.err) is (passing == "auto")
 
 
 def test_nothing_fits_is_answered_with_each_reason(pipeloom: Command, tmp_path: Path) -> None:
@@ -251,17 +207,3 @@ def test_of_level_steps_the_one_with_more_slack_is_taken() -> None:
     assert fastest([tight, ahead]) is fastest([ahead, tight]) is ahead
     late = with_step(ahead, tight.step_time * 1.01)
     assert fastest([tight, late]) is tight
-
-
-def test_of_level_steps_with_equal_slack_the_one_that_holds_less_is_taken() -> None:
-    """All transfers are hidden; one more stage ahead is one more buffer for nothing."""
-    profile = Profile((STAGE,) * 4, 4, links=Links(Link(0.0, 1e4)))
-    lean, deep = (Evaluation("fsdp", prefetched(k, profile, 4)) for k in (1, 2))
-    assert abs(deep.step_time - lean.step_time) <= LEVEL * lean.step_time
-    assert deep.strained == pytest.approx(lean.strained, rel=1e-12)
-    assert deep.device_memory > lean.device_memory
-    quicker = with_step(deep, lean.step_time * (1 - LEVEL / 2))
-    assert fastest([lean, quicker]) is fastest([quicker, lean]) is lean
-    same = with_step(deep, lean.step_time * (1 + 1e-12))
-    assert min([same, lean], key=_order) is lean
-    assert min([quicker, lean], key=_order) is quicker, "of schemes whose steps are not the same"

@@ -9,72 +9,9 @@ from typing import Any
 
 import pytest
 
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.planner.optimize import optimize
-from pipeloom.planner.placement.choose import placement_facts
-from pipeloom.planner.solving.progress import Note
-from pipeloom.solver.placement.search import TriedPlacement
 from tests.support.command_line import Command, layers_document, profile_document, written
 
 SMALL = profile_document()
-PROFILE = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 2, 2)
-
-
-def test_a_limit_that_is_given_is_for_all_placements(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, float]] = []
-
-    def best_placement(*_: object, **options: Any) -> None:
-        asked.append({key: options[key] for key in ("each", "seconds") if key in options})
-        raise InputError("asked")
-
-    monkeypatch.setattr("pipeloom.planner.placement.choose.best_placement", best_placement)
-    for options in ({}, {"time_limit": 60.0}, {"work_limit": 5.0}):
-        with pytest.raises(InputError, match="asked"):
-            optimize(PROFILE, 4, placement="auto", **options)
-    assert asked == [{"each": 60.0}, {"seconds": 60.0}, {}]
-
-
-@pytest.mark.parametrize("limit", [None, 0.5])
-def test_it_says_how_long_it_may_take(limit: float | None) -> None:
-    notes: list[str] = []
-
-    def note(event: object) -> None:
-        if isinstance(event, Note):
-            assert event.routine
-            notes.append(str(event))
-
-    optimize(
-        PROFILE,
-        2,
-        placement="auto",
-        time_limit=limit,
-        progress=note,
-        should_stop=lambda: bool(notes) or limit is not None,
-    )
-    if limit is not None:
-        assert notes == []
-        return
-    (line,) = notes
-    assert "placements fit: 60 s for each that may win and for the best again" in line
-    assert line.endswith("s at most (--time-limit S: S seconds in all)")
-
-
-def test_the_table_says_what_is_assumed_of_two_copies(
-    pipeloom: Command, profile: Path, tmp_path: Path
-) -> None:
-    words = ["optimize", profile, "-m", 4, "--placement", "auto", "--work-limit", 0.1, "-q"]
-    words += ["--copies", 2]
-    done = pipeloom(*words, "-o", tmp_path / "schedule.json")
-    (row,) = [line for line in done.out.splitlines() if line.startswith("bidirectional")]
-    assert "two copies of the weights (not counted: no device_memory)" in row
-    choice = pipeloom(*words, "-o", tmp_path / "schedule.json", "--json").json["choice"]
-    (entry,) = [one for one in choice["placements"] if one["placement"] == "bidirectional"]
-    assert entry["assumed"].startswith("two copies")
-    document = json.loads(profile.read_text())
-    profile.write_text(json.dumps(document | {"device_memory": 100.0}))
-    done = pipeloom(*words, "-o", tmp_path / "schedule.json")
-    assert "counted as 0" in " ".join(done.out.split())
 
 
 def two_copies(answer: dict[str, Any]) -> list[dict[str, Any]]:
@@ -111,12 +48,6 @@ def test_copies_are_for_auto_alone(pipeloom: Command, profile: Path) -> None:
     assert done.code == 2
     assert "--copies: expected it with --placement auto" in done.err
     assert "got 2 with --placement v" in done.err
-
-
-def test_the_table_says_why_a_placement_was_not_searched() -> None:
-    late, beaten = TriedPlacement("v", 90.0), TriedPlacement("linear", 100.0)
-    assert placement_facts(late, 100.0)["reason"] == "not searched: the search ended before"
-    assert placement_facts(beaten, 100.0)["reason"] == "not searched: cannot be shorter"
 
 
 def test_one_placement_tells_of_a_device_that_is_too_small(

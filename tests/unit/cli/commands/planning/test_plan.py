@@ -12,8 +12,7 @@ import pytest
 
 from pipeloom import plan, predict
 from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.planner.plan import Plan
-from tests.support.command_line import Command, written
+from tests.support.command_line import Command
 
 WORDS = ("plan", "llama-3-8b", "--gpu", "H100", "--gpus", 4, "--global-batch", 8, "--seq", 2048)
 SMALL: dict[str, Any] = {
@@ -112,15 +111,6 @@ def test_bad_input_is_one_line(pipeloom: Command, words: tuple[Any, ...], expect
     assert expected in done.err.splitlines()[-1]
 
 
-def test_a_key_of_the_model_that_nobody_knows_is_one_line(
-    pipeloom: Command, tmp_path: Path
-) -> None:
-    path = written(tmp_path / "config.json", SMALL | {"hiden_size": 64})
-    done = pipeloom("plan", path, "--gpu", "H100", "--gpus", 4, "--global-batch", 8)
-    line = f"pipeloom: {path}: hiden_size: unknown key; did you mean hidden_size?"
-    assert (done.code, done.err.splitlines()) == (2, [line])
-
-
 @pytest.mark.parametrize("numbers", [("--gpus", 512), ("--scale", "512,1024")])
 def test_an_output_that_cannot_be_is_said_before_the_search(
     pipeloom: Command, tmp_path: Path, numbers: tuple[str, Any]
@@ -205,18 +195,6 @@ def test_the_written_schedule_takes_as_long_as_the_plan_says(
     assert report["lower_bound"] <= report["makespan"]
     assert found.lower_bound <= found.best.step_ms * (1 + 1e-9)
     assert verify_schedule(document) == []
-
-
-def test_plans_that_take_exactly_as_long_are_one_line() -> None:
-    run = {"gpus": 4, "global_batch": 8, "seq": 2048, "schedule": "1f1b", "time_limit": 10.0}
-    found = plan("llama-3-8b", "H100", **run)
-    best, *others = found.ranking.evaluated
-    degrees = replace(best.configuration.run, tp=2, dp=1)
-    twin = replace(best, configuration=replace(best.configuration, run=degrees))
-    several = Plan(found.space, replace(found.ranking, evaluated=[best, twin, *others]))
-    assert [each.step_ms for each in several.plans] == [each.step_ms for each in found.plans]
-    assert several.best.same_step == found.best.same_step + 1
-    assert f"{several.best.same_step} more with this step" in str(several)
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -99,24 +99,6 @@ def test_steps_ahead_of_the_norm_and_a_loss_scale(
     assert len(set(first)) == 3
 
 
-@pytest.mark.parametrize(
-    ("model", "line"),
-    [
-        ("tests.support.models", "tests.support.models: expected MODULE:ATTRIBUTE"),
-        ("tests.absent:model", "tests.absent:model: No module named 'tests.absent'"),
-        ("absent:model", "No module named 'absent' (looked in "),
-        ("tests.support.models:absent", "tests.support.models has no attribute absent"),
-    ],
-)
-def test_a_model_that_is_not_there(
-    pipeloom: Command, program: Path, monkeypatch: pytest.MonkeyPatch, model: str, line: str
-) -> None:
-    monkeypatch.chdir(ROOT)
-    told = pipeloom("run", program, "--model", model).refusal
-    assert line in told
-    assert told.startswith(f"pipeloom: {model}: ")  # the program is not to blame
-
-
 def test_profile_measures_what_build_can_use(
     pipeloom: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
