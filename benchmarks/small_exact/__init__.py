@@ -17,7 +17,7 @@ from .instances import KINDS
 
 HERE = Path(__file__).parent
 COUNT = 10_000
-NODES = 5_000
+NODES = 3_000
 """Beginnings of orders that the oracle looks at before it leaves a problem undecided."""
 WORK_LIMIT = 0.1
 """Millions of simulated ops: the first schedules, and hardly more."""

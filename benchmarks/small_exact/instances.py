@@ -79,9 +79,9 @@ def _posed(
     cells: int = CELLS,
     microbatches: int | None = None,
 ) -> Problem:
-    """With any delay, memory limits and objective, and as many microbatches as there is room
-    for."""
-    number = microbatches or int(rng.integers(1, cells // len(stages) + 1))
+    """With any delay, memory limits and objective, and up to as many microbatches as there is room
+    for, rather many."""
+    number = microbatches or int(rng.integers(1, cells // len(stages) + 1, 2).max())
     t_comm = float(rng.choice([0.0, 0.3, 1.0, 4.0, rng.uniform(0, 3)]))
     profile = Profile(stages, ranks, t_comm=t_comm, host_link=Link(0.1 * rng.uniform(), 1.0))
     owner = placement.matrix(len(stages), number)
@@ -108,13 +108,18 @@ def _fused(stages: tuple[StageProfile, ...], rng: Rng) -> tuple[StageProfile, ..
     return tuple(replace(s, t_bw=float(rng.uniform(0.5, 1)) * (s.t_b + s.t_w)) for s in stages)
 
 
+def _few(rng: Rng, least: int, most: int) -> int:
+    """Half of the time ``least``: with few stages there are many microbatches."""
+    return least if rng.random() < 0.5 else int(rng.integers(least, most + 1))
+
+
 def _linear(rng: Rng) -> Problem:
-    ranks = int(rng.integers(2, MOST_RANKS + 1))
+    ranks = _few(rng, 2, MOST_RANKS)
     return _posed(Placement.linear(ranks), _stages(ranks, rng), ranks, rng)
 
 
 def _v(rng: Rng) -> Problem:
-    ranks = int(rng.integers(2, MOST_RANKS + 1))
+    ranks = _few(rng, 1, MOST_RANKS)
     return _posed(Placement.v(ranks), _stages(2 * ranks, rng), ranks, rng)
 
 
@@ -132,14 +137,14 @@ def _several(rng: Rng) -> Problem:
 
 def _pairs(rng: Rng) -> Problem:
     folded = bool(rng.random() < 0.5)
-    ranks = int(rng.integers(1, 4 if folded else MOST_RANKS))
+    ranks = _few(rng, 1, 3) if folded else _few(rng, 2, MOST_RANKS)
     placement = Placement.v(ranks) if folded else Placement.linear(ranks)
     stages = _at_once(_stages(ranks * (1 + folded), rng), rng)
     return _posed(placement, stages, ranks, rng)
 
 
 def _bw(rng: Rng) -> Problem:
-    ranks = int(rng.integers(1, MOST_RANKS))
+    ranks = _few(rng, 1, MOST_RANKS)
     return _posed(Placement.linear(ranks), _fused(_stages(ranks, rng), rng), ranks, rng)
 
 
