@@ -91,6 +91,10 @@ def test_what_a_source_lacks_is_one_line() -> None:
         LayeredSource(Shares(), (("a",), ("b",))).tied(2)
 
 
+def tied_small() -> GPT:
+    return replace(small(), tie_weights=True)
+
+
 def test_from_measured_layers_to_steps_of_the_planned_cut(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
