@@ -199,7 +199,7 @@ def test_bytes_alone_and_what_w_computes(
         ({}, "stages: missing; expected pieces of the model, or layers and ranks"),
         ({"layers": True}, "ranks: missing; expected a number of processes for the layers"),
         ({"layers": True, "stages": 2}, "stages: expected none beside layers, got 2"),
-        ({"stages": 2, "memory_limit": "6MB"}, "memory_limit: expected a number >= 0 or inf, got "),
+        ({"stages": 2, "memory_limit": "much"}, "memory_limit: expected a finite number >= 0"),
     ],
 )
 def test_measure_says_what_is_wrong_before_it_starts(options: Any, expected: str) -> None:
