@@ -69,7 +69,11 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message}{self._meant(message)} (see {self.prog} --help)")
 
     def _meant(self, message: str) -> str:
-        """A hint at what took the place of an unknown option, or at the option nearest to it."""
+        """A hint at what took the place of an unknown option or of a value, or at the option
+        nearest to it."""
+        value = re.match(r"argument (?:\S+/)?(--\S+): invalid choice: '(\w+)'", message)
+        if value and (line := replaced(f"{value[1]} {value[2]}")) is not None:
+            return f"; {value[2]} {line}"
         unknown = re.match(r"unrecognized arguments: (--[^ =]+)", message)
         if unknown and (line := replaced(unknown[1])) is not None:
             return f"; {unknown[1]} {line}"

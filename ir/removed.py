@@ -5,7 +5,8 @@ The table answers for one version, so that nobody meets "unrecognized arguments"
 
 from __future__ import annotations
 
-# "pipeloom x" is a command, "--x" an option, "pipeloom.x" a Python name, "key x" a key of a file
+# "pipeloom x" is a command, "--x" an option, "pipeloom.x" a Python name, "key x" a key of a file,
+# "family x" a schedule family, "--x y" the value y of an option
 REMOVED: dict[str, str] = {
     "--local": "ranks are processes, which share a GPU where there are fewer GPUs than ranks",
     "--cuda-graph": "`run --stages-as inductor` makes each step's calls fewer",
@@ -15,6 +16,9 @@ REMOVED: dict[str, str] = {
     "pipeloom.analyze": "pipeloom.compare shows bubble, bytes on a link, memory of each schedule",
     "--robust": "schedules are planned for the profile's times; --slow RANK:X plans for slow ranks",
     "--spread": "schedules are planned for the profile's times; --slow RANK:X plans for slow ranks",
+    "--solver highs": "--solver milp solves the ILP with CBC",
+    "family weights-inside": "weipipe-interleave passes weights among all ranks",
+    "family activations-inside": "zb-h1 and the others pass activations among all ranks",
     "--levels": "--recompute measures t_r and m_r, of a whole forward",
     "key level": "an R recomputes a whole forward",
     "key levels": "t_r and m_r say how a stage is recomputed, whole",

@@ -9,6 +9,7 @@ from pipeloom.ir.formats.json_reader import is_count
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.removed import replaced
 
 from .base import Family, ParametrizedFamily
 from .bidirectional.chimera import Chimera
@@ -59,6 +60,8 @@ def find_family(name: str) -> Family:
     base, colon, parameter = name.partition(":")
     family = FAMILIES.get(base)
     if family is None:
+        if (line := replaced(f"family {base}")) is not None:
+            raise InputError(f"family: {base} {line}")
         near = get_close_matches(base, FAMILIES, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise InputError(f"family: expected one of {', '.join(FAMILIES)}, got {name!r}{hint}")

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import pipeloom
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.removed import REMOVED
+from pipeloom.solver.families.registry import find_family
 from tests.support.command_line import Command, written
 
 HERE = "do this instead"
@@ -30,6 +32,17 @@ def test_a_removed_command(pipeloom: Command) -> None:
 def test_a_removed_option(pipeloom: Command) -> None:
     line = pipeloom("build", "gpipe", "x.json", "-m", "4", "--backwards").refusal
     assert f"--backwards was removed in 0.2.0; {HERE}" in line
+
+
+def test_a_removed_value_of_an_option(pipeloom: Command) -> None:
+    line = pipeloom("optimize", "x.json", "-m", "4", "--solver", "highs").refusal
+    assert "highs was removed in 0.2.0; --solver milp" in line
+
+
+@pytest.mark.parametrize("name", ["weights-inside", "activations-inside"])
+def test_a_removed_family(name: str) -> None:
+    with pytest.raises(InputError, match=f"^family: {name} was removed in 0.2.0; "):
+        find_family(name)
 
 
 def test_a_removed_python_name() -> None:
