@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from math import inf
 
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
 from ..core.incumbent import Incumbent
-from ..core.tolerances import ROUNDING
+from ..core.tolerances import ROUNDING, counts_within
 from .base import Family
 from .bidirectional.chimera import Chimera
 from .registry import synchronous
@@ -51,7 +52,7 @@ def _sized(problem: Problem) -> Iterator[Family]:
     """ZB-V with as many chunks as fit, and Chimera with fewer microbatches than of its own."""
     largest = max(stage.m_b for stage in problem.profile.stages)
     if largest > 0 and problem.limited:
-        chunks = int(min(problem.memory_limit) * (1 + ROUNDING) / largest)
+        chunks = int(counts_within(min(problem.memory_limit) * (1 + ROUNDING), largest, inf))
         if chunks >= ZBV.least and chunks != 2 * problem.ranks:
             yield ZBV(min(chunks, 2 * problem.microbatches))
         if 2 <= chunks <= problem.ranks:
