@@ -121,7 +121,8 @@ class Pipeline:
         verify: check the program first, by the verifier that trusts no compiler.
         check: ask when the pipeline is made and in its first step whether all ranks and replicas
             have the same program, options, parameters (names, shapes, dtypes, which of them are
-            trained), microbatches and ``update``. Later steps ask nothing.
+            trained), microbatches and ``update``. Later steps ask nothing, except that all
+            ranks compare a program that is new.
 
     Raises InvalidScheduleError where the program breaks the rules (a swapped receive, say), and
     InputError where it does not fit the processes, the stages or the ties, or where program, ties,
