@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 
+import numpy as np
+
 from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.formats import dump_schedule
@@ -42,8 +44,6 @@ CEILING = 1e-6
 """Relative: how much above the cost that was found the oracle looks for schedules."""
 SECONDS = 5.0
 """For each bound that is searched, and each certificate, at most."""
-LONGER = 1.1
-"""Times the cost: another ceiling for bounds that look below one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,8 @@ def check(kind: str, seed: int, work_limit: float, nodes: int, *, every_bound: b
     """
     problem = problem_of(kind, seed)
     try:
-        return _Check(problem, nodes, every_bound=every_bound).found(kind, seed, work_limit)
+        longer = float(np.random.default_rng(seed).uniform(1.0, 2.0))
+        return _Check(problem, nodes, longer if every_bound else None).found(kind, seed, work_limit)
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         wrong = f"{type(error).__name__}: {error} ({place.name}:{place.lineno})"
@@ -76,8 +77,11 @@ def check(kind: str, seed: int, work_limit: float, nodes: int, *, every_bound: b
 
 
 class _Check:
-    def __init__(self, problem: Problem, nodes: int, *, every_bound: bool) -> None:
-        self._problem, self._nodes, self._every = problem, nodes, every_bound
+    """``longer``: times the cost, another ceiling for the bounds that are searched below one; None
+    where these are not checked."""
+
+    def __init__(self, problem: Problem, nodes: int, longer: float | None) -> None:
+        self._problem, self._nodes, self._longer = problem, nodes, longer
 
     def found(self, kind: str, seed: int, work_limit: float) -> Found:
         try:
@@ -88,8 +92,9 @@ class _Check:
         cost = objective_cost(schedule)
         facts = read_facts(dump_schedule(schedule), "schedule")
         values["reported"] = schedule.known_report.known_bound
-        if self._every:
-            values |= dict(chain(self._searched(cost), self._certified(schedule, facts)))
+        if self._longer is not None:
+            more = (self._searched(cost, ceiling) for ceiling in (cost, self._longer * cost))
+            values |= dict(chain(*more, self._certified(schedule, facts)))
         least, complete = self._least(cost, max(values.values()))
         wrong = [
             f"bound {name} {value!r} above {'the optimum' if complete else 'a cost'} {least!r}"
@@ -131,29 +136,27 @@ class _Check:
         found = searched(self._problem, ceiling=ceiling, nodes=self._nodes)
         return found if found.least < ceiling else found._replace(least=math.inf)
 
-    def _searched(self, cost: float) -> Iterator[tuple[str, float]]:
-        """The bounds that are searched below the cost of a schedule, or below a higher one."""
-        problem = self._problem
+    def _searched(self, cost: float, ceiling: float) -> Iterator[tuple[str, float]]:
+        """The bounds that are searched below a ceiling."""
+        problem, below = self._problem, f" below {ceiling!r}"
         weights = problem.placement.passing is Passing.WEIGHTS
         if problem.profile.unlike or weights or cost == 0:
             return
         linear = LinearInstance.of(least_times(problem))
-        for ceiling in (cost, LONGER * cost):
-            below = f" below {ceiling!r}"
-            if has_remat(problem):
-                found = [remat_relaxation(problem, ceiling, Budget(SECONDS))]
-            elif linear is None:
-                found = [rank_relaxation(problem, ceiling, Budget(SECONDS))]
-                if problem.placement.passing is Passing.ACTIVATIONS:
-                    found.append(flow_bound(problem, 0.0, ceiling, Budget(SECONDS), steps=20))
-            else:
-                lags = linear.lags(problem.objective)
-                value = relaxation(linear, problem.objective, ceiling, Budget(SECONDS))
-                yield "relaxation" + below, value
-                value = crossings_bound(linear, lags, ceiling, Budget(SECONDS))
-                yield "crossings-search" + below, value
-                continue
-            yield from ((each.name + below, each.value) for each in found if each is not None)
+        if linear is not None and not has_remat(problem):
+            lags = linear.lags(problem.objective)
+            value = relaxation(linear, problem.objective, ceiling, Budget(SECONDS))
+            yield "relaxation" + below, value
+            yield (
+                "crossings-search" + below,
+                crossings_bound(linear, lags, ceiling, Budget(SECONDS)),
+            )
+            return
+        relaxed = remat_relaxation if has_remat(problem) else rank_relaxation
+        found = [relaxed(problem, ceiling, Budget(SECONDS))]
+        if not has_remat(problem) and problem.placement.passing is Passing.ACTIVATIONS:
+            found.append(flow_bound(problem, 0.0, ceiling, Budget(SECONDS), steps=20))
+        yield from ((each.name + below, each.value) for each in found if each is not None)
 
     def _certified(self, schedule: Schedule, facts: Facts) -> Iterator[tuple[str, float]]:
         """The bound that each argument of a certificate proves, and that of the best one."""

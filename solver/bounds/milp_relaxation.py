@@ -184,8 +184,10 @@ def _parameters(solver: Any, size: int, budget: Budget) -> Any:
     """The parameters of a solve within the budget; SCIP's own are set."""
     from ortools.linear_solver import pywraplp
 
-    # constraints are kept far better than TOLERANCE asks for; Ctrl-C is Python's
-    parameters = "numerics/feastol = 1e-9\nnumerics/dualfeastol = 1e-7\nmisc/catchctrlc = FALSE\n"
+    # constraints are kept far better than TOLERANCE asks for; epsilon must be far smaller still, or
+    # presolving finds feasible models infeasible; Ctrl-C is Python's
+    parameters = "numerics/epsilon = 1e-11\nnumerics/feastol = 1e-9\nnumerics/dualfeastol = 1e-7\n"
+    parameters += "misc/catchctrlc = FALSE\n"
     if isfinite(budget.work.ops):
         parameters += f"limits/totalnodes = {1 + int(budget.work.ops / (NODE * size**2))}\n"
     if isfinite(budget.time.left):
