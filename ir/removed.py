@@ -1,6 +1,7 @@
 """Names that went since the tree that was called 0.1.0, each with what takes its place.
 
-The table answers for one version, so that nobody meets "unrecognized arguments".
+An old name is refused with this line instead of "unrecognized arguments". The table is kept for one
+version.
 """
 
 from __future__ import annotations

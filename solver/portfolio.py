@@ -47,7 +47,7 @@ from .search.window_search import WindowSearch
 EXACT_OPS = 400  # up to which ``auto`` tries an exact solver
 FIRST_OPS = 2_000_000  # built in the first schedules, before anything runs side by side
 MOVED = {FALLBACK, Method.START, Method.LIST, Method.ANNEAL, Method.FILL, Method.PAIR}
-"""Methods of best schedules that neither a family nor a repeated piece has come near."""
+"""If the best schedule comes from one of these, no family and no repeated piece was as good."""
 
 
 def automatically(best: Incumbent, seed: int) -> Pieces:

@@ -18,9 +18,11 @@ from ..transport import agreed, gathered
 
 @dataclass(frozen=True, slots=True)
 class StepRequest:
-    """One rank's wishes for a step: the ``program`` that runs, whether the step was ``given`` it,
-    and whether it ends with the optimizers' steps; ``trained``: whether it trains each parameter
-    with copies."""
+    """One rank's arguments of a step, compared with those of the other ranks.
+
+    ``program``: what runs. ``given``: whether the caller passed it. ``updates``: whether the
+    optimizers step at the end. ``trained``: by name, whether each parameter with copies requires a
+    gradient."""
 
     program: Program
     given: bool

@@ -17,9 +17,9 @@ def counts_within(
     """How many of ``size`` fit into ``room``, from 0 to ``most``.
 
     ``room`` is what is left of a limit that has its slack (:data:`ROUNDING`) already, so that all
-    that simulators and verifiers admit fits. Nothing else in the solver takes the floor of a
-    quotient of sizes: rounding never loses one of them, not even where ``room`` is a whole number
-    of ``size``, by another floor.
+    that simulators and verifiers admit fits. Nothing else in the solver counts how many sizes fit.
+    A quotient just below a whole number counts as that number, so that a ``room`` which is itself
+    a multiple of ``size`` loses none.
     """
     room, size = np.asarray(room, dtype=np.float64), np.asarray(size, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
