@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, field_validator
 from typing_extensions import TypedDict
 
-from ..removed import REMOVED
+from ..removed import replaced
 from ..units import counted
 from .fields import (
     MOST_PAIRS,
@@ -33,7 +33,9 @@ SCHEDULE, PROGRAM = "pipeloom.schedule", "pipeloom.program"
 
 
 def _no_level(_: object) -> None:
-    raise removed(REMOVED["key level"])
+    line = replaced("key level")
+    assert line is not None
+    raise removed(line)
 
 
 class OpEntry(TypedDict):

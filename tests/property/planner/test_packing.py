@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from pipeloom.ir.formats.lengths_document import parse_lengths
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Status
 from pipeloom.planner.packing.constructors import greedy, sorted_runs
 from pipeloom.planner.packing.costs import SequenceCosts, packing_bound
-from pipeloom.solver.optimize import optimize
+from tests.support.oracle import searched
 
 TIME = st.sampled_from([0.0, 0.5, 1.0, 3.0])
+NODES = 60_000
 LENGTHS = st.lists(st.integers(1, 9), min_size=4, max_size=4)
 
 
@@ -54,17 +54,10 @@ def packings(count: int, number: int) -> Iterator[list[list[int]]]:
 
 
 def least(costs: SequenceCosts, part: list[list[int]], known: dict[str, float]) -> float:
-    """The least cost of any schedule of these microbatches; infinite where memory admits none."""
+    """The least cost that the oracle finds for these microbatches; infinite if none fits."""
     key = str(sorted(part))
     if key not in known:
-        problem = costs.problem_of(part)
-        tokens = max(sum(int(costs.lengths[i]) for i in each) for each in part)
-        if tokens / costs.tokens > min(problem.memory_limit) * (1 + 1e-9):
-            known[key] = np.inf
-        else:
-            found = optimize(problem, time_limit=20.0)
-            assert found.known_report.status is Status.OPTIMAL
-            known[key] = found.known_timing.cost(problem.objective)
+        known[key] = searched(costs.problem_of(part), nodes=NODES).least
     return known[key]
 
 
