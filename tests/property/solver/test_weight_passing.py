@@ -53,7 +53,7 @@ def profiles(draw: st.DrawFn) -> Profile:
     links = draw(
         st.none() | st.builds(Links, st.builds(Link, TIMES, st.just(1.0)), shared=sharing(ranks))
     )
-    return Profile(tuple(stages), ranks, t_comm=draw(TIMES), links=links)
+    return Profile(tuple(stages), ranks, t_comm=draw(TIMES), links=links, shared_by=1)
 
 
 def early_weights(transfer: Transfer, random: Random, ops: list[int]) -> Transfer:

@@ -35,7 +35,7 @@ def make(
     t_comm: float = 0.0,
     limit: float | None = None,
 ) -> Problem:
-    profile = Profile(tuple(stages), ranks, t_comm=t_comm, links=links)
+    profile = Profile(tuple(stages), ranks, t_comm=t_comm, links=links, shared_by=1)
     placement = Placement.round_robin(ranks)
     return Problem(profile, microbatches, placement, profile.limit_from(limit), Objective.MAKESPAN)
 
