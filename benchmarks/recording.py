@@ -1,4 +1,4 @@
-"""Record of a benchmark: where its figures come from beside the figures, in ``results/``."""
+"""Record of a benchmark: its figures and where they come from, in ``results/``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pipeloom
+from tools.size import is_string
 
 _PACKAGES = ("numpy", "numba", "ortools", "pulp", "torch")
 UNKNOWN = "recorded before 0.2.0, without commit, code and load"
@@ -69,14 +70,8 @@ def code(source: str) -> str:
     tree = ast.parse(source)
     for node in ast.walk(tree):
         for body in (part for part in vars(node).values() if isinstance(part, list)):
-            body[:] = [each for each in body if not _is_string(each)]
+            body[:] = [each for each in body if not is_string(each)]
     return ast.dump(tree)
-
-
-def _is_string(node: Any) -> bool:
-    if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
-        return False
-    return isinstance(node.value.value, str)
 
 
 def _cpu() -> str:

@@ -16,6 +16,7 @@ import sys
 import tokenize
 import tomllib
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,13 +47,14 @@ def docstring_lines(source: str) -> set[int]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, DOCUMENTED):
             for earlier, statement in zip([None, *node.body], node.body, strict=False):
-                if _is_string(statement) and _documents(earlier):
+                if is_string(statement) and _documents(earlier):
                     assert statement.end_lineno is not None
                     lines.update(range(statement.lineno, statement.end_lineno + 1))
     return lines
 
 
-def _is_string(statement: ast.stmt) -> bool:
+def is_string(statement: object) -> bool:
+    """Whether a statement is a string, as docstrings are."""
     return (
         isinstance(statement, ast.Expr)
         and isinstance(statement.value, ast.Constant)
@@ -84,6 +86,7 @@ def room_files(folders: Iterable[str], ending: str) -> list[Path]:
     return [path for folder in folders for path in tracked(folder, ending)]
 
 
+@cache
 def measured(path: Path) -> int:
     """Code lines of a Python file, words of a page."""
     text = path.read_text(encoding="utf-8")
