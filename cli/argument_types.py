@@ -52,7 +52,7 @@ def slow(text: str) -> dict[int, float]:
 
 
 def _read(reader: Callable[[str], Read], text: str) -> Read:
-    """By a reader of the library, whose fault is told as argparse does."""
+    """Read ``text`` with a function of the library; report its fault as argparse does."""
     try:
         return reader(text)
     except InputError as error:

@@ -118,7 +118,7 @@ def said(line: str) -> PydanticCustomError:
 
 
 def removed(line: str) -> PydanticCustomError:
-    """The fault of a key that went, told once for all objects that have it."""
+    """The fault of a removed key, reported once for all objects that have it."""
     return PydanticCustomError("removed", "{line}", {"line": line})
 
 
