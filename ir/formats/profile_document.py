@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import (
+    AfterValidator,
     Field,
     PlainValidator,
     TypeAdapter,
@@ -89,11 +90,19 @@ def _spread_of_layers(value: Any, info: ValidationInfo) -> Spreads:
     return _spread(value, sum(entry.repeat or 1 for entry in layers) or None, "layer")
 
 
+def _at_least_stages(number: int, info: ValidationInfo) -> int:
+    least = known(info, "stages") or 0
+    if number < least:
+        raise wrong(f"at least {least}, the number of stages")
+    return number
+
+
 class ProfileDocument(ClusterDocument):
     """A profile by stages; one entry is shared by ``num_stages`` stages, or one a rank."""
 
     stages: list[StageDocument]
     num_stages: Annotated[int, Whole(1, MOST_STAGES)] | None = Field(None, validate_default=True)
+    max_stages: Annotated[int, Whole(1), AfterValidator(_at_least_stages)] | None = None
     tied: Annotated[Ties, PlainValidator(_tied_stages)] = ()
     spread: Annotated[Spreads, PlainValidator(_spread_of_stages)] = None
     layers: list[Any] | None = None
@@ -131,6 +140,7 @@ class LayeredProfileDocument(ClusterDocument):
     """A profile by layers, in forward order."""
 
     layers: list[LayerEntry]
+    max_stages: Annotated[int, Whole(1)] | None = None
     tied: Annotated[Ties, PlainValidator(_tied_layers)] = ()
     spread: Annotated[Spreads, PlainValidator(_spread_of_layers)] = None
     stages: list[Any] | None = None

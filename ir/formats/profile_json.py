@@ -13,7 +13,7 @@ from ..model.layered_profile import LayeredProfile
 from ..model.layers import Layer, LayerKind
 from ..model.links import Groups, Link, Links, Sharing
 from ..model.profile import DataParallel, Profile, StageProfile
-from .cluster_document import PROFILE, ClusterDocument, LinkDocument, LinksDocument
+from .cluster_document import PROFILE, LinkDocument, LinksDocument
 from .json_reader import read_document
 from .profile_document import LayeredProfileDocument, ProfileDocument
 from .stage_document import EACH, CostDocument, LayerDocument
@@ -72,7 +72,7 @@ def spread_over(
 
 
 def cluster_of(
-    document: ClusterDocument,
+    document: ProfileDocument | LayeredProfileDocument,
     entries: Sequence[CostDocument],
     stages: tuple[StageProfile, ...],
     tied: tuple[tuple[int, ...], ...],
@@ -93,6 +93,7 @@ def cluster_of(
         data_parallel=None if replicas is None else DataParallel(replicas.size, _link(replicas)),
         tied=tied,
         micro_batch=document.micro_batch,
+        max_stages=document.max_stages,
         microbatches=next((e.microbatches for e in entries if e.microbatches is not None), None),
     )
 
@@ -139,7 +140,8 @@ def dump_profile(profile: Profile) -> dict[str, Any]:
     if profile.num_stages == 1:  # else it would be read as one that all ranks share
         document["num_stages"] = 1
     document["ranks"] = profile.ranks
-    document |= {} if profile.micro_batch is None else {"micro_batch": profile.micro_batch}
+    counts = {"micro_batch": profile.micro_batch, "max_stages": profile.max_stages}
+    document |= {key: count for key, count in counts.items() if count is not None}
     if profile.t_comm is not None:
         rows = profile.t_comm
         document["t_comm"] = list(map(list, rows)) if isinstance(rows, tuple) else rows

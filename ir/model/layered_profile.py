@@ -37,7 +37,11 @@ class LayeredProfile:
         return replace(self.cluster, stages=self.layers)
 
     def cut(self, starts: Sequence[int]) -> Profile:
-        """The profile of the stages that begin at these layers, the first of them 0."""
+        """The profile of the stages that begin at these layers, the first of them 0.
+
+        Raises UnsupportedError for more than ``max_stages`` of them.
+        """
+        self.cluster.check_stages(len(starts))
         ends = pairwise((*starts, len(self.layers)))
         stages = tuple(joined(self.layers[a:b]) for a, b in ends)
         return replace(self.cluster, stages=stages, tied=self._tied_stages(starts))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, UnsupportedError
 from .layers import Layer
 from .links import Link, Links, Pair, Sharing
 from .ops import FloatArray
@@ -131,6 +131,7 @@ class Profile:
     rank's own, as fast in both directions at once. ``tied``: groups of stages, each ascending, that
     share parameters. ``micro_batch``: sequences in the microbatches that were measured, None where
     it is not known. ``microbatches``: how many there are, where it has a number for each of them.
+    ``max_stages``: the most stages that the model can be cut into; None where it is not known.
     A single entry of ``stages`` is shared by ``shared_by`` stages, by default one a rank, as in a
     file; once made, the stages are listed, and ``shared_by`` is 1.
     """
@@ -147,6 +148,7 @@ class Profile:
     tied: tuple[tuple[int, ...], ...] = ()
     micro_batch: int | None = None
     microbatches: int | None = None
+    max_stages: int | None = None
     shared_by: int | None = None
 
     def __post_init__(self) -> None:
@@ -211,10 +213,12 @@ class Profile:
         it what is kept for recomputing or beside the host. Which chunks of tied stages share
         parameters is not known: all of them are tied.
 
-        Raises ValueError for fewer than one chunk.
+        Raises ValueError for fewer than one chunk, UnsupportedError for more than ``max_stages``
+        stages.
         """
         if chunks < 1:
             raise ValueError(f"cannot cut a stage into {chunks} chunks")
+        self.check_stages(self.num_stages * chunks)
         parts = [stage.changed(lambda one: _part(one, 1.0 / chunks)) for stage in self.stages]
         stages = tuple(part for part in parts for _ in range(chunks))
         tied = tuple(
@@ -222,6 +226,16 @@ class Profile:
             for group in self.tied
         )
         return replace(self, stages=stages, tied=tied)
+
+    def check_stages(self, number: int, where: str = "") -> None:
+        """Raises UnsupportedError, naming the profile as ``where``, where ``number`` stages are
+        more than ``max_stages``."""
+        if self.max_stages is not None and number > self.max_stages:
+            file = f"{where}: " if where else ""
+            raise UnsupportedError(
+                f"{file}max_stages: expected at least {number}, one for each stage, got "
+                f"{self.max_stages}: the model cannot be cut further"
+            )
 
     @property
     def pairs_known(self) -> bool:

@@ -91,6 +91,7 @@ class PlacementSpec:
         if profile.num_stages not in {ranks, chunks * ranks}:
             raise UnsupportedError(_misplaced(where, profile, self.name, chunks))
         if profile.num_stages == ranks:
+            profile.check_stages(chunks * ranks, where)
             profile = profile.split(chunks)
         if self.name == "v":
             return profile, Placement.v(ranks)
@@ -108,6 +109,7 @@ class PlacementSpec:
         owners = self.owners_on(profile.ranks)
         chunks, rest = divmod(len(owners), profile.ranks)
         if profile.num_stages == profile.ranks and rest == 0:
+            profile.check_stages(len(owners), where)
             profile = profile.split(chunks)
         if profile.num_stages != len(owners):
             raise UnsupportedError(

@@ -162,7 +162,9 @@ def _placements(
             "be cut"
         )
     if spec.chunks is None:
-        return [Placement.of_stages(spec.owners_on(profile.ranks), spec.name, profile.ranks)]
+        owners = spec.owners_on(profile.ranks)
+        profile.cluster.check_stages(len(owners), where)
+        return [Placement.of_stages(owners, spec.name, profile.ranks)]
     return [spec.place(one_each, where)[1]]
 
 

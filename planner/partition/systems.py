@@ -26,7 +26,7 @@ from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.stopping import FirstOf
 from pipeloom.solver.families import build_family
-from pipeloom.solver.placement.search import CUTS, overfull
+from pipeloom.solver.placement.search import CUTS, cuts, overfull
 
 from ..explain.answer import Answer, NothingFits
 from ..explain.candidates import candidates_of, candidates_table
@@ -136,7 +136,8 @@ class System:
         cut evenly into any number, and of any order."""
         more = max(CUTS) + 1
         if isinstance(given, Profile):
-            there = _is_cut(given)
+            most = given.max_stages
+            there = _is_cut(given) and (most is None or most >= more * given.ranks)
         else:
             there = self.any_order and _most(given) >= more
         runs = self.any_order or microbatches % given.ranks == 0
@@ -155,7 +156,9 @@ def _chunks(
         return (given.num_stages // given.ranks,)
     if spec.chunks is not None:
         return (spec.chunks,)
-    if isinstance(given, Profile) or microbatches % given.ranks:
+    if isinstance(given, Profile):
+        return cuts(given)
+    if microbatches % given.ranks:
         return CUTS
     return range(1, max(1, _most(given)) + 1)
 
@@ -167,7 +170,8 @@ def _is_cut(profile: Profile) -> bool:
 
 def _most(layers: LayeredProfile) -> int:
     """The most stages a rank into which the layers can be cut."""
-    return (len(layers.layers) - sum(layers.tied)) // layers.ranks
+    pieces = len(layers.layers) - sum(layers.tied)
+    return min(pieces, layers.cluster.max_stages or pieces) // layers.ranks
 
 
 def _plan(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -87,7 +87,9 @@ class StagesInPlace:
         tied = tied_stages(context.options.tied) if view != "rank" else ()
         shown = ranks if view != "rank" else 1
         size = self._micro_batch(view)
-        return measurement(parts, links, ranks=shown, name=name, tied=tied, micro_batch=size)
+        found = measurement(parts, links, ranks=shown, name=name, tied=tied, micro_batch=size)
+        profile = replace(found.profile, max_stages=found.profile.num_stages)
+        return replace(found, profile=profile)
 
     def _micro_batch(self, view: str) -> int | None:
         """The sequences in a microbatch, where a rank of the view is given them."""

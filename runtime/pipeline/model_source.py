@@ -113,6 +113,34 @@ def check_cut(source: ModelSource, count: int) -> None:
         return
 
 
+MOST_STAGES = 4096
+"""Stages beyond which a source has no end: it makes as many as it is asked for."""
+
+
+def most_stages(source: ModelSource, count: int) -> int | None:
+    """The most stages that ``source``, which can be cut into ``count``, can be cut into.
+
+    Numbers in between may be impossible. None where there is no limit up to :data:`MOST_STAGES`.
+    """
+    can, cannot = count, 2 * count
+    while _is_possible(source, cannot):
+        can, cannot = cannot, 2 * cannot
+        if cannot > MOST_STAGES:
+            return None
+    while cannot - can > 1:
+        middle = (can + cannot) // 2
+        can, cannot = (middle, cannot) if _is_possible(source, middle) else (can, middle)
+    return can
+
+
+def _is_possible(source: ModelSource, count: int) -> bool:
+    try:
+        checked_stages(source, count)
+    except Exception:
+        return False
+    return True
+
+
 def checked_batch(
     source: ModelSource, step: int, microbatches: int, method: str = BATCH
 ) -> tuple[list[Tensor], list[Tensor]]:

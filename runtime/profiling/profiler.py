@@ -21,7 +21,7 @@ from pipeloom.ir.model.layers import Layer
 from ..launch.environment import own_gpu
 from ..launch.processes import launch
 from ..pipeline.layered_source import by_layers
-from ..pipeline.model_source import ModelSource, check_cut
+from ..pipeline.model_source import ModelSource, check_cut, most_stages
 from ..probes.link_probe import ring_routes
 from ..probes.measuring import (
     LinkParts,
@@ -113,6 +113,8 @@ def measure_profile(
     )
     _check_place(group, view, ranks, together=together)
     check_cut(source, stages)
+    # shards of a mesh may need all processes to be made
+    most = None if layers or group is not None else most_stages(source, stages)
     in_flight = max(in_flight or ranks, 2 if pairs else 1)
     asked = Asked(in_flight, not layers, recompute, offload)
     if memory_only:
@@ -120,7 +122,7 @@ def measure_profile(
         found = calculate_memory(
             source, stages, ranks, asked, dtype=dtype, name=name, stages_as=stages_as
         )
-        return _named(found, layers)
+        return _of_source(found, layers, most)
     settings = Settings(
         *(stages, ranks, repeats, warmup, asked, pairs, dtype, device, timeout),
         *(group, data_group, view, stages_as),
@@ -130,7 +132,7 @@ def measure_profile(
     found = measurement(
         parts, links, ranks=shown, together=together, name=name, tied=tied, micro_batch=micro_batch
     )
-    return _named(found, layers)
+    return _of_source(found, layers, most)
 
 
 def _check_place(group: dist.ProcessGroup | None, view: str, ranks: int, *, together: bool) -> None:
@@ -154,10 +156,10 @@ def _check_memory_only(device: str, **others: bool) -> None:
             raise InputError(f"{name}: expected none beside memory_only, which computes nothing")
 
 
-def _named(found: Measurement, layers: Sequence[Layer]) -> Measurement:
-    """The profile, with the layer that each stage is, where there are layers."""
+def _of_source(found: Measurement, layers: Sequence[Layer], most: int | None) -> Measurement:
+    """The profile with what its source says: each stage's layer, or how many it can make."""
     if not layers:
-        return found
+        return replace(found, profile=replace(found.profile, max_stages=most))
     named = [
         replace(stage, layers=(layer,))
         for stage, layer in zip(found.profile.stages, layers, strict=True)

@@ -136,11 +136,11 @@ def _entry(
 def placements(
     profile: Profile, kinds: Collection[PlacementKind] = tuple(PlacementKind)
 ) -> Iterator[tuple[Profile, Placement]]:
-    """The profile, cut where it has one stage a rank, with each placement of its stages that is of
-    these ``kinds``, equal ones once."""
+    """The profile, cut where it has one stage a rank into at most its ``max_stages``, with each
+    placement of its stages that is of these ``kinds``, equal ones once."""
     ranks, seen = profile.ranks, set()
     chunks, rest = divmod(profile.num_stages, ranks)
-    for cut in CUTS if (chunks, rest) == (1, 0) else (1,) if rest == 0 else ():
+    for cut in cuts(profile) if (chunks, rest) == (1, 0) else (1,) if rest == 0 else ():
         placed, each = profile.split(cut) if cut > 1 else profile, cut * chunks
         found = [Placement.linear(ranks) if each == 1 else Placement.interleaved(ranks, each)]
         if each == 2:
@@ -151,6 +151,12 @@ def placements(
             if placement not in seen and placement.kind in kinds:
                 seen.add(placement)
                 yield placed, placement
+
+
+def cuts(profile: Profile) -> tuple[int, ...]:
+    """The numbers of stages a rank into which a profile of one stage a rank may be cut."""
+    most = profile.max_stages
+    return CUTS if most is None else tuple(n for n in CUTS if n * profile.ranks <= most)
 
 
 def room(profile: Profile, placement: Placement, limit: tuple[float, ...]) -> tuple[float, ...]:

@@ -218,6 +218,7 @@ def test_all_processes_have_one_profile_that_families_take(seen: list[Seen]) -> 
     first = seen[0].views["all"]
     assert all(one.views["all"] == first for one in seen)
     assert (first.profile.num_stages, first.profile.ranks) == (RANKS, RANKS)
+    assert first.profile.max_stages == RANKS
     assert (first.profile.links is not None, first.profile.micro_batch) == (True, ROWS)
     assert parse_profile(dump_profile(first.profile), "profile.json") == first.profile
     assert build("zb-h1", first.profile, MICROBATCHES).problem.stages == RANKS

@@ -18,6 +18,7 @@ def test_ranks_measured_together(stages: int) -> None:
     found = measure_profile(small(), stages=stages, ranks=2, repeats=2, warmup=1, in_flight=3)
     profile = found.profile
     assert (profile.ranks, profile.num_stages, profile.micro_batch) == (2, stages, 2)
+    assert profile.max_stages == 4
     assert all(min(s.t_f, s.t_b, s.t_w) > 0 for s in profile.stages)
     assert all(0 < s.m_w <= s.m_b for s in profile.stages)
     # what a stage sends: (2, 16, 32) float32

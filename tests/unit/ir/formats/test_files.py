@@ -59,6 +59,16 @@ def test_what_was_dumped_is_loaded() -> None:
         load_program({"format": "pipeloom.program", "version": 1})
 
 
+def test_the_most_stages_are_no_fewer_than_there_are() -> None:
+    found = parse_profile(profile(max_stages=4), "p")
+    assert parse_profile(dump_profile(found), "p") == found
+    assert found.split(2).max_stages == 4
+    for given in (1, 0, 2.5):
+        with pytest.raises(InputError, match=r"p\.json: max_stages: expected .*, got") as caught:
+            parse_profile(profile(max_stages=given), "p.json")
+        assert len(caught.value.errors) == 1
+
+
 def test_a_broken_profile_is_all_that_is_said_of_its_schedule() -> None:
     """Its guessed sizes made faults of everything else."""
     schedule = dump_schedule(build_family("1f1b", parse_profile(profile(), "p"), 2))

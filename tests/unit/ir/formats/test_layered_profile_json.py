@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, UnsupportedError
 from pipeloom.ir.formats import dump_profile, parse_profile
 from pipeloom.ir.formats.profile_json import dump_layers, parse_layers
 from pipeloom.ir.model.layered_profile import joined
@@ -40,6 +40,14 @@ def test_stages_sum_their_layers_and_know_them() -> None:
     again = parse_profile(dump_profile(cut), "written")
     assert again == cut
     assert again.split(2).stages[0].layers == ()
+
+
+def test_layers_are_cut_into_no_more_than_the_most_stages() -> None:
+    profile = parse_layers(layers_document(max_stages=2), "p.json")
+    assert parse_layers(dump_layers(profile), "p.json") == profile
+    assert profile.cut((0, 3)).max_stages == 2
+    with pytest.raises(UnsupportedError, match="max_stages: expected at least 3, "):
+        profile.cut((0, 3, 5))
 
 
 def lines(**changes: Any) -> list[str]:

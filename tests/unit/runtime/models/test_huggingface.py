@@ -22,7 +22,7 @@ from pipeloom.runtime.models.by_name import load_source
 from pipeloom.runtime.models.layer_calls import LayerCalls, StandIns, capture
 from pipeloom.runtime.models.skeleton import windowed_product
 from pipeloom.runtime.pipeline.layered_source import LayeredSource
-from pipeloom.runtime.pipeline.model_source import check_evaluation
+from pipeloom.runtime.pipeline.model_source import check_evaluation, most_stages
 from pipeloom.runtime.stages.store import made
 from tests.support.graph_runs import run, same
 
@@ -172,6 +172,7 @@ def test_near_even_stages_are_the_same_model(tmp_path: Path) -> None:
     assert [len(part) for part in source._even(2).parts] == [3, 2]
     with pytest.raises(InputError, match=r"stages: expected 1 to 3, its decoder layers, got 4$"):
         source.stages(4)
+    assert most_stages(source, 2) == 3
 
 
 def test_drawn_weights_depend_on_the_seed_and_the_layer_alone(tmp_path: Path) -> None:

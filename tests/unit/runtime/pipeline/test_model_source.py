@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
+from torch import nn
 
+from examples.gpt import GPT, small
+from examples.mlp import MLP
 from pipeloom.ir.errors import InputError
 from pipeloom.runtime.models.by_name import METHODS, load_source
-from pipeloom.runtime.pipeline.model_source import ModelSource, checked_batch
+from pipeloom.runtime.pipeline.model_source import ModelSource, checked_batch, most_stages
 
 GOOD = "class Source:\n" + "".join(f"    def {name}(self, *_): ...\n" for name in METHODS)
 
@@ -50,6 +55,34 @@ def test_what_is_wrong_is_named(module: str, attribute: str, expected: str) -> N
         load_source(f"{module}:{attribute}")
     assert str(caught.value).startswith(f"{module}:{attribute}: ")
     assert "\n" not in str(caught.value)
+
+
+@dataclass
+class Cut:
+    """A model of 24 layers, cut into as many stages as ``divides`` takes."""
+
+    divides: Callable[[int], bool]
+
+    def stages(self, count: int) -> list[Callable[[], nn.Module]]:
+        if not self.divides(count):
+            raise ValueError("no such cut")
+        return [nn.Identity] * count
+
+
+def test_the_most_stages_of_a_source_can_be_made_and_one_more_cannot() -> None:
+    for source, begin, most in (
+        (GPT(), 2, 8),
+        (GPT(), 8, 8),
+        (small(), 3, 4),
+        (GPT(cuts=(4, 2, 2)), 3, 3),
+        (Cut(lambda count: 24 % count == 0), 3, 24),
+        (Cut(lambda count: count == 5), 5, 5),
+    ):
+        assert most_stages(cast(ModelSource, source), begin) == most
+        assert len(source.stages(most)) == most
+        with pytest.raises((InputError, ValueError)):
+            source.stages(most + 1)
+    assert most_stages(MLP(), 2) is None
 
 
 def test_names_and_modules_that_cannot_be_loaded(module: str) -> None:

@@ -46,6 +46,12 @@ def test_a_profile_of_one_stage_a_rank_is_cut() -> None:
     }  # fmt: skip
 
 
+def test_a_profile_is_cut_no_further_than_its_source() -> None:
+    names = [placement.name for _, placement in placements(replace(PROFILE, max_stages=7))]
+    assert names == ["linear", "interleaved:2", "v", "interleaved:3"]
+    assert [p.name for _, p in placements(replace(PROFILE, max_stages=2))] == ["linear"]
+
+
 def test_stages_are_taken_as_they_are_where_there_are_several_a_rank() -> None:
     found = list(placements(PROFILE.split(2)))
     assert [(placed.num_stages, placement.name) for placed, placement in found] == [

@@ -43,6 +43,30 @@ def test_two_copies_are_tried_where_they_are_known_to_fit_or_asked_for(
     assert "no optimizer_bytes in the profile" in left_out["reason"]
 
 
+def test_what_needs_more_stages_than_the_source_makes_is_refused_in_a_line(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    document = json.loads(profile.read_text())
+    stages = len(document["stages"])
+    profile.write_text(json.dumps(document | {"max_stages": stages}))
+    owners = tmp_path / "owners.json"
+    owners.write_text(json.dumps([*range(stages), *range(stages)]))
+    told = f"max_stages: expected at least {2 * stages}, one for each stage, got {stages}: "
+    for words in (
+        ["optimize", profile, "--placement", "wave:1"],
+        ["optimize", profile, "--placement", owners],
+        ["build", "zb-v", profile],
+        ["build", "interleaved-1f1b", profile],
+    ):
+        done = pipeloom(*words, "-m", stages)
+        assert told in done.err
+        assert (done.code, done.err.count("\n")) == (2, 1)
+    done = pipeloom("compare", profile, "-m", stages, "--no-optimizer")
+    assert told in " ".join(done.out.split())
+    done = pipeloom("optimize", profile, "-m", 4, "--placement", "auto", "--work-limit", 0.1, "-q")
+    assert done.code == 0
+
+
 def test_copies_are_for_auto_alone(pipeloom: Command, profile: Path) -> None:
     done = pipeloom("optimize", profile, "-m", 2, "--placement", "v", "--copies", 2)
     assert done.code == 2
