@@ -20,7 +20,7 @@ from pipeloom.ir.litter import tied_to_parent
 
 from ..transport.making import meet
 from ..transport.waiting import waits_for_another
-from .environment import backend_of, own_gpu
+from .environment import backend_of, gpu_here, own_gpu
 from .failures import Names, failure_of
 
 _PARENT: list[Connection] = []  # in a process that was spawned, the pipe to who did
@@ -53,7 +53,7 @@ def call_here(
         return function(*args)
     if device.type == "cuda":
         torch.cuda.set_device(own_gpu())
-    meet(backend_of(device), message_timeout)
+    meet(gpu_here(device), backend_of, message_timeout)
     result = function(*args)
     dist.destroy_process_group()  # not after an error: it would wait for the others
     # ends Gloo's threads: one that lets go of a tensor while the interpreter ends aborts the

@@ -7,7 +7,11 @@ import multiprocessing
 import os
 import resource
 import shutil
+import socket
+import sys
 import tempfile
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -21,6 +25,10 @@ TMPDIR."""
 FOLDER = "plm-"  # short, as sockets' paths are to be
 _FILES, _FILES_A_RANK = 48, 8
 """Files that processes hold open, at least: four ranks fail at 32 and run at 80."""
+
+
+Gpu: TypeAlias = tuple[bool, str, str]
+"""Whether torch has NCCL, the host's name, and the device's UUID."""
 
 
 def world() -> tuple[int, int] | None:
@@ -55,12 +63,27 @@ def own_gpu() -> int:
     return local % torch.cuda.device_count()
 
 
-def backend_of(device: torch.device) -> str:
-    """The backend of ``torch.distributed``: NCCL where each rank has a GPU of its own."""
-    if device.type != "cuda" or not dist.is_nccl_available():
+def gpu_here(device: torch.device) -> Gpu | None:
+    """The GPU that this process computes on, its current one; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    uuid = torch.cuda.get_device_properties(torch.cuda.current_device()).uuid
+    return dist.is_nccl_available(), socket.gethostname(), str(uuid)
+
+
+def backend_of(gpus: Sequence[Gpu | None]) -> str:
+    """The backend of ``torch.distributed``, chosen alike on all ranks from the GPU of each: NCCL
+    where all are different, else Gloo. Rank 0 prints why GPUs use Gloo."""
+    if None in gpus:
         return "gloo"
-    shared = number("LOCAL_WORLD_SIZE", 1) > torch.cuda.device_count()
-    return "gloo" if shared else "nccl"
+    lacking = [rank for rank, gpu in enumerate(gpus) if gpu and not gpu[0]]
+    shared = [rank for rank, gpu in enumerate(gpus) if gpus.count(gpu) > 1]
+    if not lacking and not shared:
+        return "nccl"
+    if os.environ.get("RANK", "0") == "0":
+        why = f"no NCCL on ranks {lacking}" if lacking else f"ranks {shared} share GPUs"
+        sys.stderr.write(f"note: Gloo instead of NCCL, through the host's memory: {why}\n")
+    return "gloo"
 
 
 def check_sockets() -> None:

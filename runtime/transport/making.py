@@ -213,12 +213,13 @@ def made_together(group: dist.ProcessGroup | None, seconds: float) -> Iterator[N
         yield
 
 
-def meet(backend: str, seconds: float) -> None:
-    """Initialises ``torch.distributed``, which all processes do. Raises ExecutionError that names
-    those which do not come within ``seconds``."""
+def meet(own: Any, backend: Callable[[list[Any]], str], seconds: float) -> None:
+    """Initialises ``torch.distributed``, which all processes do, each with a literal of its ``own``
+    for ``backend``, which chooses from those of all ranks.
+
+    Raises ExecutionError that names the processes which do not come within ``seconds``."""
     with _together(partial(Making.of_start, seconds)) as making:
-        making.exchange(None)
-        making.initialise(backend)
+        making.initialise(backend(making.exchange(own)))
 
 
 @contextmanager
