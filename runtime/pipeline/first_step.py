@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 
-from pipeloom.ir.errors import InputError
+import torch.distributed as dist
+
+from pipeloom.ir.errors import InputError, PipeloomError
 from pipeloom.ir.model.program import Program
 
 from ..optim.step_end import StepEnd
@@ -45,8 +48,22 @@ class FirstStep:
         self.over = not context.options.check
 
     def agree(self, ask: Callable[[], StepRequest]) -> StepRequest:
-        """This rank's request; all ranks call it. Raises InputError, alike on all, where ``ask``
-        does on one, or requests are unlike."""
+        """This rank's request; all ranks call it. Raises InputError, alike on all ranks of all
+        replicas, where ``ask`` does on one, or requests are unlike."""
+        own: StepRequest | PipeloomError
+        try:
+            own = self._agree_with_ranks(ask)
+        except PipeloomError as error:
+            if not getattr(error, "agreed", False):  # this replica has ended
+                raise
+            own = error
+        self._agree_with_replicas(own)
+        if isinstance(own, PipeloomError):
+            raise own
+        self.over = True
+        return own
+
+    def _agree_with_ranks(self, ask: Callable[[], StepRequest]) -> StepRequest:
         transport = self._context.transport
         own: list[StepRequest] = []
 
@@ -60,41 +77,43 @@ class FirstStep:
             check_agreement(own[0].program, {}, transport.gather)
         _check("microbatches: expected one number", counts)
         self._shared.check_trained(trained)
-        self._agree_with_replicas(own[0])
-        self.over = True
         return own[0]
 
-    def _agree_with_replicas(self, own: StepRequest) -> None:
-        """Raises InputError, alike in all replicas, where they update or train unlike each other,
-        or have other numbers of microbatches without programs of their own."""
+    def _agree_with_replicas(self, own: StepRequest | PipeloomError) -> None:
+        """Raises InputError, alike in all replicas, where one refuses, they update or train unlike
+        each other, or have other numbers of microbatches without programs of their own."""
         options, averaging = self._context.options, self._averaging
-        if options.data_group is None:
+        group = options.data_group
+        if group is None:
             return
+        mine: tuple[object, ...] = (str(own), False, None, None)
+        if isinstance(own, StepRequest):
+            mine = ("", own.updates, own.given, own.microbatches)
         trained = [] if averaging is None else averaging.trained()
-        count = own.microbatches
-        found = summed(
-            [own.updates, own.given, count, count * count, *trained],
-            options.data_group,
+        summed(  # for its time limit: from here on no replica waits for another
+            [0.0],
+            group,
             self._context.device,
             timedelta(seconds=options.timeout),
             "agreeing with the replicas",
             faults=self._context.transport.replicas,
         )
-        updates, given, total, squares, *sums = found
-        size = options.data_group.size()
-        if 0 < updates < size:
-            raise _unlike("update: expected one value", f"True in {int(updates)} of {size}")
-        if not given and squares * size != total * total:
-            raise _unlike("microbatches: expected one number", f"{count} here")
+        rows: list[Any] = [None] * group.size()
+        dist.all_gather_object(rows, (*mine, trained), group=group)
+        errors, updates, given, counts, trains = zip(*rows, strict=True)
+        if any(errors):
+            replica, line = next((k, line) for k, line in enumerate(errors) if line)
+            error = InputError(f"replica {replica}, {line}")
+            raise agreed(own if isinstance(own, PipeloomError) else error, everywhere=True)
+        _check("update: expected one value", updates, "replicas")
+        if not any(given):
+            _check("microbatches: expected one number", counts, "replicas")
         if averaging is not None:
-            averaging.check_trained(sums)
+            averaging.check_trained([sum(column) for column in zip(*trains, strict=True)])
 
 
-def _check(what: str, values: Sequence[object]) -> None:
-    """Raises InputError where the ranks' values are unlike."""
+def _check(what: str, values: Sequence[object], those: str = "ranks") -> None:
+    """Raises InputError where the values of all ranks, or of all replicas, are unlike."""
     if len(set(values)) > 1:
-        raise agreed(InputError(f"{what} on all ranks, got {list(values)}"))
-
-
-def _unlike(what: str, got: str) -> Exception:
-    return agreed(InputError(f"{what} in all replicas, got {got}"), everywhere=True)
+        error = InputError(f"{what} on all {those}, got {list(values)}")
+        raise agreed(error, everywhere=those == "replicas")

@@ -238,7 +238,7 @@ def test_one_replicas_fault_ends_all_replicas_at_once(
     wraps: bool, name: str, kind: str, text: str
 ) -> None:
     """All go on after what the first step's questions refuse."""
-    unlike = "update: expected one value in all replicas, got True in 1 of 2"
+    unlike = "update: expected one value on all replicas, got [True, False]"
     found = launch(failure_cases.ends_with_its_replicas, 2, (60.0, wraps, name), timeout=50)
     for replica, ((refused, said, _), (raised, message, seconds)) in found.items():
         assert (refused, said) == ("InputError", unlike)

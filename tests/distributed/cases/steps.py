@@ -102,12 +102,16 @@ def in_replicas(
 def _check_counts(
     program: Program, source: TinyTransformer, options: dict[str, Any], replica: int
 ) -> None:
-    """Replicas that begin with unlike numbers of microbatches are told, all of them, and go on."""
+    """Replicas that begin with unlike numbers of microbatches, or one of which refuses its own,
+    raise alike, all of them, and go on."""
     given: Any = options
     half = compile_schedule(schedule("1f1b", 2, 2), tied=[(0, 1)], data_parallel=True)
     pipeline = Pipeline.from_source(program, source, programs=lambda _: half, **given)
-    with pytest.raises(InputError, match=r"^microbatches: .* here$"):
+    with pytest.raises(InputError, match=r"^microbatches: .* on all replicas, got \[4, 2\]$"):
         step(pipeline, source, 2 if replica else 4)
+    where = "" if replica else "replica 1, "
+    with pytest.raises(InputError, match=f"^{where}rank 0: microbatches: expected a number"):
+        step(pipeline, source, 0 if replica else 4)
     for count in (2, 4):
         step(pipeline, source, count)
     pipeline.close()
