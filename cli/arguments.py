@@ -70,9 +70,8 @@ def add_instance(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--objective",
         choices=["period", "makespan"],
-        default="period",
-        help="what an iteration costs: without an optimizer barrier (period, the default) or with "
-        "one",
+        help="what an iteration costs without a barrier between optimizer steps (period), or with "
+        "one (makespan); by default as the profile's barrier says",
     )
 
 

@@ -23,7 +23,7 @@ def build(
     microbatches: int | None = None,
     *,
     memory_limit: float | str | None = None,
-    objective: str | Objective = Objective.PERIOD,
+    objective: str | Objective | None = None,
     replicate: Sequence[int] = (),
     partition: CutLike | None = None,
     progress: Listener | None = None,
@@ -40,7 +40,7 @@ def build(
     find_family(family)
     source, tell = ProfileSource.of(profile, progress), progress or unheard
     memory_limit = memory_limit_of(memory_limit, source)
-    objective, microbatches = objective_of(objective), source.number(microbatches)
+    objective, microbatches = objective_of(objective, source), source.number(microbatches)
     _, profile_of, _ = profiles_of(source, microbatches, partition)
     fitting = profile_of(family)
     with naming(source.where):

@@ -59,7 +59,12 @@ class Comparison(EvaluationTable):
         return super().to_dict() | {"results": rows}
 
     def __str__(self) -> str:
-        lines = [*self._of_averaging(), *self._of_the_optimizer(), *self._of_other_work()]
+        lines = [
+            *self.notes,
+            *self._of_averaging(),
+            *self._of_the_optimizer(),
+            *self._of_other_work(),
+        ]
         footer = "\n".join(
             textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
             for line in (*lines, *self._notes())
@@ -117,7 +122,7 @@ def compare(
     microbatches: int | None = None,
     *,
     memory_limit: float | str | None = None,
-    objective: str | Objective = Objective.PERIOD,
+    objective: str | Objective | None = None,
     passing: str = "activations",
     placement: PlacementLike = "linear",
     no_optimizer: bool = False,
@@ -136,7 +141,8 @@ def compare(
     has a cut of its own into as many stages as it runs: balanced unless ``partition`` is ``even``.
     Raises InputError for wrong input.
     """
-    source, objective = ProfileSource.of(profile, progress), objective_of(objective)
+    source = ProfileSource.of(profile, progress)
+    objective = objective_of(objective, source)
     cuts = {"partition": partition, "min_layers": min_layers, "max_layers": max_layers}
     microbatches = source.number(microbatches)
     found, profile_of, cut = family_profiles(source, microbatches, cuts)

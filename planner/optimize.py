@@ -53,7 +53,7 @@ def optimize(
     microbatches: int | None = None,
     *,
     memory_limit: float | str | None = None,
-    objective: str | Objective = Objective.PERIOD,
+    objective: str | Objective | None = None,
     passing: str = "activations",
     placement: PlacementLike | None = None,
     for_: str | None = None,
@@ -80,7 +80,8 @@ def optimize(
     ``profile``: stages or layers, as an object, a JSON object or a file of one. ``memory_limit``:
     of the activations on each rank, in the profile's unit of memory, or, where that is bytes, as
     ``"30GB"``; the profile's own by default.
-    ``objective``: ``period`` or ``makespan``. ``passing``: ``activations``, ``weights``, or
+    ``objective``: ``period`` or ``makespan``; by default the makespan where the profile has a
+    ``barrier``, else the period. ``passing``: ``activations``, ``weights``, or
     ``auto``. ``placement``: ``linear`` (the default), ``interleaved:K``, ``v``, ``wave:K``,
     ``bidirectional``, the rank of each stage or a file of them, or ``auto``. ``for_``: ``megatron``
     or ``torchtitan``: of the schedules that it runs, on all its placements unless one is given.
@@ -134,7 +135,7 @@ def optimize(
     search = CachedSearch.of(options, cache, progress)
     microbatches = source.number(microbatches)
     limits: dict[str, Any] = {"memory_limit": memory_limit_of(memory_limit, source)}
-    limits["objective"] = objective_of(objective)
+    limits["objective"] = objective_of(objective, source)
     limits["where"] = source.where
     if system is not None:
         each, rules = time_limit is None, _rules(min_layers, max_layers)

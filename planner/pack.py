@@ -82,7 +82,7 @@ def pack(
     max_tokens: int | None = None,
     data_parallel: int | None = None,
     memory_limit: float | str | None = None,
-    objective: str | Objective = Objective.PERIOD,
+    objective: str | Objective | None = None,
     placement: PlacementLike | None = None,
     start: Schedule | Planned | Document | None = None,
     time_limit: float | None = None,
@@ -106,7 +106,7 @@ def pack(
     document, where = read_document(lengths, "lengths")
     given, source = parse_lengths(document, where), ProfileSource.of(profile, progress)
     limits: dict[str, Any] = {"memory_limit": memory_limit_of(memory_limit, source)}
-    limits["objective"] = objective_of(objective)
+    limits["objective"] = objective_of(objective, source)
     problem = _problem(source, microbatches, placement, **limits)
     over = problem.profile.data_parallel
     replicas = data_parallel or (over.size if over else 1)

@@ -85,7 +85,8 @@ class Sweep(EvaluationTable):
     def __str__(self) -> str:
         words = {id(swept.row): swept.words for swept in self.limits}
         limit = Column("memory limit", lambda row: words[id(row)])
-        return evaluations_table(self.rows, [limit, BUBBLE, PERIOD, PEAK_MEMORY, STATUS])
+        shown = evaluations_table(self.rows, [limit, BUBBLE, PERIOD, PEAK_MEMORY, STATUS])
+        return "\n".join([shown, *self.notes])
 
     def csv(self) -> str:
         """The limits, one a line, under :data:`COLUMNS`."""
@@ -130,7 +131,7 @@ def sweep(
     memory_limits: Mapping[str, float | str] | Iterable[float | str],
     *,
     output: FilePath | None = None,
-    objective: str | Objective = Objective.PERIOD,
+    objective: str | Objective | None = None,
     partition: str | None = None,
     min_layers: int | None = None,
     max_layers: int | None = None,
@@ -156,7 +157,8 @@ def sweep(
     out. Raises InputError for wrong input, LostWorkersError.
     """
     away = Workers(workers, scheduler)
-    source, objective = ProfileSource.of(profile, progress), objective_of(objective)
+    source = ProfileSource.of(profile, progress)
+    objective = objective_of(objective, source)
     limits = _limits(memory_limits, source)
     folder = None if output is None else _folder(os.fspath(output))
     if cache is None and folder is not None:

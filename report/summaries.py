@@ -11,11 +11,15 @@ from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.model.ops import KIND_MASK, OpKind
 from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, Status, gap_between
 from pipeloom.ir.model.weight_versions import staleness
 from pipeloom.ir.units import counted, duration, memory_size
 
 from .bars import peak_memory, timed
+
+WITHOUT_BARRIER = "an iteration without a barrier between optimizer steps"
+WITH_BARRIER = "with one, as for clipping or loss scaling"
 
 
 def percent(share: float) -> str:
@@ -117,6 +121,12 @@ def repeats(schedule: Schedule) -> str | None:
     return f"one iteration of many: a rank begins the next where its row ends, one every {every}"
 
 
+def asked_by_profile(profile: Profile, objective: Objective) -> str | None:
+    """Why the makespan is the objective, where the profile asks for it."""
+    asked = profile.barrier and objective is Objective.MAKESPAN
+    return "makespan, as the profile has a barrier" if asked else None
+
+
 def heading(schedule: Schedule, *, with_family: bool = True) -> str:
     """``zb-6.2b: zb-h1`` or what of it is known."""
     family = schedule.report.family if schedule.report and with_family else ""
@@ -129,13 +139,15 @@ def facts(schedule: Schedule) -> str:
     timing, problem, report = schedule.known_timing, schedule.problem, schedule.report
     peaks = peak_memory(schedule)
     fullest = max(range(problem.ranks), key=lambda rank: peaks[rank])
+    asked = asked_by_profile(problem.profile, problem.objective)
     lines = [
+        *([] if asked is None else [("objective", asked)]),
         (
             "bubble rate",
             f"{percent(timing.bubble_rate(problem.objective))} of the {problem.objective.value}",
         ),
-        ("period", duration(timing.period)),
-        ("makespan", duration(timing.makespan)),
+        ("period", f"{duration(timing.period)} ({WITHOUT_BARRIER})"),
+        ("makespan", f"{duration(timing.makespan)} ({WITH_BARRIER})"),
         ("peak memory", f"{memory(schedule).removeprefix('peak memory ')} (rank {fullest})"),
         *remat(schedule),
         *([] if (line := averaging(schedule)) is None else [("averaging", line)]),

@@ -123,3 +123,4 @@ class ClusterDocument(Document):
     host_link: LinkDocument | None = None
     data_parallel: DataParallelDocument | None = None
     micro_batch: Annotated[int, Whole(1)] | None = None
+    barrier: bool | None = None

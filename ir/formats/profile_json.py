@@ -94,6 +94,7 @@ def cluster_of(
         tied=tied,
         micro_batch=document.micro_batch,
         max_stages=document.max_stages,
+        barrier=bool(document.barrier),
         microbatches=next((e.microbatches for e in entries if e.microbatches is not None), None),
     )
 
@@ -142,6 +143,7 @@ def dump_profile(profile: Profile) -> dict[str, Any]:
     document["ranks"] = profile.ranks
     counts = {"micro_batch": profile.micro_batch, "max_stages": profile.max_stages}
     document |= {key: count for key, count in counts.items() if count is not None}
+    document |= {"barrier": True} if profile.barrier else {}
     if profile.t_comm is not None:
         rows = profile.t_comm
         document["t_comm"] = list(map(list, rows)) if isinstance(rows, tuple) else rows

@@ -132,6 +132,7 @@ class Profile:
     share parameters. ``micro_batch``: sequences in the microbatches that were measured, None where
     it is not known. ``microbatches``: how many there are, where it has a number for each of them.
     ``max_stages``: the most stages that the model can be cut into; None where it is not known.
+    ``barrier``: whether all ranks wait for each other before each optimizer step.
     A single entry of ``stages`` is shared by ``shared_by`` stages, by default one a rank, as in a
     file; once made, the stages are listed, and ``shared_by`` is 1.
     """
@@ -149,6 +150,7 @@ class Profile:
     micro_batch: int | None = None
     microbatches: int | None = None
     max_stages: int | None = None
+    barrier: bool = False
     shared_by: int | None = None
 
     def __post_init__(self) -> None:

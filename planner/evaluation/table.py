@@ -8,6 +8,7 @@ from typing import Any
 
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
+from pipeloom.report.summaries import asked_by_profile
 from pipeloom.report.text_table import table
 
 from .columns import Column
@@ -38,6 +39,12 @@ class EvaluationTable:
     def built(self) -> list[Evaluation]:
         """The rows that have a schedule."""
         return [row for row in self.rows if row.planned is not None]
+
+    @property
+    def notes(self) -> list[str]:
+        """The line on the objective where the profile asks for it."""
+        asked = asked_by_profile(self.profile, self.objective)
+        return [] if asked is None else [f"objective: {asked}"]
 
     def to_dict(self) -> dict[str, Any]:
         """The keys that all tables begin with in ``--json``."""

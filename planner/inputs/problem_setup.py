@@ -91,6 +91,13 @@ class ProfileSource:
         return self._read(LayeredProfile, parse_layers, dump_layers)
 
     @property
+    def objective(self) -> Objective:
+        """What an iteration costs, unless it is said: the makespan where the profile has a
+        barrier."""
+        profile = self.stages if self.has_stages else self.layers.cluster
+        return Objective.MAKESPAN if profile.barrier else Objective.PERIOD
+
+    @property
     def in_place(self) -> Schedule | None:
         """The schedule, or a program's, that is given in place of a profile."""
         kind = self._document.get("format")
@@ -174,8 +181,10 @@ def check_whole(name: str, value: object) -> None:
         raise InputError(f"{name}: expected a whole number, got {value!r}")
 
 
-def objective_of(given: str | Objective) -> Objective:
-    """The objective of that name. Raises InputError."""
+def objective_of(given: str | Objective | None, source: ProfileSource) -> Objective:
+    """The objective of that name, by default the profile's. Raises InputError."""
+    if given is None:
+        return source.objective
     if not isinstance(given, Objective):
         check_choice("objective", given, *(each.value for each in Objective))
     return Objective(given)
@@ -243,7 +252,7 @@ def make_problem(
     microbatches: int,
     *,
     memory_limit: float | None = None,
-    objective: str | Objective = Objective.PERIOD,
+    objective: Objective = Objective.PERIOD,
     passing: str = "activations",
     placement: PlacementSpec | None = None,
     where: str = "profile",
@@ -263,7 +272,7 @@ def make_problem(
         if why_not is not None:
             raise UnsupportedError(f"{where}: the placement {BIDIRECTIONAL} {why_not}")
     limit = profile.limit_from(memory_limit)
-    return Problem(profile, microbatches, placed, limit, objective_of(objective))
+    return Problem(profile, microbatches, placed, limit, objective)
 
 
 def _round_robin(profile: Profile, spec: PlacementSpec) -> Placement:

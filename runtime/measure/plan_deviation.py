@@ -8,13 +8,15 @@ import sys
 from collections.abc import Sequence
 
 from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.program import Program, TensorKind
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.schedule import OPTIMIZED, Schedule
 from pipeloom.ir.units import amount, counted
 
 LEAST_BYTES = 1000.0  # of a microbatch; less is counted in a larger unit
 LITTLE = 1.05  # times the limit, up to which nobody is asked for another model's size
 ACTIVATIONS = (TensorKind.X, TensorKind.DY)  # weights that are received count for no peak
+ROUNDING = 1e-6
 FAR = 1.5  # the longer over the shorter: less is the usual noise of times on shared machines
 SHORT = 1.0  # milliseconds; the host's own work between ops is of the order of a tenth of that
 UNMEASURED = "all ops of the profile take 1 ms, as profile --memory-only writes where none was run"
@@ -49,6 +51,22 @@ def other_size(planned: Schedule, sequences: int | None) -> str | None:
     return (
         f"the plan's times and memory are of microbatches of {counted(measured or 0, 'sequence')}, "
         f"as the profile's micro_batch says; these have {sequences}"
+    )
+
+
+def made_without_barrier(planned: Schedule) -> str | None:
+    """A line, for a run whose ranks wait for each other before they step, on a schedule that was
+    made for the period where its makespan is longer; else None."""
+    made_for_period = planned.problem.objective is Objective.PERIOD
+    if not made_for_period or planned.report is None or planned.report.family != OPTIMIZED:
+        return None
+    timing = planned.timing or simulate(planned)
+    if timing.makespan <= timing.period * (1 + ROUNDING):
+        return None
+    return (
+        "all ranks wait before they step, as clipping or loss scaling need, but the schedule was "
+        'made for the period, which is without: optimize --objective makespan, or put "barrier": '
+        "true into the profile"
     )
 
 

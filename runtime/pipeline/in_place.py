@@ -88,7 +88,8 @@ class StagesInPlace:
         shown = ranks if view != "rank" else 1
         size = self._micro_batch(view)
         found = measurement(parts, links, ranks=shown, name=name, tied=tied, micro_batch=size)
-        profile = replace(found.profile, max_stages=found.profile.num_stages)
+        most, waits = found.profile.num_stages, context.waits_for_norm
+        profile = replace(found.profile, max_stages=most, barrier=waits)
         return replace(found, profile=profile)
 
     def _micro_batch(self, view: str) -> int | None:

@@ -567,6 +567,11 @@ class Pipeline:
         return self._training.builder.refusals
 
     @property
+    def waits_for_norm(self) -> bool:
+        """Whether all ranks wait for the norm of all gradients before they step."""
+        return self._context.waits_for_norm
+
+    @property
     def _ran(self) -> Pipeline:
         """The pipeline that ran the last step: this one, or that of another number."""
         return self if self._other is None else self._other

@@ -36,3 +36,8 @@ class RankContext:
     relays: bool
     routes: Routes
     buffers: ReceiveBuffers | None = None
+
+    @property
+    def waits_for_norm(self) -> bool:
+        """Whether all ranks wait for the norm of all gradients before they step."""
+        return self.options.needs_norm and not self.relays

@@ -19,7 +19,7 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
 from ..launch.processes import launch
-from ..measure.plan_deviation import other_size, over_the_limit, why_far_off
+from ..measure.plan_deviation import made_without_barrier, other_size, over_the_limit, why_far_off
 from ..models.by_name import load_source
 from ..pipeline.layered_source import as_planned
 from ..pipeline.model_source import (
@@ -51,8 +51,8 @@ class RunResult:
     others.
     ``measured_step``: its number. ``planned``: the program's schedule. ``notes``: what a
     checkpoint's optimizers overrule, the first loss that is no number, microbatches of another size
-    than the profile's, a peak above the plan's memory limit, and why the measured schedule is far
-    above or below the planned one.
+    than the profile's, a peak above the plan's memory limit, a barrier that the plan is without,
+    and why the measured schedule is far above or below the planned one.
     ``first_step``: the number of the first of these steps, where the run was resumed.
     ``evaluations``: pairs of a step that was evaluated and its loss there.
     """
@@ -204,6 +204,7 @@ def train(
         lost_loss([record.loss for record in loop.records], loop.records[0].step),
         other_size(program.schedule, history[0].sequences),
         exceeded,
+        made_without_barrier(program.schedule) if pipeline.waits_for_norm else None,
         _of_stages(" runs eager: ", eager),
         _of_stages(": ", remade),
         None if settings.pace else why_far_off(program.schedule, measured),

@@ -69,6 +69,15 @@ def test_the_most_stages_are_no_fewer_than_there_are() -> None:
         assert len(caught.value.errors) == 1
 
 
+def test_a_barrier_is_true_or_false() -> None:
+    found = parse_profile(profile(barrier=True), "p")
+    assert parse_profile(dump_profile(found), "p") == found
+    assert found.barrier
+    assert not parse_profile(profile(barrier=False), "p").barrier
+    with pytest.raises(InputError, match=r"^p\.json: barrier: expected true or false, got 1$"):
+        parse_profile(profile(barrier=1), "p.json")
+
+
 def test_a_broken_profile_is_all_that_is_said_of_its_schedule() -> None:
     """Its guessed sizes made faults of everything else."""
     schedule = dump_schedule(build_family("1f1b", parse_profile(profile(), "p"), 2))

@@ -8,8 +8,9 @@ import pytest
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.schedule import OPTIMIZED, Schedule
 from pipeloom.runtime.measure import plan_deviation as lateness
 from tests.distributed.cases.gradients import schedule
 
@@ -42,6 +43,17 @@ def test_the_reason(
         assert found is None
     else:
         assert found == f"{ratio:.1f}x the planned makespan: {expected}; see docs/profiling.md"
+
+
+def test_a_barrier_that_an_optimized_plan_is_without() -> None:
+    plan = lasting(1.0)
+    period, makespan = plan.known_timing.period, plan.known_timing.makespan
+    assert period < makespan
+    assert lateness.made_without_barrier(plan) is None  # no objective shapes a family
+    made = replace(plan, report=replace(plan.known_report, family=OPTIMIZED))
+    assert "--objective makespan" in (lateness.made_without_barrier(made) or "")
+    problem = replace(made.problem, objective=Objective.MAKESPAN)
+    assert lateness.made_without_barrier(replace(made, problem=problem)) is None
 
 
 @pytest.mark.parametrize(

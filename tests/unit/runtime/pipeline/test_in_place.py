@@ -20,13 +20,15 @@ RANKS, MICROBATCHES = 2, 4
 Seen = tuple[Measurement, list[int]]
 
 
-def profiled(family: str, options: dict[str, Any], **settings: Any) -> Seen:
+def profiled(
+    family: str, options: dict[str, Any], *, relays: bool = False, **settings: Any
+) -> Seen:
     """On one rank, and bytes of the parameters of its stages."""
     source = TinyTransformer(torch.float32)
     plan = schedule(family, RANKS, MICROBATCHES)
     ties = [] if family == "pipedream" else [(0, plan.problem.stages - 1)]
     pipeline = Pipeline.from_source(
-        compile_schedule(plan, tied=ties),
+        compile_schedule(plan, tied=ties, post_validation=relays),
         source,
         transport=own(),
         **({"tied": []} if not ties else {}),
@@ -64,6 +66,17 @@ def test_all_kinds_of_ops_are_measured_whatever_the_program_has(
         assert min(figure.median for figure in times.values()) > 0
     last = found.profile.num_stages - 1
     assert found.profile.tied == (() if family == "pipedream" else ((0, last),))
+
+
+def test_a_pipeline_that_clips_has_a_barrier_unless_norms_are_relayed() -> None:
+    for relays, options, barrier in (
+        (False, {}, False),
+        (False, {"clip_grad_norm": 1.0}, True),
+        (True, {"clip_grad_norm": 1.0}, False),
+        (True, {"clip_grad_norm": 1.0, "post_validation": False}, True),
+    ):
+        rows = on_threads(partial(profiled, "1f1b", options, relays=relays), RANKS)
+        assert {found.profile.barrier for found, _ in rows.values()} == {barrier}
 
 
 def test_in_mixed_precision_masters_and_what_is_computed_with_are_held() -> None:

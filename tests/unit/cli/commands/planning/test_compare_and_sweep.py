@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from pipeloom.solver.families import FAMILIES
-from tests.support.command_line import Command, profile_document, written
+from tests.support.command_line import Command, Done, layers_document, profile_document, written
 from tests.support.families import ELSEWHERE
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -29,6 +31,34 @@ def test_other_commands_plan_weights_too(
     else:
         assert results[-1]["scope"] == "passing weights, each stage on one owner"
         assert results[-1]["period"] == 12.0
+
+
+@pytest.mark.parametrize("document", [profile_document, layers_document])
+@pytest.mark.parametrize("command", ["optimize", "build", "compare", "sweep"])
+def test_a_profile_with_a_barrier_makes_the_makespan_the_objective(
+    command: str,
+    document: Callable[..., dict[str, Any]],
+    tmp_path: Path,
+    pipeloom: Command,
+) -> None:
+    short, out = ["--time-limit", 0.5, "-q"], ["-o", tmp_path / "out"]
+    more = {
+        "optimize": [*short, *out],
+        "build": out,
+        "compare": ["--no-optimizer"],
+        "sweep": ["--memory-limits", "20", *short, *out],
+    }[command]
+    family = ["zb-h1"] if command == "build" else []
+
+    def asked(barrier: bool, *words: object) -> Done:
+        profile = written(tmp_path / "profile.json", document(barrier=barrier))
+        return pipeloom(command, *family, profile, "-m", 4, *more, *words)
+
+    assert asked(True, "--json").json["objective"] == "makespan"
+    assert asked(False, "--json").json["objective"] == "period"
+    assert asked(True, "--objective", "period", "--json").json["objective"] == "period"
+    assert re.search("^ *objective:? +makespan, as the profile has", asked(True).out, re.MULTILINE)
+    assert "as the profile has" not in asked(True, "--objective", "period").out
 
 
 def test_compare_of_what_nothing_fits_is_a_no(pipeloom: Command, profile: Path) -> None:
