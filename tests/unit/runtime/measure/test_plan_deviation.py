@@ -15,9 +15,9 @@ from pipeloom.runtime.measure import plan_deviation as lateness
 from tests.distributed.cases.gradients import schedule
 
 
-def lasting(op: float) -> Schedule:
-    """1F1B on two ranks, every op ``op`` milliseconds long and no delay."""
-    plan = schedule("1f1b", 2, 3)
+def lasting(op: float, family: str = "1f1b") -> Schedule:
+    """On two ranks, every op ``op`` milliseconds long and no delay."""
+    plan = schedule(family, 2, 3)
     profile = Profile(
         (StageProfile(op, op, op),) * plan.problem.stages, ranks=plan.problem.ranks, t_comm=0.0
     )
@@ -46,7 +46,7 @@ def test_the_reason(
 
 
 def test_a_barrier_that_an_optimized_plan_is_without() -> None:
-    plan = lasting(1.0)
+    plan = lasting(1.0, "zb-h2")
     period, makespan = plan.known_timing.period, plan.known_timing.makespan
     assert period < makespan
     assert lateness.made_without_barrier(plan) is None  # no objective shapes a family
