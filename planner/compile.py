@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, InvalidScheduleError
 from pipeloom.ir.formats.json_reader import is_count
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
+from pipeloom.ir.verify.schedule import verify_schedule
 
-from .inputs.documents import Document, Planned, naming, read_schedule
+from .inputs.documents import Document, Planned, naming, read_document, read_schedule
 from .solving.progress import Listener, Note, unheard
+
+MOST_VIOLATIONS = 3
 
 
 def compile(  # noqa: A001 - what the command is called
@@ -31,22 +34,37 @@ def compile(  # noqa: A001 - what the command is called
     each stage's gradient is averaged over replicas of the pipeline. ``progress`` is told what is
     worth a note.
 
-    Raises InputError for wrong input, InvalidScheduleError for a schedule that can never run.
+    Raises InputError for wrong input, InvalidScheduleError for a schedule that can never run, and
+    for a file or a JSON object that :func:`.verify.verify` finds invalid.
     """
     for i, group in enumerate(tied):
         if not isinstance(group, Sequence) or not all(map(is_count, group)):
             raise InputError(f"tied[{i}]: expected stages, such as [0, 3], got {group!r}")
-    found, where = read_schedule(schedule)
+    document = None
+    if isinstance(schedule, Schedule | Planned):
+        found, where = read_schedule(schedule)
+    else:
+        document, where = read_document(schedule, "schedule")
+        found, where = read_schedule(document, where=where)
     with naming(where, "tied", "post_validation"):
         program = compile_schedule(
             found, tied=tied, post_validation=post_validation, data_parallel=data_parallel
         )
+        if document is not None:
+            _refuse_invalid(verify_schedule(document))
     replicas = found.problem.profile.data_parallel
     if replicas is not None and replicas.size > 1 and not data_parallel:
         planned = f"planned for {counted(replicas.size, 'replica')} (data_parallel)"
         line = "without --data-parallel the program does not average their gradients"
         (progress or unheard)(Note(f"note: {where}: {planned}; {line}"))
     return program
+
+
+def _refuse_invalid(violations: Sequence[str]) -> None:
+    more = len(violations) - MOST_VIOLATIONS
+    end = [f"and {more} more: pipeloom verify names all"] if more > 0 else []
+    if violations:
+        raise InvalidScheduleError([*violations[:MOST_VIOLATIONS], *end])
 
 
 def program_facts(program: Program) -> dict[str, Any]:

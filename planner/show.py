@@ -6,14 +6,13 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pipeloom.ir.cost.dependency_graph import ScheduleGraph
-from pipeloom.ir.errors import InputError, InvalidScheduleError, printable
+from pipeloom.ir.errors import InputError, printable
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.formats.atomic_write import write_bytes
 from pipeloom.ir.model.schedule import Schedule
@@ -25,14 +24,14 @@ from pipeloom.report.svg.timeline import timeline_svg
 from pipeloom.report.timeline_html import timeline_html
 from pipeloom.report.timeline_text import timeline_text
 
-from .inputs.documents import PICTURES, Document, Planned, naming, read_schedule
+from .inputs.documents import PICTURES, Document, Planned, naming, read_document, read_schedule
 from .inputs.problem_setup import check_choice
 from .measured.samples import is_plan
 from .solving.progress import Listener, Note, unheard
-from .verify import bound_is_checked
+from .verify import verify
 
-MOST_OF_CIRCLE = 4
-"""Ops that are named of those that wait for each other in a circle."""
+STUCK = "can never run: "
+"""How the verifier's line about ops that wait for each other begins."""
 # programs that turn an SVG on standard input into a PNG on standard output
 CONVERTERS = (
     ("rsvg-convert", "--format=png", "--zoom=2"),
@@ -105,7 +104,7 @@ def show(
     It is written to ``output``, if that is given, as the ``kind`` that its name ends in: ``.svg``,
     ``.html``, ``.png``, ``.trace.json``, ``.txt``; text by default. ``measured``: what
     ``run --trace`` wrote of the one schedule drawn. ``titles``: one for each. ``progress`` is told
-    of schedules that can never run.
+    of files that are not valid.
 
     Raises InputError for wrong input.
     """
@@ -113,10 +112,7 @@ def show(
     check_choice("kind", kind, *PICTURES.values())
     if not drawn:
         raise InputError("files: expected a schedule or a program, got none")
-    schedules = _titled(drawn, measured, titles)
-    for given, (_, schedule) in zip(drawn, schedules, strict=False):
-        _tell_stuck(given, schedule, progress or unheard)
-        _tell_unchecked(given, schedule, progress or unheard)
+    schedules = _titled(drawn, measured, titles, progress or unheard)
     found = None if measured is None else _attributed(measured, schedules)
     titled = bool(titles) or measured is not None
     picture = Picture(kind, schedules, found, titled, columns, colours)
@@ -126,7 +122,10 @@ def show(
 
 
 def _titled(
-    drawn: Sequence[Drawable], measured: Drawable | None, titles: Sequence[str] | None
+    drawn: Sequence[Drawable],
+    measured: Drawable | None,
+    titles: Sequence[str] | None,
+    tell: Listener,
 ) -> tuple[tuple[str, Schedule], ...]:
     """The schedules of all files, each with its title."""
     if measured is not None and len(drawn) != 1:
@@ -138,10 +137,7 @@ def _titled(
     found = list(map(printable, names))
     if len(found) != len(given):
         raise InputError(f"titles: expected one for each of {len(given)} files, got {len(found)}")
-    return tuple(
-        (title, read_schedule(one, compiled=True)[0])
-        for title, one in zip(found, given, strict=True)
-    )
+    return tuple((title, _read(one, tell)) for title, one in zip(found, given, strict=True))
 
 
 def _title(given: Drawable) -> str:
@@ -150,37 +146,40 @@ def _title(given: Drawable) -> str:
     return "schedule"
 
 
-def _called(given: Drawable) -> str:
-    """How messages call what is drawn."""
-    if given == "-":
-        return "standard input"
-    return os.fspath(given) if isinstance(given, str | os.PathLike) else "schedule"
+def _read(given: Drawable, tell: Listener) -> Schedule:
+    """The schedule; of a file the first fault is noted."""
+    if isinstance(given, Schedule | Planned):
+        return read_schedule(given)[0]
+    document, where = read_document(given, "schedule")
+    schedule, _ = read_schedule(document, compiled=True, where=where)
+    fault = _fault(document.get("schedule", document), schedule)
+    if fault is not None:
+        tell(Note(f"note: {where}: {fault}"))
+    return schedule
 
 
-def _tell_stuck(given: Drawable, schedule: Schedule, tell: Listener) -> None:
-    """Says of a schedule that can never run that its picture is of the times in the file."""
+def _fault(document: dict[str, Any], schedule: Schedule) -> str | None:
+    """What is not valid in a document, or only a claim; None where nothing is."""
     try:
-        ops = ScheduleGraph.of(schedule).cycle()
-    except InvalidScheduleError as error:
-        reason = error.violations[0]
-    else:
-        more = f", and so on, {len(ops) - 1} in a circle" if len(ops) > MOST_OF_CIRCLE else ""
-        reason = " waits for ".join(ops[:MOST_OF_CIRCLE]) + more
-    if reason:
-        end = "drawn by the times in the file"
-        tell(Note(f"note: {_called(given)}: can never run: {reason}; {end}"))
-
-
-def _tell_unchecked(given: Drawable, schedule: Schedule, tell: Listener) -> None:
-    """Says of a file that claims a bound which none in closed form reaches that it is a claim."""
-    if isinstance(given, str | os.PathLike | Mapping) and bound_is_checked(schedule) is False:
-        words = "its lower bound is not checked, but taken from the file"
-        tell(Note(f"note: {_called(given)}: {words}"))
+        found = verify(document)
+    except InputError as error:
+        return f"not valid: {error.lines[0]}"
+    bound = None if schedule.report is None else schedule.report.lower_bound
+    stuck = [line for line in found.violations if line.startswith(STUCK)]
+    measured = bound is None and not is_plan(schedule)  # its times are others than its profile's
+    for line in stuck or ([] if measured else found.violations):
+        words = line if stuck else f"not valid: {line}"
+        return f"{words}; drawn by the times in the file"
+    return (
+        None
+        if found.bound is not False
+        else "its lower bound is not checked, but taken from the file"
+    )
 
 
 def _attributed(measured: Drawable, schedules: Sequence[tuple[str, Schedule]]) -> Attribution:
     (_, planned), (_, ran) = schedules
-    where = _called(measured)
+    where = os.fspath(measured) if isinstance(measured, str | os.PathLike) else "schedule"
     if is_plan(ran):
         raise InputError(f"{where}: expected times that `run --trace` measured, got a plan's")
     with naming(where):

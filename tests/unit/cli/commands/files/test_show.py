@@ -40,9 +40,29 @@ def test_show_says_that_a_schedule_can_never_run(
     done = pipeloom("show", stuck)
     assert done.code == 0
     assert done.err.startswith(f"pipeloom: note: {stuck}: can never run: ")
-    assert "0F0 (rank 0) waits for 0W2 (rank 0) waits for 0B2 (rank 0)" in done.err
+    assert "rank 0's 0W2 waits for rank 0's 0B2" in done.err
     assert done.err.endswith("drawn by the times in the file\n")
     assert pipeloom("show", schedule).err == ""
+
+
+@pytest.mark.parametrize("command", ["compile", "show"])
+@pytest.mark.parametrize("key", ["memory_limit", "period", "end"])
+def test_an_invalid_schedule_is_not_compiled_and_drawn_with_a_note(
+    pipeloom: Command, schedule: Path, tmp_path: Path, key: str, command: str
+) -> None:
+    document = json.loads(schedule.read_text())
+    document["report"] |= {"lower_bound": 1.0, "gap": 1.0 - 1.0 / document["report"]["period"]}
+    place = {"period": document["report"], "end": document["order"][1][-1]}.get(key, document)
+    place[key] = [1.0] * document["ranks"] if key == "memory_limit" else 9e3
+    wrong = written(tmp_path / "wrong.json", document)
+    first = pipeloom("verify", wrong).out.splitlines()[0].removeprefix(f"{wrong}: ")
+    done = pipeloom(command, wrong)
+    if command == "compile":
+        assert (done.code, done.out) == (1, "")
+        assert done.err.startswith(f"pipeloom: {wrong}: {first}\n")
+    else:
+        assert (done.code, done.err.count("\n")) == (0, 1)
+        assert f"{wrong}: not valid: {first}; drawn" in done.err
 
 
 def test_show_of_two_files_draws_both(pipeloom: Command, schedule: Path, tmp_path: Path) -> None:
