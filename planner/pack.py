@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.formats.lengths_document import parse_lengths
+from pipeloom.ir.model.ops import IntArray
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Schedule, gap_between
 from pipeloom.ir.units import counted, duration
@@ -103,18 +104,26 @@ def pack(
 
     Raises InputError for wrong input, and InfeasibleError where nothing fits.
     """
+    if isinstance(lengths, list | tuple):
+        keys = "lengths, reference_length and attention"
+        raise InputError(f"lengths: expected a pipeloom.lengths object with {keys}, got a list")
     document, where = read_document(lengths, "lengths")
     given, source = parse_lengths(document, where), ProfileSource.of(profile, progress)
     limits: dict[str, Any] = {"memory_limit": memory_limit_of(memory_limit, source)}
     limits["objective"] = objective_of(objective, source)
     problem = _problem(source, microbatches, placement, **limits)
     over = problem.profile.data_parallel
-    replicas = data_parallel or (over.size if over else 1)
-    check_whole("data_parallel", replicas)
-    check_whole("max_tokens", max_tokens or 0)
+    default = over.size if over else 1
+    replicas = default if data_parallel is None else data_parallel
+    check_whole("data_parallel", replicas, 1)
+    if max_tokens is not None:
+        check_whole("max_tokens", max_tokens, 1)
     check_whole("seed", seed)
     costs = SequenceCosts.of(problem, given, where)
-    most = min(max_tokens or inf, tokens_that_fit(costs))
+    fit = tokens_that_fit(costs)
+    most = min(fit, max_tokens or inf)
+    limit = "max_tokens" if most < fit else "the memory limit"
+    _check_room(costs.lengths, microbatches * replicas, int(min(most, sum(given.lengths))), limit)
     check_limits(time_limit, work_limit)
     options = SolveOptions(
         time_limit=positive("time_limit", time_limit) or 10.0,
@@ -144,6 +153,19 @@ def _problem(
         raise InputError(f"placement: expected one rank for each stage, got {spec.name}")
     stages = replace(stages, stages=bare)
     return make_problem(stages, microbatches, placement=spec, where=source.where, **limits)
+
+
+def _check_room(lengths: IntArray, number: int, most: int, limit: str) -> None:
+    """Raises InfeasibleError where no packing keeps the ``most`` tokens a microbatch."""
+    longest, total = int(lengths.max()), int(lengths.sum())
+    why = ""
+    if longest > most:
+        why = f"sequence {int(lengths.argmax())} has {longest}"
+    elif total > most * number:
+        why = f"the sequences have {total}"
+    if why:
+        room = f"{counted(number, 'microbatch')} of at most {most} tokens ({limit})"
+        raise InfeasibleError(f"no packing: {room}, but {why}")
 
 
 def tokens_that_fit(costs: SequenceCosts) -> float:

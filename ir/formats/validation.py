@@ -53,9 +53,11 @@ class Document(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_removed(cls, data: object) -> object:
-        """Refuses the keys of older files that went: they would be ignored without a word."""
+        """Refuses the keys of older files that went, where they have a value: it would be ignored
+        without a word."""
         if isinstance(data, dict):
-            unknown = (key for key in data if key not in cls.model_fields)
+            given = (key for key, value in data.items() if value is not None)
+            unknown = (key for key in given if key not in cls.model_fields)
             lines = ((key, replaced(f"key {key}")) for key in unknown)
             raise_faults(DocumentFault((key,), removed(line)) for key, line in lines if line)
         return data

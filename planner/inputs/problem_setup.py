@@ -175,10 +175,11 @@ def check_choice(name: str, value: object, *choices: str) -> None:
         raise InputError(f"{name}: expected {', '.join(others)} or {last}, got {value!r}")
 
 
-def check_whole(name: str, value: object) -> None:
-    """Raises InputError, naming the option, where its value is no whole number from 0 on."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InputError(f"{name}: expected a whole number, got {value!r}")
+def check_whole(name: str, value: object, least: int = 0) -> None:
+    """Raises InputError, naming the option, where its value is no whole number >= ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        bound = f" >= {least}" if least else ""
+        raise InputError(f"{name}: expected a whole number{bound}, got {value!r}")
 
 
 def objective_of(given: str | Objective | None, source: ProfileSource) -> Objective:

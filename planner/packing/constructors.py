@@ -32,7 +32,9 @@ def constructed(costs: SequenceCosts, replicas: int, most: float) -> list[Microb
     )
     found = [dealt(each, busiest, replicas) for each in made if each is not None]
     if not found:
-        raise InfeasibleError(f"no packing: {number} microbatches of at most {int(most)} tokens")
+        raise InfeasibleError(
+            f"no packing found: {number} microbatches of at most {int(most)} tokens"
+        )
     return found
 
 

@@ -94,8 +94,10 @@ SHARES = "expected a number from 0 to 1, or one a stage (2), got"
 # what is said of a change to the lengths, and of more options
 BAD: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "microbatches: expected at most 10 in all, got 12": ({}, {"data_parallel": 3}),
-    "data_parallel: expected a whole number, got -1": ({}, {"data_parallel": -1}),
-    "max_tokens: expected a whole number, got 0.5": ({}, {"max_tokens": 0.5}),
+    "data_parallel: expected a whole number >= 1, got -1": ({}, {"data_parallel": -1}),
+    "data_parallel: expected a whole number >= 1, got 0": ({}, {"data_parallel": 0}),
+    "max_tokens: expected a whole number >= 1, got 0": ({}, {"max_tokens": 0}),
+    "max_tokens: expected a whole number >= 1, got 0.5": ({}, {"max_tokens": 0.5}),
     "lengths: lengths: expected at least one entry, got []": ({"lengths": []}, {}),
     "lengths: lengths[1]: expected a whole number >= 1 and <= 1000000000, got 0": (
         {"lengths": [5, 0, 3, 2]},
@@ -139,9 +141,25 @@ def test_bad_input_is_one_line(expected: str) -> None:
     assert line.startswith(expected)
 
 
-def test_too_few_tokens_admit_no_packing() -> None:
-    with pytest.raises(library.InfeasibleError, match="4 microbatches of at most 849 tokens"):
-        packed(max_tokens=849)
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"max_tokens": 849}, r"849 tokens \(max_tokens\), but sequence 0 has 900"),
+        ({"memory_limit": 0.5}, r"500 tokens \(the memory limit\), but sequence 0 has 900"),
+        (
+            {"microbatches": 3, "max_tokens": 1000},
+            r"1000 tokens \(max_tokens\), but the sequences ",
+        ),
+    ],
+)
+def test_too_little_room_admits_no_packing_and_says_why(limits: dict[str, Any], words: str) -> None:
+    with pytest.raises(library.InfeasibleError, match=f"^no packing: . microbatches of .* {words}"):
+        packed(**limits)
+
+
+def test_a_list_of_lengths_lacks_what_the_times_were_measured_on() -> None:
+    with pytest.raises(library.InputError, match="reference_length and attention, got a list"):
+        library.pack(LENGTHS, profile_document(), 4)  # type: ignore[arg-type]
 
 
 def test_a_profile_that_has_what_it_was_packed_of_is_refused() -> None:

@@ -112,6 +112,11 @@ def test_levels_of_older_files_are_refused_in_one_line(
     assert pipeloom("build", "1f1b", profile, "-m", "4", "-o", str(path)).code == 0
     document = json.loads(path.read_text())
     for row in document["order"]:
+        row[0]["level"] = None
+    document["profile"]["stages"][0]["levels"] = None
+    path.write_text(json.dumps(document))
+    assert pipeloom("verify", str(path)).code == 0
+    for row in document["order"]:
         row[0]["level"] = 1
     path.write_text(json.dumps(document))
     done = pipeloom("verify", str(path))
