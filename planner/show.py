@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from pipeloom.ir.errors import InputError, printable
@@ -18,8 +17,9 @@ from pipeloom.ir.formats.atomic_write import write_bytes
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.report import plan_vs_measured
 from pipeloom.report.attribution import Attribution, attribute
+from pipeloom.report.bars import memory_scale
 from pipeloom.report.chrome_trace import trace_events
-from pipeloom.report.summaries import describe
+from pipeloom.report.summaries import caption, describe
 from pipeloom.report.svg.timeline import timeline_svg
 from pipeloom.report.timeline_html import timeline_html
 from pipeloom.report.timeline_text import timeline_text
@@ -42,16 +42,17 @@ Drawable = Schedule | Planned | Document
 
 @dataclass(frozen=True)
 class Picture:
-    """Schedules under each other on one time scale, each with its title, as a picture of ``kind``.
+    """Schedules under each other on one time scale, each with its name if it has one, as a picture
+    of ``kind``.
 
-    ``attribution``: where a measured one's time went; None where none was measured. ``titled``,
-    ``columns`` and ``colours`` are of pictures of text.
+    ``attribution``: where a measured one's time went; None where none was measured. ``memory``:
+    with the memory held over time. ``columns`` and ``colours`` are of pictures of text.
     """
 
     kind: str
-    schedules: tuple[tuple[str, Schedule], ...]
+    schedules: tuple[tuple[str | None, Schedule], ...]
     attribution: Attribution | None = None
-    titled: bool = True
+    memory: bool = False
     columns: int = 120
     colours: bool = False
 
@@ -61,26 +62,27 @@ class Picture:
         if self.kind == "text":
             return self._text().encode()
         if self.kind == "html":
-            return timeline_html(list(self.schedules)).encode()
+            return timeline_html(self.schedules, memory=self.memory).encode()
         if self.kind == "trace":
             return json.dumps(trace_events(self.schedules)).encode()
-        svg = timeline_svg(list(self.schedules)).encode()
+        svg = timeline_svg(self.schedules, memory=self.memory).encode()
         return svg if self.kind == "svg" else _png(svg)
 
     def _text(self) -> str:
+        memory = memory_scale(each for _, each in self.schedules) if self.memory else None
         return "\n".join(
             timeline_text(
-                schedule,
-                title=title if self.titled else None,
-                columns=self.columns,
-                colours=self.colours,
+                schedule, name=name, columns=self.columns, colours=self.colours, memory=memory
             )
-            for title, schedule in self.schedules
+            for name, schedule in self.schedules
         )
 
     def to_dict(self) -> dict[str, Any]:
         """The object that ``show --json`` prints, but for the file's name."""
-        shown = [{"name": name} | describe(dump_schedule(each)) for name, each in self.schedules]
+        shown = [
+            {"title": caption(name, each)} | describe(dump_schedule(each))
+            for name, each in self.schedules
+        ]
         if self.attribution is None:
             return {"schedules": shown}
         return {"schedules": shown, "attribution": plan_vs_measured.as_json(self.attribution)}
@@ -93,6 +95,7 @@ def show(
     *drawn: Drawable,
     output: str | os.PathLike[str] | None = None,
     measured: Drawable | None = None,
+    memory: bool = False,
     kind: str | None = None,
     titles: Sequence[str] | None = None,
     columns: int = 120,
@@ -103,8 +106,8 @@ def show(
 
     It is written to ``output``, if that is given, as the ``kind`` that its name ends in: ``.svg``,
     ``.html``, ``.png``, ``.trace.json``, ``.txt``; text by default. ``measured``: what
-    ``run --trace`` wrote of the one schedule drawn. ``titles``: one for each. ``progress`` is told
-    of files that are not valid.
+    ``run --trace`` wrote of the one schedule drawn. ``memory``: with the memory held over time.
+    ``titles``: one for each. ``progress`` is told of files that are not valid.
 
     Raises InputError for wrong input.
     """
@@ -112,38 +115,35 @@ def show(
     check_choice("kind", kind, *PICTURES.values())
     if not drawn:
         raise InputError("files: expected a schedule or a program, got none")
-    schedules = _titled(drawn, measured, titles, progress or unheard)
+    schedules = _named(drawn, measured, titles, progress or unheard)
     found = None if measured is None else _attributed(measured, schedules)
-    titled = bool(titles) or measured is not None
-    picture = Picture(kind, schedules, found, titled, columns, colours)
+    picture = Picture(kind, schedules, found, memory, columns, colours)
     if output is not None:
         write_bytes(picture.data, os.fspath(output))
     return picture
 
 
-def _titled(
+def _named(
     drawn: Sequence[Drawable],
     measured: Drawable | None,
     titles: Sequence[str] | None,
     tell: Listener,
-) -> tuple[tuple[str, Schedule], ...]:
-    """The schedules of all files, each with its title."""
+) -> tuple[tuple[str | None, Schedule], ...]:
+    """The schedules of all files, each with its name: a title, or whether it is the plan or what
+    was measured."""
     if measured is not None and len(drawn) != 1:
-        raise InputError(f"files: expected one beside --measured, got {len(drawn)}")
+        raise InputError(f"files: expected one with --measured, got {len(drawn)}")
     given = [*drawn, *([] if measured is None else [measured])]
     if sum(one == "-" for one in given if isinstance(one, str)) > 1:
         raise InputError("files: expected - once at most: there is one standard input")
-    names = titles or (["planned", "measured"] if measured is not None else map(_title, given))
-    found = list(map(printable, names))
-    if len(found) != len(given):
-        raise InputError(f"titles: expected one for each of {len(given)} files, got {len(found)}")
-    return tuple((title, _read(one, tell)) for title, one in zip(found, given, strict=True))
-
-
-def _title(given: Drawable) -> str:
-    if isinstance(given, str | os.PathLike) and given != "-":
-        return Path(given).stem
-    return "schedule"
+    if titles and len(titles) != len(given):
+        raise InputError(f"titles: expected one for each of {len(given)} files, got {len(titles)}")
+    names: Sequence[str | None] = titles or (
+        ["planned", "measured"] if measured is not None else [None] * len(given)
+    )
+    return tuple(
+        (name and printable(name), _read(one, tell)) for name, one in zip(names, given, strict=True)
+    )
 
 
 def _read(given: Drawable, tell: Listener) -> Schedule:
@@ -177,7 +177,9 @@ def _fault(document: dict[str, Any], schedule: Schedule) -> str | None:
     )
 
 
-def _attributed(measured: Drawable, schedules: Sequence[tuple[str, Schedule]]) -> Attribution:
+def _attributed(
+    measured: Drawable, schedules: Sequence[tuple[str | None, Schedule]]
+) -> Attribution:
     (_, planned), (_, ran) = schedules
     where = os.fspath(measured) if isinstance(measured, str | os.PathLike) else "schedule"
     if is_plan(ran):

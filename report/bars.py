@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pipeloom.ir.formats.schedule_json import timing_of
 from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.schedule import Averaged, Schedule, Timing
 
 
@@ -53,10 +54,22 @@ def averages(schedule: Schedule, rank: int) -> Sequence[Averaged]:
     return rows[rank] if rows else ()
 
 
+def counted(schedule: Schedule, rank: int) -> tuple[float, float]:
+    """From when to when idle time of ``rank`` counts in the bubble rate: one period from its first
+    op on, or the makespan."""
+    timing, objective = schedule.known_timing, schedule.problem.objective
+    start = timing.start[rank]
+    begin = float(start[0]) if len(start) and objective is Objective.PERIOD else 0.0
+    return begin, begin + timing.cost(objective)
+
+
 def last(schedule: Schedule) -> float:
-    """When all ops and all averaging are over."""
-    ends = [one.end for row in schedule.known_timing.averages for one in row]
-    return max([schedule.known_timing.makespan, *ends])
+    """When all ops, transfers and averages are over, and all idle time that counts."""
+    timing = schedule.known_timing
+    ends = [one.end for row in timing.averages for one in row]
+    ends += [counted(schedule, rank)[1] for rank in range(schedule.problem.ranks)]
+    ends += timing.transfers[:, 1].tolist()
+    return max(timing.makespan, *ends)
 
 
 def bars(schedule: Schedule, rank: int) -> Iterator[OpBar]:
@@ -117,3 +130,14 @@ def peak_memory(schedule: Schedule) -> tuple[float, ...]:
     if schedule.timing is not None and len(schedule.timing.peak_memory) == ranks:
         return schedule.timing.peak_memory
     return tuple(max((h for _, h in memory_steps(schedule, r)), default=0.0) for r in range(ranks))
+
+
+def memory_scale(schedules: Iterable[Schedule]) -> float:
+    """The largest limit or peak of any rank: what a whole gauge is, on one scale for a picture."""
+    sizes = (
+        size
+        for schedule in schedules
+        for size in (*peak_memory(schedule), *schedule.problem.memory_limit)
+        if np.isfinite(size)
+    )
+    return max(sizes, default=0.0)

@@ -10,26 +10,25 @@ from pipeloom.ir.model.schedule import Schedule
 
 from .bars import OpBar, averages, bars, copies, memory_steps, timed
 from .colours import NAMES
-from .summaries import heading
+from .summaries import caption
 
 
-def trace_events(schedules: Sequence[tuple[str, Schedule]]) -> dict[str, Any]:
-    """A process for each titled schedule, such as the planned and the measured one.
+def trace_events(schedules: Sequence[tuple[str | None, Schedule]]) -> dict[str, Any]:
+    """A process for each schedule, such as the planned and the measured one.
 
     In it a thread a rank, an event an op (microseconds), an arrow a message between ranks, and a
     counter a rank for the memory held.
     """
-    several = len(schedules) > 1
     events = [
         event | {"pid": pid} | ({"id": f"{pid}.{event['id']}"} if "id" in event else {})
-        for pid, (title, schedule) in enumerate(schedules)
-        for event in _process(timed(schedule), f"{title}: " if several else "")
+        for pid, (name, schedule) in enumerate(schedules)
+        for event in _process(timed(schedule), caption(name, schedule))
     ]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
 def _process(schedule: Schedule, title: str) -> list[dict[str, Any]]:
-    events: list[dict[str, Any]] = [_name("process_name", 0, title + heading(schedule))]
+    events: list[dict[str, Any]] = [_name("process_name", 0, title)]
     for rank in range(schedule.problem.ranks):
         events.append(_name("thread_name", rank, f"rank {rank}"))
         events += _ops(schedule, rank)

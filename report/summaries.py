@@ -12,7 +12,7 @@ from pipeloom.ir.model.ops import KIND_MASK, OpKind
 from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
-from pipeloom.ir.model.schedule import Schedule, Status, gap_between
+from pipeloom.ir.model.schedule import OPTIMIZED, Schedule, Status, gap_between
 from pipeloom.ir.model.weight_versions import staleness
 from pipeloom.ir.units import counted, duration, memory_size
 
@@ -29,15 +29,44 @@ def percent(share: float) -> str:
     return f"{share * 100:.2f} %" if abs(share) >= 1e-3 else f"{share * 100:.2g} %"
 
 
-def shape(schedule: Schedule) -> str:
-    """``8 ranks, 8 stages, 24 microbatches``."""
+def setting(schedule: Schedule) -> str:
+    """``zb-6.2b, 8 ranks, 24 microbatches``."""
     problem = schedule.problem
-    counts = (
-        (problem.ranks, "rank"),
-        (problem.stages, "stage"),
-        (problem.microbatches, "microbatch"),
-    )
-    return ", ".join(counted(count, word) for count, word in counts)
+    counts = counted(problem.ranks, "rank"), counted(problem.microbatches, "microbatch")
+    return ", ".join([*filter(None, [problem.profile.name]), *counts])
+
+
+def called(schedule: Schedule) -> str:
+    """The family, ``zb-h1``; the placement of an optimized schedule, ``V``."""
+    family = schedule.report.family if schedule.report else ""
+    return family if family not in {"", OPTIMIZED} else _placed(schedule.problem)
+
+
+def _placed(problem: Problem) -> str:
+    placement = problem.placement
+    each = f"{problem.stages // problem.ranks} stages a rank"
+    words = {
+        PlacementKind.LINEAR: "one stage a rank",
+        PlacementKind.INTERLEAVED: f"interleaved, {each}",
+        PlacementKind.V: "V" if problem.stages == 2 * problem.ranks else f"V, {each}",
+        PlacementKind.WAVE: f"wave, {each}",
+        PlacementKind.BIDIRECTIONAL: "two copies of the weights",
+    }
+    if placement.passing is Passing.WEIGHTS:
+        return "weight passing"
+    return words.get(placement.kind, "custom placement")
+
+
+def heading(schedule: Schedule) -> str:
+    """``zb-6.2b, 8 ranks, 24 microbatches: zb-h1``."""
+    return f"{setting(schedule)}: {called(schedule)}"
+
+
+def title(schedule: Schedule) -> str:
+    """``V, 0.44 % bubble (optimal)``."""
+    rate = timed(schedule).known_timing.bubble_rate(schedule.problem.objective)
+    known = proof(schedule)
+    return f"{called(schedule)}, {percent(rate)} bubble" + (f" ({known})" if known else "")
 
 
 def scope(problem: Problem, *, paired: bool = False) -> str:
@@ -97,19 +126,21 @@ def memory(schedule: Schedule) -> str:
 
 def summary(schedule: Schedule) -> str:
     """One line: bubble, period, makespan, memory, proof."""
+    schedule, objective = timed(schedule), schedule.problem.objective
+    rate = percent(schedule.known_timing.bubble_rate(objective))
+    known = proof(schedule)
+    bubble = f"bubble {rate} of the {objective.value}"
+    return ", ".join([bubble, figures(schedule), *([known] if known else [])])
+
+
+def figures(schedule: Schedule) -> str:
+    """``period 1900.5 ms, makespan 2109.9 ms, peak memory 16 of 16``: the objective first."""
     schedule = timed(schedule)
-    timing, objective = schedule.known_timing, schedule.problem.objective
-    parts = [
-        f"bubble {percent(timing.bubble_rate(objective))} of the {objective.value}",
-        f"period {duration(timing.period)}",
-        f"makespan {duration(timing.makespan)}",
-        memory(schedule),
-        averaging(schedule),
-        proof(schedule),
-    ]
-    if objective is Objective.MAKESPAN:
-        parts[1], parts[2] = parts[2], parts[1]
-    return ", ".join(part for part in parts if part)
+    timing = schedule.known_timing
+    costs = [f"period {duration(timing.period)}", f"makespan {duration(timing.makespan)}"]
+    if schedule.problem.objective is Objective.MAKESPAN:
+        costs.reverse()
+    return ", ".join([*costs, memory(schedule), *filter(None, [averaging(schedule)])])
 
 
 def repeats(schedule: Schedule) -> str | None:
@@ -127,10 +158,11 @@ def asked_by_profile(profile: Profile, objective: Objective) -> str | None:
     return "makespan, as the profile has a barrier" if asked else None
 
 
-def heading(schedule: Schedule, *, with_family: bool = True) -> str:
-    """``zb-6.2b: zb-h1`` or what of it is known."""
-    family = schedule.report.family if schedule.report and with_family else ""
-    return ": ".join(part for part in (schedule.problem.profile.name, family) if part) or "schedule"
+def caption(name: str | None, schedule: Schedule, *, with_setting: bool = True) -> str:
+    """``measured, zb-6.2b, 8 ranks, 24 microbatches: V, 0.44 % bubble (optimal)``: ``name`` is what
+    the user calls it."""
+    before = ", ".join(filter(None, [name, setting(schedule) if with_setting else ""]))
+    return f"{before}: {title(schedule)}" if before else title(schedule)
 
 
 def facts(schedule: Schedule) -> str:
@@ -169,8 +201,7 @@ def facts(schedule: Schedule) -> str:
     if report is not None and report.solve_seconds is not None:
         lines.append(("solved in", f"{report.solve_seconds:.1f} s"))
     width = max(len(name) for name, _ in lines) + 2
-    head = f"{heading(schedule)}, {shape(schedule)}"
-    return "\n".join([head, *(f"  {name:<{width}}{figure}" for name, figure in lines)])
+    return "\n".join([heading(schedule), *(f"  {name:<{width}}{figure}" for name, figure in lines)])
 
 
 def averaging(schedule: Schedule) -> str | None:

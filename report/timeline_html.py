@@ -7,7 +7,7 @@ from html import escape
 
 from pipeloom.ir.model.schedule import Schedule
 
-from .svg.timeline import timeline_svg
+from .svg.timeline import heading, timeline_svg
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -53,6 +53,7 @@ svg.addEventListener("dblclick", () => {{ view = [...whole]; apply(); }});
 """
 
 
-def timeline_html(panels: Sequence[tuple[str, Schedule]]) -> str:
+def timeline_html(panels: Sequence[tuple[str | None, Schedule]], *, memory: bool = False) -> str:
     """One self-contained page around :func:`timeline_svg`."""
-    return _PAGE.format(title=escape(panels[0][0]), svg=timeline_svg(panels))
+    title = escape(heading([schedule for _, schedule in panels]))
+    return _PAGE.format(title=title, svg=timeline_svg(panels, memory=memory))

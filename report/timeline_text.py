@@ -6,23 +6,27 @@ one cell with both microbatches, and what moves to and from the host is in rows 
 
     rank 0 │F0─F1─F2─····B0══W0┄P3/1≡≡≡≡
         out│   O0→→→
+        mem│▁▁▃▃▅▅▅▅▅▅▃▃▂▂▃▃▃▃▃▃▃
 
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
+
+import numpy as np
 
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.schedule import Averaged, Schedule
-from pipeloom.ir.units import duration
+from pipeloom.ir.units import duration, memory_size
 
-from .bars import OpBar, averages, bars, copies, kinds, last, timed
+from .bars import OpBar, averages, bars, copies, counted, kinds, last, memory_steps, timed
 from .colours import AT_ONCE, AVERAGE, AVERAGED, NAMES, Colour, colour, is_light, of_pair
-from .summaries import heading, repeats, shape, summary
+from .summaries import caption, repeats, summary
 
 _FILL = {
     OpKind.F: "─", OpKind.B: "═", OpKind.W: "┄", OpKind.BW: "━",
@@ -30,7 +34,7 @@ _FILL = {
 }  # fmt: skip
 # where one column is all that an op has
 _LETTER = {kind: kind.name for kind in OpKind} | {OpKind.BW: "D"}
-_IDLE = "·"
+_IDLE, _LEVELS = "·", " ▁▂▃▄▅▆▇█"
 _COPIES = {OpKind.O: "out", OpKind.L: "back"}
 
 
@@ -51,17 +55,27 @@ class _Mark:
 
 
 def timeline_text(
-    schedule: Schedule, *, title: str | None = None, columns: int = 100, colours: bool = False
+    schedule: Schedule,
+    *,
+    name: str | None = None,
+    columns: int = 100,
+    colours: bool = False,
+    memory: float | None = None,
 ) -> str:
-    """The schedule in ``columns`` characters a line, with ANSI colours where asked for."""
+    """The schedule in ``columns`` characters a line, with ANSI colours where asked for.
+
+    ``name``: what the user calls it. ``memory``: draw the memory that each rank holds over time,
+    on a scale from 0 to this.
+    """
     schedule = timed(schedule)
-    lines = [f"{title or heading(schedule)}, {shape(schedule)}"]
-    lines += [bare_timeline(schedule, columns, colours), summary(schedule)]
-    lines += [line] if (line := repeats(schedule)) else []
+    lines = [caption(name, schedule), bare_timeline(schedule, columns, colours, memory)]
+    lines += filter(None, [summary(schedule), repeats(schedule)])
     return "\n".join(lines) + "\n"
 
 
-def bare_timeline(schedule: Schedule, columns: int, colours: bool = False) -> str:
+def bare_timeline(
+    schedule: Schedule, columns: int, colours: bool = False, memory: float | None = None
+) -> str:
     """The rows, the axis and the legend alone, without a title and figures."""
     schedule = timed(schedule)
     end = last(schedule)
@@ -70,17 +84,32 @@ def bare_timeline(schedule: Schedule, columns: int, colours: bool = False) -> st
     lines = []
     below = _rows_of_copies(schedule)
     for rank in range(schedule.problem.ranks):
-        rows = [(f"rank {rank}", _cells(_marks(bars(schedule, rank)), end, width, _IDLE))]
+        idle = counted(schedule, rank)
+        rows = [(f"rank {rank}", _cells(_marks(bars(schedule, rank)), end, width, idle))]
         for name, kinds_of_it in below.items():
             own = [bar for bar in copies(schedule, rank) if bar.op.kind in kinds_of_it]
-            rows.append((name, _cells(_visible(own, end / width), end, width, " ")))
+            rows.append((name, _cells(_visible(own, end / width), end, width)))
         if averaged := averages(schedule, rank):
-            rows.append(("avg", _cells([*map(_average, averaged)], end, width, " ")))
+            rows.append(("avg", _cells([*map(_average, averaged)], end, width)))
+        if memory is not None:
+            rows.append(("mem", [(_levels(schedule, rank, end, width, memory), None)]))
         for name, cells in rows:
             row = "".join(_painted(text, mark) if colours else text for text, mark in cells)
             label = name.ljust(head - 1) if name.startswith("rank") else name.rjust(head - 1)
             lines.append(f"{label}│{row}│")
-    return "\n".join([*lines, " " * head + _axis(end, width), _legend(schedule, colours)])
+    legend = _legend(schedule, colours, memory)
+    return "\n".join([*lines, " " * head + _axis(end, width), legend])
+
+
+def _levels(schedule: Schedule, rank: int, end: float, width: int, most: float) -> str:
+    """A block in each column, as high as the memory that ``rank`` holds at most in its time."""
+    held = np.zeros(width)
+    steps = [*memory_steps(schedule, rank), (end, 0.0)]
+    for (start, size), (stop, _) in pairwise(steps):
+        columns = slice(int(start / end * width), math.ceil(stop / end * width))
+        held[columns] = np.maximum(held[columns], size)
+    levels = np.ceil(held / most * (len(_LEVELS) - 1) - 1e-9) if most > 0 else held
+    return "".join(_LEVELS[min(level, len(_LEVELS) - 1)] for level in levels.astype(int).tolist())
 
 
 def _rows_of_copies(schedule: Schedule) -> dict[str, tuple[OpKind, ...]]:
@@ -129,26 +158,22 @@ def _visible(shown: Iterable[OpBar], least: float) -> list[_Mark]:
     return [replace(mark, end=max(mark.end, mark.start + least)) for mark in marks]
 
 
-def _cells(shown: list[_Mark], end: float, width: int, idle: str) -> list[tuple[str, _Mark | None]]:
-    """Runs of columns that belong to one mark (or to none), each with its text."""
+def _cells(
+    shown: list[_Mark], end: float, width: int, idle: tuple[float, float] = (0.0, 0.0)
+) -> list[tuple[str, _Mark | None]]:
+    """Runs of columns that belong to one mark (or to none), each with its text. ``idle``: from when
+    to when what belongs to none counts as idle."""
     starts = [mark.start for mark in shown]
     owners: list[_Mark | None] = []
     for column in range(width):
         middle = (column + 0.5) / width * end
         i = bisect_right(starts, middle) - 1
         owners.append(shown[i] if i >= 0 and middle < shown[i].end else None)
-    runs: list[tuple[_Mark | None, int]] = []
-    for mark in owners:
-        if runs and runs[-1][0] is mark:
-            runs[-1] = (mark, runs[-1][1] + 1)
-        else:
-            runs.append((mark, 1))
-    begin, finish = (shown[0].start, shown[-1].end) if shown else (end, 0.0)
-    cells, at = [], 0
-    for mark, length in runs:
-        inside = begin <= (at + 0.5) / width * end < finish
-        cells.append((mark.text(length) if mark else (idle if inside else " ") * length, mark))
-        at += length
+    cells: list[tuple[str, _Mark | None]] = []
+    blanks = (_IDLE if idle[0] <= (c + 0.5) / width * end < idle[1] else " " for c in range(width))
+    for mark, run in groupby(zip(owners, blanks, strict=True), key=lambda each: each[0]):
+        texts = [blank for _, blank in run]
+        cells.append((mark.text(len(texts)) if mark else "".join(texts), mark))
     return cells
 
 
@@ -166,7 +191,7 @@ def _axis(end: float, width: int) -> str:
     return text + right.rjust(max(len(right) + 1, width - len(text)))
 
 
-def _legend(schedule: Schedule, colours: bool) -> str:
+def _legend(schedule: Schedule, colours: bool, memory: float | None) -> str:
     ranks = range(schedule.problem.ranks)
     shown = [bar for rank in ranks for bar in (*bars(schedule, rank), *copies(schedule, rank))]
     parts = []
@@ -184,4 +209,7 @@ def _legend(schedule: Schedule, colours: bool) -> str:
     if any(averages(schedule, rank) for rank in ranks):
         mark = _Mark(0.0, 0.0, ("A",), "~", AVERAGE)
         entry(mark, mark.text(3), f"{AVERAGED}: Ai of stage i")
-    return "   ".join([*parts, f"{_IDLE * 3} bubble"])
+    parts.append(f"{_IDLE * 3} bubble")
+    if memory is not None:
+        parts.append(f"{_LEVELS[1]} to {_LEVELS[-1]} memory held, 0 to {memory_size(memory)}")
+    return "   ".join(parts)

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.report.summaries import heading
 from pipeloom.report.svg.timeline import timeline_svg
 from pipeloom.solver.families import FAMILIES, build_family
 
@@ -55,7 +54,7 @@ def gallery() -> dict[str, str]:
 def _picture(name: str) -> str:
     profile = Profile(stages=(STAGE,) * RANKS, ranks=RANKS)
     schedule = build_family(name, profile, MICROBATCHES)
-    return timeline_svg([(name, schedule)], title=heading(schedule, with_family=True))
+    return timeline_svg([(None, schedule)])
 
 
 def _section(name: str, summary: str, bubble: str, memory: str, source: str) -> str:

@@ -4,10 +4,13 @@
 
     title                                             1. title and legend
     F forward  B input gradient  ...
-    planned    bubble 4.33 %, period 812 ms, ...      2. for each schedule: its name and figures,
+    planned: V, 4.33 % bubble (optimal)               2. for each schedule: its name and figures,
+    period 812 ms, makespan 846 ms, ...
       |-------------- period --------------|             the rank that spans longest,
     0 [F0][F1][F2]//////[B0][W0]...   7.94 |====|        a row a rank, its peak memory,
     1      [F0][F1]...                7.94 |====|
+    8 - - - - - - - - - limit - - - - -                  the memory held over time,
+    0 ___/~~~~~~~~~~~~~~~\\____                            if it is wanted,
       0        200        400        600 ms              and the axis
 """
 
@@ -15,24 +18,36 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from html import escape
 
 import numpy as np
 
 from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.schedule import Schedule, TransferKind
 from pipeloom.ir.units import duration, memory_size
 
-from ..bars import OpBar, averages, bars, copies, kinds, last, peak_memory, timed
+from ..bars import (
+    OpBar,
+    averages,
+    bars,
+    copies,
+    counted,
+    kinds,
+    last,
+    memory_scale,
+    peak_memory,
+    timed,
+)  # fmt: skip
 from ..colours import AVERAGE, AVERAGED, NAMES, as_hex, colour, is_light
-from ..summaries import heading, shape, summary
+from ..summaries import caption, figures, setting
 from .elements import FAINT, INK, MUTED, document, element, label, number, ticks
+from .grid import LEFT, LINE, MARGIN, RIGHT, Grid
+from .memory import MEMORY_CHART, memory_chart
 
-LEFT, RIGHT, MARGIN = 70.0, 150.0, 24.0
-HEAD, AXIS, GAP = 52.0, 30.0, 16.0
+NAME, HEAD, AXIS, GAP = 48.0, 28.0, 30.0, 16.0
 MEMORY_BAR = 56.0
-LINE, COPY = 1.5, 4.0  # what is below a row: transfers, and copies to and from the host
+COPY = 4.0  # the height of a copy to or from the host, below a row
 # how wide the plot may grow for readable bars, and for visible ones
 ROOMY_WIDTH, MOST_WIDTH = 1600.0, 4000.0
 
@@ -64,58 +79,43 @@ BUBBLE = element(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """Positions of time and ranks: ``end`` is the last time, ``row`` the height of a rank's row,
-    ``line`` that of a thin line below it, ``memory`` what a whole gauge holds."""
-
-    width: float
-    end: float
-    row: float
-    line: float
-    memory: float
-
-    @property
-    def right(self) -> float:
-        return self.width - RIGHT
-
-    def x(self, time: float) -> float:
-        return LEFT + (self.right - LEFT) * (time / self.end if self.end > 0 else 0.0)
-
-    def bar_height(self) -> float:
-        return self.row - 2 * (self.line - LINE) - (5.0 if self.row >= 20 else 2.0)
-
-
 def timeline_svg(
-    panels: Sequence[tuple[str, Schedule]], *, title: str | None = None, width: float = 1200.0
+    panels: Sequence[tuple[str | None, Schedule]], *, memory: bool = False, width: float = 1200.0
 ) -> str:
-    """An SVG file that shows the named schedules under each other on one scale of time and one of
-    memory.
+    """An SVG file that shows schedules under each other, with the names that the user gave them, on
+    one scale of time and one of memory.
 
     Times are a schedule's recorded ones (measured ones too) or, where it has none, simulated
-    ones; each panel starts at 0. The picture grows wider than ``width`` where the bars would
-    be too thin.
+    ones; each panel starts at 0. ``memory``: draw the memory held over time under each. The
+    picture grows wider than ``width`` where the bars would be too thin.
     """
     shown = [(name, timed(schedule)) for name, schedule in panels]
-    grid = _grid([schedule for _, schedule in shown], width)
-    alike = len({shape(schedule) for _, schedule in shown}) == 1
-    text = title or _heading([schedule for _, schedule in shown], alike)
-    legend, bottom = _legend(shown, 52, grid.width - MARGIN)
-    content = [BUBBLE, label(text, MARGIN, 32, class_="title"), *legend]
-    top = bottom + 32.0
+    schedules = [schedule for _, schedule in shown]
+    grid = _grid(schedules, width)
+    several = len(shown) > 1
+    text = heading(schedules) if several else caption(*shown[0])
+    content = [BUBBLE, label(text, MARGIN, 32, class_="title")]
+    if not several:
+        content.append(label(figures(schedules[0]), MARGIN, 54, class_="muted"))
+    legend, bottom = _legend(schedules, 52 if several else 70, grid.width - MARGIN)
+    content += legend
+    top, alike = bottom + 36.0, len(set(map(setting, schedules))) == 1
     for name, schedule in shown:
-        figures = summary(schedule) if alike else f"{shape(schedule)}; {summary(schedule)}"
-        lines, height = _panel(name, schedule, figures, grid, top)
+        if several:
+            words = caption(name, schedule, with_setting=not alike)
+            content.append(label(words, MARGIN, top + 10, class_="name"))
+            content.append(label(figures(schedule), MARGIN, top + 28, class_="muted"))
+            top += NAME
+        lines, top = _panel(schedule, grid, top, memory=memory)
         content += lines
-        top += height + GAP
     return document(grid.width, top, STYLE, content, text)
 
 
-def _heading(schedules: Sequence[Schedule], alike: bool) -> str:
-    """The profile of all panels, and, where they are ``alike``, their shape."""
-    alone = len(schedules) == 1
-    names = dict.fromkeys(heading(each, with_family=alone) for each in schedules)
-    return ", ".join([*names, *([shape(schedules[0])] if alike else [])])
+def heading(schedules: Sequence[Schedule]) -> str:
+    """The setting that all schedules share, or the names of their profiles if settings differ."""
+    settings = dict.fromkeys(map(setting, schedules))
+    names = dict.fromkeys(each.problem.profile.name for each in schedules)
+    return " and ".join(settings if len(settings) == 1 else filter(None, names)) or "schedules"
 
 
 def _grid(schedules: Sequence[Schedule], width: float) -> Grid:
@@ -131,26 +131,14 @@ def _grid(schedules: Sequence[Schedule], width: float) -> Grid:
     row = 30.0 if ranks <= 8 else 24.0 if ranks <= 16 else 16.0
     copied = any(kind.copies for schedule in schedules for kind in kinds(schedule))
     line = COPY if copied else LINE
-    memory = max(size for each in schedules for size in _gauged(each))
-    return Grid(max(width, wanted), end, row + 2 * (line - LINE), line, memory)
+    size = row + 2 * (line - LINE)
+    return Grid(max(width, wanted), end, size, line, memory_scale(schedules))
 
 
-def _gauged(schedule: Schedule) -> list[float]:
-    """The limit of each rank, or the memory that it holds at most where it has none."""
-    limits = schedule.problem.memory_limit
-    peaks = peak_memory(schedule)
-    return [
-        max(peak, limit) if np.isfinite(limit) else peak
-        for peak, limit in zip(peaks, limits, strict=True)
-    ]
-
-
-def _legend(
-    shown: Sequence[tuple[str, Schedule]], y: float, right: float
-) -> tuple[list[str], float]:
+def _legend(schedules: Sequence[Schedule], y: float, right: float) -> tuple[list[str], float]:
     """The legend of the kinds that occur, bubble and transfers; the position of its last line."""
     lines, x = [], MARGIN
-    several = any(bar.shade > 0 for _, s in shown for bar in bars(s, 0))
+    several = any(bar.shade > 0 for schedule in schedules for bar in bars(schedule, 0))
 
     def entry(fills: Sequence[str], words: str) -> None:
         nonlocal x, y
@@ -163,38 +151,42 @@ def _legend(
         lines.append(label(words, x, y + 11.5, class_="muted"))
         x += 6.6 * len(words) + 20
 
-    for kind in sorted({kind for _, schedule in shown for kind in kinds(schedule)}):
+    for kind in sorted({kind for schedule in schedules for kind in kinds(schedule)}):
         shades = (0.0, 1.0) if several else (0.0,)
         entry([as_hex(colour(kind, shade)) for shade in shades], f"{kind.name} {NAMES[kind]}")
-    entry(["url(#bubble)"], "bubble")
-    for moved in sorted({t.kind for _, s in shown for t in s.transfers}, key=list(_TRANSFER).index):
+    costs = sorted({schedule.problem.objective.value for schedule in schedules})
+    entry(["url(#bubble)"], f"bubble: idle time of the {' or '.join(costs)}")
+    for moved in sorted(
+        {t.kind for s in schedules for t in s.transfers}, key=list(_TRANSFER).index
+    ):
         entry([_TRANSFER[moved]], f"{moved.value} arriving")
-    if any(any(schedule.pairs) for _, schedule in shown):
+    if any(any(schedule.pairs) for schedule in schedules):
         entry([], "one above the other: at once")
-    if any(schedule.known_timing.averages for _, schedule in shown):
+    if any(schedule.known_timing.averages for schedule in schedules):
         entry([as_hex(AVERAGE)], AVERAGED)
     if several:
         entry([], "dark to light: a rank's first to last stage")
     return lines, y
 
 
-def _panel(
-    name: str, schedule: Schedule, figures: str, grid: Grid, top: float
-) -> tuple[list[str], float]:
-    """The elements of one schedule, and how high they are."""
-    ranks = schedule.problem.ranks
+def _panel(schedule: Schedule, grid: Grid, top: float, *, memory: bool) -> tuple[list[str], float]:
+    """The elements of one schedule, and the position below them."""
     rows = top + HEAD
-    bottom = rows + ranks * grid.row
+    bottom = rows + schedule.problem.ranks * grid.row
+    chart = memory_chart(schedule, grid, bottom) if memory else []
+    below = bottom + (MEMORY_CHART if memory else 0.0)
+    words = ["peak memory"] if grid.memory >= 1000 else ["peak memory in", "the profile's unit"]
     lines = [
-        label(name, MARGIN, top + 12, class_="name"),
-        label(figures, MARGIN + 9 * len(name) + 12, top + 12, class_="muted"),
-        *_axis(grid, rows, bottom),
-        *_longest(schedule, grid, top + HEAD - 14),
-        label("peak memory", grid.right + 16, rows - 8, class_="muted"),
+        *_axis(grid, rows, below),
+        *_cost(schedule, grid, rows - 14),
+        *(
+            label(word, grid.right + 16, rows - 8 - 14 * i, class_="muted")
+            for i, word in enumerate(reversed(words))
+        ),
     ]
-    for rank in range(ranks):
+    for rank in range(schedule.problem.ranks):
         lines += _row(schedule, rank, grid, rows + rank * grid.row)
-    return lines, HEAD + ranks * grid.row + AXIS
+    return [*lines, *chart], below + AXIS + GAP
 
 
 def _axis(grid: Grid, rows: float, bottom: float) -> list[str]:
@@ -214,12 +206,13 @@ def _axis(grid: Grid, rows: float, bottom: float) -> list[str]:
     return lines
 
 
-def _longest(schedule: Schedule, grid: Grid, y: float) -> list[str]:
-    """A dimension line over the rank that spans longest: the period."""
-    timing = schedule.known_timing
+def _cost(schedule: Schedule, grid: Grid, y: float) -> list[str]:
+    """A dimension line: the period, over the rank that spans longest, or the makespan."""
+    timing, objective = schedule.known_timing, schedule.problem.objective
     rank = max(range(schedule.problem.ranks), key=lambda r: timing.spans[r])
-    left, right = grid.x(float(timing.start[rank][0])), grid.x(float(timing.end[rank][-1]))
-    words = f"period {duration(timing.period)} (rank {rank})"
+    left, right = map(grid.x, counted(schedule, rank))
+    words = f"{objective.value} {duration(timing.cost(objective))}"
+    words += f" (rank {rank})" if objective is Objective.PERIOD else ""
     middle, half = (left + right) / 2, 3.3 * len(words) + 6
     path = (
         f"M{number(left)} {number(y - 4)}v8M{number(right)} {number(y - 4)}v8M{number(left)} "
@@ -235,19 +228,14 @@ def _row(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
     height = grid.bar_height()
     shown = list(bars(schedule, rank))
     lines = [label(f"rank {rank}", LEFT - 10, y + height / 2 + 4, text_anchor="end")]
-    if shown:
-        lines.append(_bubble(shown, grid, y, height))
+    left, right = map(grid.x, counted(schedule, rank))
+    hatch = {"fill": "url(#bubble)"}
+    lines.append(element("rect", x=left, y=y, width=right - left, height=height, **hatch))
     lines += _bars(shown, grid, y, height)
     lines += _transfers(schedule, rank, grid, y + height + 0.5)
     lines += _copies(schedule, rank, grid, y + height + 0.5)
     lines += _averages(schedule, rank, grid, y + height + 0.5)
     return lines + _memory(schedule, rank, grid, y, height)
-
-
-def _bubble(shown: Sequence[OpBar], grid: Grid, y: float, height: float) -> str:
-    """The rank's idle time, hatched: bars are drawn over it."""
-    left, right = grid.x(shown[0].start), grid.x(max(bar.end for bar in shown))
-    return element("rect", x=left, y=y, width=right - left, height=height, fill="url(#bubble)")
 
 
 def _bars(shown: Sequence[OpBar], grid: Grid, y: float, height: float) -> list[str]:

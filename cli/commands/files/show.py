@@ -1,7 +1,7 @@
 """Draws a schedule, or a program's: in the terminal, or as SVG, HTML, PNG or a Chrome trace.
 
 Several files, say a planned and a measured schedule, are drawn under each other on one time scale.
-With --measured, what the run took beyond its plan is told as well: per cause, rank and op.
+With --measured, what the run took beyond its plan is listed by cause, rank and op.
 """
 
 from __future__ import annotations
@@ -40,6 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "went",
     )
     parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="the memory that ranks hold over time, beneath each timeline",
+    )
+    parser.add_argument(
         "--as",
         dest="kind",
         choices=list(PICTURES.values()),
@@ -49,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--title",
         metavar="TEXT",
         action="append",
-        help="name of a panel, in place of its file's; once for each file, in their order",
+        help="name of a panel; once for each file, in their order",
     )
     parser.add_argument(
         "--colour",
@@ -64,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     example(
         parser,
         "pipeloom show schedule.json",
-        "pipeloom show schedule.json -o schedule.svg",
+        "pipeloom show schedule.json --memory -o schedule.svg",
         "pipeloom show program.json --measured measured.json -o both.svg",
         "pipeloom show a.json b.json --title '12 GB' --title '16 GB' -o two.svg",
         "pipeloom build zb-h1 profile.json -m 8 | pipeloom show - --as svg > schedule.svg",
@@ -84,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
             *args.files,
             output=None if to_stdout else args.output,
             **options(args, "measured", "kind"),
+            memory=args.memory,
             titles=args.title,
             columns=args.columns or shutil.get_terminal_size((120, 24)).columns,
             colours=_coloured(args),

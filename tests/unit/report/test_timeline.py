@@ -77,11 +77,73 @@ def test_panels_share_one_time_scale() -> None:
 
 
 def test_names_are_escaped() -> None:
-    schedule = small()
-    svg = timeline_svg([("<b>&", schedule)], title='a<b & "c"')
+    problem = small().problem
+    profile = replace(problem.profile, name='a<b & "c"')
+    schedule = replace(small(), problem=replace(problem, profile=profile))
+    svg = timeline_svg([("<b>&", schedule)])
     ElementTree.fromstring(svg)
     assert "&lt;b&gt;&amp;" in svg
-    assert "<title>&lt;b&gt;&amp;</title>" in timeline_html([("<b>&", schedule)])
+    assert "<title>a&lt;b &amp; &quot;c&quot;, 2 ranks" in timeline_html([("", schedule)])
+
+
+def texts_of(svg: str, kind: str) -> list[str | None]:
+    return [
+        t.text for t in ElementTree.fromstring(svg).iter(f"{SVG}text") if t.get("class") == kind
+    ]
+
+
+def test_titles_name_the_setting_once_and_each_schedule_in_words() -> None:
+    words = "small, 2 ranks, 2 microbatches"
+    assert texts_of(timeline_svg([(None, small())]), "title") == [
+        f"{words}: by-hand, 14.29 % bubble"
+    ]
+    two = timeline_svg([(None, small()), ("mine", small())])
+    assert texts_of(two, "title") == [words]
+    assert texts_of(two, "name") == ["by-hand, 14.29 % bubble", "mine: by-hand, 14.29 % bubble"]
+    other = timeline_svg([(None, small()), (None, offloaded())])
+    assert texts_of(other, "title") == ["small and out"]
+    assert texts_of(other, "name")[1] == "out, 1 rank, 2 microbatches: by-hand, 7.69 % bubble"
+
+
+def test_hatched_is_what_the_bubble_rate_counts() -> None:
+    """Of the period: 7 from the first op of each rank on; of the makespan: all ranks' 0 to 7."""
+
+    def hatched(objective: Objective) -> list[tuple[float, float]]:
+        schedule = small()
+        problem = replace(schedule.problem, objective=objective)
+        svg = timeline_svg([(None, replace(schedule, problem=problem))])
+        unit = bars_of(svg)[0][2]
+        rects = ElementTree.fromstring(svg).iter(f"{SVG}rect")
+        rows = [r for r in rects if r.get("fill") == "url(#bubble)" and r.get("rx") is None]
+        left = float(rows[0].get("x", 0))
+        return [
+            ((float(r.get("x", 0)) - left) / unit, float(r.get("width", 0)) / unit) for r in rows
+        ]
+
+    for found, expected in (
+        (hatched(Objective.PERIOD), [(0, 7), (1, 7)]),
+        (hatched(Objective.MAKESPAN), [(0, 7), (0, 7)]),
+    ):
+        assert np.array(found) == pytest.approx(np.array(expected), abs=0.01)
+
+
+def test_memory_is_drawn_on_one_scale_with_its_limit() -> None:
+    svg = timeline_svg([(None, small()), (None, small(4.0))], memory=True)
+    words = [text.text or "" for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+    fullest = "memory held in the profile's unit; dark: rank 0, the fullest, 2 at 1 ms"
+    assert words.count(fullest) == 2
+    assert {"limit 2", "limit 4"} < set(words)
+    assert words.count("4") >= 2  # the top of both scales
+    assert "memory held" not in timeline_svg([(None, small())])
+
+
+def test_memory_in_the_terminal() -> None:
+    text = timeline_text(small(), columns=9 + 8 * 2, memory=4.0)
+    assert [row for row in rows_of(text) if "mem" in row] == [
+        "    mem│▂▂▄▄▄▄▄▄▃▃▂▂▁▁  │",
+        "    mem│  ▂▂▂▂▃▃▃▃▂▂▁▁  │",
+    ]
+    assert "▁ to █ memory held, 0 to 4" in text
 
 
 def test_summary_counts_the_bubble_of_the_objective() -> None:
@@ -93,9 +155,12 @@ def test_summary_counts_the_bubble_of_the_objective() -> None:
 
 
 def test_the_terminal_reads_without_colour() -> None:
-    text = timeline_text(small(), columns=9 + 7 * 3)
+    text = timeline_text(small(), columns=9 + 8 * 3)
     rows = [line for line in text.splitlines() if line.startswith("rank")]
-    assert rows == ["rank 0 │F0─F1─···B0═W0┄B1═W1┄│", "rank 1 │   F0─B0═F1─B1═W0┄W1┄│"]
+    assert rows == [
+        "rank 0 │F0─F1─···B0═W0┄B1═W1┄   │",
+        "rank 1 │   F0─B0═F1─B1═W0┄W1┄···│",
+    ]
     assert "\x1b" not in text
 
 
@@ -140,7 +205,7 @@ def test_trace_events_are_microseconds_and_count_memory() -> None:
 def test_several_schedules_are_processes_of_one_trace_with_arrows_between_their_ranks() -> None:
     events = trace_events([("planned", small()), ("measured", small())])["traceEvents"]
     names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
-    assert [names[pid].partition(":")[0] for pid in (0, 1)] == ["planned", "measured"]
+    assert [names[pid].partition(",")[0] for pid in (0, 1)] == ["planned", "measured"]
     threads = {
         (e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"
     }

@@ -38,7 +38,7 @@ def test_standard_input_and_output_join_commands(profile: Path, tmp_path: Path) 
         tmp_path,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("small: zb-h1, 2 ranks, 2 stages, 3 microbatches\nrank 0 │F0")
+    assert done.stdout.startswith("small, 2 ranks, 3 microbatches: zb-h1, 10.00 % bubble\nrank 0")
     assert "bubble rate" in (tmp_path / "words").read_text()
 
 

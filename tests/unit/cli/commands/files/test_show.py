@@ -12,7 +12,7 @@ from tests.support.command_line import Command, written
 
 
 def test_show_draws_by_the_extension(pipeloom: Command, schedule: Path, tmp_path: Path) -> None:
-    for extension, begin in ((".svg", "<svg"), (".html", "<!doctype html>"), (".txt", "small: ")):
+    for extension, begin in ((".svg", "<svg"), (".html", "<!doctype html>"), (".txt", "small, ")):
         path = tmp_path / f"x{extension}"
         done = pipeloom("show", schedule, "-o", path)
         assert (done.code, done.out) == (0, f"written to {path}\n")
@@ -66,11 +66,11 @@ def test_an_invalid_schedule_is_not_compiled_and_drawn_with_a_note(
 
 
 def test_show_of_two_files_draws_both(pipeloom: Command, schedule: Path, tmp_path: Path) -> None:
-    other = tmp_path / "measured.json"
+    other = tmp_path / "other.json"
     shutil.copy(schedule, other)
-    svg = pipeloom("show", schedule, other, "--as", "svg").out
-    assert ">schedule</text>" in svg
-    assert ">measured</text>" in svg
+    svg = pipeloom("show", schedule, other, "--as", "svg", "--memory").out
+    assert svg.count(">zb-h1, 10.00 % bubble</text>") == 2
+    assert svg.count("memory held") == 2
     trace = json.loads(pipeloom("show", schedule, other, "--as", "trace").out)
     assert {event["pid"] for event in trace["traceEvents"]} == {0, 1}
 
@@ -78,9 +78,9 @@ def test_show_of_two_files_draws_both(pipeloom: Command, schedule: Path, tmp_pat
 def test_show_calls_panels_by_their_titles(pipeloom: Command, schedule: Path) -> None:
     titles = ["--title", "12 GB & more", "--title", "16 GB"]
     svg = pipeloom("show", schedule, schedule, *titles, "--as", "svg").out
-    assert ">12 GB &amp; more</text>" in svg
-    assert ">16 GB</text>" in svg
-    assert pipeloom("show", schedule, *titles[2:]).out.startswith("16 GB, 2 ranks")
+    assert ">12 GB &amp; more: zb-h1, 10.00 % bubble</text>" in svg
+    assert ">16 GB: zb-h1, 10.00 % bubble</text>" in svg
+    assert pipeloom("show", schedule, *titles[2:]).out.startswith("16 GB, small, 2 ranks")
     assert (
         pipeloom("show", schedule, *titles).refusal
         == "pipeloom: --title: expected one for each of 1 files, got 2"

@@ -24,4 +24,4 @@ def test_plan_and_measurement_are_processes_of_one_trace(
         assert pipeloom("show", *words, "-o", trace).code == 0
         events = json.loads(trace.read_text())["traceEvents"]
         shown = [e["args"]["name"] for e in events if e["name"] == "process_name"]
-        assert [name.partition(":")[0] for name in shown] == names
+        assert [name.partition(",")[0] for name in shown] == names

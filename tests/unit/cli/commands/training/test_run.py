@@ -43,7 +43,7 @@ def test_run_trains_and_traces(
     shown = pipeloom("show", tmp_path / "schedule.json", "--measured", trace, "-o", both)
     assert shown.code == 0
     assert "ms planned," in shown.out
-    assert both.read_text().count(">measured<") == 1
+    assert both.read_text().count(">measured: ") == 1
     told = pipeloom("show", program, "--measured", trace, "--json").json["attribution"]
     assert told["measured"] == pytest.approx(measured["report"]["makespan"])
     assert sum(told["causes"].values()) - told["slack"] == pytest.approx(

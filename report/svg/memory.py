@@ -1,0 +1,62 @@
+"""The memory held over time, as a chart beneath a timeline."""
+
+from __future__ import annotations
+
+import math
+
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.units import duration, memory_size
+
+from ..bars import memory_steps
+from .elements import FAINT, element, label, number
+from .grid import LEFT, Grid
+
+MEMORY_CHART, SPACE, HEIGHT = 148.0, 36.0, 104.0
+FULLEST, OTHER, LIMIT = "#2f4a6b", "#9db0c6", "#c2416b"
+
+
+def memory_chart(schedule: Schedule, grid: Grid, top: float) -> list[str]:
+    """A line for each rank, the fullest one's on top of the others, and its limit.
+
+    All charts of a picture have one scale. The sizes are the profile's, also at measured times.
+    """
+    if grid.memory <= 0:
+        return [label("no memory in the profile", LEFT, top + SPACE, class_="muted")]
+    ranks, limits = schedule.problem.ranks, schedule.problem.memory_limit
+    zero = top + SPACE + HEIGHT
+    scale = HEIGHT / grid.memory
+    steps = [memory_steps(schedule, rank) for rank in range(ranks)]
+    peaks = [max((held, -at) for at, held in row) for row in steps]
+    fullest = max(range(ranks), key=lambda rank: (peaks[rank][0] / limits[rank], peaks[rank]))
+    limit = limits[fullest]
+    unit = "" if grid.memory >= 1000 else " in the profile's unit"
+    peak, at = memory_size(peaks[fullest][0]), duration(-peaks[fullest][1])
+    words = f"memory held{unit}; dark: rank {fullest}, the fullest, {peak} at {at}"
+    lines = [label(words, LEFT, top + SPACE - 14, class_="muted")]
+    for size in (0.0, grid.memory / 2, grid.memory):
+        y = zero - size * scale
+        words = memory_size(size)
+        lines.append(label(words, LEFT - 8, y + 4, class_="muted", text_anchor="end"))
+        lines.append(element("path", d=f"M{LEFT} {number(y)}H{number(grid.right)}", stroke=FAINT))
+    for rank in sorted(range(ranks), key=lambda rank: rank == fullest):
+        stroke, width = (FULLEST, 2.0) if rank == fullest else (OTHER, 1.0)
+        path = element(
+            "path",
+            f"<title>rank {rank}</title>",
+            d=_path(steps[rank], grid, zero, scale),
+            fill="none",
+            stroke=stroke,
+            stroke_width=width,
+        )
+        lines.append(path)
+    if math.isfinite(limit):
+        y = zero - limit * scale
+        path = f"M{LEFT} {number(y)}H{number(grid.right)}"
+        lines.append(element("path", d=path, stroke=LIMIT, stroke_dasharray="6 4"))
+        lines.append(label(f"limit {memory_size(limit)}", grid.right + 16, y + 4, fill=LIMIT))
+    return lines
+
+
+def _path(steps: list[tuple[float, float]], grid: Grid, zero: float, scale: float) -> str:
+    points = ((grid.x(at), zero - held * scale) for at, held in steps)
+    return f"M{LEFT} {number(zero)}" + "".join(f"H{number(x)}V{number(y)}" for x, y in points)
