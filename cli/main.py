@@ -68,6 +68,12 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}{self._meant(message)} (see {self.prog} --help)")
 
+    def refuse_removed(self, words: Sequence[str]) -> None:
+        """Raises InputError for an option that was removed, before others are asked for."""
+        for name in (word.partition("=")[0] for word in words if word.startswith("--")):
+            if name not in self._option_string_actions and replaced(name) is not None:
+                self.error(f"unrecognized arguments: {name}")
+
     def _meant(self, message: str) -> str:
         """A hint at what took the place of an unknown option or of a value, or at the option
         nearest to it."""
@@ -148,6 +154,7 @@ def _run(words: list[str]) -> int:
         "--json", action="store_true", help="print one JSON object on standard output, nothing else"
     )
     _check_dashes(rest)
+    parser.refuse_removed(rest)
     args = parser.parse_args(rest)
     try:
         code: int = command.run(args)

@@ -1,4 +1,4 @@
-"""Names that went since the tree that was called 0.1.0, each with what takes its place.
+"""Names that were removed since the tree that was called 0.1.0, each with what takes its place.
 
 An old name is refused with this line instead of "unrecognized arguments". The table is kept for one
 version.
@@ -6,11 +6,25 @@ version.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
 # "pipeloom x" is a command, "--x" an option, "pipeloom.x" a Python name, "key x" a key of a file,
-# "family x" a schedule family, "--x y" the value y of an option
+# "family x" a schedule family, "certificate x" a kind of certificate, "--x y" the value y of an
+# option
+_TUNE = (
+    "measure with Pipeline.profile, plan again, and give the new program to Pipeline.step, as "
+    "examples/replanning.py does"
+)
+_ARGUMENT = "make the certificate again with optimize --certificate, which writes another argument"
 REMOVED: dict[str, str] = {
-    "--local": "ranks are processes, which share a GPU where there are fewer GPUs than ranks",
-    "--cuda-graph": "`run --stages-as inductor` makes each step's calls fewer",
+    "--local": "without it run starts a process for each rank; ranks share a GPU if they have to",
+    "--cuda-graph": "use `run --stages-as inductor`, which starts fewer kernels in each step",
     "pipeloom arithmetic": "`pipeloom predict MODEL` without --gpu or --cluster prints it",
     "pipeloom calibrate": "pipeloom.calibrate(runs).document in Python is the cluster file",
     "pipeloom analyze": "compare shows bubble, bytes on a link and memory of each schedule",
@@ -21,15 +35,33 @@ REMOVED: dict[str, str] = {
     "family weights-inside": "weipipe-interleave passes weights among all ranks",
     "family activations-inside": "zb-h1 and the others pass activations among all ranks",
     "--levels": "--recompute measures t_r and m_r, of a whole forward",
+    "--recompute selective": "optimize recomputes whole forwards; plan and predict know selective",
+    "certificate every-order": _ARGUMENT,
+    "certificate rank-moments": _ARGUMENT,
+    "certificate rank-flow": _ARGUMENT,
     "key level": "an R recomputes a whole forward",
     "key levels": "t_r and m_r say how a stage is recomputed, whole",
     "pipeloom.Level": "t_r and m_r of a StageProfile",
-    "pipeloom tune": "Pipeline.profile measures, step(program=) goes on: examples/replanning.py",
-    "pipeloom.tune": "Pipeline.profile measures, step(program=) goes on: examples/replanning.py",
+    "pipeloom tune": _TUNE,
+    "pipeloom.tune": _TUNE,
     "pipeloom pack": "pipeloom.pack packs sequences and schedules them, in Python",
     "--max-tokens": "pipeloom.pack takes max_tokens, in Python",
     "key packing": "a profile has no sequences: pipeloom.pack returns them beside its schedules",
 }
+
+
+def telling_removed(function: Callable[P, R]) -> Callable[P, R]:
+    """``function``, which raises a TypeError that says so for a keyword that was an option once."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        known = signature(function).parameters
+        for name in kwargs.keys() - known:
+            if (line := replaced(f"--{name.replace('_', '-')}")) is not None:
+                raise TypeError(f"{function.__name__}: {name} {line}")
+        return function(*args, **kwargs)
+
+    return call
 
 
 def replaced(name: str) -> str | None:

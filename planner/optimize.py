@@ -11,6 +11,7 @@ from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.removed import telling_removed
 from pipeloom.ir.units import amount
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.stopping import NEVER
@@ -48,6 +49,7 @@ TIME_LIMIT = 60.0
 """Seconds, where none are given."""
 
 
+@telling_removed
 def optimize(
     profile: ProfileLike | ProfileSource,
     microbatches: int | None = None,

@@ -230,7 +230,10 @@ def cluster_of(given: ClusterLike | None, gpu: Any) -> Cluster:
             named = (f"cluster: {x}" if x.startswith("expected ") else x for x in error.errors)
             raise InputError(*named) from None
     if gpu is None:
-        raise InputError("gpu: expected a GPU's name, or a cluster, such as H100")
+        raise InputError(
+            "gpu: expected a GPU's name, or a cluster, such as H100; pipeloom.arithmetic tells a "
+            "model's parameters, FLOPs and bytes without one"
+        )
     if not isinstance(gpu, str | os.PathLike):
         raise InputError(f"gpu: expected a name, got {gpu!r:.60}")
     try:

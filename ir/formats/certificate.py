@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NotRequired
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from typing_extensions import TypedDict
 
+from ..removed import replaced
 from .fields import Amount, Count, Version, Words
-from .validation import Document, Expected
+from .validation import Document, Expected, said
 
 CERTIFICATE = "pipeloom.certificate"
 MOST_NODES = 1_000_000
@@ -32,22 +33,31 @@ class Node(TypedDict):
     multipliers: NotRequired[list[Multiplied]]
 
 
+def _not_removed(kind: object) -> object:
+    if isinstance(kind, str) and (line := replaced(f"certificate {kind}")):
+        raise said(f"{kind} {line}")
+    return kind
+
+
 class Argument(TypedDict):
     """``work``, ``memory-time``, ``head-tail`` of a ``rank``, ``slots`` or ``crossings`` of a
     ``stage``, ``through`` of a ``stage`` and ``microbatches`` that pass stage ``by``,
     ``critical-path``, ``arrivals``; or ``moments`` with the tree that refutes a lower cost, each
     node before its branches."""
 
-    kind: Literal[
-        "work",
-        "critical-path",
-        "through",
-        "memory-time",
-        "head-tail",
-        "slots",
-        "crossings",
-        "arrivals",
-        "moments",
+    kind: Annotated[
+        Literal[
+            "work",
+            "critical-path",
+            "through",
+            "memory-time",
+            "head-tail",
+            "slots",
+            "crossings",
+            "arrivals",
+            "moments",
+        ],
+        BeforeValidator(_not_removed),
     ]
     rank: NotRequired[Count]
     stage: NotRequired[Count]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -20,7 +20,7 @@ OPTIMIZED = "optimized"
 """The family of a schedule that is of none."""
 
 
-class Status(Enum):
+class Status(StrEnum):
     """``OPTIMAL`` only where cost and lower bound are equal to within 1e-6 relative."""
 
     OPTIMAL = "optimal"

@@ -127,6 +127,10 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = list(_HOME)
 
 
+def __dir__() -> list[str]:
+    return sorted(globals().keys() | _HOME.keys())
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         line = import_module(".ir.removed", __name__).replaced(f"pipeloom.{name}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
+from pipeloom.ir.removed import telling_removed
 from pipeloom.runtime.models.by_name import load_source
 from pipeloom.runtime.pipeline.model_source import ModelSource
 from pipeloom.runtime.profiling.profiler import measure_profile
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pipeloom.ir.model.program import Program
 
 
+@telling_removed
 def measure(
     model: ModelSource | str,
     *,
@@ -79,6 +81,7 @@ def measure(
     return replace(found, profile=replace(found.profile, memory_limit=limits))
 
 
+@telling_removed
 def run(
     program: Program | Document,
     model: ModelSource | str,

@@ -15,6 +15,10 @@ def test_each_public_name_is_there(name: str) -> None:
     assert getattr(pipeloom, name).__name__ == there
 
 
+def test_dir_lists_them() -> None:
+    assert set(pipeloom.__all__) < set(dir(pipeloom))
+
+
 def test_type_checkers_see_the_same_names() -> None:
     tree = ast.parse(Path(str(pipeloom.__file__)).read_text(encoding="utf-8"))
     block = next(node for node in tree.body if isinstance(node, ast.If))

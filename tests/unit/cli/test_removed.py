@@ -32,11 +32,14 @@ def test_a_removed_command(pipeloom: Command) -> None:
 def test_a_removed_option(pipeloom: Command) -> None:
     line = pipeloom("build", "gpipe", "x.json", "-m", "4", "--backwards").refusal
     assert f"--backwards was removed in 0.2.0; {HERE}" in line
+    assert pipeloom("build", "--backwards=3").refusal == line  # whatever else is missing
 
 
 def test_a_removed_value_of_an_option(pipeloom: Command) -> None:
     line = pipeloom("optimize", "x.json", "-m", "4", "--solver", "highs").refusal
     assert "highs was removed in 0.2.0; --solver milp" in line
+    line = pipeloom("optimize", "x.json", "-m", "4", "--recompute", "selective").refusal
+    assert "selective was removed in 0.2.0; optimize recomputes whole forwards" in line
 
 
 @pytest.mark.parametrize("name", ["weights-inside", "activations-inside"])
@@ -48,6 +51,13 @@ def test_a_removed_family(name: str) -> None:
 def test_a_removed_python_name() -> None:
     with pytest.raises(AttributeError, match=f"unpack.*was removed in 0.2.0; {HERE}"):
         pipeloom.unpack  # noqa: B018
+
+
+def test_a_removed_keyword() -> None:
+    with pytest.raises(TypeError, match="^optimize: backwards was removed in 0.2.0; " + HERE):
+        pipeloom.optimize({}, 4, backwards=True)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'forwards'"):
+        pipeloom.optimize({}, 4, forwards=True)  # type: ignore[call-arg]
 
 
 def test_a_removed_key_of_a_file(pipeloom: Command, tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ def test_the_answer_for_layers_is_the_commands(layers: Path, printed: Json) -> N
     assert answer.lower_bound == expected["partition"]["lower_bound"]
     assert answer.gap == pytest.approx(expected["partition"]["gap"])
     assert (answer.status is Status.OPTIMAL) is (answer.gap <= 1e-6)
+    assert str(answer.status) == answer.status.value
     assert "of all cuts" in str(answer)
 
 

@@ -132,7 +132,10 @@ def test_published_runs_are_predicted_by_the_shipped_calibration() -> None:
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"gpu": None}, "gpu: expected a GPU's name, or a cluster"),
+        (
+            {"gpu": None},
+            "gpu: expected a GPU's name, or a cluster, such as H100; pipeloom.arithmetic ",
+        ),
         ({"gpu": "abacus"}, "gpu: expected one of V100-16GB, V100-32GB"),
         ({"gpus": 12}, "gpus: expected tp x pp x cp x dp = 2 x 4 x 1 x 1 = 8, got 12"),
         ({"micro_bacth": 2}, "micro_bacth: unknown key; did you mean micro_batch?"),

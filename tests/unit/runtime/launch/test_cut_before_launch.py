@@ -33,3 +33,8 @@ def test_a_program_of_more_stages_than_the_model_has_layers() -> None:
     program = compile_schedule(build_family("1f1b", profile, 6))
     with pytest.raises(InputError, match=r"^stages: expected 1 to 4 \(the blocks\), got 6$"):
         run(program, small(), steps=1)
+
+
+def test_more_ranks_than_stages() -> None:
+    with pytest.raises(InputError, match=r"^ranks: expected at most 2, as many as stages, got 99$"):
+        measure(small(), stages=2, ranks=99)

@@ -48,9 +48,14 @@ def test_a_certificate_proves_a_bound(pipeloom: Command, profile: Path, tmp_path
     proof.write_text(json.dumps(document | {"argument": removed}))
     done = pipeloom("verify", plan, "--certificate", proof)
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(f"pipeloom: {proof}: argument: kind: expected work, critical-path, ")
-    assert done.err.endswith(' or moments, got "rank-flow"\n')
+    assert done.err.startswith(
+        f"pipeloom: {proof}: argument: kind: rank-flow was removed in 0.2.0; "
+    )
     assert done.err.count("\n") == 1
+    proof.write_text(json.dumps(document | {"argument": removed | {"kind": "tree"}}))
+    line = pipeloom("verify", plan, "--certificate", proof).refusal
+    assert line.startswith(f"pipeloom: {proof}: argument: kind: expected work, critical-path, ")
+    assert line.endswith(' or moments, got "tree"')
 
 
 def test_what_has_no_certificate_is_refused_before_the_search(
