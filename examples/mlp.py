@@ -1,27 +1,36 @@
-"""The least model source: a deep MLP on made-up data, cut into stages of one kind."""
+"""The least model source: a deep MLP on made-up data, cut between any two of its layers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-WIDTH, ROWS = 64, 16
+WIDTH, ROWS, LAYERS = 64, 16, 8
 
 
 class MLP:
-    """Residual layers, the same number in each stage; the target is a fixed map of the input."""
+    """Residual layers, near evenly in stages; the target is a fixed map of the input."""
 
     def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
-        return [partial(stage, s) for s in range(count)]
+        """As many as asked for, but at most one a layer."""
+        return [partial(stage, *layers) for layers in pairwise(ends(count))]
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
         return ()  # no parameter is in two stages
 
     def names(self, count: int) -> Callable[[int, str], str]:
-        return lambda stage, name: f"{stage}.{name}"  # what checkpoints call parameters
+        """What checkpoints call parameters: the same however the model is cut."""
+        first = ends(count)
+
+        def name_of(stage: int, name: str) -> str:
+            index, _, rest = name.partition(".")
+            return f"layers.{first[stage] + int(index)}.{rest}"
+
+        return name_of
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return nn.functional.mse_loss(output, target)
@@ -35,8 +44,27 @@ class MLP:
         return torch.optim.AdamW(parameters, lr=1e-3)
 
 
-def stage(index: int) -> nn.Module:
-    """Made on any rank, its weights are the same: they depend on the stage alone."""
+def ends(count: int) -> list[int]:
+    """The first layer of each stage, and the end of the last one."""
+    return sorted({LAYERS * s // count for s in range(count + 1)})
+
+
+def stage(first: int, end: int) -> nn.Module:
+    return nn.Sequential(*map(layer, range(first, end)))
+
+
+def layer(index: int) -> nn.Module:
+    """Made on any rank, its weights are the same: they depend on its number alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(index)
-        return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+        return Layer()
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.down(self.up(x).tanh())
+        return out

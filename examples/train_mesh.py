@@ -8,6 +8,7 @@ The program is one of 2 ranks, compiled with ``--data-parallel``.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -16,15 +17,17 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from examples.mlp import MLP, stage
+from examples.mlp import MLP
 from pipeloom import Pipeline, load_program
 
 STEPS = 5
 
 
-def parallel_stage(index: int, tp: DeviceMesh) -> nn.Module:
-    """The same on all ranks of ``tp``, each of which keeps its part of the hidden units."""
-    return parallelize_module(stage(index), tp, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+def parallel_stage(stage: Callable[[], nn.Module], tp: DeviceMesh) -> nn.Module:
+    """The same on all ranks of ``tp``, each of which keeps its part of each layer's hidden
+    units."""
+    plan = {"*.up": ColwiseParallel(), "*.down": RowwiseParallel()}
+    return parallelize_module(stage(), tp, plan)
 
 
 def main(path: str) -> None:
@@ -32,12 +35,13 @@ def main(path: str) -> None:
     mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pp", "dp", "tp"))
     program = load_program(path)
     data, replica = MLP(), mesh.get_local_rank("dp")
+    stages = data.stages(program.schedule.problem.stages)
     pipeline = Pipeline(
         program,
-        [partial(parallel_stage, s, mesh["tp"]) for s in range(program.schedule.problem.stages)],
+        [partial(parallel_stage, stage, mesh["tp"]) for stage in stages],
         loss=data.loss,
         optimizer=partial(torch.optim.AdamW, lr=1e-3),
-        clip_grad_norm=1.0,
+        clip_grad_norm=10.0,
         group=mesh["pp"].get_group(),
         data_group=mesh["dp"].get_group(),
     )

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from examples.mlp import MLP, stage
+from examples.mlp import MLP
 from pipeloom import Pipeline, load_program
 
 STEPS = 5
@@ -21,9 +21,9 @@ STEPS = 5
 def main(path: str) -> None:
     dist.init_process_group("gloo")  # on GPUs "nccl", after torch.cuda.set_device
     program = load_program(path)
-    # a stage is made only on the rank that runs it
-    stages = [partial(stage, s) for s in range(program.schedule.problem.stages)]
     data = MLP()
+    # functions: a stage is made only on the rank that runs it
+    stages = data.stages(program.schedule.problem.stages)
     pipeline = Pipeline(
         program, stages, loss=data.loss, optimizer=partial(torch.optim.AdamW, lr=1e-3)
     )

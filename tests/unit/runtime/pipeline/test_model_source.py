@@ -15,7 +15,12 @@ from examples.gpt import GPT, small
 from examples.mlp import MLP
 from pipeloom.ir.errors import InputError
 from pipeloom.runtime.models.by_name import METHODS, load_source
-from pipeloom.runtime.pipeline.model_source import ModelSource, checked_batch, most_stages
+from pipeloom.runtime.pipeline.model_source import (
+    ModelSource,
+    checked_batch,
+    checked_stages,
+    most_stages,
+)
 
 GOOD = "class Source:\n" + "".join(f"    def {name}(self, *_): ...\n" for name in METHODS)
 
@@ -73,16 +78,18 @@ def test_the_most_stages_of_a_source_can_be_made_and_one_more_cannot() -> None:
     for source, begin, most in (
         (GPT(), 2, 8),
         (GPT(), 8, 8),
+        (MLP(), 3, 8),
         (small(), 3, 4),
         (GPT(cuts=(4, 2, 2)), 3, 3),
         (Cut(lambda count: 24 % count == 0), 3, 24),
         (Cut(lambda count: count == 5), 5, 5),
     ):
-        assert most_stages(cast(ModelSource, source), begin) == most
-        assert len(source.stages(most)) == most
+        model = cast(ModelSource, source)
+        assert most_stages(model, begin) == most
+        assert len(checked_stages(model, most)) == most
         with pytest.raises((InputError, ValueError)):
-            source.stages(most + 1)
-    assert most_stages(MLP(), 2) is None
+            checked_stages(model, most + 1)
+    assert most_stages(cast(ModelSource, Cut(lambda count: True)), 2) is None
 
 
 def test_names_and_modules_that_cannot_be_loaded(module: str) -> None:
