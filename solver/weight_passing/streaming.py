@@ -73,8 +73,9 @@ def streamed(
 ) -> Schedule:
     """The timed schedule of ``order``, one array of packed ops a rank, with its transfers.
 
-    Raises InvalidScheduleError where it cannot run: never with direct routes, and on a path only
-    where ranks run their ops in unlike orders.
+    ``owner``: of each stage, :func:`default_owners` by default. Raises InvalidScheduleError where
+    it cannot run: never with direct routes, and on a path only where ranks run their ops in unlike
+    orders.
     """
     listed = _listed(problem, order, plan, owner)
     transfers = tuple(leg.transfer for leg in listed)
@@ -82,17 +83,6 @@ def streamed(
         problem, tuple(order), transfers, Report(problem.objective, OPTIMIZED, method=Method.STREAM)
     )
     return timed(by_link_priority(schedule, np.array([leg.latest for leg in listed])))
-
-
-def stream(
-    problem: Problem, order: Sequence[IntArray], plan: Streaming, owner: Sequence[int] | None = None
-) -> tuple[Transfer, ...]:
-    """The transfers that serve ``order``, of stages owned as ``owner`` says.
-
-    They are listed by the time at which they could start if no op had to wait for anything.
-    Raises ValueError for a plan out of range.
-    """
-    return tuple(leg.transfer for leg in _listed(problem, order, plan, owner))
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -33,15 +33,11 @@ Without ``links`` there are no wires, and nothing waits for any.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
-from ...model.ops import FloatArray, offsets_of
-from ...model.schedule import Schedule, Timing
+from ...model.ops import FloatArray
+from ...model.schedule import Schedule
 from ..dependency_graph import MessageTable
-from ..gradient_averaging import averages
-from ..graph_simulator import peaks
 from ..simulator import simulate
 from .iteration_graph import IterationGraph
 
@@ -49,59 +45,19 @@ _LENGTHS = (4, 8, 16, 32, 64)
 _TOLERANCE = 1e-9  # relative, on intervals between iterations
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Iterations:
-    """``timings``: of each iteration, on one clock.
-
-    ``begin``: when each rank begins each iteration and, in the last row, is done with all of them,
-    shape (iterations + 1, P).
-    """
-
-    timings: tuple[Timing, ...]
-    begin: FloatArray
-
-
-def play_iterations(schedule: Schedule, iterations: int = 1) -> Iterations:
-    """``iterations`` of ``schedule`` by the rules above.
-
-    Raises InvalidScheduleError, as :func:`..simulator.simulate` does, where it can never run, and
-    ValueError for less than one iteration.
-    """
-    if iterations < 1:
-        raise ValueError(f"cannot play {iterations} iterations")
-    iteration = IterationGraph.of(schedule)
-    start, end, done = _played(schedule, iteration, iterations)
-    peak_memory = peaks(schedule)
-    timings = tuple(
-        _timing(schedule, iteration, times, peak_memory) for times in zip(start, end, strict=True)
-    )
-    return Iterations(timings, np.vstack([start[:, : iteration.ranks], done]))
-
-
-def _played(
+def played(
     schedule: Schedule, iteration: IterationGraph, iterations: int
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    played = iteration.play(iterations)
-    if played is None:
+    """Start and end of each node in each of ``iterations`` of the schedule's graph, and when each
+    rank is done with all of them.
+
+    Raises InvalidScheduleError where the schedule can never run.
+    """
+    found = iteration.play(iterations)
+    if found is None:
         simulate(schedule)  # names what can never start
         raise AssertionError("a schedule that can be simulated can be played")
-    return played
-
-
-def _timing(
-    schedule: Schedule,
-    iteration: IterationGraph,
-    times: tuple[FloatArray, FloatArray],
-    peak_memory: tuple[float, ...],
-) -> Timing:
-    """``times``: when each node starts and ends."""
-    bounds = offsets_of(schedule.order)[1:-1]
-    moved = np.stack([row[iteration.transfers] for row in times], axis=1)
-    starts, ends = (tuple(np.split(row[iteration.ops], bounds)) for row in times)
-    timing = Timing(starts, ends, peak_memory, moved)
-    if schedule.problem.profile.data_parallel is None:
-        return timing
-    return replace(timing, averages=averages(schedule, timing))
+    return found
 
 
 def step_time(schedule: Schedule, routes: MessageTable | None = None) -> float:
@@ -117,7 +73,7 @@ def step_time(schedule: Schedule, routes: MessageTable | None = None) -> float:
     iteration = IterationGraph.of(schedule, routes)
     begin = np.zeros((1, 1))
     for iterations in _LENGTHS:
-        start, _, done = _played(schedule, iteration, iterations)
+        start, _, done = played(schedule, iteration, iterations)
         begin = np.vstack([start[:, : iteration.ranks], done])
         begin = begin[:, done > 0.0]  # a rank with nothing to do has no pace
         steady = _steady(begin) if begin.size else 0.0

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import simulate, timed
-from pipeloom.ir.cost.steady_state.steady_state import play_iterations
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.formats import dump_program, dump_schedule, parse_schedule
 from pipeloom.ir.model.links import Link
@@ -24,6 +23,7 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.program import verify_program
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.report.attribution import attribute
+from tests.support.iterations import play_iterations
 from tests.support.random_schedules import random_order
 
 TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])

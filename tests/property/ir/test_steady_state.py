@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
-from pipeloom.ir.cost.steady_state.steady_state import play_iterations, step_time
+from pipeloom.ir.cost.steady_state.steady_state import step_time
 from pipeloom.ir.model.links import Groups, Link, Links, Sharing
 from pipeloom.ir.model.ops import Op, OpKind, pack
 from pipeloom.ir.model.placement import Passing, Placement
@@ -23,6 +23,7 @@ from pipeloom.solver.bounds import work_bound
 from pipeloom.solver.families import FAMILIES, build_family
 from pipeloom.solver.weight_passing.streaming import Streaming, streamed
 from tests.support.families import families_of
+from tests.support.iterations import play_iterations
 from tests.support.plain_steady_state import Playing, Thing
 
 TIMES = st.sampled_from([0.0, 0.125, 1.0, 1.75, 3.0])  # sums are exact, so what is equal is equal

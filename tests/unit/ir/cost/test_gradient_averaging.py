@@ -12,7 +12,7 @@ import pytest
 
 from pipeloom.cli.main import main
 from pipeloom.ir.cost.simulator import simulate, timed
-from pipeloom.ir.cost.steady_state.steady_state import play_iterations, step_time
+from pipeloom.ir.cost.steady_state.steady_state import step_time
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_profile, dump_schedule, parse_profile
 from pipeloom.ir.formats.schedule_json import parse_schedule
@@ -29,6 +29,7 @@ from pipeloom.report.svg.timeline import timeline_svg
 from pipeloom.report.timeline_text import timeline_text
 from pipeloom.solver.families import ASYNCHRONOUS, build_family
 from tests.support.families import families_of
+from tests.support.iterations import play_iterations
 
 REPLICAS = DataParallel(4, Link(0.5, 1.0))  # 8e6 bytes: 6 rounds of .5 + 2 ms
 

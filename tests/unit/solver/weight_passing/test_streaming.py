@@ -15,7 +15,13 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Transfer, TransferKind
 from pipeloom.solver.weight_passing.prefetch import prefetches, visits
-from pipeloom.solver.weight_passing.streaming import Route, Streaming, default_owners, stream, users
+from pipeloom.solver.weight_passing.streaming import (
+    Route,
+    Streaming,
+    default_owners,
+    streamed,
+    users,
+)
 
 
 @given(st.lists(st.integers(0, 4), max_size=10), st.integers(1, 3))
@@ -61,7 +67,7 @@ def legs(transfers: tuple[Transfer, ...], kind: TransferKind, stage: int) -> lis
 def test_routes(route: Route, out: list[str], home: list[str]) -> None:
     case = problem(4, 2, 4)
     rows = [pack(parse_order(f"0F{r} 1F{r} 1BW{r} 0BW{r}")) for r in range(4)]
-    transfers = stream(case, rows, Streaming(2, route))
+    transfers = streamed(case, rows, Streaming(2, route)).transfers
     assert default_owners(case) == (0, 1)
     assert legs(transfers, TransferKind.WEIGHT, 0) == out
     assert legs(transfers, TransferKind.GRADIENT, 0) == home
@@ -78,4 +84,4 @@ def test_a_stage_of_one_rank_does_not_travel() -> None:
         pack(parse_order("1F0 1F1 2F1 2BW1 1BW0 1BW1")),
     ]
     assert users(case) == [[0], [1], [0, 1]]
-    assert {t.stage for t in stream(case, rows, Streaming())} == {2}
+    assert {t.stage for t in streamed(case, rows, Streaming()).transfers} == {2}
