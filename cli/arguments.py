@@ -136,8 +136,10 @@ def add_solver(
         help="where stages live: linear (stage s on rank s, the default), interleaved:K (stage s "
         "on rank s mod P, K stages a rank), v (down the ranks and back up), wave:K (so K times), "
         "bidirectional (stage s on ranks s and P-1-s, two copies of the weights), a JSON file that "
-        "lists the rank of each stage, or auto (optimize only: the best of the first four, or with "
-        "two copies where they are known to fit); a profile of one stage a rank is cut",
+        "lists the rank of each stage"
+        + ", or auto (the best of the first four, or with two copies where they are known to fit)"
+        * bool(auto)
+        + "; a profile of one stage a rank is cut",
     )
     parser.add_argument(
         "--solver",

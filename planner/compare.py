@@ -64,28 +64,41 @@ class Comparison(EvaluationTable):
             *self._of_averaging(),
             *self._of_the_optimizer(),
             *self._of_other_work(),
+            *self._of_bytes(),
+            *self._of_rows(),
         ]
-        footer = "\n".join(
-            textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-            for line in (*lines, *self._notes())
-        )
-        return "\n\n".join(part for part in (self._table(), footer) if part)
+        return "\n\n".join(filter(None, [self._table(), "\n".join(map(_wrapped, lines))]))
 
     def _table(self) -> str:
-        """The fastest first, averaging counted."""
+        """The fastest first, averaging counted; last those whose transfers have no real cost."""
         if not self.built:
             return ""
         of = columns
         shown = [of.SCHEDULE, *([of.ITERATION] if self.averaged else []), of.PERIOD, of.MAKESPAN]
         shown += [of.BUBBLE, of.LINK_BYTES, of.PEAK_MEMORY, of.BALANCE]
-        return evaluations_table(sorted(self.built, key=lambda row: row.iteration_time), shown)
+        rows = sorted(self.built, key=lambda row: (row.uncosted is not None, row.iteration_time))
+        lines = evaluations_table(rows, shown).splitlines()
+        unreal = next((row.uncosted for row in rows if row.uncosted), None)
+        if unreal:
+            apart = sum(row.uncosted is None for row in rows) - len(rows)
+            words = f"Not comparable with the rows above, as they send weights ({unreal}):"
+            lines[apart:apart] = ["", _wrapped(words)]
+        return "\n".join(lines)
 
-    def _notes(self) -> list[str]:
+    def _of_bytes(self) -> list[str]:
+        if all(row.link_bytes is not None for row in self.built):
+            return []
+        return [
+            "link bytes -: unknown; the profile's stages need activation_bytes, and weight_bytes "
+            "where weights are sent"
+        ]
+
+    def _of_rows(self) -> list[str]:
         """A line for each note on schedules, and for each reason why others cannot be built."""
         names: dict[str, list[str]] = {}
         for row in self.rows:
             note = row.refusal if row.planned is None else transfer_note(row.schedule)
-            if note:
+            if note and (row.planned is None or row.uncosted is None):
                 names.setdefault(note, []).append(row.name)
         return [f"{', '.join(rows)}: {note}" for note, rows in names.items()]
 
@@ -101,20 +114,25 @@ class Comparison(EvaluationTable):
         best = next((row for row in self.built if row.name == OPTIMIZER), None)
         if best is None:
             return []
-        others = ", ".join(row.name for row in self.built if row.scope != best.scope)
+        other = [row for row in self.built if row.scope != best.scope and row.uncosted is None]
+        others = ", ".join(row.name for row in other)
         cuts = "all cuts and " if self.all_cuts else ""
         pairs = ", or with pairs" if best.scope.endswith("without pairs") else ""
         known = proof(best.schedule) or "no bound is known"
         known += ", interrupted" if self.interrupted else ""
-        line = f"{OPTIMIZER}: {known}; among {cuts}all schedules with {best.scope}"
-        rest = f"of another placement or passing{pairs}, which may cost less: {others}"
+        line = f"{OPTIMIZER}: {known} among {cuts}all schedules with {best.scope}"
+        rest = f"with another placement or passing{pairs}, which may cost less: {others}"
         return [line, rest] if others else [line]
 
     def _of_other_work(self) -> list[str]:
         """Pairs take another time than F and B, and what is recomputed is run twice."""
         other = [r.name for r in self.built if not math.isclose(r.work_ratio, 1.0, rel_tol=1e-6)]
-        line = "busy for another time in all, so that their bubbles say little"
-        return [f"{line}: {', '.join(other)}"] if other else []
+        line = "their ops take another time in total, so that bubbles are not comparable"
+        return [f"{', '.join(other)}: {line}"] if other else []
+
+
+def _wrapped(line: str) -> str:
+    return textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def compare(

@@ -159,7 +159,7 @@ def _read(given: Drawable, tell: Listener) -> Schedule:
 
 
 def _fault(document: dict[str, Any], schedule: Schedule) -> str | None:
-    """What is not valid in a document, or only a claim; None where nothing is."""
+    """The first violation of a document, or that its bound is only claimed; None if neither."""
     try:
         found = verify(document)
     except InputError as error:

@@ -232,10 +232,15 @@ def remat(schedule: Schedule) -> list[tuple[str, str]]:
 
 
 def transfer_note(schedule: Schedule) -> str | None:
-    """A note on transfers that are free or take t_comm, or on lagging gradients, if any."""
+    """A note on lagging gradients, or on transfers of weights without a real cost, if any."""
     lag = max(staleness(schedule))
     if lag:
         return f"asynchronous: gradients lag by up to {lag} update{'s' * (lag > 1)}"
+    return uncosted(schedule)
+
+
+def uncosted(schedule: Schedule) -> str | None:
+    """Why transfers of weights have no real cost; None where there are none, or they have one."""
     profile = schedule.problem.profile
     if not schedule.transfers:
         return None

@@ -43,4 +43,6 @@ WIRE = Column("busiest wire", lambda row: row.wire.name if row.wire else "-")
 WIRE_BYTES = Column("bytes", lambda row: memory_size(row.wire.bytes) if row.wire else "-")
 WIRE_USE = Column("busy", lambda row: share(row.wire_use))
 DEVICE_MEMORY = Column("device memory", lambda row: memory_size(row.device_memory))
-BALANCE = Column("balance", lambda row: share(row.balance))
+BALANCE = Column(
+    "balance", lambda row: "-" if row.balance is None else f"{row.balance * 100:.0f} %"
+)

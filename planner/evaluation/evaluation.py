@@ -18,7 +18,7 @@ from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, Status, Timing
 from pipeloom.ir.units import amount, exact_amount
-from pipeloom.report.summaries import gap, scope, transfer_note
+from pipeloom.report.summaries import gap, scope, transfer_note, uncosted
 from pipeloom.solver.core.tolerances import ROUNDING
 
 from .scaling import enlarged, laden
@@ -158,6 +158,11 @@ class Evaluation:
             return str(error)
         of = " of device memory" if error.device else ""
         return f"infeasible: needs {exact_amount(error.smallest)}{of} on rank {error.rank}"
+
+    @property
+    def uncosted(self) -> str | None:
+        """Why its transfers of weights have no real cost; None where they have, or are none."""
+        return None if self.planned is None else uncosted(self.planned)
 
     @property
     def scope(self) -> str:
