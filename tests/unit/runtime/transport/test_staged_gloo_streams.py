@@ -1,5 +1,5 @@
-"""Sends through the host's memory: what is copied is what was computed before, whatever stream of
-a made-up device goes on first."""
+"""Messages through the host's memory: what is copied is what was computed before, and what is
+computed sees what came, whatever stream of a made-up device goes on first."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from pipeloom.runtime.transport import staged_gloo
+from pipeloom.runtime.transport.gloo import GlooTransport
 from pipeloom.runtime.transport.staged_gloo import StagedGlooTransport
 from tests.support.fake_device import DEVICE, Device, Event, Memory, Stream, on
 
 MESSAGES = 5
 
 
-class Sends(StagedGlooTransport):
+class OnMadeUpDevice(StagedGlooTransport):
     """Without a process group: what would be posted is kept, with what is waited for before."""
 
     def __init__(self, device: Device) -> None:
@@ -40,7 +41,7 @@ def test_a_message_is_copied_once_it_is_computed_and_posted_once_it_is_copied(
     monkeypatch.setattr(staged_gloo, "make_event", lambda timed: Event())
     monkeypatch.setattr(torch.cuda, "stream", on)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: compute)
-    sends: Any = Sends(device)
+    sends: Any = OnMadeUpDevice(device)
     with on(compute):
         for number in range(MESSAGES):
             message = Memory()
@@ -60,3 +61,32 @@ def _forward(message: Memory, number: int) -> Callable[[], None]:
         message.value = number
 
     return forward
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_launched_after_a_wait_sees_that_message_in_a_buffer_used_again(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """All receives are posted ahead, into one buffer."""
+    device, buffer, places = Device(), Memory(), list[Memory]()
+    compute, seen = Stream(device), list[int]()
+    monkeypatch.setattr(GlooTransport, "recv", lambda _, place, peer: Arrival(place, len(places)))
+    receives: Any = OnMadeUpDevice(device)
+    monkeypatch.setattr(receives, "_host_memory", lambda _: places.append(Memory()) or places[-1])
+    with on(compute):
+        for handle in [receives.recv(buffer, 0) for _ in range(MESSAGES)]:
+            handle.wait()
+            compute.does(lambda: seen.append(buffer.value))
+    assert (buffer.value, seen) == (-1, [])  # the host does not wait for the device
+    device.run(seed)
+    assert seen == [*range(1, MESSAGES + 1)]
+
+
+class Arrival:
+    """A message that is written into the host's memory until the wait for it ends."""
+
+    def __init__(self, place: Memory, value: int) -> None:
+        self._place, self._value = place, value
+
+    def wait(self) -> None:
+        self._place.value = self._value
