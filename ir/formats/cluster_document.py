@@ -107,6 +107,7 @@ class DataParallelDocument(LinkDocument):
     """Replicas of the whole pipeline, and the link between the ranks of one number."""
 
     size: Annotated[int, Whole(1, MOST_RANKS)]
+    exposed: Cost | None = None
 
 
 class ClusterDocument(Document):

@@ -13,7 +13,7 @@ from ..model.layered_profile import LayeredProfile
 from ..model.layers import Layer, LayerKind
 from ..model.links import Groups, Link, Links, Sharing
 from ..model.profile import DataParallel, Profile, StageProfile
-from .cluster_document import PROFILE, LinkDocument, LinksDocument
+from .cluster_document import PROFILE, DataParallelDocument, LinkDocument, LinksDocument
 from .json_reader import read_document
 from .profile_document import LayeredProfileDocument, ProfileDocument
 from .stage_document import EACH, CostDocument, LayerDocument
@@ -90,7 +90,7 @@ def cluster_of(
         device_memory=document.device_memory,
         name=document.name or "",
         host_link=None if host is None else _link(host),
-        data_parallel=None if replicas is None else DataParallel(replicas.size, _link(replicas)),
+        data_parallel=None if replicas is None else _replicas(replicas),
         tied=tied,
         micro_batch=document.micro_batch,
         max_stages=document.max_stages,
@@ -120,6 +120,11 @@ def _link(document: LinkDocument, latency: float = 0.0) -> Link:
     """``latency``: what it is where the document has none."""
     own = document.latency
     return Link(latency if own is None else own, document.gigabytes_per_second)
+
+
+def _replicas(document: DataParallelDocument) -> DataParallel:
+    share = 1.0 if document.exposed is None else document.exposed
+    return DataParallel(document.size, _link(document), share)
 
 
 def _links(document: LinksDocument) -> Links:
@@ -157,7 +162,8 @@ def dump_profile(profile: Profile) -> dict[str, Any]:
         document["host_link"] = asdict(profile.host_link)
     if profile.data_parallel is not None:
         over = profile.data_parallel
-        document["data_parallel"] = {"size": over.size, **asdict(over.link)}
+        hidden = {} if over.exposed == 1.0 else {"exposed": over.exposed}
+        document["data_parallel"] = {"size": over.size, **asdict(over.link), **hidden}
     if profile.tied:
         document["tied"] = [list(group) for group in profile.tied]
     document |= _dump_spread(profile)

@@ -112,14 +112,20 @@ def _means(each: Sequence[StageProfile]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class DataParallel:
-    """``size`` replicas of the whole pipeline, the ranks of one number joined by ``link``."""
+    """``size`` replicas of the whole pipeline, the ranks of one number joined by ``link``.
+
+    ``exposed``: the time of averaging that is not hidden behind ops, as a multiple of what the link
+    takes for the gradients once; more than 1 where they are averaged several times.
+    """
 
     size: int
     link: Link
+    exposed: float = 1.0
 
     def time(self, gradient: float) -> float:
-        """Milliseconds to average ``gradient`` bytes (:mod:`..cost.gradient_averaging`)."""
-        return 2 * (self.size - 1) * self.link.delay(gradient / self.size)
+        """Milliseconds to average ``gradient`` bytes (:mod:`..cost.gradient_averaging`), as far as
+        they are not hidden."""
+        return self.exposed * 2 * (self.size - 1) * self.link.delay(gradient / self.size)
 
 
 @dataclass(frozen=True, slots=True)

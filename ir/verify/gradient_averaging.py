@@ -92,11 +92,13 @@ def _times(facts: Facts, rows: _Rows, replicas: DataParallelDocument) -> Iterato
 
 
 def _duration(facts: Facts, stage: int, replicas: DataParallelDocument) -> float:
-    """A ring of D: D - 1 rounds of sums and as many to hand them out, a part of 1 / D each."""
+    """A ring of D: D - 1 rounds of sums and as many to hand them out, a part of 1 / D each; of that
+    the part that is not hidden."""
     of, size = facts.stage(stage), replicas.size
     gradient = (of.weight_bytes or 0.0) if of.grad_bytes is None else of.grad_bytes
     part = gradient / size / (replicas.gigabytes_per_second * 1e6)
-    return (2 * size - 2) * (part + (replicas.latency or 0.0))
+    share = 1.0 if replicas.exposed is None else replicas.exposed
+    return share * (2 * size - 2) * (part + (replicas.latency or 0.0))
 
 
 def _iteration_time(facts: Facts, rows: _Rows) -> Iterator[str]:

@@ -13,7 +13,6 @@ from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_profile, dump_program, dump_schedule, write_json, write_text
 from pipeloom.ir.model.layers import Layer, LayerKind
-from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.profile import DataParallel
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import duration
@@ -31,8 +30,6 @@ _ENDS = {
     WorkKind.HEAD: Layer("head", LayerKind.HEAD, ("model.norm", "lm_head")),
 }
 """The names of ``transformers`` in Llama and its kin, which ``run`` looks for."""
-LEAST_SHARE = 1e-6
-"""Of the averaging, that is exposed in a written schedule."""
 TO_MEGATRON = "--schedule 1f1b or --schedule interleaved-1f1b plans for what Megatron runs"
 
 
@@ -86,15 +83,14 @@ def _with_layers(step: StepTimes, schedule: Schedule) -> Schedule:
 
 
 def _with_replicas(step: StepTimes, schedule: Schedule) -> Schedule:
-    """The schedule with the replicas there are, over a link so fast that its iteration takes what
-    the step does before the optimizer: what averaging takes less what is hidden."""
+    """The schedule with the replicas there are, whose averaging is exposed so far that an iteration
+    takes what the step does before the optimizer."""
     if step.setup.run.dp == 1:
         return schedule
-    link = step.replica_link
-    whole = _over(schedule, DataParallel(step.setup.run.dp, link))
-    share = max(share_until(whole, schedule.known_timing, step.averaged), LEAST_SHARE)
-    exposed = Link(link.latency * share, link.gigabytes_per_second / share)
-    return _over(schedule, DataParallel(step.setup.run.dp, exposed))
+    replicas = DataParallel(step.setup.run.dp, step.replica_link)
+    whole = _over(schedule, replicas)
+    share = share_until(whole, schedule.known_timing, step.averaged)
+    return _over(schedule, replace(replicas, exposed=share))
 
 
 def _over(schedule: Schedule, replicas: DataParallel) -> Schedule:

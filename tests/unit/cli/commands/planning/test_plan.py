@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -183,7 +183,8 @@ def test_flags_of_other_systems_are_those_of_the_plan(
 def test_the_written_schedule_takes_as_long_as_the_plan_says(
     tmp_path: Path, how: dict[str, Any]
 ) -> None:
-    """Its averages took the whole link's time, where the plan counts what nothing hides."""
+    """Averages took the whole link's time, where the plan counts what nothing hides; the link in
+    the file is the real one."""
     run = {"gpus": 16, "global_batch": 32, "seq": 1024, "layers": 8, "tp": 2, "pp": 2, "dp": 4}
     fixed = {"micro_batch": 1, "recompute": "none", "time_limit": 10.0}
     found = plan("llama-3-8b", "H100", **run, **fixed, **how)
@@ -195,6 +196,10 @@ def test_the_written_schedule_takes_as_long_as_the_plan_says(
     assert report["lower_bound"] <= report["makespan"]
     assert found.lower_bound <= found.best.step_ms * (1 + 1e-9)
     assert verify_schedule(document) == []
+    replicas = document["profile"]["data_parallel"]
+    link = step.replica_link
+    assert (replicas.pop("exposed") < 1) == (how.get("sharding") != "fsdp")
+    assert replicas == {"size": 4} | asdict(link)
 
 
 @pytest.mark.parametrize("tied", [True, False])
