@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from docs.tools.public_names import undocumented
-from docs.tools.repository_links import added, with_site_links
+from docs.tools.repository_links import LINK, ROOT, _prose, added, with_site_links
 from docs.tools.snippets import snippets
 
 PAGE = """# A page
@@ -44,6 +44,20 @@ def test_links_of_added_pages_lead_back() -> None:
     moved = with_site_links("repository/benchmarks/table5/README.md", text)
     assert moved.startswith("[a](../../../runtime.md#layers)")
     assert moved.endswith("[d](e.md)\n```")
+
+
+def test_links_lead_somewhere_in_a_checkout_too() -> None:
+    """What only the site has is named there, and not linked."""
+    places = "*.md", "docs/**/*.md", "benchmarks/**/*.md"
+    pages = [page for place in places for page in sorted(ROOT.glob(place))]
+    dead = [
+        f"{page.relative_to(ROOT)}: {link}"
+        for page in pages
+        for line in _prose(page.read_text(encoding="utf-8"))
+        for _, link, _ in LINK.findall(line)
+        if ":" not in link and not (page.parent / link).exists()
+    ]
+    assert dead == []
 
 
 def test_a_link_to_no_file_is_named() -> None:
