@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from pipeloom.solver.core.stopping import NEVER
 from .configurations.choose import Ranking, SpaceSearch, summary
 from .configurations.evaluation import Evaluated, certified, planned_step
 from .configurations.files import write_files
+from .configurations.legend import legend
 from .configurations.other_passing import OtherPassing, other_passing
 from .configurations.reasons import RATE_WORDS, OtherRate, other_rates, parts_of, reason
 from .configurations.space import Space
@@ -37,6 +39,8 @@ from .solving.workers import KeptWorkers
 
 TIME_LIMIT = 45.0
 """Seconds, where none are given."""
+WIDTH = 100
+"""Columns of the lines below the table."""
 SHOWN = 8
 """Plans that a table has, and that are tried at other rates."""
 
@@ -77,6 +81,11 @@ class PlannedConfiguration:
         """The schedule, within the memory of its devices, its makespan's bound in its report."""
         return certified(self.step)
 
+    @property
+    def free_gib(self) -> float:
+        """Memory that the fullest device has left."""
+        return self.space.device_gib - self.prediction.memory_gib
+
     @cached_property
     def parts(self) -> dict[str, float]:
         """Milliseconds of the step by what they go to."""
@@ -86,7 +95,8 @@ class PlannedConfiguration:
         """The object of ``plan --json``."""
         run, shown = self.found.configuration.run, self.prediction
         keys = ("gpus", "tp", "pp", "vp", "dp", "cp", "ep", "etp", "micro_batch", "global_batch")
-        numbers = ("step_ms", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu", "memory_gib")
+        steps = ("step_ms", "step_ms_low", "step_ms_high")
+        numbers = (*steps, "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu", "memory_gib")
         return {
             "name": self.name,
             **{key: getattr(run, key) for key in (*keys, "seq")},
@@ -100,6 +110,7 @@ class PlannedConfiguration:
             "schedule": self.found.schedule,
             "splits": self.found.configuration.splits,
             **{key: getattr(shown, key) for key in numbers},
+            "free_gib": self.free_gib,
             "lower_bound": self.lower_bound,
             "same_step": self.same_step,
             "parts_ms": self.parts,
@@ -214,19 +225,20 @@ class Plan:
         return PlansPicture(
             f"{self.space.model.name} on {base.gpus} GPUs of {self.space.cluster.name}",
             points,
-            self.space.cluster.gpu.memory_gib,
+            self.space.device_gib,
             base.global_batch * base.seq / base.gpus / self.lower_bound * 1e3,
         )
 
     def __str__(self) -> str:
-        best, device = self.best.prediction, self.space.cluster.gpu
+        best, device = self.best.prediction, self.space.device_gib
         return "\n".join(
             [
                 f"{self.space.model.name} on {self.space.base.gpus} GPUs of "
                 f"{self.space.cluster.name}: {self.best.name}, {self.best.found.schedule}",
                 f"{duration(best.step_ms)} a step, likely {duration(best.step_ms_low)} to "
                 f"{duration(best.step_ms_high)}, {best.tokens_per_s_per_gpu:.5g} tokens/s/GPU, "
-                f"MFU {best.mfu * 100:.1f} %, {best.memory_gib:.1f} of {device.memory_gib:g} GiB",
+                f"MFU {best.mfu * 100:.1f} %, {best.memory_gib:.1f} of {device:g} GiB "
+                f"({self.best.free_gib:.1f} free)",
                 f"no plan takes less than {duration(self.lower_bound)}: at most "
                 f"{percent(self.gap)} from the best ({summary(self.ranking)})",
                 "",
@@ -240,20 +252,26 @@ class Plan:
         )
 
     def _table(self) -> str:
-        header = ["plan", "schedule", "step", "bound", "tokens/s/GPU", "GiB", ""]
+        header = ["plan", "schedule", "step", "likely", "bound", "GiB", "free GiB", ""]
         rows = [
             [
                 each.name,
                 each.found.schedule,
                 duration(each.step_ms),
+                f"{each.prediction.step_ms_low:.0f} to {each.prediction.step_ms_high:.0f}",
                 duration(each.lower_bound),
-                f"{each.prediction.tokens_per_s_per_gpu:.5g}",
                 f"{each.prediction.memory_gib:.1f}",
+                f"{each.free_gib:.1f}",
                 "; ".join([*filter(None, [words]), *_alike(each.same_step)]),
             ]
             for each, words in zip(self.plans, self._reasons, strict=True)
         ]
-        return table(header, rows)
+        lines = [
+            *legend([each.name for each in self.plans], self._reasons),
+            "likely: the interval that the step is in, in ms",
+        ]
+        shown = (textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)
+        return "\n".join([table(header, rows), *shown])
 
     def _passing(self) -> Iterator[str]:
         """A line on the plans with the other passing, where the table has none."""
@@ -303,6 +321,7 @@ def plan(
     ``sharding``, ``layers_per_stage``, ``schedule`` are chosen where they are not given;
     ``recompute="auto"``: schedules may recompute whole stages, too, for some microbatches;
     ``offload="auto"``: they may move them to the host and back, over the cluster's ``host`` link.
+    ``headroom``: memory that plans leave free on each device, in bytes or as ``"4GB"``.
     ``passing``: what pipelines send, ``activations`` by default, ``weights``, or ``auto``: either.
     ``time_limit``: seconds, 45 by default; ``work_limit``: instead, millions of simulated ops of
     all that is tried: the answer is then the same on every machine. ``workers`` and ``scheduler``
@@ -333,10 +352,10 @@ def _nothing(space: Space, ranking: Ranking) -> str:
     """How far the configuration that needs least memory is from fitting."""
     device = space.cluster.gpu
     where = f"{space.model.name} on {space.base.gpus} GPUs of {space.cluster.name}"
-    if ranking.stopped:
-        return f"{where}: no plan that fits was found in the time given: --time-limit, --work-limit"
     tried = [each for each in ranking.evaluated if each.tightest_gib < inf]
     least = [(each.tightest_gib, each.configuration.name) for each in tried] + ranking.too_large
+    if ranking.stopped or (not least and ranking.lower_bound < inf):
+        return f"{where}: no plan that fits was found in the time given: --time-limit, --work-limit"
     if not least:
         return f"{where}: nothing fits: memory: no schedule of what may be spread holds"
     size, name = min(least)
@@ -346,6 +365,6 @@ def _nothing(space: Space, ranking: Ranking) -> str:
         nothing, needs = ("nothing that was tried fits", "takes")
     return (
         f"{where}: {nothing}: memory: {name}{family} {needs} {size:.1f} GiB on the fullest "
-        f"device, {size - device.memory_gib:.1f} more than the {device.memory_gib:g} of "
-        f"{device.name}"
+        f"device, {size - device.memory_gib:.1f} more than the {device.memory_gib:.3g} of "
+        f"{device.name}{' that headroom leaves' if space.headroom else ''}"
     )

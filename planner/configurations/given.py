@@ -14,11 +14,13 @@ from pipeloom.ir.model.placement import Passing
 from pipeloom.solver.families import FAMILIES
 
 from ..clusters.cluster import Cluster
+from ..inputs.words import memory_limit_of
 from ..models.model import Model
 from ..models.reading import ModelLike, read_model
 from ..models.run import KEYS, TrainingRun, plain_fields, without_ends
 from ..models.run_faults import faults_of
 from ..models.run_values import RunValues
+from ..prediction.memory import GIB
 from ..prediction.schedule_word import check_schedule
 from ..prediction.setup import check_precision, order_of, usual
 from .configuration import AUTO, MOST_STREAMED
@@ -34,7 +36,8 @@ class Given:
     ``fixed``: the keys that are given, checked; ``family``: the schedule that is, None: any.
     ``remat``: schedules of configurations that recompute nothing else may recompute whole stages;
     ``offload``: schedules of pipelines may offload them. ``passing``: what pipelines send,
-    ``activations``, ``weights`` or, ``auto``, either.
+    ``activations``, ``weights`` or, ``auto``, either. ``headroom``: GiB that plans leave free on
+    each device, which the ``cluster``'s memory is without.
     """
 
     model: Model
@@ -45,6 +48,12 @@ class Given:
     remat: bool = False
     offload: bool = False
     passing: str = Passing.ACTIVATIONS.value
+    headroom: float = 0.0
+
+    @property
+    def device_gib(self) -> float:
+        """What a device has, GiB."""
+        return self.cluster.gpu.memory_gib + self.headroom
 
     @classmethod
     def of(cls, model: ModelLike, cluster: Cluster, given: Mapping[str, Any]) -> Self:
@@ -52,7 +61,8 @@ class Given:
         known, remat = read_model(model), given.get("recompute") == AUTO
         offload = given.get("offload") or "none"
         passing = given.get("passing") or Passing.ACTIVATIONS.value
-        left_out = {"offload", "passing", *(["recompute"] if remat else [])}
+        headroom = _headroom(given.get("headroom"), cluster)
+        left_out = {"offload", "passing", "headroom", *(["recompute"] if remat else [])}
         given = {key: value for key, value in given.items() if key not in left_out}
         values = RunValues(usual(known) | given, KEYS)
         for key in _NEEDED:
@@ -78,7 +88,9 @@ class Given:
         base = TrainingRun(**plain | {"tp": 1, "pp": 1, "cp": 1, "ep": 1} | whole)
         check_precision(base.precision, cluster)
         base = replace(base, layers_per_stage=None)
-        found = cls(known, cluster, base, fixed, _family(given), remat, offload == AUTO, passing)
+        gpu = replace(cluster.gpu, memory_gib=cluster.gpu.memory_gib - headroom)
+        how = remat, offload == AUTO, passing, headroom
+        found = cls(known, replace(cluster, gpu=gpu), base, fixed, _family(given), *how)
         if lines := dict.fromkeys(found._faults()):
             raise InputError(*lines)
         return found
@@ -140,6 +152,15 @@ class Given:
     def _parallel(self, run: TrainingRun) -> TrainingRun:
         wanted = self.fixed.get("sequence_parallel", True)
         return replace(run, sequence_parallel=wanted and run.tp > 1)
+
+
+def _headroom(given: float | str | None, cluster: Cluster) -> float:
+    """GiB that plans leave free. Raises InputError for what is no size, or all of a device."""
+    size = (memory_limit_of(given, name="headroom") or 0.0) / GIB
+    if size >= cluster.gpu.memory_gib:
+        device = f"{cluster.gpu.memory_gib:g} GiB of {cluster.gpu.name}"
+        raise InputError(f"headroom: expected less than the {device}, got {given}")
+    return size
 
 
 def _faults_of_family(run: TrainingRun) -> list[str]:

@@ -37,26 +37,29 @@ class PlansPicture:
 
 
 def plans_svg(picture: PlansPicture) -> str:
-    """An SVG file: plans as marks, the device's memory and the bound as lines."""
-    right, top = picture.device_gib * 1.05, picture.most * 1.02
-    across = _round_numbers(min(point.memory_gib for point in picture.points), right, 9)
-    up = _round_numbers(min(point.tokens for point in picture.points), top, 6)
+    """An SVG file: plans as marks; the device's memory and the bound as lines, if they are near."""
+    left, right = _span([point.memory_gib for point in picture.points], picture.device_gib)
+    low, top = _span([point.tokens for point in picture.points], picture.most)
 
     def x(memory: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * (memory - across[0]) / (right - across[0])
+        return LEFT + (WIDTH - LEFT - RIGHT) * (memory - left) / (right - left)
 
     def y(tokens: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (tokens - up[0]) / (top - up[0])
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (tokens - low) / (top - low)
 
     content = [label(picture.title, 24, 32, class_="title")]
-    words = "filled: the best; no plan is above the dashed line, none that fits beyond the red one"
+    bounded, full = picture.most <= top, picture.device_gib <= right
+    words = (
+        f"filled: the best; no plan is above {picture.most:.5g} tokens/s/GPU{' (dashed)' * bounded}"
+        f"; a device has {picture.device_gib:.3g} GiB{' (red)' * full}"
+    )
     content.append(label(words, 24, 52, fill=MUTED))
-    for value in up:
+    for value in _round_numbers(low, top, 6):
         path = f"M{LEFT} {number(y(value))}H{WIDTH - RIGHT}"
         content.append(element("path", d=path, stroke=FAINT, fill="none"))
         at = {"class_": "muted", "text_anchor": "end"}
         content.append(label(f"{value:g}", LEFT - 10, y(value) + 4, **at))
-    for value in across:
+    for value in _round_numbers(left, right, 9):
         at = {"class_": "muted", "text_anchor": "middle"}
         content.append(label(f"{value:g}", x(value), HEIGHT - BOTTOM + 20, **at))
     middle = (LEFT + WIDTH - RIGHT) / 2
@@ -64,8 +67,10 @@ def plans_svg(picture: PlansPicture) -> str:
     content.append(label("tokens/s/GPU", 24, TOP - 8, fill=MUTED))
     bound, device = number(y(picture.most)), number(x(picture.device_gib))
     dashed = {"stroke": OTHER, "stroke_dasharray": "5 4", "fill": "none"}
-    content.append(element("path", d=f"M{LEFT} {bound}H{WIDTH - RIGHT}", **dashed))
-    content.append(element("path", d=f"M{device} {TOP}V{HEIGHT - BOTTOM}", stroke=LIMIT))
+    if bounded:
+        content.append(element("path", d=f"M{LEFT} {bound}H{WIDTH - RIGHT}", **dashed))
+    if full:
+        content.append(element("path", d=f"M{device} {TOP}V{HEIGHT - BOTTOM}", stroke=LIMIT))
     return document(WIDTH, HEIGHT, STYLE, [*content, *_marks(picture, x, y)], picture.title)
 
 
@@ -74,6 +79,7 @@ def _marks(picture: PlansPicture, x: Axis, y: Axis) -> list[str]:
     places = [(x(point.memory_gib), y(point.tokens)) for point in picture.points]
     taken = [around(*each, 7.0) for each in places]
     taken += along([(LEFT, y(picture.most)), (WIDTH - RIGHT, y(picture.most))], 1.0)
+    taken += along([(x(picture.device_gib), each) for each in (TOP, HEIGHT - BOTTOM)], 1.0)
     bounds, marks = Box(LEFT, TOP - 14, WIDTH - RIGHT, HEIGHT - BOTTOM), list[str]()
     for i, (point, (cx, cy)) in enumerate(zip(picture.points, places, strict=True)):
         words = f"<title>{point.name}: {point.tokens:.5g}, {point.memory_gib:.1f} GiB</title>"
@@ -86,8 +92,17 @@ def _marks(picture: PlansPicture, x: Axis, y: Axis) -> list[str]:
     return marks[::-1]
 
 
+def _span(values: Sequence[float], limit: float) -> tuple[float, float]:
+    """The ends of an axis around the values, and around their upper ``limit`` where that is no
+    further from them than they are apart, or a tenth of it."""
+    least, most = min(values), max(values)
+    if limit - most <= max(most - least, 0.1 * limit):
+        most = max(most, limit)
+    margin = 0.08 * (most - least) or 0.05 * most
+    return max(0.0, least - margin), most + margin
+
+
 def _round_numbers(least: float, most: float, about: int) -> list[float]:
-    """From one below ``least`` up to ``most``, about so many."""
-    step = ticks(most - 0.9 * least, about)[1]
-    low = math.floor(0.9 * least / step) * step
-    return [low + each for each in ticks(most - low, about)]
+    """Those from ``least`` to ``most``, about so many."""
+    step = ticks(most - least, about)[1]
+    return [i * step for i in range(math.ceil(least / step), math.floor(most / step) + 1)]

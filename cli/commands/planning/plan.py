@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeloom.ir.errors import InputError
 
-from ...argument_types import scale
+from ...argument_types import limit, scale
 from ...arguments import Together, add_folder, add_limits, add_quiet, add_workers, example
 from ...failures import say
 from ...inputs import options, typed
@@ -20,7 +20,7 @@ from ...progress import interruptible, watched
 from ...run_arguments import RUN_KEYS, add_model_and_devices, add_run, run_options
 
 LIMITS = ("time_limit", "work_limit", "workers", "scheduler")
-NAMES = (*RUN_KEYS, *LIMITS, "offload", "passing", "gpu", "cluster", "scale", "output")
+NAMES = (*RUN_KEYS, *LIMITS, "offload", "passing", "headroom", "gpu", "cluster", "scale", "output")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="none",
         help="activations of stages moved to the host and back, over the cluster's host link, for "
         "the microbatches that it pays for (auto), or none (the default)",
+    )
+    parser.add_argument(
+        "--headroom",
+        metavar="X",
+        type=limit,
+        help="memory that plans leave free on each device, such as 4GB; none by default",
     )
     parser.add_argument(
         "--passing",
@@ -106,7 +112,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _given(args: argparse.Namespace) -> dict[str, Any]:
     gpu = {} if args.gpu is None else {"gpu": args.gpu}
-    return run_options(args) | gpu | {"offload": args.offload, "passing": args.passing}
+    return (
+        run_options(args)
+        | gpu
+        | {"offload": args.offload, "passing": args.passing, "headroom": args.headroom}
+    )
 
 
 def _run_scaling(args: argparse.Namespace) -> int:

@@ -46,6 +46,37 @@ def test_what_is_written_is_valid_and_is_what_is_told(pipeloom: Command, tmp_pat
     )
 
 
+def test_plans_leave_the_headroom_that_is_asked_for(pipeloom: Command, tmp_path: Path) -> None:
+    words, folder = [*WORDS, "--tp", 2, "--pp", 2, "--work-limit", 10], tmp_path / "plan"
+    free = pipeloom(*words, "--json").json["plans"][0]["free_gib"]
+    done = pipeloom(*words, "--headroom", f"{free + 1.0}GiB", "-o", folder, "--json")
+    for each in done.json["plans"]:
+        assert each["free_gib"] >= free + 1.0
+        assert each["memory_gib"] + each["free_gib"] == pytest.approx(79.1)
+    assert pipeloom("verify", folder / "schedule.json").code == 0
+    for given in ("80GiB", "none"):
+        line = pipeloom(*words, "--headroom", given).refusal
+        assert "--headroom: expected less than the 79.1 GiB of H100" in line
+    refused = pipeloom(*words, "--headroom", "79GiB")
+    assert refused.code == 1
+    assert "of H100 that headroom leaves" in refused.err
+
+
+def test_a_search_that_ended_early_does_not_claim_that_nothing_fits(pipeloom: Command) -> None:
+    for work in (3, 10):
+        done = pipeloom(*WORDS, "--pp", 2, "--work-limit", work, "-q")
+        assert done.code == 1
+        assert "no plan that fits was found in the time given" in done.err
+
+
+def test_the_words_of_the_table_are_explained(pipeloom: Command) -> None:
+    shown = " ".join(pipeloom(*WORDS, "--tp", 2, "--pp", 2, "--work-limit", 10).out.split())
+    assert "plan: tp = tensor parallel ranks; " in shown
+    assert "b = sequences in a microbatch" in shown
+    assert "fsdp = " not in shown
+    assert "likely: the interval that the step is in" in shown
+
+
 def test_the_best_is_no_slower_than_what_is_predicted_for_any_other(pipeloom: Command) -> None:
     found = plan("llama-3-8b", "H100", gpus=4, global_batch=8, seq=2048, work_limit=2)
     run = {"gpus": 4, "global_batch": 8, "seq": 2048, "sharding": "zero1"}
