@@ -17,6 +17,11 @@ def memory_size(memory: float) -> str:
     return f"{amount(memory)}B" if math.isfinite(memory) and memory >= 1000 else amount(memory)
 
 
+def memory_unit(most: float) -> str:
+    """`` in the profile's unit`` if sizes up to ``most`` are too small for bytes, else nothing."""
+    return "" if most >= 1000 else " in the profile's unit"
+
+
 def exact_amount(memory: float) -> str:
     """``7.94``, ``2.1 G``, ``1.610612736 G``: with all digits, for who types it in again."""
     return _prefixed(memory, 15 if float(memory).is_integer() else 12)

@@ -28,9 +28,8 @@ HEAD = f"""# Gallery of families
 
 Every family that `pipeloom build` knows, on {RANKS} ranks with {MICROBATCHES} microbatches,
 T_F = T_B = T_W of a rank, no communication, and an F and a BW at once in 2.5 instead of 3. Light
-colours are the later stages of a rank; the thin lines under a row of the last group are weights and
-gradients under way. What the families are and where they come from is in
-[Schedule families](families.md); `python docs/tools/gallery.py FOLDER` draws these pictures.
+colours are the later stages of a rank. [Schedule families](families.md) says what the families are
+and where they come from; `python docs/tools/gallery.py FOLDER` draws these pictures.
 """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from pipeloom.ir.units import memory_size
+from pipeloom.ir.units import memory_size, memory_unit
 
 from ..summaries import percent
 from .elements import FAINT, MUTED, STYLE, document, element, label, number, ticks
@@ -109,9 +109,8 @@ def _grid(axes: _Axes, objective: str) -> list[str]:
             lines.append(
                 label(memory_size(limit), x, bottom + 20, class_="muted", text_anchor="middle")
             )
-    lines.append(
-        label("memory limit of a rank", (LEFT + right) / 2, bottom + 44, text_anchor="middle")
-    )
+    words = f"memory limit of a rank{memory_unit(axes.high)}"
+    lines.append(label(words, (LEFT + right) / 2, bottom + 44, text_anchor="middle"))
     middle = (TOP + bottom) / 2
     lines.append(
         label(

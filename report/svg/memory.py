@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.units import duration, memory_size
+from pipeloom.ir.units import duration, memory_size, memory_unit
 
 from ..bars import memory_steps
 from .elements import FAINT, element, label, number
@@ -29,9 +29,10 @@ def memory_chart(schedule: Schedule, grid: Grid, top: float) -> list[str]:
     peaks = [max((held, -at) for at, held in row) for row in steps]
     fullest = max(range(ranks), key=lambda rank: (peaks[rank][0] / limits[rank], peaks[rank]))
     limit = limits[fullest]
-    unit = "" if grid.memory >= 1000 else " in the profile's unit"
     peak, at = memory_size(peaks[fullest][0]), duration(-peaks[fullest][1])
-    words = f"memory held{unit}; dark: rank {fullest}, the fullest, {peak} at {at}"
+    words = (
+        f"memory held{memory_unit(grid.memory)}; dark: rank {fullest}, the fullest, {peak} at {at}"
+    )
     lines = [label(words, LEFT, top + SPACE - 14, class_="muted")]
     for size in (0.0, grid.memory / 2, grid.memory):
         y = zero - size * scale

@@ -24,7 +24,7 @@ import numpy as np
 
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.problem import Objective
-from pipeloom.ir.model.schedule import Schedule, TransferKind
+from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 from pipeloom.ir.units import duration, memory_size
 
 from ..bars import (
@@ -287,10 +287,14 @@ def _averages(schedule: Schedule, rank: int, grid: Grid, y: float) -> Iterator[s
         yield _thin(grid, span, _title(words, *span), y=y, height=3.3, fill=as_hex(AVERAGE))
 
 
+def _transfers_of(schedule: Schedule) -> Iterator[tuple[Transfer, list[float]]]:
+    """Each transfer with its start and end."""
+    return zip(schedule.transfers, schedule.known_timing.transfers.tolist(), strict=False)
+
+
 def _transfers(schedule: Schedule, rank: int, grid: Grid, y: float) -> Iterator[str]:
     """Weights and gradients on their way to ``rank``, as thin lines under its row."""
-    moved = zip(schedule.transfers, schedule.known_timing.transfers.tolist(), strict=False)
-    for transfer, (start, end) in moved:
+    for transfer, (start, end) in _transfers_of(schedule):
         if transfer.target == rank and end > start:
             kind, at = transfer.kind, y + 1.8 * (transfer.kind is TransferKind.GRADIENT)
             words = f"{kind.value} of stage {transfer.stage} from rank {transfer.source}"
