@@ -71,18 +71,16 @@ class Parser(argparse.ArgumentParser):
     def refuse_removed(self, words: Sequence[str]) -> None:
         """Raises InputError for an option that was removed, before others are asked for."""
         for name in (word.partition("=")[0] for word in words if word.startswith("--")):
-            if name not in self._option_string_actions and replaced(name) is not None:
-                self.error(f"unrecognized arguments: {name}")
+            line = replaced(name)
+            if line is not None and name not in self._option_string_actions:
+                raise InputError(f"{name}: {line}")
 
     def _meant(self, message: str) -> str:
-        """A hint at what took the place of an unknown option or of a value, or at the option
-        nearest to it."""
+        """A hint at what took the place of a value, or at the option nearest to an unknown one."""
         value = re.match(r"argument (?:\S+/)?(--\S+): invalid choice: '(\w+)'", message)
         if value and (line := replaced(f"{value[1]} {value[2]}")) is not None:
             return f"; {value[2]} {line}"
         unknown = re.match(r"unrecognized arguments: (--[^ =]+)", message)
-        if unknown and (line := replaced(unknown[1])) is not None:
-            return f"; {unknown[1]} {line}"
         near = get_close_matches(unknown[1], self._option_string_actions, 1) if unknown else ()
         return f"; did you mean {near[0]}?" if near else ""
 

@@ -77,7 +77,10 @@ def streamed(
     it cannot run: never with direct routes, and on a path only where ranks run their ops in unlike
     orders.
     """
-    listed = _listed(problem, order, plan, owner)
+    owner = default_owners(problem) if owner is None else owner
+    clock = _OpTimes(problem, order)
+    journeys = [*_weights(problem, order, plan, owner), *gradients(problem, order, plan, owner)]
+    listed = sorted(leg for journey in journeys for leg in clock.ways(journey))
     transfers = tuple(leg.transfer for leg in listed)
     schedule = Schedule(
         problem, tuple(order), transfers, Report(problem.objective, OPTIMIZED, method=Method.STREAM)
@@ -93,17 +96,6 @@ class _Leg:
     latest: float
     number: int  # on its journey
     transfer: Transfer = field(compare=False)
-
-
-def _listed(
-    problem: Problem, order: Sequence[IntArray], plan: Streaming, owner: Sequence[int] | None
-) -> list[_Leg]:
-    owner = default_owners(problem) if owner is None else owner
-    if plan.collections < 1:
-        raise ValueError(f"collections: expected 1 or more, got {plan.collections}")
-    clock = _OpTimes(problem, order)
-    journeys = [*_weights(problem, order, plan, owner), *gradients(problem, order, plan, owner)]
-    return sorted(leg for journey in journeys for leg in clock.ways(journey))
 
 
 def default_owners(problem: Problem) -> tuple[int, ...]:
