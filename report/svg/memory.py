@@ -26,13 +26,13 @@ def memory_chart(schedule: Schedule, grid: Grid, top: float) -> list[str]:
     zero = top + SPACE + HEIGHT
     scale = HEIGHT / grid.memory
     steps = [memory_steps(schedule, rank) for rank in range(ranks)]
-    peaks = [max((held, -at) for at, held in row) for row in steps]
-    fullest = max(range(ranks), key=lambda rank: (peaks[rank][0] / limits[rank], peaks[rank]))
+    peaks = [max(((held, -at) for at, held in row), default=(0.0, 0.0)) for row in steps]
+    fullest = max(
+        range(ranks), key=lambda rank: (peaks[rank][0] / (limits[rank] or 1), peaks[rank])
+    )
     limit = limits[fullest]
     peak, at = memory_size(peaks[fullest][0]), duration(-peaks[fullest][1])
-    words = (
-        f"memory held{memory_unit(grid.memory)}; dark: rank {fullest}, the fullest, {peak} at {at}"
-    )
+    words = f"memory held{memory_unit(grid.memory)}; fullest (dark): rank {fullest}, {peak} at {at}"
     lines = [label(words, LEFT, top + SPACE - 14, class_="muted")]
     for size in (0.0, grid.memory / 2, grid.memory):
         y = zero - size * scale
@@ -41,15 +41,9 @@ def memory_chart(schedule: Schedule, grid: Grid, top: float) -> list[str]:
         lines.append(element("path", d=f"M{LEFT} {number(y)}H{number(grid.right)}", stroke=FAINT))
     for rank in sorted(range(ranks), key=lambda rank: rank == fullest):
         stroke, width = (FULLEST, 2.0) if rank == fullest else (OTHER, 1.0)
-        path = element(
-            "path",
-            f"<title>rank {rank}</title>",
-            d=_path(steps[rank], grid, zero, scale),
-            fill="none",
-            stroke=stroke,
-            stroke_width=width,
-        )
-        lines.append(path)
+        style = f"fill:none;stroke:{stroke};stroke-width:{width}"
+        path = _path(steps[rank], grid, zero, scale)
+        lines.append(element("path", f"<title>rank {rank}</title>", d=path, style=style))
     if math.isfinite(limit):
         y = zero - limit * scale
         path = f"M{LEFT} {number(y)}H{number(grid.right)}"

@@ -156,9 +156,8 @@ def _legend(schedules: Sequence[Schedule], y: float, right: float) -> tuple[list
         entry([as_hex(colour(kind, shade)) for shade in shades], f"{kind.name} {NAMES[kind]}")
     costs = sorted({schedule.problem.objective.value for schedule in schedules})
     entry(["url(#bubble)"], f"bubble: idle time of the {' or '.join(costs)}")
-    for moved in sorted(
-        {t.kind for s in schedules for t in s.transfers}, key=list(_TRANSFER).index
-    ):
+    sent = {t.kind for s in schedules for t, (start, end) in _transfers_of(s) if end > start}
+    for moved in filter(sent.__contains__, _TRANSFER):
         entry([_TRANSFER[moved]], f"{moved.value} arriving")
     if any(any(schedule.pairs) for schedule in schedules):
         entry([], "one above the other: at once")

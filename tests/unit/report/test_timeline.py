@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from pipeloom.ir.model.ops import parse_order
+from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Timing
@@ -130,11 +131,22 @@ def test_hatched_is_what_the_bubble_rate_counts() -> None:
 def test_memory_is_drawn_on_one_scale_with_its_limit() -> None:
     svg = timeline_svg([(None, small()), (None, small(4.0))], memory=True)
     words = [text.text or "" for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
-    fullest = "memory held in the profile's unit; dark: rank 0, the fullest, 2 at 1 ms"
+    fullest = "memory held in the profile's unit; fullest (dark): rank 0, 2 at 1 ms"
     assert words.count(fullest) == 2
     assert {"limit 2", "limit 4"} < set(words)
     assert words.count("4") >= 2  # the top of both scales
     assert "memory held" not in timeline_svg([(None, small())])
+
+
+def test_ranks_without_ops_or_memory_have_a_row() -> None:
+    profile = Profile((StageProfile(1, 1, 1, 0.0, 0.0),) * 2, ranks=2, t_comm=0.0)
+    problem = Problem(profile, 1, Placement.of_stages((1, 1), ranks=2), (0.0, 4.0))
+    schedule = Schedule.of(problem, [[], parse_order("0F0 1F0 1B0 0B0 1W0 0W0")], "by-hand")
+    svg = timeline_svg([(None, schedule)], memory=True)
+    assert "bubble: idle time of the period" in svg
+    assert "limit 0" in svg
+    text = timeline_text(schedule, columns=9 + 10, memory=4.0)
+    assert [row.strip() for row in rows_of(text)][:2] == ["rank 0 │··········│", "mem│          │"]
 
 
 def test_memory_in_the_terminal() -> None:
