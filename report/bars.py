@@ -137,7 +137,7 @@ def memory_scale(schedules: Iterable[Schedule]) -> float:
     sizes = (
         size
         for schedule in schedules
-        for size in (*peak_memory(schedule), *schedule.problem.memory_limit)
+        for size in (*peak_memory(timed(schedule)), *schedule.problem.memory_limit)
         if np.isfinite(size)
     )
     return max(sizes, default=0.0)

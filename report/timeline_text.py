@@ -103,10 +103,10 @@ def bare_timeline(
 
 def _levels(schedule: Schedule, rank: int, end: float, width: int, most: float) -> str:
     """A block in each column, as high as the memory that ``rank`` holds at most in its time."""
-    held = np.zeros(width)
+    held, scale = np.zeros(width), width / end if end > 0 else 0.0
     steps = [*memory_steps(schedule, rank), (end, 0.0)]
     for (start, size), (stop, _) in pairwise(steps):
-        columns = slice(int(start / end * width), math.ceil(stop / end * width))
+        columns = slice(int(start * scale), math.ceil(stop * scale))
         held[columns] = np.maximum(held[columns], size)
     levels = np.ceil(held / most * (len(_LEVELS) - 1) - 1e-9) if most > 0 else held
     return "".join(_LEVELS[min(level, len(_LEVELS) - 1)] for level in levels.astype(int).tolist())

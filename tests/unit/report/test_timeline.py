@@ -21,7 +21,7 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Timing
-from pipeloom.report.bars import memory_steps, timed
+from pipeloom.report.bars import memory_scale, memory_steps, timed
 from pipeloom.report.chrome_trace import trace_events
 from pipeloom.report.summaries import remat, summary
 from pipeloom.report.svg.timeline import timeline_svg
@@ -156,6 +156,7 @@ def test_memory_in_the_terminal() -> None:
         "    mem│  ▂▂▂▂▃▃▃▃▂▂▁▁  │",
     ]
     assert "▁ to █ memory held, 0 to 4" in text
+    assert memory_scale([small(), small(4.0)]) == 4.0
 
 
 def test_summary_counts_the_bubble_of_the_objective() -> None:
