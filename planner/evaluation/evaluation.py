@@ -269,13 +269,9 @@ class Evaluation:
             for limit, device, held in zip(limits, devices, beside, strict=True)
         )
 
-    def enlarged(self, size: float) -> Schedule:
-        """The same order, untimed, with microbatches ``size`` times as large: weights are not."""
-        return self._on(enlarged(self.profile, size))
-
     def step_time_at(self, size: float) -> float:
-        """The step time with microbatches ``size`` times as large."""
-        return step_between_ops(self.enlarged(size))
+        """The step time of the same order with microbatches ``size`` times as large."""
+        return step_between_ops(self._on(enlarged(self.profile, size)))
 
     @cached_property
     def strained(self) -> float:

@@ -36,8 +36,7 @@ def memory_chart(schedule: Schedule, grid: Grid, top: float) -> list[str]:
     lines = [label(words, LEFT, top + SPACE - 14, class_="muted")]
     for size in (0.0, grid.memory / 2, grid.memory):
         y = zero - size * scale
-        words = memory_size(size)
-        lines.append(label(words, LEFT - 8, y + 4, class_="muted", text_anchor="end"))
+        lines.append(label(memory_size(size), LEFT - 8, y + 4, class_="muted", text_anchor="end"))
         lines.append(element("path", d=f"M{LEFT} {number(y)}H{number(grid.right)}", stroke=FAINT))
     for rank in sorted(range(ranks), key=lambda rank: rank == fullest):
         stroke, width = (FULLEST, 2.0) if rank == fullest else (OTHER, 1.0)
