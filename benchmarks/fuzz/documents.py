@@ -36,9 +36,11 @@ _RICH = replace(
     memory_limit=None,
     device_memory=(400.0,) * 4,
     host_link=Link(0.1, 1.0),
-    data_parallel=DataParallel(2, Link(0.1, 1.0)),
+    data_parallel=DataParallel(2, Link(0.1, 1.0), 0.5),
     tied=((0, 3),),
     micro_batch=2,
+    max_stages=8,
+    barrier=True,
 )
 _TINY = replace(_PLAIN, stages=(replace(_STAGE, t_f=0.0, t_b=1e-9, t_w=0.0),) * 2)
 _AGAIN = replace(

@@ -111,9 +111,9 @@ def measure_profile(
     check_numbers(
         stages=stages, ranks=ranks, repeats=repeats, warmup=warmup, in_flight=in_flight or 1
     )
+    _check_place(group, view, ranks, together=together)
     if ranks > stages:
         raise InputError(f"ranks: expected at most {stages}, as many as stages, got {ranks}")
-    _check_place(group, view, ranks, together=together)
     check_cut(source, stages)
     # shards of a mesh may need all processes to be made
     most = None if layers or group is not None else most_stages(source, stages)
