@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 from .elements import FAINT, MUTED, STYLE, document, element, label, number, ticks
 
-HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 480.0, 84.0, 150.0, 92.0, 64.0
+HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 480.0, 84.0, 230.0, 92.0, 64.0
 STEP, BAR = 84.0, 54.0
-COLOURS = {
-    "compute": "#2f6cb3",
-    "memory": "#7aa6d8",
-    "tp": "#c98b2b",
-    "cp": "#e0b25c",
-    "ep": "#8c6bb1",
-    "etp": "#b79ad0",
-    "links": "#c2416b",
-    "uneven": "#e58fa9",
-    "bubble": "#d5dbe2",
-    "dp": "#3b8f6b",
-    "step": "#8a97a6",
+PARTS = {
+    "compute": ("#2f6cb3", "compute"),
+    "memory": ("#7aa6d8", "recomputation"),
+    "tp": ("#c98b2b", "tensor parallel messages"),
+    "cp": ("#e0b25c", "context parallel messages"),
+    "ep": ("#8c6bb1", "expert parallel messages"),
+    "etp": ("#b79ad0", "tensor parallel, experts"),
+    "links": ("#c2416b", "messages of the pipeline"),
+    "uneven": ("#e58fa9", "unequal stages"),
+    "bubble": ("#d5dbe2", "bubble"),
+    "dp": ("#3b8f6b", "averaging over replicas"),
+    "step": ("#8a97a6", "optimizer and host"),
 }
-"""By part, from the bottom up."""
+"""The colour and the words of each part, from the bottom up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ScaleBar:
 
 def scaling_svg(title: str, bars: Sequence[ScaleBar]) -> str:
     """An SVG file: a bar for each number of GPUs, as high as what a token costs there."""
-    width = LEFT + STEP * max(4, len(bars)) + RIGHT
+    width = LEFT + STEP * max(3, len(bars)) + RIGHT
     most = max((sum(bar.parts.values()) for bar in bars), default=0.0) or 1.0
     scale = (HEIGHT - TOP - BOTTOM) / (most * 1.08)
     floor = HEIGHT - BOTTOM
@@ -51,23 +51,23 @@ def scaling_svg(title: str, bars: Sequence[ScaleBar]) -> str:
         content.append(label(f"{value:g}", LEFT - 10, y + 4, class_="muted", text_anchor="end"))
     for place, bar in enumerate(bars):
         content += _bar(bar, LEFT + STEP * (place + 0.5), floor, scale)
-    content.append(label("GPUs", LEFT, HEIGHT - 16, fill=MUTED))
-    shown = [part for part in COLOURS if any(bar.parts.get(part, 0.0) > 0 for bar in bars)]
-    for line, part in enumerate(reversed(shown)):
+    content.append(label("GPUs", LEFT + STEP * len(bars) / 2, HEIGHT - 16, text_anchor="middle"))
+    shown = [PARTS[part] for part in PARTS if any(bar.parts.get(part, 0.0) > 0 for bar in bars)]
+    for line, (colour, words) in enumerate(reversed(shown)):
         x, y = width - RIGHT + 24, TOP + 20.0 * line
-        content.append(element("rect", x=x, y=y - 10, width=12, height=12, fill=COLOURS[part]))
-        content.append(label(part, x + 20, y))
+        content.append(element("rect", x=x, y=y - 10, width=12, height=12, fill=colour))
+        content.append(label(words, x + 20, y))
     return document(width, HEIGHT, STYLE, content, title)
 
 
 def _bar(bar: ScaleBar, middle: float, floor: float, scale: float) -> list[str]:
     at = {"text_anchor": "middle"}
     marks, top = [label(str(bar.gpus), middle, floor + 20, **at)], floor
-    for part, colour in COLOURS.items():
+    for part, (colour, meaning) in PARTS.items():
         value = bar.parts.get(part, 0.0)
         if value > 0:
             top -= value * scale
-            tip = f"<title>{bar.gpus} GPUs, {part}: {value:.4g}</title>"
+            tip = f"<title>{bar.gpus} GPUs, {meaning}: {value:.4g} us</title>"
             size = {"width": BAR, "height": value * scale}
             marks.append(element("rect", tip, x=middle - BAR / 2, y=top, fill=colour, **size))
     words = f"{bar.tokens:.{0 if bar.tokens >= 100 else 3}f}" if bar.parts else "no plan"
