@@ -53,7 +53,7 @@ def same(one: Program, other: Program) -> bool:
 
 
 def _structure(program: Program) -> tuple[object, ...]:
-    """What :func:`described` puts into words."""
+    """The facts that :func:`described` puts into words."""
     problem, transfers = program.schedule.problem, program.schedule.transfers
     counts = problem.microbatches, problem.owner.tolist(), tuple(transfers)
     return counts, program.instructions, program.buffers
