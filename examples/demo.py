@@ -177,7 +177,7 @@ def _picture(settings: Settings, *, paced: bool) -> str:
     )
     suffix = "paced" if paced else "measured"
     names = [f"{name}{end}.json" for name in PLANS.values() for end in ("", f"-{suffix}")]
-    titles = ["planned", "measured"] * len(PLANS)
+    titles = [f"{title}, {kind}" for title in PLANS for kind in ("planned", suffix)]
     picture = settings.file("timelines.svg")
     _call("show", *map(settings.file, names), titles=titles, output=picture)
     return picture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -72,8 +73,8 @@ def test_measured_memory_is_the_planned_one_up_to_messages_that_come_early(
 def test_the_picture_shows_planned_and_measured_side_by_side(shown: tuple[Path, str]) -> None:
     folder, _ = shown
     picture = (folder / "timelines.svg").read_text()
-    counts = [picture.count(f">{title}") for title in ("planned", "measured")]
-    assert counts == [len(demo.PLANS)] * 2
+    suffix = "paced" if demo._few_cores() else "measured"
+    assert all(escape(f"{title}, {suffix}: ") in picture for title in demo.PLANS)
 
 
 def test_every_step_is_a_call_that_is_shown(shown: tuple[Path, str]) -> None:
