@@ -27,7 +27,6 @@ from .configurations.choose import Ranking, SpaceSearch, summary
 from .configurations.evaluation import Evaluated, certified, planned_step
 from .configurations.files import write_files
 from .configurations.legend import legend
-from .configurations.other_passing import OtherPassing, other_passing
 from .configurations.reasons import RATE_WORDS, OtherRate, other_rates, parts_of, reason
 from .configurations.space import Space
 from .models.reading import ModelLike
@@ -163,12 +162,6 @@ class Plan:
         return self.ranking.stopped
 
     @cached_property
-    def other_passing(self) -> OtherPassing | None:
-        """The plans that pass weights where the best one passes activations, or the reverse; None
-        where that was not to be chosen."""
-        return other_passing(self.space, self.ranking)
-
-    @cached_property
     def other_rates(self) -> tuple[OtherRate, ...]:
         """The best of the plans shown, where rates are 10 % off."""
         found = [each.found for each in self.plans]
@@ -191,7 +184,6 @@ class Plan:
                 for each, words in zip(self.plans, self._reasons, strict=True)
             ],
             "too_large": [{"name": name, "memory_gib": size} for size, name in chosen.too_large],
-            "other_passing": self.other_passing and self.other_passing.to_dict(),
             "other_rates": [each.to_dict() for each in self.other_rates],
         }
 
@@ -243,7 +235,6 @@ class Plan:
                 f"{percent(self.gap)} from the best ({summary(self.ranking)})",
                 "",
                 self._table(),
-                *self._passing(),
                 *self._short(),
                 "",
                 *self._rates(),
@@ -272,12 +263,6 @@ class Plan:
         ]
         shown = (textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)
         return "\n".join([table(header, rows), *shown])
-
-    def _passing(self) -> Iterator[str]:
-        """A line on the plans with the other passing, where the table has none."""
-        other = self.other_passing
-        if other is not None and other.name not in [each.name for each in self.plans]:
-            yield str(other)
 
     def _short(self) -> Iterator[str]:
         """A line on what needs a little more memory than there is."""

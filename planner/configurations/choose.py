@@ -11,14 +11,13 @@ many these are changes nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush, nsmallest
 from itertools import count, islice
 from math import inf
 from typing import TypeAlias, TypeVar
 
-from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.units import counted
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.stopping import FirstOf
@@ -28,7 +27,7 @@ from ..models.run import TrainingRun
 from ..solving.progress import Event, Listener, Note, unheard
 from ..solving.workers import Workers, in_order, stop_asked
 from .bounds import Bounds, ConfigurationBound
-from .configuration import ROUND_ROBIN, Configuration, passes_weights
+from .configuration import Configuration
 from .evaluation import BoundedConfiguration, Evaluated, evaluate, improve, simulated_ops
 from .space import Space
 
@@ -63,9 +62,7 @@ class Ranking:
     ``lower_bound``: milliseconds that no plan of the space is below. ``spreads``: sets of degrees,
     microbatch and level, all of which were bounded; ``bounded``: configurations that were.
     ``too_large``: the nearest to fitting that do not, with GiB that they need at least.
-    ``stopped``: before its end. By what a pipeline passes, each with the name of the nearest
-    configuration: ``least``, milliseconds that no plan is below that may fit; ``leanest``, GiB that
-    each of those that do not fit needs at least.
+    ``stopped``: before its end.
     """
 
     evaluated: list[Evaluated]
@@ -74,8 +71,6 @@ class Ranking:
     spreads: int
     too_large: list[tuple[float, str]]
     stopped: bool
-    least: Mapping[Passing, tuple[float, str]]
-    leanest: Mapping[Passing, tuple[float, str]]
 
 
 @dataclass
@@ -95,8 +90,6 @@ class SpaceSearch:
         self._found: dict[Configuration, Evaluated] = {}
         self._searches = Counter[Configuration]()
         self._too_large: list[tuple[float, str]] = []
-        self._left_out: dict[Passing, tuple[float, str]] = {}
-        self._leanest: dict[Passing, tuple[float, str]] = {}
         self._spread = self._bounded = 0
         self._number = count()
         self._degrees: Queue[TrainingRun] = []
@@ -118,8 +111,6 @@ class SpaceSearch:
             self._spread,
             sorted(self._too_large)[:8],
             self._over(1.0),
-            self._least_by_passing(),
-            self._leanest,
         )
 
     @property
@@ -128,26 +119,6 @@ class SpaceSearch:
         waiting = (queue[0][0] for queue in (self._degrees, self._questions) if queue)
         known = (each.lower_bound for each in self._found.values())
         return min([self._best, *waiting, *known])
-
-    def _least_by_passing(self) -> dict[Passing, tuple[float, str]]:
-        least = dict(self._left_out)
-        for bound, _, run in self._degrees:
-            for passing in self._passings(run):
-                _lower(least, passing, bound, _name(run, passing))
-        for bound, _, asked in self._questions:
-            _lower(least, asked.configuration.passing, bound, asked.configuration.name)
-        for each in self._found.values():
-            _lower(least, each.configuration.passing, each.lower_bound, each.configuration.name)
-        return {passing: found for passing, found in least.items() if found[0] < inf}
-
-    def _passings(self, run: TrainingRun) -> Iterator[Passing]:
-        """Yields what a run of the space's degrees may pass."""
-        if self.space.activations:
-            yield Passing.ACTIVATIONS
-        runs = (replace(run, sharding=sharding) for sharding in self.space.shardings(run))
-        whole = self.space.weights and self.space.fixed.get("vp", 1) == 1
-        if whole and any(map(passes_weights, runs)):
-            yield Passing.WEIGHTS
 
     def _spreads(self) -> Iterator[tuple[float, int, TrainingRun]]:
         full = set[TrainingRun]()  # of which larger microbatches do not fit either
@@ -166,8 +137,6 @@ class SpaceSearch:
         if bound.memory_gib <= self.space.cluster.gpu.memory_gib:
             return True
         self._too_large.append((bound.memory_gib, _name(run)))
-        for passing in self._passings(run):
-            _lower(self._leanest, passing, bound.memory_gib, _name(run, passing))
         return False
 
     def _evaluate_alone(self) -> None:
@@ -213,14 +182,11 @@ class SpaceSearch:
         for configuration in space.configurations(run, self.bounds.cut):
             self._bounded += 1
             self._budget.work.spend(BOUNDING)
-            bound, passing = self.bounds.of(configuration), configuration.passing
+            bound = self.bounds.of(configuration)
             if bound.memory_gib > space.cluster.gpu.memory_gib:
                 self._too_large.append((bound.memory_gib, configuration.name))
-                _lower(self._leanest, passing, bound.memory_gib, configuration.name)
             elif self._may_win(bound.step_ms):
                 self._ask(BoundedConfiguration(space.model, space.cluster, configuration, bound))
-            else:
-                _lower(self._left_out, passing, bound.step_ms, configuration.name)
 
     def _ask(self, question: BoundedConfiguration) -> None:
         heappush(self._questions, (question.bound.step_ms, next(self._number), question))
@@ -298,17 +264,9 @@ class SpaceSearch:
         return work.used / work.ops if work.ops < inf else 1 - time.share_left
 
 
-def _lower(
-    least: dict[Passing, tuple[float, str]], passing: Passing, value: float, name: str
-) -> None:
-    """Puts a value and its name there, where it is less than what there is."""
-    least[passing] = min((value, name), least.get(passing, (inf, "")))
-
-
-def _name(run: TrainingRun, passing: Passing = Passing.ACTIVATIONS) -> str:
+def _name(run: TrainingRun) -> str:
     """The name of degrees, a microbatch and what is recomputed."""
-    placement = ROUND_ROBIN if passing is Passing.WEIGHTS else ""
-    return Configuration(run, placement, False, ()).name
+    return Configuration(run, "", False, ()).name
 
 
 def _improved(asked: _Asked) -> Evaluated:

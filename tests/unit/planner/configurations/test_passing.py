@@ -54,55 +54,6 @@ def test_weights_travel_where_links_are_slow(tmp_path: Path) -> None:
     assert not verify_program(read_json(str(tmp_path / "program.json")))
 
 
-FAST = SLOW | dict.fromkeys(("inside", "between"), "nvlink4")
-NO_RING = "no plan of the space does: it takes a pipeline of no more ranks than microbatches"
-
-
-@pytest.mark.parametrize(
-    ("cluster", "given", "words"),
-    [
-        (SLOW, {"gpus": 4, "global_batch": 8, "seq": 64}, "no plan takes less than "),
-        (FAST, {"gpus": 1, "global_batch": 7}, NO_RING),
-        (FAST, {"gpus": 2, "pp": 2, "global_batch": 1}, NO_RING),
-        (
-            FAST,
-            {"gpus": 2, "pp": 2, "seq": 16384, "micro_batch": 1, "recompute": "none"},
-            "nothing fits: pp2 b1 weights needs at least 8.9 GiB",
-        ),
-    ],
-)
-def test_it_is_said_why_weights_lose(
-    cluster: dict[str, Any], given: dict[str, Any], words: str
-) -> None:
-    found = plan(MODEL, cluster, **RUN | given, passing="auto", work_limit=20)
-    line = f"passing weights: {words}"
-    assert found.best.found.configuration.passing is Passing.ACTIVATIONS
-    assert str(found.other_passing).startswith(line)
-    assert line in str(found)
-
-
-def test_the_bound_that_weights_lose_by_holds_for_the_best_of_them() -> None:
-    run = RUN | {"gpus": 4, "global_batch": 8, "seq": 64}
-    auto, weights = (
-        plan(MODEL, SLOW, **run, passing=passing, work_limit=20) for passing in ("auto", "weights")
-    )
-    assert auto.other_passing is not None
-    bound = auto.other_passing.lower_bound
-    assert bound is not None
-    assert auto.best.step_ms < bound <= weights.best.step_ms
-    assert weights.other_passing is None
-    assert auto.to_dict()["other_passing"]["lower_bound"] == bound
-
-
-def test_the_other_passing_is_no_line_where_the_table_has_it() -> None:
-    found = plan(MODEL, FAST, **RUN | {"gpus": 4, "seq": 512}, passing="auto", work_limit=20)
-    other = found.other_passing
-    assert other is not None
-    assert other.reason is not None
-    assert other.name in [each.name for each in found.plans]
-    assert "passing " not in str(found)
-
-
 def test_weights_alone_leave_nothing_else() -> None:
     space = Space.of(MODEL, read_cluster(SLOW), RUN | {"passing": "weights", "gpus": 6})
     found = configurations(space)
