@@ -66,7 +66,7 @@ class Given:
         given = {key: value for key, value in given.items() if key not in left_out}
         values = RunValues(usual(known) | given, KEYS)
         for key in _NEEDED:
-            if key not in values:
+            if not values.has(key):
                 values.faults.append(f"{key}: missing; expected a whole number >= 1")
         if remat and _family(given) is not None:
             words = "none, selective or full with a schedule that is given"
@@ -75,15 +75,17 @@ class Given:
         others = {"recompute": remat, "offload": offload == AUTO, "schedule": _family(given)}
         values.faults += _faults_of_passing(passing, [key for key, on in others.items() if on])
         plain = plain_fields(values, known)
-        fixed: dict[str, Any] = {key: values.whole(key, 1) for key in DEGREES if key in values}
-        whole = {key: values.whole(key, 1) for key in _NEEDED}
+        fixed: dict[str, Any] = {
+            key: values.whole(key, default=1) for key in DEGREES if values.has(key)
+        }
+        whole = {key: values.whole(key, default=1) for key in _NEEDED}
         for key in ("recompute", "sharding", "layers_per_stage"):
-            if key in values:
+            if values.has(key):
                 fixed[key] = plain[key]
         if "layers_per_stage" in fixed:
             fixed["layers_per_stage"] = without_ends(plain["layers_per_stage"], plain["layers"])
-        if "sequence_parallel" in values:
-            fixed["sequence_parallel"] = values.flag("sequence_parallel", True)
+        if values.has("sequence_parallel"):
+            fixed["sequence_parallel"] = values.flag("sequence_parallel", default=True)
         values.raise_faults()
         base = TrainingRun(**plain | {"tp": 1, "pp": 1, "cp": 1, "ep": 1} | whole)
         check_precision(base.precision, cluster)

@@ -154,27 +154,27 @@ _TOO = ("microbatches", "local_batch")
 
 def plain_fields(values: RunValues, model: Model) -> dict[str, Any]:
     """The fields that depend on no other one."""
-    gpu = values.get("gpu")
+    gpu = values.value("gpu")
     if gpu is not None and not isinstance(gpu, str):
-        values.wrong("gpu", "a name", None)
+        values.wrong(("gpu",), "a name", None)
     return {
         "gpu": gpu,
-        **{key: values.whole(key, 1) for key in ("tp", "pp", "cp", "ep")},
-        "seq": values.whole("seq", min(4096, model.longest or 4096)),
+        **{key: values.whole(key, default=1) for key in ("tp", "pp", "cp", "ep")},
+        "seq": values.whole("seq", default=min(4096, model.longest or 4096)),
         "precision": values.choice("precision", Precision.BF16),
         "gradients": values.choice("gradients", Precision.FP32),
         "recompute": _recompute(values),
         "sharding": values.choice("sharding", Sharding.NONE),
-        "layers": values.whole("layers", model.layers),
+        "layers": values.whole("layers", default=model.layers),
         "layers_per_stage": _by_stage(values),
         "attention": values.choice("attention", AttentionKernel.FLASH),
-        "fused_cross_entropy": values.flag("fused_cross_entropy", False),
-        "compile": values.flag("compile", False),
+        "fused_cross_entropy": values.flag("fused_cross_entropy", default=False),
+        "compile": values.flag("compile", default=False),
     }
 
 
 def _recompute(values: RunValues) -> frozenset[str]:
-    given = values.get("recompute", "none")
+    given = values.value("recompute") if values.has("recompute") else "none"
     if isinstance(given, str):
         given = [word.strip() for word in given.lower().split(",")]
         if len(given) == 1 and given[0] in _RECOMPUTE:
@@ -182,13 +182,13 @@ def _recompute(values: RunValues) -> frozenset[str]:
     words = [*given] if isinstance(given, Iterable) else [given]
     if not all(word in RECOMPUTED_MODULES for word in words):
         known = f"none, selective, full, or some of {', '.join(RECOMPUTED_MODULES)}"
-        return values.wrong("recompute", known, frozenset())
+        return values.wrong(("recompute",), known, frozenset())
     return frozenset(words)
 
 
 def _by_stage(values: RunValues) -> tuple[int, ...] | None:
     """``12,14``, a list, or one number."""
-    given = values.get("layers_per_stage")
+    given = values.value("layers_per_stage")
     if given is None:
         return None
     parts = given.split(",") if isinstance(given, str) else given
@@ -198,31 +198,35 @@ def _by_stage(values: RunValues) -> tuple[int, ...] | None:
     except (TypeError, ValueError):
         found = ()
     if not found or min(found) < 0:
-        return values.wrong("layers_per_stage", "whole numbers >= 0, one a stage", None)
+        return values.wrong(("layers_per_stage",), "whole numbers >= 0, one a stage", None)
     return found
 
 
 def _with_degrees(run: TrainingRun, values: RunValues, model: Model) -> TrainingRun:
     """With what follows from other fields where it is not given."""
     inner = run.tp * run.pp * run.cp
-    dp = values.whole("dp", max(1, values.whole("gpus", inner) // inner))
+    dp = values.whole("dp", default=max(1, values.whole("gpus", default=inner) // inner))
     vp = _virtual(values, run)
-    micro_batch = values.whole("micro_batch", 1 if run.pp > 1 else values.whole("local_batch", 1))
-    default = values.whole("microbatches", 1 if run.pp == 1 else 4 * run.pp) * dp * micro_batch
-    if "local_batch" in values:
-        default = values.whole("local_batch", 1) * dp
-    schedule = values.get("schedule", "1f1b" if vp == 1 else "interleaved-1f1b")
+    local = values.whole("local_batch", default=1)
+    micro_batch = values.whole("micro_batch", default=1 if run.pp > 1 else local)
+    usual = 1 if run.pp == 1 else 4 * run.pp
+    default = values.whole("microbatches", default=usual) * dp * micro_batch
+    if values.has("local_batch"):
+        default = local * dp
+    schedule = "1f1b" if vp == 1 else "interleaved-1f1b"
+    if values.has("schedule"):
+        schedule = values.value("schedule")
     if not isinstance(schedule, str):
-        schedule = values.wrong("schedule", "a family's name", "1f1b")
+        schedule = values.wrong(("schedule",), "a family's name", "1f1b")
     run = replace(
         run,
-        gpus=values.whole("gpus", inner * dp),
+        gpus=values.whole("gpus", default=inner * dp),
         dp=dp,
         vp=vp,
-        etp=values.whole("etp", run.tp),
+        etp=values.whole("etp", default=run.tp),
         micro_batch=micro_batch,
-        global_batch=values.whole("global_batch", default),
-        sequence_parallel=values.flag("sequence_parallel", run.tp > 1),
+        global_batch=values.whole("global_batch", default=default),
+        sequence_parallel=values.flag("sequence_parallel", default=run.tp > 1),
         schedule=schedule.lower(),
     )
     return replace(run, layers_per_stage=without_ends(run.layers_per_stage, run.layers))
@@ -230,10 +234,10 @@ def _with_degrees(run: TrainingRun, values: RunValues, model: Model) -> Training
 
 def _virtual(values: RunValues, run: TrainingRun) -> int:
     """Stages a rank; of ``interleaved, not stated`` the fewest that divide a rank's layers."""
-    if "vp" not in values and "interleaved" in str(values.stated("vp")):
+    if not values.has("vp") and "interleaved" in str(values.stated("vp")):
         each = run.layers // run.pp
         return next((vp for vp in range(2, each + 1) if each % vp == 0), 1)
-    return values.whole("vp", 1)
+    return values.whole("vp", default=1)
 
 
 def without_ends(given: tuple[int, ...] | None, layers: int) -> tuple[int, ...] | None:

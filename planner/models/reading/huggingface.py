@@ -13,8 +13,8 @@ from typing import Any
 from pipeloom.ir.errors import InputError
 
 from ..model import Experts, LatentAttention, Model
+from ..words import MOST_LAYERS, Words
 from .defaults import DEFAULTS, READ
-from .words import MOST_LAYERS, Words
 
 _PLAIN = {"gelu-4h", "relu-4h"}
 """Feed-forward parts of two matrices, in models like GPT-3: LayerNorm, biases, dropout."""

@@ -77,12 +77,6 @@ class Words:
             return self.wrong((key,), "a list of whole numbers", [])
         return value
 
-    def choice(self, key: str, choices: Iterable[str], default: str) -> str:
-        value = self.value(key)
-        if value is None or value in choices:
-            return str(value or default)
-        return self.wrong((key,), f"one of {', '.join(choices)}", default)
-
     def wrong(self, keys: tuple[str, ...], expected: str, default: T) -> T:
         key = next((key for key in keys if key in self._given), keys[0])
         self.faults.append(f"{key}: expected {expected}, got {self.value(*keys)!r:.60}")
@@ -92,13 +86,16 @@ class Words:
         """A value that does not go with others; nothing is said where one of those may be wrong."""
         return default if self.faults else self.wrong(keys, expected, default)
 
-    def refuse_unknown(self, known: Iterable[str]) -> None:
-        """A fault for each key that is not known, with the one that may be meant."""
+    def refuse_unknown(
+        self, known: Iterable[str], otherwise: str = "nothing like it is known"
+    ) -> None:
+        """A fault for each key that is not known, with the one that may be meant, or else
+        ``otherwise``."""
         known = {*known}
         hints = dict(misspelt(self._given, known))
         for key in self._given:
             if key not in known:
-                hint = f"did you mean {hints[key]}?" if key in hints else "nothing like it is known"
+                hint = f"did you mean {hints[key]}?" if key in hints else otherwise
                 self.faults.append(f"{key}: unknown key; {hint}")
 
     def raise_faults(self) -> None:
