@@ -75,7 +75,7 @@ def add_instance(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_table(parser: argparse.ArgumentParser, time_limit: float, what: str = "each solve") -> None:
+def add_table(parser: argparse.ArgumentParser, time_limit: float, what: str = "the search") -> None:
     """Adds the arguments of commands that search, and lay schedules side by side."""
     add_profile(parser)
     add_instance(parser)
@@ -125,21 +125,19 @@ def add_remat(parser: argparse.ArgumentParser) -> None:
 
 
 def add_solver(
-    parser: argparse.ArgumentParser, time_limit: float, what: str = "each solve", auto: str = ""
+    parser: argparse.ArgumentParser, time_limit: float, what: str = "the search"
 ) -> None:
-    """Adds the optimizer's options; ``auto``: the meaning of a time limit for --placement auto."""
+    """Adds the optimizer's options."""
     parser.add_argument(
         "--placement",
         metavar="P",
         type=placement,
-        default=None if auto else "linear",
-        help="where stages live: linear (stage s on rank s, the default), interleaved:K (stage s "
-        "on rank s mod P, K stages a rank), v (down the ranks and back up), wave:K (so K times), "
-        "bidirectional (stage s on ranks s and P-1-s, two copies of the weights), a JSON file that "
-        "lists the rank of each stage"
-        + ", or auto (the best of the first four, or with two copies where they are known to fit)"
-        * bool(auto)
-        + "; a profile of one stage a rank is cut",
+        help="where stages live: auto (the default: the best of the next four, or of two copies "
+        "where they are known to fit), linear (stage s on rank s), interleaved:K (stage s on rank "
+        "s mod P, K stages a rank), v (down the ranks and back up), wave:K (so K times), "
+        "bidirectional (stage s on ranks s and P-1-s, two copies of the weights), or a JSON file "
+        "that lists the rank of each stage; a profile of one stage a rank is cut, into at most its "
+        "max_stages",
     )
     parser.add_argument(
         "--solver",
@@ -150,8 +148,9 @@ def add_solver(
     )
     add_limits(
         parser,
-        f"for {what}, {time_limit:g} by default; it ends sooner once optimal{auto}",
-        f" for {what}",
+        f"for {what}, all placements together, {time_limit:g} by default; it ends sooner once "
+        "optimal",
+        f" for {what} and placement",
         "the same seed then gives the same schedule",
     )
     add_seed(parser)

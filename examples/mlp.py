@@ -16,14 +16,14 @@ class MLP:
     """Residual layers, near evenly in stages; the target is a fixed map of the input."""
 
     def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
-        """As many as asked for, but at most one a layer."""
+        """The model cut into so many stages, at most one a layer."""
         return [partial(stage, *layers) for layers in pairwise(ends(count))]
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
         return ()  # no parameter is in two stages
 
     def names(self, count: int) -> Callable[[int, str], str]:
-        """What checkpoints call parameters: the same however the model is cut."""
+        """The names of parameters in checkpoints: the same however the model is cut."""
         first = ends(count)
 
         def name_of(stage: int, name: str) -> str:

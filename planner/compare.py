@@ -11,15 +11,16 @@ from typing import Any
 from pipeloom.ir.errors import InfeasibleError, InputError, UnsupportedError
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.report.summaries import proof, transfer_note
+from pipeloom.ir.model.schedule import Schedule, gap_between
+from pipeloom.report.summaries import percent, transfer_note
+from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.families import FAMILIES, build_family
 
 from .evaluation import columns
 from .evaluation.evaluation import Evaluation
 from .evaluation.table import EvaluationTable, evaluations_table
 from .explain.answer import Answer
-from .inputs.placement_spec import AUTO, ONE_PLACEMENT, PlacementLike, PlacementSpec
+from .inputs.placement_spec import PlacementLike
 from .inputs.problem_setup import ProfileLike, ProfileSource, objective_of
 from .inputs.words import memory_limit_of
 from .optimize import optimize, search_limits
@@ -114,13 +115,20 @@ class Comparison(EvaluationTable):
         best = next((row for row in self.built if row.name == OPTIMIZER), None)
         if best is None:
             return []
-        other = [row for row in self.built if row.scope != best.scope and row.uncosted is None]
+        tried = [one.name for one in best.candidates if one.lower_bound is not None]
+        chosen = best.schedule.problem.placement.name
+        among = f"the placements {', '.join(tried)}" if len(tried) > 1 else best.scope
+        other = [
+            row
+            for row in self.built
+            if row.uncosted is None and (row.schedule.problem.placement.name not in tried)
+        ]
         others = ", ".join(row.name for row in other)
         cuts = "all cuts and " if self.all_cuts else ""
         pairs = ", or with pairs" if best.scope.endswith("without pairs") else ""
-        known = proof(best.schedule) or "no bound is known"
+        known = _known(best)
         known += ", interrupted" if self.interrupted else ""
-        line = f"{OPTIMIZER}: {known} among {cuts}all schedules with {best.scope}"
+        line = f"{OPTIMIZER}: {chosen}, {known} among {cuts}all schedules with {among}"
         rest = f"with another placement or passing{pairs}, which may cost less: {others}"
         return [line, rest] if others else [line]
 
@@ -129,6 +137,15 @@ class Comparison(EvaluationTable):
         other = [r.name for r in self.built if not math.isclose(r.work_ratio, 1.0, rel_tol=1e-6)]
         line = "their ops take another time in total, so that bubbles are not comparable"
         return [f"{', '.join(other)}: {line}"] if other else []
+
+
+def _known(best: Evaluation) -> str:
+    """How good the best of all placements that were tried is known to be."""
+    least, cost = best.least_bound, best.iteration_time
+    if least is None:
+        return "no bound is known"
+    gap = gap_between(cost, least)
+    return "optimal" if gap <= CLOSED else f"at most {percent(gap)} from optimal"
 
 
 def _wrapped(line: str) -> str:
@@ -142,7 +159,7 @@ def compare(
     memory_limit: float | str | None = None,
     objective: str | Objective | None = None,
     passing: str = "activations",
-    placement: PlacementLike = "linear",
+    placement: PlacementLike | None = None,
     no_optimizer: bool = False,
     partition: str | None = None,
     min_layers: int | None = None,
@@ -218,20 +235,17 @@ def evaluate_families(
 def evaluate_optimum(
     profile: ProfileLike | ProfileSource, microbatches: int, cuts: Mapping[str, Any], **options: Any
 ) -> tuple[Evaluation, bool]:
-    """The optimizer's schedule for one placement, or what memory it would need; whether its search
-    was stopped.
+    """The optimizer's schedule, or what memory it would need; whether its search was stopped.
 
     ``cuts``: how layers are cut; its bound is then on all cuts, which holds for the one found too.
     Raises InputError for wrong input.
     """
-    if PlacementSpec.of(options.get("placement", "linear")).name == AUTO:
-        raise InputError(ONE_PLACEMENT)
     try:
         answer = optimize(profile, microbatches, **cuts, **options)
     except InfeasibleError as error:
         return Evaluation(OPTIMIZER, infeasible=error), False
     schedule = _under_all_cuts(answer) if cuts else answer.schedule
-    return Evaluation(OPTIMIZER, schedule), answer.stopped
+    return Evaluation(OPTIMIZER, schedule, candidates=answer.candidates), answer.stopped
 
 
 def _under_all_cuts(answer: Answer) -> Schedule:

@@ -35,17 +35,17 @@ from .inputs.problem_setup import (
     stages_of,
 )
 from .inputs.slow_ranks import Slow, slowed
-from .inputs.start import order_of
+from .inputs.start import order_of, placement_of
 from .inputs.words import memory_limit_of, slow_of
 from .partition.joint import plan_partition
 from .partition.systems import System, answer_for, find_system
 from .passing.choose import missing_sizes, plan_passing, tell_missing
-from .placement.choose import plan_placement
+from .placement.choose import other_placements, plan_placement
 from .solving.cache import ScheduleCache
 from .solving.progress import Listener, Note
 from .solving.search import CachedSearch, memory_held
 
-TIME_LIMIT = 60.0
+TIME_LIMIT = 20.0
 """Seconds, where none are given."""
 
 
@@ -84,18 +84,19 @@ def optimize(
     ``"30GB"``; the profile's own by default.
     ``objective``: ``period`` or ``makespan``; by default the makespan where the profile has a
     ``barrier``, else the period. ``passing``: ``activations``, ``weights``, or
-    ``auto``. ``placement``: ``linear`` (the default), ``interleaved:K``, ``v``, ``wave:K``,
-    ``bidirectional``, the rank of each stage or a file of them, or ``auto``. ``for_``: ``megatron``
-    or ``torchtitan``: of the schedules that it runs, on all its placements unless one is given.
+    ``auto``. ``placement``: ``auto`` (the default), the best of ``linear``, ``interleaved:K``,
+    ``v`` and ``wave:K``, and of ``bidirectional`` where two copies are known to fit; or one of
+    these, or the rank of each stage or a file of them. ``for_``: ``megatron`` or ``torchtitan``: of
+    the schedules that it runs.
     ``partition``: of a profile by layers, ``joint`` (the default), ``balanced`` or ``even``, with
     at least ``min_layers`` and at most ``max_layers`` in a stage. ``recompute``: ``auto``, ``all``,
     ``none``. ``offload``: ``auto``, ``none``. ``copies``: of a stage's
     weights at most, where the placement is chosen. ``start``: a schedule of as many microbatches on
-    the same stages and ranks, whose order of ops is begun with. ``time_limit``: seconds, 60 by
-    default; where it is given and the placement is chosen, of all placements together.
-    ``work_limit``: instead, millions of simulated ops; the same seed then gives the same schedule.
-    ``slow``: by rank, how many times as long it takes as its profile says; of a profile by stages
-    and one placement of them.
+    the same stages and ranks, whose order of ops is begun with; the placement is its own.
+    ``time_limit``: seconds in all, 20 by default.
+    ``work_limit``: instead, millions of simulated ops, for each placement; the same seed then gives
+    the same schedule. ``slow``: by rank, how many times as long it takes as its profile says; of a
+    profile by stages.
     ``cache``: a folder of answers. ``progress`` is told each event, a line of text as ``str``.
     Once ``should_stop`` turns true the best so far is returned.
 
@@ -106,7 +107,7 @@ def optimize(
         raise TypeError("profile: expected a profile, got a Problem: pipeloom.solve takes one")
     system = None if for_ is None else find_system(for_)
     source = ProfileSource.of(profile, progress)
-    spec = PlacementSpec.of(placement or ("linear" if system is None else AUTO))
+    spec = _placement(placement, start, passing)
     cut = source.is_cut(partition=partition, min_layers=min_layers, max_layers=max_layers)
     check_choice("passing", passing, "activations", "weights", "auto")
     check_choice("partition", partition or "joint", "joint", "balanced", "even")
@@ -124,7 +125,7 @@ def optimize(
     check_limits(time_limit, work_limit)
     check_whole("seed", seed)
     ranks = slow_of(slow)
-    _check_slow(ranks, spec, cut=cut, passing=passing, for_=for_)
+    _check_slow(ranks, copies, cut=cut, passing=passing, for_=for_)
     options = SolveOptions(
         solver=solver,
         work_limit=positive("work_limit", work_limit),
@@ -140,7 +141,7 @@ def optimize(
     limits["objective"] = objective_of(objective, source)
     limits["where"] = source.where
     if system is not None:
-        each, rules = time_limit is None, _rules(min_layers, max_layers)
+        rules = _rules(min_layers, max_layers)
         _check_alike(source, cut, f"--for {for_}")
         given = (
             system.cuttable(layers_of(source, "none", "none"), source.where)
@@ -148,7 +149,7 @@ def optimize(
             else system.plain(stages_of(source, microbatches, "none", "none"), source.where)
         )
         limits |= {"placement": spec, "rules": rules}
-        return _for_system(system, given, microbatches, search, each=each, **limits)
+        return _for_system(system, given, microbatches, search, **limits)
     if cut:
         _check_alike(source, cut, "a cut chosen by optimize")
         layers = layers_of(source, recompute, offload)
@@ -160,27 +161,62 @@ def optimize(
     if spec.name == AUTO:
         if copies == 2:
             _check_alike(source, cut, "--copies 2")
-        limits["copies"] = 1 if options.recompute_all else copies
-        return plan_placement(stages, microbatches, search, each=time_limit is None, **limits)
-    problem = make_problem(stages, microbatches, passing=passing, placement=spec, **limits)
-    answer = _one_problem(slowed(problem, ranks), search, source.where, start)
+        limits |= {"copies": 1 if options.recompute_all else copies, "slow": ranks}
+        return plan_placement(stages, microbatches, search, **limits)
+    limits |= {"passing": passing, "slow": ranks, "start": start}
+    return _one_placement(stages, microbatches, search, spec, **limits)
+
+
+def _one_placement(
+    stages: Profile,
+    microbatches: int,
+    search: CachedSearch,
+    spec: PlacementSpec,
+    *,
+    passing: str,
+    slow: Slow,
+    where: str,
+    start: Schedule | Planned | Document | None,
+    **limits: Any,
+) -> Answer:
+    """The best schedule of one placement, or of weights that are passed."""
+
+    def make(spec: PlacementSpec) -> Problem:
+        found = {"passing": passing, "placement": spec, "where": where, **limits}
+        return slowed(make_problem(stages, microbatches, **found), slow)
+
+    answer = _one_problem(make(spec), search, where, start)
     if passing == "weights":
         lacking = [each for each in missing_sizes(stages) if each != "activation_bytes"]
-        tell_missing(stages, lacking, search, source.where)
-    return answer
+        tell_missing(stages, lacking, search, where)
+        return answer
+    return answer if start is not None else other_placements(answer, stages, make)
+
+
+def _placement(
+    given: PlacementLike | None, start: Schedule | Planned | Document | None, passing: str
+) -> PlacementSpec:
+    """The placement that is asked for: by itself, or by the schedule that is begun with."""
+    if given is not None:
+        return PlacementSpec.of(given)
+    if passing != "activations":
+        return PlacementSpec.of("linear")
+    return PlacementSpec.of(AUTO) if start is None else placement_of(start)
 
 
 def _check_slow(
-    slow: Slow, spec: PlacementSpec, *, cut: bool, passing: str, for_: str | None
+    slow: Slow, copies: int | None, *, cut: bool, passing: str, for_: str | None
 ) -> None:
     """Raises InputError where the rank of each stage is not known before the search."""
     if not slow:
         return
     if cut:
         raise InputError("slow: expected a profile by stages, got layers that are to be cut")
-    for option, given in (("for", for_), ("passing", passing), ("placement", spec.name)):
-        if given in ("auto", "weights") or (option == "for" and given is not None):
-            raise InputError(f"slow: expected one placement, got --{option} {given}")
+    if copies == 2:
+        raise InputError("copies: expected 1 with --slow, got 2")
+    if for_ is not None or passing != "activations":
+        given = f"--passing {passing}" if for_ is None else f"--for {for_}"
+        raise InputError(f"slow: expected each stage on one rank, got {given}")
 
 
 def _for_system(
@@ -189,7 +225,6 @@ def _for_system(
     microbatches: int,
     search: CachedSearch,
     *,
-    each: bool,
     placement: PlacementSpec,
     rules: Rules,
     where: str,
@@ -207,7 +242,7 @@ def _for_system(
         free = plan_partition(given, microbatches, search, placement=placement, **limits)
     elif placement.name == AUTO:
         limits |= {"kinds": system.kinds, "copies": 1}
-        free = plan_placement(given, microbatches, search, each=each, **limits)
+        free = plan_placement(given, microbatches, search, **limits)
     else:
         problem = make_problem(given, microbatches, placement=placement, **limits)
         free = _one_problem(problem, search, where)
@@ -272,6 +307,7 @@ def _check(
         )
     if copies is not None and (cut or spec.name != AUTO):
         where = "a profile by layers" if cut else f"--placement {spec.name}"
+        where = where if passing == "activations" else f"--passing {passing}"
         raise InputError(
             "copies: expected it with --placement auto and a profile by stages, "
             f"got {copies} with {where}"
@@ -301,10 +337,9 @@ def _one_problem(
     order = None if start is None else order_of(start, problem)
     schedule = search.solve(problem, start=order)
     _tell_overfull(schedule, search, where)
-    bound = schedule.known_report.lower_bound or 0.0
     cost = schedule.known_timing.iteration_time(problem.objective)
-    candidate = Candidate(problem.placement.name, cost, bound, None)
-    return Answer(schedule, search, cost, bound, (candidate,), search.stopped)
+    bound = schedule.known_report.lower_bound
+    return Answer.of(schedule, search, (Candidate(problem.placement.name, cost, bound, None),))
 
 
 def _tell_overfull(schedule: Schedule, search: CachedSearch, where: str) -> None:
@@ -321,7 +356,7 @@ def _tell_overfull(schedule: Schedule, search: CachedSearch, where: str) -> None
     search.progress(
         Note(
             f"note: {where}: device_memory: rank {rank} holds {amount(held)} with the weights, "
-            f"gradients and optimizer state of its stages, more than {amount(device)}; one "
-            "placement keeps --memory-limit alone, --placement auto keeps both"
+            f"gradients and optimizer state of its stages, more than {amount(device)}; a "
+            "given --placement keeps --memory-limit only; without --placement both are kept"
         )
     )

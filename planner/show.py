@@ -28,7 +28,7 @@ from .inputs.documents import PICTURES, Document, Planned, naming, read_document
 from .inputs.problem_setup import check_choice
 from .measured.samples import is_plan
 from .solving.progress import Listener, Note, unheard
-from .verify import verify
+from .verify import schedule_in, verify
 
 STUCK = "can never run: "
 """How the verifier's line about ops that wait for each other begins."""
@@ -152,7 +152,7 @@ def _read(given: Drawable, tell: Listener) -> Schedule:
         return read_schedule(given)[0]
     document, where = read_document(given, "schedule")
     schedule, _ = read_schedule(document, compiled=True, where=where)
-    fault = _fault(document.get("schedule", document), schedule)
+    fault = _fault(schedule_in(document), schedule)
     if fault is not None:
         tell(Note(f"note: {where}: {fault}"))
     return schedule

@@ -17,14 +17,17 @@ from typing import Any
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_schedule, write_json, write_text
 from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.schedule import Status
 from pipeloom.ir.units import counted
 from pipeloom.report.svg.frontier import Frontier, FrontierPoint, frontier_svg
+from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
+from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.families import FAMILIES
 from pipeloom.solver.placement.search import room
 
 from .compare import evaluate_families, evaluate_optimum, family_profiles
-from .evaluation.columns import BUBBLE, PEAK_MEMORY, PERIOD, STATUS, Column
+from .evaluation.columns import BUBBLE, PEAK_MEMORY, PERIOD, PLACEMENT, STATUS, Column
 from .evaluation.evaluation import Evaluation
 from .evaluation.table import EvaluationTable, evaluations_table
 from .inputs.documents import FilePath
@@ -35,11 +38,11 @@ from .solving.cache import KeptAnswers, NewAnswers, NotKeptError, ScheduleCache
 from .solving.progress import Listener, Note, labelled, unheard
 from .solving.workers import Workers, in_order, stop_asked
 
-TIME_LIMIT = 30.0
+TIME_LIMIT = 20.0
 """Seconds for each limit, where none are given."""
 COLUMNS = (
-    "memory_limit", "status", "bubble_rate", "lower_bound_rate", "period", "makespan",
-    "lower_bound", "gap", "peak_memory", "solve_seconds", "smallest_memory_limit",
+    "memory_limit", "placement", "status", "bubble_rate", "lower_bound_rate", "period", "makespan",
+    "lower_bound", "least_bound", "gap", "peak_memory", "solve_seconds", "smallest_memory_limit",
     "smallest_device_memory", "file",
 )  # fmt: skip
 
@@ -59,10 +62,16 @@ class Swept:
         known = self.row.to_dict() | {"memory_limit": limit, "file": self.file}
         return {key: known.get(key) for key in COLUMNS}
 
+    @property
+    def at(self) -> float:
+        """The position in the picture."""
+        return self.limit if math.isfinite(self.limit) else self.row.peak_memory
+
     def point(self) -> FrontierPoint:
-        at = self.limit if math.isfinite(self.limit) else self.row.peak_memory
-        optimal = self.row.status == "optimal"
-        return FrontierPoint(at, self.row.bubble_rate, self.row.lower_bound_rate, optimal)
+        """The best schedule of all placements that were tried, and the bound on all of them."""
+        least = self.row.least_bound
+        optimal = least is not None and least >= self.row.iteration_time * (1 - CLOSED)
+        return FrontierPoint(self.at, self.row.bubble_rate, self.row.least_bound_rate, optimal)
 
 
 @dataclass(frozen=True)
@@ -85,7 +94,8 @@ class Sweep(EvaluationTable):
     def __str__(self) -> str:
         words = {id(swept.row): swept.words for swept in self.limits}
         limit = Column("memory limit", lambda row: words[id(row)])
-        shown = evaluations_table(self.rows, [limit, BUBBLE, PERIOD, PEAK_MEMORY, STATUS])
+        columns = [limit, PLACEMENT, BUBBLE, PERIOD, PEAK_MEMORY, STATUS]
+        shown = evaluations_table(self.rows, columns)
         return "\n".join([shown, *self.notes])
 
     def csv(self) -> str:
@@ -100,12 +110,22 @@ class Sweep(EvaluationTable):
         """An SVG of the bubble rate over the memory limit, with bounds and families."""
         sizes = counted(self.profile.ranks, "rank"), counted(self.microbatches, "microbatch")
         title = ", ".join([self.profile.name or "sweep", *sizes])
-        points = [swept.point() for swept in self.limits if swept.row.planned is not None]
-        scope = self.built[-1].scope if self.built else ""
-        families = [row for row in self.families if row.planned is not None]
-        others = {row.name for row in families if row.scope != scope}
+        fits = [swept for swept in self.limits if swept.row.planned is not None]
+        tried = {one.name for swept in fits for one in swept.row.candidates}
+        families = [row for row in self.families if row.planned and row.uncosted is None]
+        placed = {row.name: row.schedule.problem.placement.name for row in families}
         marks = [(row.name, row.peak_memory, row.bubble_rate) for row in families]
-        return frontier_svg(Frontier(title, self.objective.value, points, marks, scope, others))
+        return frontier_svg(
+            Frontier(
+                title,
+                self.objective.value,
+                [swept.point() for swept in fits],
+                marks,
+                fits[-1].row.scope if len(tried) == 1 else "any of these placements",
+                {name for name, placement in placed.items() if placement not in tried},
+                _lines(fits) if len(tried) > 1 else {},
+            )
+        )
 
     def write(self, folder: Path, *, complete: bool = True) -> None:
         """Writes results.json, results.csv and frontier.svg, and, once ``complete``, removes the
@@ -123,6 +143,19 @@ class Sweep(EvaluationTable):
         """Files there that are named as schedules of a sweep are, and are not of this one."""
         own = {swept.file for swept in self.limits}
         return sorted(path.name for path in folder.glob("schedule-*.json") if path.name not in own)
+
+
+def _lines(fits: Sequence[Swept]) -> dict[str, list[tuple[float, float]]]:
+    """The least bubble rate of each placement that was searched, by limit: a schedule fits under
+    every larger limit, too. A sweep's row without a limit is left out, as it has no position."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for swept in (swept for swept in fits if math.isfinite(swept.limit)):
+        for one in swept.row.candidates:
+            if one.bubble_rate is not None:
+                line = lines.setdefault(one.name, [])
+                before = line[-1][1] if line else math.inf
+                line.append((swept.limit, min(before, one.bubble_rate)))
+    return lines
 
 
 def sweep(
@@ -341,15 +374,24 @@ def _better(row: Evaluation, known: Evaluation | None, limit: float) -> Evaluati
     report = row.schedule.report
     if known is None or row.cost <= known.cost or report is None:
         return row
-    found = known.schedule.known_report
+    found, problem = known.schedule.known_report, known.schedule.problem
+    under = _under(limit, problem, row.schedule.problem)
     report = replace(report, family=found.family, method=found.method)
-    problem = _under(limit, known.schedule.problem, row.schedule.problem)
-    return replace(row, planned=replace(known.schedule, problem=problem, report=report))
+    if problem.placement != row.schedule.problem.placement:
+        report = replace(report, **_bounded(under, known.cost))
+    return replace(row, planned=replace(known.schedule, problem=under, report=report))
+
+
+def _bounded(problem: Problem, cost: float) -> dict[str, Any]:
+    """The bound and status of a schedule of this cost under the problem."""
+    bound = lower_bound(problem)
+    status = Status.OPTIMAL if bound.value >= cost * (1 - CLOSED) else Status.FEASIBLE
+    return {"lower_bound": bound.value, "bound": bound.name, "status": status}
 
 
 def _under(limit: float, problem: Problem, solved: Problem) -> Problem:
     """``problem`` of another limit, and maybe cut, under this limit as ``solved`` has it."""
-    if problem.profile == solved.profile:
+    if (problem.profile, problem.placement) == (solved.profile, solved.placement):
         return solved
     given = problem.profile.limit_from(limit)
     return replace(problem, memory_limit=room(problem.profile, problem.placement, given))

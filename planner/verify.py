@@ -99,8 +99,13 @@ def verify(
 
 def _unproven(document: dict[str, Any], certificate: Document) -> list[str]:
     found, where = read_document(certificate, "certificate")
-    plan = document.get("schedule", document)
-    return [f"{where}: {line}" for line in verify_certificate(plan, found, where)]
+    lines = verify_certificate(schedule_in(document), found, where)
+    return [f"{where}: {line}" for line in lines]
+
+
+def schedule_in(document: dict[str, Any]) -> dict[str, Any]:
+    """The schedule that a program was compiled from, or the document itself."""
+    return document["schedule"] if document.get("format") == PROGRAM else document
 
 
 def bound_is_checked(schedule: Schedule) -> bool | None:
@@ -130,6 +135,6 @@ def _document(given: Schedule | Planned | Document) -> tuple[dict[str, Any], str
 
 def _averaging(document: dict[str, Any]) -> float | None:
     """Time that averaging over replicas adds to the cost of a valid file; None without replicas."""
-    report = document.get("schedule", document)["report"]
+    report = schedule_in(document)["report"]
     iteration = report.get("iteration_time", report.get("step"))
     return None if iteration is None else float(iteration - report[report["objective"]])

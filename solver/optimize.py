@@ -126,6 +126,10 @@ class Solving:
     def look(self) -> None:
         self._best.interrupted()
 
+    def beat(self, cost: float) -> None:
+        """Lets calls end once no schedule can cost less than ``cost``."""
+        self._best.beat = cost
+
     def _go(self, seconds: float, pieces: int | None) -> Schedule:
         self._best.resume(seconds)
         try:

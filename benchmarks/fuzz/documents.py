@@ -92,6 +92,10 @@ _LATENT = _CONFIG | {
     "qk_rope_head_dim": 8,
     "v_head_dim": 8,
 }
+_MEGATRON = {
+    **{"num-layers": 3, "hidden-size": 64, "num-attention-heads": 4, "ffn-hidden-size": 96},
+    **{"padded_vocab_size": 128, "swiglu": True, "normalization": "RMSNorm"},
+}
 _MEASURED = {
     **{"format": "pipeloom.profile", "version": 1, "ranks": 1},
     "layers": [
@@ -222,7 +226,8 @@ def _schedules() -> Iterator[Schedule]:
     yield build_family("dualpipev", _PAIRED, 4)
     yield build_family("pipedream", _PLAIN, 3)
     for profile in (_AGAIN, _MOVED):  # what is recomputed, or moved to the host
-        yield plan(dump_profile(profile), 4, memory_limit=1.25, work_limit=0.01).schedule
+        given = dump_profile(profile)
+        yield plan(given, 4, memory_limit=1.25, placement="linear", work_limit=0.01).schedule
 
 
 @cache
@@ -252,7 +257,7 @@ def sound() -> dict[str, list[Any]]:
         "placement": [[0, 1]],
         "certificate": [certified, certified | {"claimed": certified["lower_bound"]}],
         "certified": [dump_schedule(_certified())],
-        "config": [_CONFIG, _LATENT],
+        "config": [_CONFIG, _LATENT, _MEGATRON],
         "cluster": [preset("dgx-h100").to_dict()],
         "measured": [_MEASURED],
     }

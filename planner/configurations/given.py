@@ -52,7 +52,7 @@ class Given:
 
     @property
     def device_gib(self) -> float:
-        """What a device has, GiB."""
+        """The memory of a device, GiB."""
         return self.cluster.gpu.memory_gib + self.headroom
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What the words in a table of plans mean: only those that it has."""
+"""A legend of the words in a table of plans: only those that it has."""
 
 from __future__ import annotations
 

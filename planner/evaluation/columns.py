@@ -28,6 +28,7 @@ def _status(row: Evaluation) -> str:
 
 SCHEME = Column("scheme", lambda row: row.scheme)
 SCHEDULE = Column("schedule", lambda row: row.name)
+PLACEMENT = Column("placement", lambda row: row.schedule.problem.placement.name)
 PERIOD = Column("period", lambda row: duration(row.timing.period))
 MAKESPAN = Column("makespan", lambda row: duration(row.timing.makespan))
 BUBBLE = Column("bubble", lambda row: percent(row.bubble_rate))

@@ -21,6 +21,7 @@ from pipeloom.ir.units import amount, exact_amount
 from pipeloom.report.summaries import gap, scope, transfer_note, uncosted
 from pipeloom.solver.core.tolerances import ROUNDING
 
+from ..explain.candidates import Candidate
 from .scaling import enlarged, laden
 
 STRAIN = 1.1
@@ -49,7 +50,7 @@ class Evaluation:
     ``name``: the family, or what the schedule is called. ``planned``: the schedule; None where
     there is none. ``why_not``: why it cannot be used, in words; None where it can.
     ``infeasible``: the memory that it would need. ``scheme``: what it is a candidate for, the
-    ``name`` by default.
+    ``name`` by default. ``candidates``: the placements that it was chosen from.
 
     Two times are kept apart. :attr:`iteration_time` is one iteration by itself: the objective's
     cost, then what is left of averaging gradients over replicas. :attr:`step_time` is the interval
@@ -62,6 +63,7 @@ class Evaluation:
     why_not: str | None = None
     infeasible: InfeasibleError | None = None
     scheme: str = ""
+    candidates: tuple[Candidate, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scheme", self.scheme or self.name)
@@ -133,7 +135,22 @@ class Evaluation:
     @property
     def lower_bound_rate(self) -> float | None:
         """The bubble rate at the lower bound."""
-        bound = self.schedule.report.lower_bound if self.schedule.report else None
+        return self._rate_at(self.schedule.report.lower_bound if self.schedule.report else None)
+
+    @property
+    def least_bound(self) -> float | None:
+        """The least lower bound of the placements that it was chosen from."""
+        report = self.schedule.report
+        known = [report.lower_bound if report else None]
+        known += [one.lower_bound for one in self.candidates]
+        return min((bound for bound in known if bound is not None), default=None)
+
+    @property
+    def least_bound_rate(self) -> float | None:
+        """The bubble rate at the least bound."""
+        return self._rate_at(self.least_bound)
+
+    def _rate_at(self, bound: float | None) -> float | None:
         return 1 - self.timing.work / (self.profile.ranks * bound) if bound else None
 
     @property
@@ -298,7 +315,9 @@ class Evaluation:
             "passing": self.passing.value,
             "bubble_rate_period": timing.bubble_rate(Objective.PERIOD),
             "bubble_rate_makespan": timing.bubble_rate(Objective.MAKESPAN),
+            "placement": self.schedule.problem.placement.name,
             "lower_bound": report.lower_bound if report else None,
+            "least_bound": self.least_bound,
             "method": report.method if report else None,
             "bound": report.bound if report else None,
             "solve_seconds": report.solve_seconds if report else None,

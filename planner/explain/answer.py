@@ -25,9 +25,10 @@ class Answer:
 
     ``cost``: of an iteration by the objective, in milliseconds, averaging over the profile's
     replicas included (the schedule's report has period and makespan without it). ``lower_bound``:
-    no schedule of any candidate costs less. It is of the chosen scheme alone where passing was
-    chosen, as schemes are compared by their steps: ``step`` is the chosen one's then. ``stopped``:
-    whether the caller ended the search. ``facts`` and ``words``: what is known beyond the report.
+    no schedule of the chosen candidate costs less, of all cuts where the profile has layers; the
+    other candidates have bounds of their own. ``step``: where passing was chosen, the step time
+    that schemes were compared by. ``stopped``: whether the caller ended the search. ``facts`` and
+    ``words``: what is known beyond the report.
     """
 
     schedule: Schedule
@@ -39,6 +40,26 @@ class Answer:
     facts: dict[str, Any] = field(default_factory=dict)
     words: str = ""
     step: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        schedule: Schedule,
+        search: CachedSearch,
+        candidates: tuple[Candidate, ...],
+        facts: dict[str, Any] | None = None,
+        words: str = "",
+    ) -> Answer:
+        """An answer whose cost and bound are those of the schedule's report."""
+        cost = schedule.known_timing.iteration_time(schedule.problem.objective)
+        bound = schedule.known_report.lower_bound or 0.0
+        return cls(schedule, search, cost, bound, candidates, search.stopped, facts or {}, words)
+
+    @property
+    def least_bound(self) -> float:
+        """No schedule of any candidate costs less."""
+        known = [one.lower_bound for one in self.candidates if one.lower_bound is not None]
+        return min([self.lower_bound, *known])
 
     @property
     def gap(self) -> float:
@@ -57,7 +78,7 @@ class Answer:
 
     @property
     def status(self) -> Status:
-        """Optimal where no candidate can have a cheaper schedule."""
+        """Optimal where the chosen candidate can have no cheaper schedule."""
         return Status.OPTIMAL if self.gap <= CLOSED else Status.FEASIBLE
 
     @cached_property
@@ -85,7 +106,13 @@ class Answer:
 
         if seconds is None:
             seconds = 0.0 if self.stopped else min(EXPLAIN_SECONDS, self.search.options.time_limit)
-        return explain(self.schedule, seconds=seconds, should_stop=should_stop, step=self.step)
+        return explain(
+            self.schedule,
+            seconds=seconds,
+            should_stop=should_stop,
+            step=self.step,
+            placements=self.candidates,
+        )
 
     def certificate(self, should_stop: StoppingCriterion = NEVER) -> dict[str, Any]:
         """The certificate of a lower bound, as a JSON object that ``verify`` checks with code of
@@ -111,7 +138,8 @@ class Answer:
 
 
 class NothingFits(InfeasibleError):  # noqa: N818
-    """None of the candidates fits: ``what`` says of which kind they are, the message why each.
+    """None of the candidates fits: ``what`` says of which kind they are, the message why each, or
+    without ``what`` why none.
 
     ``facts``: what is known of each, as an answer has it.
     """
@@ -128,4 +156,4 @@ class NothingFits(InfeasibleError):  # noqa: N818
 
     @property
     def lines(self) -> Sequence[str]:
-        return (f"{self.what}:", *str(self).splitlines())
+        return (*([f"{self.what}:"] if self.what else []), *str(self).splitlines())

@@ -16,13 +16,16 @@ class Candidate:
 
     ``cost``: of its best schedule, in milliseconds: the objective's, or the step where schemes are
     compared. ``lower_bound``: of its schedules. ``reason``: why it is not the answer; None for the
-    answer. Cost and bound are None where they are not known.
+    answer. ``bubble_rate``: of its best schedule. ``seconds``: how long it was searched. Figures
+    are None where they are not known.
     """
 
     name: str
     cost: float | None
     lower_bound: float | None
     reason: str | None
+    bubble_rate: float | None = None
+    seconds: float | None = None
 
 
 def candidates_of(
@@ -36,6 +39,8 @@ def candidates_of(
             each["cost"],
             each["lower_bound"],
             None if each[what] == chosen else each["reason"] or "costs more",
+            each.get("bubble_rate"),
+            each.get("seconds"),
         )
         for each in entries
     )
@@ -47,13 +52,19 @@ def candidates_table(what: str, entries: Sequence[dict[str, Any]]) -> str:
     def shown(value: float | None) -> str:
         return "-" if value is None else duration(value)
 
+    timed = any(each.get("seconds") is not None for each in entries)
     rows = [
         [
             each[what],
             shown(each["cost"]),
             shown(each["lower_bound"]),
+            *([_seconds(each["seconds"])] if timed else []),
             "; ".join(part for part in (each["reason"], each.get("assumed")) if part),
         ]
         for each in entries
     ]
-    return table([what, "found", "bound", ""], rows)
+    return table([what, "found", "bound", *(["searched"] if timed else []), ""], rows)
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} s"

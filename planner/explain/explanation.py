@@ -14,10 +14,12 @@ from pipeloom.report.summaries import percent
 from pipeloom.report.text_table import table
 from pipeloom.solver.bounds import work_bound
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
+from pipeloom.solver.core.tolerances import CLOSED
 
 from ..inputs.documents import Document, Planned, read_schedule
 from ..solving.search import memory_held
 from .bound_reasons import BoundReason, Loss, losses, why
+from .candidates import Candidate
 from .sensitivity import MOST_OPS, Change, Enough, bubble, changes, enough_memory
 
 EXPLAIN_SECONDS = 2.0
@@ -32,7 +34,7 @@ class Explanation:
 
     ``step``: where it was chosen for that, and the least that any step of its placement takes.
     ``recomputes``: the schedule's own bubble rate counts what is recomputed as work, those of
-    ``now`` and ``changes`` as idle.
+    ``now`` and ``changes`` as idle. ``placements``: those that it was chosen from.
     """
 
     objective: str
@@ -44,10 +46,12 @@ class Explanation:
     enough: Enough | None
     step: tuple[float, float] | None = None
     recomputes: bool = False
+    placements: Sequence[Candidate] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "step": self.step and dict(zip(("value", "bound"), self.step, strict=True)),
+            "placements": [asdict(one) for one in self.placements],
             "bound": asdict(self.reason),
             "losses": [asdict(loss) for loss in self.losses],
             "changes": [asdict(change) for change in self.changes],
@@ -56,7 +60,7 @@ class Explanation:
 
     def __str__(self) -> str:
         parts = [*self._why(), "", *self._where(), "", *self._what_if()]
-        return "\n".join([*self._chosen(), *parts])
+        return "\n".join([*self._chosen(), *self._placed(), *parts])
 
     def _chosen(self) -> list[str]:
         if self.step is None:
@@ -68,6 +72,15 @@ class Explanation:
             f"what follows is about the {self.objective}, the changes at the end too",
             "",
         ]
+
+    def _placed(self) -> list[str]:
+        """Why another placement is not better, or how much better it may be."""
+        others = [one for one in self.placements if one.reason is not None]
+        if not others or self.step is not None:
+            return []
+        cost = self.now.cost or 0.0
+        lines = [f"  {one.name}: {_against(one, cost)}" for one in others]
+        return ["why no other placement", *lines, ""]
 
     def _why(self) -> list[str]:
         rank = "" if self.reason.rank is None else f", rank {self.reason.rank} binds"
@@ -106,14 +119,17 @@ def explain(
     seconds: float = EXPLAIN_SECONDS,
     should_stop: StoppingCriterion = NEVER,
     step: float | None = None,
+    placements: Sequence[Candidate] | None = None,
 ) -> Explanation:
     """Why a schedule, an object, a JSON object or a file of one, cannot be cheaper, where it loses
     its time, and what more memory or faster links would buy.
 
     Each change of the problem gets ``seconds`` of the optimizer, until ``should_stop`` turns true.
-    ``step``: what the schedule was chosen for, in milliseconds, if so. Raises InputError where the
-    file is wrong.
+    ``step``: what the schedule was chosen for, in milliseconds, if so. ``placements``: those that
+    it was chosen from, those of an answer by default. Raises InputError where the file is wrong.
     """
+    if placements is None:
+        placements = getattr(schedule, "candidates", ())
     found = timed(read_schedule(schedule)[0])
     problem, timing = found.problem, found.known_timing
     cost, reason = timing.cost(problem.objective), why(found)
@@ -130,7 +146,19 @@ def explain(
         enough_memory(problem),
         None if step is None else (step, work_bound(problem).value),
         any(bool((order & KIND_MASK == OpKind.R).any()) for order in found.order),
+        placements,
     )
+
+
+def _against(other: Candidate, cost: float) -> str:
+    """Why a placement is not the one of a schedule that costs ``cost``."""
+    if other.lower_bound is None:
+        return other.reason or "does not fit"
+    bound = f"none of its schedules is below {_duration(other.lower_bound)}"
+    if other.lower_bound >= cost * (1 - CLOSED):
+        return bound
+    found = "none was found" if other.cost is None else f"the best found is {_duration(other.cost)}"
+    return f"{found}, {bound}: up to {percent(1 - other.lower_bound / cost)} less is not excluded"
 
 
 def _shown(losses: Sequence[Loss]) -> list[Loss]:

@@ -21,8 +21,7 @@ WORDS = (
     "a slash)"
 )
 AUTO = "auto"
-"""``optimize`` chooses the placement."""
-ONE_PLACEMENT = "placement: expected one placement here, got 'auto': optimize alone chooses"
+"""The optimizer chooses the placement."""
 MOST_CHUNKS = 64
 """Stages a rank."""
 BIDIRECTIONAL = "bidirectional"
@@ -79,7 +78,7 @@ class PlacementSpec:
         Raises InputError, naming the profile as ``where``, where the two do not go together.
         """
         if self.name == AUTO:
-            raise InputError(ONE_PLACEMENT)
+            raise InputError("placement: expected one placement here, got 'auto'")
         if self.chunks is None:
             return self._by_owners(profile, where)
         return self._by_word(self.chunks, profile, where)

@@ -92,7 +92,7 @@ class ProfileSource:
 
     @property
     def objective(self) -> Objective:
-        """What an iteration costs, unless it is said: the makespan where the profile has a
+        """The objective, unless one is given: the makespan where the profile has a
         barrier."""
         profile = self.stages if self.has_stages else self.layers.cluster
         return Objective.MAKESPAN if profile.barrier else Objective.PERIOD

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
 from pipeloom.solver.core.options import Order
 
 from .documents import Document, Planned, read_schedule
+from .placement_spec import PlacementSpec
 
 
 def order_of(start: Schedule | Planned | Document, problem: Problem) -> Order:
@@ -27,6 +28,15 @@ def order_of(start: Schedule | Planned | Document, problem: Problem) -> Order:
     if (expected != found).any():
         raise InputError(f"start: {where}: expected each stage on the rank where it is planned")
     return given.order
+
+
+def placement_of(start: Schedule | Planned | Document) -> PlacementSpec:
+    """The placement of ``start``. Raises InputError where it cannot be read."""
+    placement = read_schedule(start)[0].problem.placement
+    if placement.kind is PlacementKind.CUSTOM:
+        return PlacementSpec.of(placement.owners)
+    sends_weights = placement.passing is Passing.WEIGHTS  # which :func:`order_of` refuses
+    return PlacementSpec.of("linear" if sends_weights else placement.name)
 
 
 def _size(problem: Problem) -> str:

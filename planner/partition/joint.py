@@ -106,7 +106,8 @@ def _answer(
     schedule: Schedule, facts: dict[str, Any], search: CachedSearch, *, stopped: bool
 ) -> Answer:
     candidates = candidates_of("placement", facts["placements"], facts["placement"])
-    cost, bound, words = iteration_time(schedule), facts["lower_bound"], _words(schedule, facts)
+    bound = next(one.lower_bound for one in candidates if one.reason is None) or 0.0
+    cost, words = iteration_time(schedule), _words(schedule, facts)
     return Answer(schedule, search, cost, bound, candidates, stopped, {"partition": facts}, words)
 
 

@@ -221,7 +221,7 @@ def answer_for(
     ]
     if free is not None:
         name = f"any order, {free.schedule.problem.placement.name}"
-        entries.insert(0, _entry(name, free.cost, free.lower_bound))
+        entries.insert(0, _entry(name, free.cost, free.least_bound))
     shown = candidates_table("schedule", entries)
     best = min(plans, key=lambda plan: plan.cost, default=FamilyPlan(""))
     if free is None and best.schedule is None:
@@ -238,7 +238,7 @@ def answer_for(
     # free's is on the placements of plans
     bounded = [*(plans if free is None else ()), *unsearched]
     bounds = [plan.bound for plan in bounded if plan.bound is not None]
-    bound = min(bounds if free is None else [free.lower_bound, *bounds])
+    bound = min(bounds if free is None else [free.least_bound, *bounds])
     gap = gap_between(cost, bound)
     facts: dict[str, Any] = {
         "system": system.name,

@@ -1,31 +1,41 @@
-"""``optimize --placement auto``: one search for each placement, and a table of them."""
+"""``optimize`` without ``--placement``: one search for each placement, and a table of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import math
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.placement import PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, gap_between
+from pipeloom.ir.units import duration
 from pipeloom.report.summaries import percent
+from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.progress import Progress
 from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.core.worker_threads import workers_abreast
 from pipeloom.solver.optimize import Solving
-from pipeloom.solver.placement.search import Chosen, TriedPlacement, best_placement
+from pipeloom.solver.placement.search import Chosen, TriedPlacement, best_placement, placements
 from pipeloom.solver.placement.successive_halving import Known
 
 from ..explain.answer import Answer, NothingFits
 from ..explain.candidates import candidates_of, candidates_table
+from ..inputs.placement_spec import PlacementSpec
+from ..inputs.slow_ranks import Slow, slowed
 from ..solving.cache import Question
 from ..solving.progress import Note, Searched, Searching
 from ..solving.search import CachedSearch
+
+BARELY = 1.0
+"""Seconds; a placement that may still win after fewer of them was barely searched."""
+MOST_BOUNDED = 20_000
+"""Ops of a schedule; for more, other placements are not bounded beside the one that is given."""
 
 
 def plan_placement(
@@ -33,78 +43,121 @@ def plan_placement(
     microbatches: int,
     search: CachedSearch,
     *,
-    each: bool,
     memory_limit: float | None,
     objective: Objective,
     copies: int | None,
     where: str,
+    slow: Slow = None,
     kinds: Collection[PlacementKind] = tuple(PlacementKind),
 ) -> Answer:
-    """The best schedule of all placements of these ``kinds``.
+    """The best schedule of all placements of these ``kinds``, on ranks some of which are ``slow``.
 
-    ``each``: the seconds are for each of them, not for all.
-
-    Raises NothingFits, InputError where the stages of the profile, called ``where``, cannot be
-    shared out.
+    They share the time of ``search``; a limit on work is each one's. Raises NothingFits, InputError
+    where the stages of the profile, called ``where``, cannot be shared out.
     """
     if profile.num_stages % profile.ranks:
         raise InputError(
-            f"{where}: stages: expected a multiple of {profile.ranks} for --placement auto, "
-            f"got {profile.num_stages}"
+            f"{where}: stages: expected a multiple of {profile.ranks}, got {profile.num_stages}: "
+            "--placement FILE takes the rank of each stage"
         )
-    seconds = {"each" if each else "seconds": search.options.time_limit}
-    limits = seconds if search.options.work_limit is None else {}
-    searches = PlacementSearches(search, limits)
+    limited = search.options.work_limit is not None
+    searches = PlacementSearches(search, limited)
     chosen = best_placement(
         profile,
         microbatches,
         searches,
-        **limits,
+        seconds=math.inf if limited else search.options.time_limit,
         memory_limit=memory_limit,
         objective=objective,
-        copies=copies,
+        copies=1 if slow else copies,
         kinds=kinds,
+        change=partial(slowed, slow=slow),
         abreast=workers_abreast(),
         should_stop=search.options.should_stop,
-        begins=partial(_announce, search, limits),
     )
     searches.keep(chosen)
     facts, words = {"choice": choice_facts(chosen)}, _words(chosen)
     if chosen.best is None:
-        raise NothingFits("no placement fits", words, facts)
+        raise _nothing_fits(chosen, words, facts)
+    assumed = _assumed(profile, chosen.best)
+    if assumed is not None:
+        facts["choice"]["assumed"], words = assumed, f"{words}\nassumed: {assumed}"
     entries = facts["choice"]["placements"]
     candidates = candidates_of("placement", entries, chosen.best.problem.placement.name)
-    cost, bound = iteration_time(chosen.best), chosen.bound or 0.0
-    return Answer(chosen.best, search, cost, bound, candidates, search.stopped, facts, words)
+    return Answer.of(chosen.best, search, candidates, facts, words)
 
 
-def _announce(search: CachedSearch, limits: Mapping[str, float], placements: int) -> None:
-    """How long it may take, where nobody said how long it shall."""
-    each = limits.get("each")
-    if placements and each is not None:
-        most = (placements + 1) * each
-        line = (
-            f"{placements} placements fit: {each:g} s for each that may win and for the best "
-            f"again, {most:g} s at most (--time-limit S: S seconds in all)"
-        )
-        search.progress(Note(line, routine=True))
+def _nothing_fits(chosen: Chosen, words: str, facts: dict[str, Any]) -> NothingFits:
+    """One line that names the smallest memory limit, or why each placement does not fit."""
+    lacking = [(each.lacks.smallest or 0.0, each) for each in chosen.tried if each.lacks]
+    if not lacking:
+        return NothingFits("no placement fits", words, facts)
+    smallest, least = min(lacking, key=lambda one: one[0])
+    rank = None if least.lacks is None else least.lacks.rank
+    line = f"{least.why_not} (placement {least.name})"
+    return NothingFits("", line, facts, smallest=smallest, rank=rank)
+
+
+def _assumed(profile: Profile, best: Schedule) -> str | None:
+    """How stages were cut, which the model may not allow; None where they were not."""
+    pieces = best.problem.profile.num_stages // profile.num_stages
+    if pieces == 1:
+        return None
+    most = "" if profile.max_stages is None else f" (max_stages is {profile.max_stages})"
+    better = "a profile of that many stages, or by layers, has their own times"
+    return f"each stage can be cut into {pieces} equal pieces{most}; {better}"
+
+
+def other_placements(
+    answer: Answer, profile: Profile, make: Callable[[PlacementSpec], Problem]
+) -> Answer:
+    """``answer``, of one placement, with a line on how much less others may cost by their bounds.
+
+    ``make``: the problem of another placement. Nothing is added where none may cost less, or where
+    bounds would take long.
+    """
+    if answer.schedule.num_ops > MOST_BOUNDED or profile.num_stages % profile.ranks:
+        return answer
+    own = answer.schedule.problem.placement
+    others = [placement.name for _, placement in placements(profile) if placement != own]
+    bounds = {name: _bound(make(PlacementSpec.of(name))) for name in others}
+    if not bounds:
+        return answer
+    name = min(bounds, key=lambda name: bounds[name])
+    share = 1 - bounds[name] / answer.cost
+    if share <= CLOSED or answer.cost <= 0:
+        return answer
+    line = f"another placement may cost up to {percent(share)} less: {name}, by its bound of "
+    words = f"{line}{duration(bounds[name])} (without --placement all are tried)"
+    other = {"other_placement": {"placement": name, "lower_bound": bounds[name]}}
+    return replace(answer, words=words, facts=answer.facts | other)
+
+
+def _bound(problem: Problem) -> float:
+    """Infinite where nothing fits."""
+    try:
+        return lower_bound(problem).value
+    except InfeasibleError:
+        return math.inf
 
 
 class PlacementSearches:
     """Makes the search of each placement, or takes its answer from the cache.
 
     With a limit on work that answer is the one of the placement by itself. Within seconds it is
-    not: placements share them, or the best has more of them; so it is kept by another name.
+    not, as placements share them; so it is kept by another name.
     """
 
-    def __init__(self, search: CachedSearch, limits: Mapping[str, float]) -> None:
-        self._search, self._limits = search, limits
+    def __init__(self, search: CachedSearch, limited: bool) -> None:
+        self._search, self._limited = search, limited
         self._made: dict[str, PlacementSearch] = {}
 
     def __call__(self, problem: Problem, name: str) -> PlacementSearch | Known:
         cache = self._search.cache
-        known = cache and cache.find(self._question(problem))
-        if known:
+        question = self._question(problem)
+        known = cache and cache.find(question)
+        if cache and known:
+            self._search.progress(Note(f"{name}: taken from the cache: {cache.path(question)}"))
             return Known(known)
 
         def told(now: Progress) -> None:
@@ -126,14 +179,13 @@ class PlacementSearches:
         for tried in chosen.tried:
             made = self._made.get(tried.name)
             # where each goes to its own end, one that was left before it is no answer
-            if made and tried.schedule and (made.ran or made.done or "seconds" in self._limits):
+            if made and tried.schedule and (made.ran or made.done or not self._limited):
                 cache.keep(self._question(tried.schedule.problem), tried.schedule)
 
     def _question(self, problem: Problem) -> Question:
         asked = self._search.options
-        if asked.work_limit is None:
-            shared = " for each placement" if "each" in self._limits else " by halving"
-            asked = replace(asked, solver=asked.solver + shared)
+        if not self._limited:
+            asked = replace(asked, solver=f"{asked.solver} by halving")
         return Question(problem, asked)
 
 
@@ -174,14 +226,25 @@ def placement_facts(tried: TriedPlacement, best: float | None) -> dict[str, Any]
         "placement": tried.name,
         "cost": None if tried.schedule is None else tried.cost,
         "lower_bound": tried.bound,
+        "bubble_rate": None if tried.schedule is None else _bubble_rate(tried.schedule),
+        "seconds": None if tried.seconds is None else round(tried.seconds, 3),
         "assumed": tried.note or None,
-        "reason": tried.why_not or (None if tried.schedule else _not_searched(tried, best)),
+        "reason": tried.why_not or _not_searched(tried, best),
     }
 
 
-def _not_searched(tried: TriedPlacement, best: float | None) -> str:
+def _bubble_rate(schedule: Schedule) -> float:
+    return schedule.known_timing.bubble_rate(schedule.problem.objective)
+
+
+def _not_searched(tried: TriedPlacement, best: float | None) -> str | None:
+    """Why it was hardly searched or not at all; None where it was."""
     beaten = best is not None and tried.bound is not None and tried.bound >= best * (1 - CLOSED)
-    return f"not searched: {'cannot be shorter' if beaten else 'the search ended before'}"
+    if tried.schedule is None:
+        return f"not searched: {'cannot be shorter' if beaten else 'the search ended before'}"
+    left = not (beaten or tried.done or tried.cost == best)
+    barely = tried.seconds is not None and tried.seconds < BARELY
+    return "barely searched" if left and barely else None
 
 
 def _words(chosen: Chosen) -> str:
@@ -190,4 +253,5 @@ def _words(chosen: Chosen) -> str:
     lines = candidates_table("placement", facts["placements"])
     if facts["gap"] is None:
         return lines
-    return f"{lines}\nof all these placements: at most {percent(facts['gap'])} from the best"
+    bound = f"no placement costs less than {duration(facts['lower_bound'])}"
+    return f"{lines}\n{bound}: this one is at most {percent(facts['gap'])} from the best of all"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pipeloom.ir.units import memory_size, memory_unit
 
@@ -21,6 +21,7 @@ _SHAPES = (
     "M{x} {top}m-6.5 1h13l-6.5 12Z",
 )
 """A diamond, a square and two triangles, each in all colours before the next."""
+_PLACEMENT_COLOURS = ("#3f9fb5", "#14846b", "#e39a2b", "#7656a4", "#c2416b", "#8c6d46", "#6b8e23")
 _FAMILY_COLOURS = ("#e39a2b", "#14846b", "#7656a4", "#c2416b", "#8c6d46", "#3f9fb5", "#6b8e23")
 
 
@@ -39,7 +40,9 @@ class Frontier:
     """The results of a sweep: optimized points, and of families (name, peak memory, bubble rate).
 
     A name may come several times; its marks are alike. ``scope`` says in words which schedules
-    were searched and are bounded; ``elsewhere`` names the families that are none of them.
+    were searched and are bounded; ``elsewhere`` names the families that are none of them. Of
+    families only those are drawn that no other is better than in both. ``placements``: the points
+    (limit, bubble rate) of each that was searched, from small limits to large ones.
     """
 
     title: str
@@ -48,6 +51,19 @@ class Frontier:
     families: Sequence[tuple[str, float, float]]
     scope: str = "the same placement and passing"
     elsewhere: Collection[str] = ()
+    placements: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> list[tuple[str, float, float]]:
+        """The families that no other is better than, by memory and by bubble."""
+        best = {
+            name
+            for name, peak, rate in self.families
+            if not any(
+                p <= peak and r <= rate and (p, r) != (peak, rate) for _, p, r in self.families
+            )
+        }
+        return [one for one in self.families if one[0] in best]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +83,22 @@ class _Axes:
 def frontier_svg(frontier: Frontier) -> str:
     """An SVG file: optimized schedules as a line, lower bounds under it, families as marks."""
     points = sorted(frontier.points, key=lambda point: point.limit)
-    axes = _axes(points, frontier.families)
+    families = frontier.shown
+    axes = _axes(points, families)
     content = [
         label(frontier.title, 24, 32, class_="title"),
         label(
-            f"filled: proven optimal; grey: no schedule with {frontier.scope}, can be there",
+            f"filled: proven optimal; grey: ruled out for all schedules with {frontier.scope}",
             24,
             52,
             class_="muted",
         ),
         *_grid(axes, frontier.objective),
         *_bound(points, axes),
+        *_placements(frontier.placements, axes),
         *_line(points, axes),
         *_families(frontier, axes),
-        *_labels(points, frontier.families, axes),
+        *_labels(points, families, axes),
     ]
     legend, bottom = _legend(frontier)
     return document(WIDTH, max(HEIGHT, bottom + 20), STYLE, [*content, *legend], frontier.title)
@@ -146,14 +164,31 @@ def _bound(points: Sequence[FrontierPoint], axes: _Axes) -> list[str]:
     ]
 
 
-def _line(points: Sequence[FrontierPoint], axes: _Axes) -> list[str]:
+def _placements(placements: Mapping[str, Sequence[tuple[float, float]]], axes: _Axes) -> list[str]:
+    """A thin line each; what is above the picture is left out."""
+    lines = []
+    for i, points in enumerate(placements.values()):
+        places = [(axes.x(at), axes.y(rate)) for at, rate in points if rate <= axes.top]
+        lines += _steps(places, 1.0, _colour(i))
+    return lines
+
+
+def _steps(places: Sequence[tuple[float, float]], width: float, colour: str) -> list[str]:
     """A schedule fits under every larger limit too: level until the next point."""
-    places = [(axes.x(p.limit), axes.y(p.bubble_rate)) for p in points]
+    if not places:
+        return []
     path = "".join(f"H{number(x)}V{number(y)}" for x, y in places[1:]) + f"H{WIDTH - RIGHT}"
-    lines: list[str] = []
-    if places:
-        begin = f"M{number(places[0][0])} {number(places[0][1])}"
-        lines.append(element("path", d=begin + path, stroke=LINE, stroke_width=2, fill="none"))
+    begin = f"M{number(places[0][0])} {number(places[0][1])}"
+    return [element("path", d=begin + path, stroke=colour, stroke_width=width, fill="none")]
+
+
+def _colour(i: int) -> str:
+    return _PLACEMENT_COLOURS[i % len(_PLACEMENT_COLOURS)]
+
+
+def _line(points: Sequence[FrontierPoint], axes: _Axes) -> list[str]:
+    places = [(axes.x(p.limit), axes.y(p.bubble_rate)) for p in points]
+    lines = _steps(places, 2.0, LINE)
     for point, (x, y) in zip(points, places, strict=True):
         words = f"limit {memory_size(point.limit)}: bubble {percent(point.bubble_rate)}"
         fill = LINE if point.optimal else "#fff"
@@ -196,8 +231,8 @@ def _labels(
 
 
 def _families(frontier: Frontier, axes: _Axes) -> list[str]:
-    lines, names = [], _names(frontier.families)
-    for name, peak, rate in frontier.families:
+    lines, names = [], _names(frontier.shown)
+    for name, peak, rate in frontier.shown:
         other = name in frontier.elsewhere
         where = " (another placement)" if other else ""
         words = (
@@ -228,7 +263,7 @@ def _legend(frontier: Frontier) -> tuple[list[str], float]:
     lines = [
         element("path", d=f"M{x - 8} {y}h16", stroke=LINE, stroke_width=2, fill="none"),
         element("circle", cx=x, cy=y, r=4, fill=LINE),
-        label("optimized", x + 16, y + 4),
+        label("best found" if frontier.placements else "optimized", x + 16, y + 4),
         element(
             "path",
             d=f"M{x - 8} {y + 22}h16",
@@ -239,7 +274,12 @@ def _legend(frontier: Frontier) -> tuple[list[str], float]:
         ),
         label("lower bound", x + 16, y + 26),
     ]
-    names, at, other = _names(frontier.families), y + 22, False
+    at, other = y + 22, False
+    for i, name in enumerate(frontier.placements):
+        at += 22
+        line = element("path", d=f"M{x - 8} {at}h16", stroke=_colour(i), fill="none")
+        lines += [line, label(name, x + 16, at + 4)]
+    names = _names(frontier.shown)
     for name in sorted(names, key=lambda name: name in frontier.elsewhere):
         if name in frontier.elsewhere and not other:
             other, at = True, at + 22

@@ -103,6 +103,6 @@ def _span(values: Sequence[float], limit: float) -> tuple[float, float]:
 
 
 def _round_numbers(least: float, most: float, about: int) -> list[float]:
-    """Those from ``least`` to ``most``, about so many."""
+    """The round numbers from ``least`` to ``most``, about so many."""
     step = ticks(most - least, about)[1]
     return [i * step for i in range(math.ceil(least / step), math.floor(most / step) + 1)]

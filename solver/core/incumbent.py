@@ -43,7 +43,8 @@ class Incumbent:
     they have done the same work. Only an interrupt ends it elsewhere.
 
     ``slice``: the simulated ops of a slice of a round of search: fewer where all work is little, so
-    that other methods have their turns.
+    that other methods have their turns. ``beat``: a cost that is known elsewhere: once the bound
+    reaches it, time ends.
     """
 
     def __init__(self, problem: Problem, bound: Bound, options: SolveOptions) -> None:
@@ -55,6 +56,7 @@ class Incumbent:
         self.transfers: tuple[Transfer, ...] = ()
         self.method: str | None = None
         self.one_worker = False
+        self.beat = inf
         self._began = self._told = monotonic()
         self.limited = options.work_limit is not None
         self.time = TimeLimit(inf if self.limited else options.time_limit)
@@ -79,6 +81,11 @@ class Incumbent:
     def closed(self) -> bool:
         return self.order is not None and self.cost - self.bound.value <= CLOSED * self.cost
 
+    @property
+    def beaten(self) -> bool:
+        """Whether there is a schedule, and none can cost less than what is known elsewhere."""
+        return self.order is not None and self.bound.value >= self.beat * (1 - CLOSED)
+
     def over(self) -> bool:
         """Whether to stop; tells the listener what is new, and about once a second."""
         return self.interrupted() or self.closed or self.work()
@@ -91,7 +98,7 @@ class Incumbent:
             if self._options.should_stop():
                 self._told_to_stop = True
                 self.stop()
-        if not self.limited and (self.closed or self.time()):
+        if not self.limited and (self.closed or self.beaten or self.time()):
             self.stop()
         return self.interrupt()
 
@@ -256,7 +263,7 @@ class Incumbent:
             self._tell()
         else:
             self._news = True
-        if self.closed and not self.limited:
+        if (self.closed or self.beaten) and not self.limited:
             self.stop()
 
     def _tell(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.placement import Placement, PlacementKind
@@ -29,8 +28,10 @@ class TriedPlacement:
     """A placement: the bound on all of its schedules, and the best schedule found.
 
     ``bound`` is None where none fits, as ``why_not`` says; ``schedule`` is None where it was not
-    searched, since no schedule of it beats one that was there, or for lack of time. ``note``: what
-    is assumed.
+    searched, since no schedule of it beats one that was there, or for lack of time. ``lacks``: the
+    memory limit that it needs, where nothing else is too small. ``note``: what is assumed.
+    ``seconds``: how long it was searched, None where time is not limited; ``done``: whether that
+    search had nothing left to do.
     """
 
     name: str
@@ -38,15 +39,25 @@ class TriedPlacement:
     schedule: Schedule | None = None
     why_not: str | None = None
     note: str = ""
+    seconds: float | None = None
+    done: bool = False
+    lacks: InfeasibleError | None = None
 
     @property
     def cost(self) -> float:
         return math.inf if self.schedule is None else iteration_time(self.schedule)
 
+    @classmethod
+    def of(cls, found: Contender, *, timed: bool) -> TriedPlacement:
+        known = found.name, found.bound, found.schedule
+        seconds = found.spent if timed else None
+        return cls(*known, note=found.note, seconds=seconds, done=found.done)
+
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """``best``: the cheapest schedule of all placements, None where none fits; ``tried``: one each.
+    """``best``: the cheapest schedule of all placements, None where none fits; ``tried``: one each,
+    the best first.
 
     No schedule of any of these placements costs less than ``bound``.
     """
@@ -66,71 +77,60 @@ def best_placement(
     start: StartSolve,
     *,
     seconds: float = math.inf,
-    each: float | None = None,
     memory_limit: float | None = None,
     objective: Objective = Objective.PERIOD,
     copies: int | None = None,
     kinds: Collection[PlacementKind] = tuple(PlacementKind),
+    change: Callable[[Problem], Problem] = lambda problem: problem,
     abreast: int = 2,
     should_stop: StoppingCriterion = NEVER,
-    begins: Callable[[int], None] = lambda number: None,
 ) -> Chosen:
     """The best schedule of all placements of ``profile``, with at most ``copies`` of its weights.
 
-    ``copies`` None: 2 where the profile has what tells whether they fit, else 1.
+    ``copies`` None: 2 where the profile has what tells whether they fit, else 1. ``change`` is
+    applied to the problem of each placement.
     Activations keep the memory limit, and what the weights, gradients and optimizer state of a
     rank's stages leave of ``device_memory``. A placement whose bound is no lower than the best cost
     found is left out.
 
-    Without a limit each search runs to its own end, so that none by itself finds less. With
-    ``each``, so many seconds are for every placement that may still win, and as many again for the
-    most promising one. Within ``seconds`` in all, the placements get their first schedules and
-    explore, ``abreast`` at a time; the more promising half goes on; the rest of the time is for
-    the most promising. ``begins`` is told how many there are.
+    Without a limit each search runs to its own end, so that none by itself finds less. Within
+    ``seconds`` in all, the placements get their first schedules and explore, ``abreast`` at a time;
+    the more promising half goes on; the rest of the time is for the most promising.
     """
 
-    entry = partial(
-        _entry, microbatches=microbatches, memory_limit=memory_limit, objective=objective
-    )
-    entries = [entry(*placed) for placed in placements(profile, kinds)]
+    def problem_of(profile: Profile, placement: Placement) -> Problem:
+        limit = room(profile, placement, profile.limit_from(memory_limit))
+        return change(Problem(profile, microbatches, placement, limit, objective))
+
+    entries = [_entry(problem_of(*placed)) for placed in placements(profile, kinds)]
     if copies != 1:
         why_not = why_one_way(profile, microbatches)
         if why_not is None and copies is None:
             why_not = why_unchecked(profile)
         entries.append(
-            entry(profile, Placement.bidirectional(profile.ranks))
+            _entry(problem_of(profile, Placement.bidirectional(profile.ranks)))
             if why_not is None
             else TriedPlacement(BIDIRECTIONAL, None, why_not=why_not)
         )
     halving = SuccessiveHalving(should_stop, abreast)
     halving.contenders = [one for one in entries if isinstance(one, Contender)]
-    begins(len(halving.contenders))
-    if seconds < math.inf:
-        halving.share(start, seconds)
-    else:
-        halving.each(start, math.inf if each is None else each)
-    tried = [TriedPlacement(r.name, r.bound, r.schedule, note=r.note) for r in halving.contenders]
+    halving.run(start, seconds)
+    timed, best = seconds < math.inf, halving.best
+    tried = [TriedPlacement.of(one, timed=timed) for one in halving.contenders]
     tried += [one for one in entries if isinstance(one, TriedPlacement)]
-    tried.sort(key=lambda one: (one.cost, one.bound or math.inf))
-    return Chosen(halving.best, tuple(tried))
+    tried.sort(key=lambda one: (one.schedule is not best, one.cost, one.bound or math.inf))
+    return Chosen(best, tuple(tried))
 
 
-def _entry(
-    profile: Profile,
-    placement: Placement,
-    microbatches: int,
-    memory_limit: float | None,
-    objective: Objective,
-) -> Contender | TriedPlacement:
+def _entry(problem: Problem) -> Contender | TriedPlacement:
     """A contender, or the reason why the placement does not fit."""
-    limit = room(profile, placement, profile.limit_from(memory_limit))
-    problem = Problem(profile, microbatches, placement, limit, objective)
-    name, note = placement.name, assumed(problem)
+    name, note = problem.placement.name, assumed(problem)
     try:
         return Contender(name, lower_bound(problem).value, problem, note)
     except InfeasibleError as error:
-        why_not = _device_lacks(problem, error) or str(error)
-        return TriedPlacement(name, None, why_not=why_not, note=note)
+        device = _device_lacks(problem, error)
+        lacks = error if device is None and error.smallest is not None else None
+        return TriedPlacement(name, None, why_not=device or str(error), note=note, lacks=lacks)
 
 
 def placements(

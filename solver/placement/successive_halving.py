@@ -36,6 +36,10 @@ class PausableSolve(Protocol):
         """Tells the listener and hears an interrupt, while another thread explores."""
         ...
 
+    def beat(self, cost: float) -> None:
+        """Lets calls end once no schedule can cost less than ``cost``: with 0 at once."""
+        ...
+
 
 StartSolve: TypeAlias = Callable[[Problem, str], PausableSolve]
 """The solve of a problem, given the name of its placement too."""
@@ -58,6 +62,10 @@ class Contender:
     search: PausableSolve | None = None
     schedule: Schedule | None = None
     spent: float = 0.0
+
+    @property
+    def done(self) -> bool:
+        return self.search is not None and self.search.done
 
     @property
     def cost(self) -> float:
@@ -101,28 +109,18 @@ class SuccessiveHalving:
     def over(self) -> bool:
         return self.cost < math.inf and (self._should_stop() or self._time())
 
-    def share(self, start: StartSolve, seconds: float) -> None:
-        """Spends ``seconds`` in all: the least bounds begin, ever fewer explore, the best go on."""
+    def run(self, start: StartSolve, seconds: float) -> None:
+        """Spends ``seconds`` in all: the least bounds begin, ever fewer explore, the best go on.
+
+        Without a limit of time each that may win runs to its own end.
+        """
         self._time = TimeLimit(seconds)
         self._begin(start)
-        self._explore()
-        self._finish()
-
-    def each(self, start: StartSolve, seconds: float) -> None:
-        """Spends ``seconds`` on each that may still win, and as much again on the most promising.
-
-        Without limit each runs to its own end.
-        """
-        self._begin(start)
-        served: set[int] = set()
-        while waiting := [r for r in self._going_on() if id(r) not in served]:
-            served.add(id(waiting[0]))
-            self._advance(waiting[0], max(0.0, seconds - waiting[0].spent))
-            if self.over:
-                return
         if seconds < math.inf:
-            self._time = TimeLimit(seconds)
+            self._explore()
             self._finish()
+        else:
+            self._each()
 
     def _begin(self, start: StartSolve) -> None:
         """Gives each its first schedule, after a stop too: any may be many times the next one's."""
@@ -155,32 +153,44 @@ class SuccessiveHalving:
             ]
 
     def _abreast_for(self, seconds: float, contenders: Sequence[Contender]) -> None:
-        if self.over:
+        contenders = [contender for contender in contenders if self._may_win(contender)]
+        if self.over or not contenders:
             return
         seconds = min(seconds, self._time.left)
         with ThreadPoolExecutor(len(contenders), "placement") as threads:
             running: set[Future[None]] = set()
             for contender in contenders:
                 assert contender.search is not None
+                contender.search.beat(self.cost)
                 running.add(threads.submit(contender.go, contender.search.explore, seconds))
             while running:
                 done, running = wait(running, POLL)
                 for each in done:
                     each.result()
+                decided = len(self._going_on()) < 2
                 for contender in contenders:
                     assert contender.search is not None
                     contender.search.look()
+                    if decided:  # the rest of the time is for it alone
+                        contender.search.beat(0.0)
+
+    def _each(self) -> None:
+        """Lets each that may still win run to its own end, the most promising first."""
+        served: set[int] = set()
+        while waiting := [r for r in self._going_on() if id(r) not in served]:
+            served.add(id(waiting[0]))
+            self._advance(waiting[0], math.inf)
 
     def _finish(self) -> None:
         """Gives the most promising a third of the time left, again and again: mostly the same."""
         while not self.over and (going_on := self._going_on()):
-            self._advance(
-                going_on[0], min(self._time.left, max(self._time.left / 3, LEAST_SECONDS))
-            )
+            left = self._time.left
+            self._advance(going_on[0], min(left, max(left / 3, LEAST_SECONDS)))
 
     def _advance(self, contender: Contender, seconds: float) -> None:
         if not self.over:
             assert contender.search is not None
+            contender.search.beat(self.cost)
             contender.go(contender.search.run, seconds)
 
     def _going_on(self) -> list[Contender]:
@@ -189,8 +199,7 @@ class SuccessiveHalving:
         return sorted(in_thread, key=lambda contender: contender.promise)
 
     def _may_win(self, contender: Contender) -> bool:
-        done = contender.search is not None and contender.search.done
-        return not done and contender.bound < self.cost * (1 - CLOSED)
+        return not contender.done and contender.bound < self.cost * (1 - CLOSED)
 
 
 class Known:
@@ -207,4 +216,7 @@ class Known:
     run = explore = begin
 
     def look(self) -> None:
+        pass
+
+    def beat(self, cost: float) -> None:
         pass

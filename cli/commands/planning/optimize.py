@@ -42,27 +42,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_memory_limit(parser)
     add_passing(parser, "auto")
     add_remat(parser)
-    add_solver(
-        parser,
-        time_limit=60.0,
-        auto="; --placement auto: in all if given, else as long for each placement and for the "
-        "best again",
-    )
+    add_solver(parser, time_limit=20.0)
     add_partition(parser)
     parser.add_argument(
         "--for",
         dest="for_",
         choices=["megatron", "torchtitan"],
         help="the best of the schedules that this system runs: 1F1B and interleaved 1F1B on any "
-        "layout, or torch's own and any order in a CSV, round and round or as a V; on all of its "
-        "placements unless --placement names one",
+        "layout, or torch's own and any order in a CSV, round and round or as a V",
     )
     parser.add_argument(
         "--copies",
         type=int,
         choices=[1, 2],
-        help="most copies of a stage's weights, with --placement auto: by default 2 where the "
-        "profile has device_memory and the sizes that it has to hold, else 1",
+        help="most copies of a stage's weights where the placement is chosen: by default 2 where "
+        "the profile has device_memory and the sizes that it has to hold, else 1",
     )
     add_start(parser)
     parser.add_argument(
@@ -90,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pipeloom optimize profile.json -m 24 --placement interleaved:2 -o schedule.json",
         "pipeloom optimize profile.json -m 24 --passing weights -o schedule.json",
         "pipeloom optimize profile.json -m 24 --passing auto -o schedule.json",
-        "pipeloom optimize layers.json -m 24 --placement auto --max-layers 8 -o schedule.json",
+        "pipeloom optimize layers.json -m 24 --max-layers 8 -o schedule.json",
         "pipeloom optimize profile.json -m 24 --memory-limit 4 --recompute auto -o schedule.json",
         "pipeloom optimize profile.json -m 8 --certificate certificate.json -o schedule.json",
         "pipeloom optimize profile.json -m 8 --time-limit 10 --json",

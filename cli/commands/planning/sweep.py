@@ -15,7 +15,7 @@ from ...output import answer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_table(parser, time_limit=30.0, what="each limit")
+    add_table(parser, time_limit=20.0, what="each limit")
     parser.add_argument(
         "--memory-limits",
         metavar="A,B,...",

@@ -1,19 +1,17 @@
-"""The comparison of auto with each placement: with equal work auto finds what the best of them
-does."""
+"""The comparison of plain ``optimize`` with each placement by itself, on little time."""
 
 from __future__ import annotations
 
-from benchmarks.placements.cells import Budget, Case, above, cell, table
-from pipeloom.ir.model.profile import Profile, StageProfile
-
-STAGES = (StageProfile(2.0, 2.3, 1.0, 1.0, 0.5), StageProfile(1.7, 2.1, 1.2, 1.0, 0.5))
-CASE = Case("two unequal stages", Profile(STAGES, 2, 0.1), 4)
+from benchmarks.placements.cells import cell, drawn, excess
 
 
-def test_with_equal_work_auto_is_nowhere_above() -> None:
-    budget = Budget(1.0, work=0.5)
-    found = cell(CASE, 1.0, budget)
+def test_a_seed_gives_the_same_profiles() -> None:
+    assert drawn(1, 3) == drawn(1, 3) != drawn(2, 3)
+
+
+def test_a_cell_has_each_placement_and_what_plain_optimize_chose() -> None:
+    found = cell(1, 3, seconds=0.2, runs=1)
     assert found["violations"] == []
-    assert found["alone"][found["choice"]] is not None
-    assert not above(found, budget)
-    assert len(table([found])) == 3
+    assert {"linear", "v", "interleaved:3"} <= found["alone"].keys()
+    assert found["plain"][0]["placement"] in found["alone"]
+    assert abs(excess(found)) < 1

@@ -188,7 +188,7 @@ def test_stages_that_the_placement_does_not_fit(
     pipeloom: Command, tmp_path: Path, given: list[Any], also: Any, expected: str, got: str
 ) -> None:
     path = written(tmp_path / "profile.json", profile_document(stages=given, **also))
-    done = pipeloom("optimize", path, "-m", 2)
+    done = pipeloom("optimize", path, "-m", 2, "--placement", "linear")
     assert (done.code, done.out) == (2, "")
     assert done.err == (
         f"pipeloom: {path}: {expected} for the placement linear on 2 ranks, {got}; "

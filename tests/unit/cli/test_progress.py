@@ -133,7 +133,9 @@ def test_ctrl_c_keeps_the_best(number: signal.Signals, tmp_path: Path) -> None:
     assert "written to best.json" in out
     document = json.loads((tmp_path / "best.json").read_text())
     assert document["report"]["solve_seconds"] < 240
-    assert sum(map(len, document["order"])) == 3 * 8 * 24
+    stages = len(document["profile"]["stages"])
+    assert stages % 8 == 0
+    assert sum(map(len, document["order"])) == 3 * stages * 24
 
 
 def test_an_interrupt_elsewhere_is_one_line(

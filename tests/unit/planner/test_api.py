@@ -38,17 +38,18 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Json:
     def call(*words: object) -> dict[str, Any]:
         capsys.readouterr()
         main([*map(str, words), "--json"])
-        answer: dict[str, Any] = json.loads(capsys.readouterr().out)
-        answer.pop("solve_seconds", None)
-        return answer
+        return plain(json.loads(capsys.readouterr().out))
 
     return call
 
 
 def plain(answer: dict[str, Any]) -> dict[str, Any]:
-    """``answer`` as JSON has it, without what no command prints twice."""
+    """``answer`` as JSON has it, without what no command prints twice: the seconds that searches
+    took."""
     found: dict[str, Any] = json.loads(json.dumps(answer))
     found.pop("solve_seconds", None)
+    for placement in found.get("choice", {}).get("placements", ()):
+        placement.pop("seconds", None)
     return found
 
 
@@ -73,6 +74,7 @@ def schedule(tmp_path: Path, profile: Path) -> Path:
         ({}, []),
         ({"objective": "makespan", "memory_limit": 1.5}, ["--objective", "makespan"]),
         ({"placement": "v"}, ["--placement", "v"]),
+        ({"placement": "linear"}, ["--placement", "linear"]),
         ({"placement": "auto", "copies": 1}, ["--placement", "auto", "--copies", "1"]),
         ({"passing": "weights"}, ["--passing", "weights"]),
         ({"passing": "auto"}, ["--passing", "auto"]),
@@ -144,9 +146,9 @@ def test_profiles_may_be_files_or_objects(profile: Path, layers: Path) -> None:
 
 
 def test_an_explanation_is_the_commands(profile: Path, printed: Json) -> None:
-    words = ["--memory-limit", 1, *TYPED, "--explain"]
+    words = ["--memory-limit", 1, *TYPED, "--placement", "linear", "--explain"]
     expected = printed("optimize", profile, "-m", 3, *words)["explanation"]
-    answer = pipeloom.optimize(profile, 3, memory_limit=1, **LIMITED)
+    answer = pipeloom.optimize(profile, 3, memory_limit=1, placement="linear", **LIMITED)
     found = answer.explain()
     assert plain(found.to_dict()).keys() == expected.keys()
     for key in ("bound", "losses", "enough_memory", "step"):
@@ -231,7 +233,8 @@ def test_progress_is_told_notes_and_searches(tmp_path: Path) -> None:
     document = profile_document() | {"memory_limits": 1}
     cache = str(tmp_path / "cache")
     for _ in range(2):
-        pipeloom.optimize(document, 3, cache=cache, progress=labelled("one", events.append))
+        told = labelled("one", events.append)
+        pipeloom.optimize(document, 3, placement="linear", cache=cache, progress=told)
     assert {type(event) for event in events} == {Note, Searching, Searched}
     lines = list(map(str, events))
     assert "memory_limits: unknown key" in lines[0]
@@ -251,7 +254,7 @@ def test_a_search_that_is_told_to_stop_has_an_answer(profile: Path) -> None:
         ({"time_limit": 0}, "time_limit: expected a number > 0, got 0"),
         ({"placement": "diagonal"}, "placement: expected linear, interleaved:K"),
         ({"solver": "magic"}, "solver: expected"),
-        ({"copies": 2}, "copies: expected it with --placement auto"),
+        ({"placement": "v", "copies": 2}, "copies: expected it with --placement auto"),
         ({"max_layers": 2}, "profile: layers: missing; expected a list for --max-layers"),
         ({"microbatches": 0}, "microbatches: expected at least 1 for 2 stages, got 0"),
         ({"objective": "speed"}, "objective: expected period or makespan, got 'speed'"),

@@ -40,15 +40,39 @@ def test_families_of_another_placement_are_hollow() -> None:
             "a sweep",
             "period",
             [FrontierPoint(8, 0.2, 0.2, True)],
-            [("1f1b", 8.0, 0.25), ("weipipe", 8.0, 0.1)],
+            [("1f1b", 8.0, 0.25), ("weipipe", 9.0, 0.1)],
             "one stage a rank",
             {"weipipe"},
         )
     )
-    assert "grey: no schedule with one stage a rank, can be there" in svg
+    assert "grey: ruled out for all schedules with one stage a rank" in svg
     diamonds = re.findall(r'd="M\S+ \S+l6.5 6.5l-6.5 6.5l-6.5-6.5Z" fill="(#\w+)"', svg)
     assert [fill == "#fff" for fill in diamonds] == [False, True] * 2  # marks, then the legend
     assert svg.count("another placement") == 2  # a title for the mouse, and the legend
+
+
+def test_a_family_that_another_beats_in_both_is_left_out() -> None:
+    marks = [("1f1b", 8.0, 0.25), ("gpipe", 16.0, 0.25), ("zb-v", 8.0, 0.1), ("v-min", 4.0, 0.3)]
+    drawn = Frontier("a sweep", "period", [FrontierPoint(8, 0.2, 0.2, True)], marks)
+    assert [name for name, *_ in drawn.shown] == ["zb-v", "v-min"]
+    svg = frontier_svg(drawn)
+    assert ">zb-v</text>" in svg
+    assert "1f1b" not in svg
+    assert "gpipe" not in svg
+    twice = [("zb-v", 8.0, 0.1), ("again", 8.0, 0.1)]
+    assert len(Frontier("a sweep", "period", [], twice).shown) == 2
+
+
+def test_each_placement_has_a_thin_line() -> None:
+    points = [FrontierPoint(8, 0.2, 0.1, False), FrontierPoint(16, 0.1, 0.1, True)]
+    lines = {"linear": [(8.0, 0.2), (16.0, 0.15)], "v": [(8.0, 0.9), (16.0, 0.1)]}
+    svg = frontier_svg(Frontier("a sweep", "period", points, [], placements=lines))
+    ElementTree.fromstring(svg)
+    drawn = re.findall(r'<path d="(M[^"]*)" stroke="#\w+" stroke-width="1"', svg)
+    assert [path.count("V") for path in drawn] == [1, 0]  # what is above the picture is left out
+    assert [f">{name}</text>" in svg for name in lines] == [True, True]
+    assert ">best found</text>" in svg
+    assert ">optimized</text>" in frontier_svg(frontier(*points))
 
 
 def test_labels_come_where_the_value_changes_and_meet_nothing() -> None:

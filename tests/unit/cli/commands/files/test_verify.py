@@ -77,7 +77,7 @@ def test_a_bound_without_a_certificate_is_a_no_beside_the_schedule(
     monkeypatch.setattr("pipeloom.planner.explain.certificate.certify", lambda *_: None)
     plan, proof = tmp_path / "plan.json", tmp_path / "proof.json"
     asked = ("optimize", profile, "-m", 2, "-q", "-o", plan, "--certificate", proof)
-    done = pipeloom(*asked, "--json")
+    done = pipeloom(*asked, "--placement", "linear", "--json")
     assert (done.code, done.json["certificate"]) == (1, None)
     assert done.err.startswith("pipeloom: --certificate: none ")
     assert done.err.endswith(f"; {proof} is not written\n")
@@ -92,6 +92,21 @@ def test_verify_of_what_lacks_a_key(pipeloom: Command, schedule: Path) -> None:
     done = pipeloom("verify", schedule)
     expected = "schedule: order[1][0]: end: missing; expected a finite number >= 0"
     assert (done.code, done.out, done.err) == (2, "", f"pipeloom: {schedule}: {expected}\n")
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_an_unknown_key_called_schedule_is_no_program(
+    pipeloom: Command, schedule: Path, broken: bool
+) -> None:
+    document = json.loads(schedule.read_text()) | {"schedule": 5}
+    if broken:
+        document["order"][1][0]["start"] += 0.5
+    schedule.write_text(json.dumps(document))
+    for words in (["verify", schedule], ["show", schedule]):
+        done = pipeloom(*words)
+        assert done.code in ({1, 0} if broken else {0})
+        assert "Traceback" not in done.err
+    assert pipeloom("verify", schedule).code == int(broken)
 
 
 def test_verify_of_a_program(pipeloom: Command, schedule: Path, tmp_path: Path) -> None:

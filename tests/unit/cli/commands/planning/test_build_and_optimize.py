@@ -160,7 +160,7 @@ def test_optimize_places_stages(
 def test_auto_names_every_placement_and_the_bound_of_all(
     pipeloom: Command, profile: Path, tmp_path: Path
 ) -> None:
-    words = ["optimize", profile, "-m", 2, "--time-limit", 0.8, "-q", "--placement", "auto"]
+    words = ["optimize", profile, "-m", 2, "--time-limit", 0.8, "-q"]
     answer = pipeloom(*words, "-o", tmp_path / "schedule.json", "--json").json["choice"]
     assert {entry["placement"] for entry in answer["placements"]} >= {"linear", "v", "wave:2"}
     costs = [entry["cost"] for entry in answer["placements"] if entry["cost"] is not None]
@@ -168,17 +168,28 @@ def test_auto_names_every_placement_and_the_bound_of_all(
     assert costs == sorted(costs)
     done = pipeloom(*words, "-o", tmp_path / "schedule.json")
     assert done.code == 0
-    assert "of all these placements" in done.out
+    bound = f"no placement costs less than {answer['lower_bound']:g} ms: this one is at most "
+    assert bound in done.out
+    assert "from the best of all\n" in done.out
     none = pipeloom(*words, "--memory-limit", 0.1)
     assert none.code == 1
-    assert "no placement fits" in none.err
+    assert "the smallest feasible limit is 1 (placement " in none.err
+    assert none.err.count("\n") == 1
 
 
-def test_auto_is_for_optimize(pipeloom: Command, profile: Path, tmp_path: Path) -> None:
-    for words in (["compare", profile], ["sweep", profile, "--memory-limits", 2, "-o", tmp_path]):
-        done = pipeloom(*words, "-m", 2, "--placement", "auto", "-q")
-        said = " ".join((done.out + done.err).split())
-        assert "expected one placement here, got 'auto': optimize alone chooses" in said
+def test_the_placement_is_chosen_where_none_is_given(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    words = [profile, "-m", 2, "--work-limit", 0.1, "-q", "--json"]
+    limits = ["--memory-limits", 4, "-o", tmp_path / "out"]
+    for more in ([], ["--placement", "auto"]):
+        optimized = pipeloom("optimize", *words, *more).json
+        compared = pipeloom("compare", *words, *more).json["results"][-1]
+        (swept,) = pipeloom("sweep", *words, *limits, *more).json["results"]
+        assert optimized["period"] < 7.0  # that of two microbatches with one stage a rank
+        assert compared["period"] == swept["period"] == optimized["period"]
+        assert "linear" not in (compared["placement"], swept["placement"])
+    assert pipeloom("optimize", *words, "--placement", "linear").json["period"] == 7.0
 
 
 def test_ranks_may_have_different_numbers_of_stages(pipeloom: Command, tmp_path: Path) -> None:
@@ -226,7 +237,7 @@ def test_the_smallest_limit_that_is_printed_is_enough(pipeloom: Command, tmp_pat
     path = written(tmp_path / "bytes.json", profile_document(stages=[stage, stage]))
     for command in (["optimize"], ["build", "zb-h1"]):
         words = [*command, path, "-m", 3, "--memory-limit"]
-        printed = pipeloom(*words, 9).err.split(" is ")[-1].strip()
+        printed = pipeloom(*words, 9).err.split(" is ")[-1].partition(" (")[0].strip()
         assert pipeloom(*words, printed, "--json").code == 0
 
 

@@ -69,6 +69,7 @@ def test_compare_of_what_nothing_fits_is_a_no(pipeloom: Command, profile: Path) 
 
 def test_compare_lays_all_side_by_side(pipeloom: Command, profile: Path) -> None:
     words = ["compare", profile, "-m", 4, "--memory-limit", 2.5, "--time-limit", 5, "-q"]
+    words += ["--placement", "linear"]
     results = {r["schedule"]: r for r in pipeloom(*words, "--json").json["results"]}
     assert list(results) == [*FAMILIES, "optimize"]
     assert results["gpipe"]["status"] == "infeasible"
@@ -81,7 +82,7 @@ def test_compare_lays_all_side_by_side(pipeloom: Command, profile: Path) -> None
     table = rows.splitlines()
     scopes = re.split(r"\n(?! )", footer)
     assert scopes[0] == (
-        "optimize: optimal among all schedules with one stage a rank, passing activations"
+        "optimize: linear, optimal among all schedules with one stage a rank, passing activations"
     )
     assert scopes[1].startswith(
         "with another placement or passing, which may cost less: interleaved-1f1b, "
@@ -122,6 +123,7 @@ def test_sweep_leaves_a_schedule_a_limit_and_a_picture(
 ) -> None:
     folder = tmp_path / "made" / "sweep"
     words = ["sweep", profile, "-m", 4, "--memory-limits", "2,0.5,4,none,2", "--time-limit", 3]
+    words += ["--placement", "linear"]
     done = pipeloom(*words, "-o", folder, "-q")
     assert (done.code, done.err) == (0, "")
     results = json.loads((folder / "results.json").read_text())["results"]
@@ -136,13 +138,16 @@ def test_sweep_leaves_a_schedule_a_limit_and_a_picture(
         assert [row["status"] for row in csv.DictReader(file)] == [r["status"] for r in results]
     ElementTree.parse(folder / "frontier.svg")
     svg = (folder / "frontier.svg").read_text()
-    assert "no schedule with one stage a rank, passing activations, can be there" in svg
+    assert "ruled out for all schedules with one stage a rank, passing activations" in svg
     root = ElementTree.fromstring(svg)
     height = float(root.get("height", 0))
     placed = {text.text: float(text.get("y", 0)) for text in root.iter(f"{SVG}text")}
     heading = placed["another placement:"]
-    assert {name for name in FAMILIES if placed[name] > heading} == set(ELSEWHERE)
-    assert max(placed[name] for name in FAMILIES) < height
+    drawn = {name for name in FAMILIES if name in placed}
+    assert {"zb-v", "v-min"} <= drawn
+    assert not drawn & {"gpipe", "zb-h2"}  # others hold no more and cost no more
+    assert {name for name in drawn if placed[name] > heading} == drawn & set(ELSEWHERE)
+    assert max(placed[name] for name in drawn) < height
     answer = pipeloom(*words, "-o", folder, "-q", "--json").json
     assert [r["bubble_rate"] for r in answer["results"]] == [r["bubble_rate"] for r in results]
 

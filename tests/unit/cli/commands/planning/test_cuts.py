@@ -72,7 +72,7 @@ def test_all_of_them_side_by_side(pipeloom: Command, layers: Path) -> None:
     # even blocks: the second rank has 4 + 4 + 4 + 6 + 1 a microbatch
     even = pipeloom("compare", layers, "-m", 4, *HURRY, "--json", "--partition", "even").json
     assert even["results"][1]["period"] > rows["1f1b"]["period"]
-    out = pipeloom("compare", layers, "-m", 4, *HURRY).out
+    out = pipeloom("compare", layers, "-m", 4, *HURRY, "--placement", "linear").out
     assert "among all cuts and all schedules with one stage a rank" in " ".join(out.split())
     passing = pipeloom("compare", layers, "-m", 4, *HURRY, "--passing", "weights", "--json").json
     assert "passing weights" in passing["results"][-1]["scope"]

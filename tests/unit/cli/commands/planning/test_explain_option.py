@@ -12,6 +12,7 @@ def test_explain_says_why_where_and_what_if(
 ) -> None:
     out = tmp_path / "out.json"
     words = ["optimize", profile, "-m", 4, "--memory-limit", 1, "-q", "-o", out]
+    words += ["--placement", "linear"]
     done = pipeloom(*words, "--time-limit", 1, "--explain")
     assert done.code == 0
     assert "why no schedule is below 20 ms" in done.out

@@ -32,6 +32,7 @@ def test_the_schedule_names_the_layers_of_each_stage(
 ) -> None:
     target = tmp_path / "s.json"
     asked = [] if way is None else ["--partition", way]
+    asked += ["--placement", "linear"]
     done = pipeloom("optimize", layers(), "-m", 4, *asked, *SHORT, "-o", target)
     assert (done.code, done.err) == (0, "")
     document = json.loads(target.read_text())
@@ -104,7 +105,7 @@ def test_stages_are_used_where_there_are_both(pipeloom: Command, layers: Write) 
             "--max-layers: expected at least --min-layers (3), got 2",
         ),
         (
-            ["--max-layers", "3"],
+            ["--placement", "linear", "--max-layers", "3"],
             "layers: linear: no cut of 9 layers into 2 stages has at least 1 and at most 3 in each",
         ),
         (
@@ -132,7 +133,7 @@ def test_what_has_no_layers_is_not_cut(pipeloom: Command, profile: Path) -> None
 
 
 def test_the_smallest_limit_is_named_and_is_enough(pipeloom: Command, layers: Write) -> None:
-    words = ["optimize", layers(memory_limit=0.1), "-m", 4, *SHORT]
+    words = ["optimize", layers(memory_limit=0.1), "-m", 4, *SHORT, "--placement", "linear"]
     done = pipeloom(*words)
     assert (done.code, done.out) == (1, "")
     least = "no cut fits in the memory limit; the smallest feasible one is 4.25, for rank 0"

@@ -1,4 +1,4 @@
-"""``optimize --placement auto``: the time that placements have, and what is said of them; and
+"""``optimize`` without ``--placement``: what is tried, and what is said of it; and
 ``bidirectional``, asked for alone."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def two_copies(answer: dict[str, Any]) -> list[dict[str, Any]]:
 def test_two_copies_are_tried_where_they_are_known_to_fit_or_asked_for(
     pipeloom: Command, profile: Path, tmp_path: Path
 ) -> None:
-    words = ["optimize", profile, "-m", 2, "--placement", "auto", "--work-limit", 0.1, "-q"]
+    words = ["optimize", profile, "-m", 2, "--work-limit", 0.1, "-q"]
     words += ["-o", tmp_path / "schedule.json", "--json"]
     (left_out,) = two_copies(pipeloom(*words).json)
     assert left_out["lower_bound"] is None
@@ -63,7 +63,7 @@ def test_what_needs_more_stages_than_the_source_makes_is_refused_in_a_line(
         assert (done.code, done.err.count("\n")) == (2, 1)
     done = pipeloom("compare", profile, "-m", stages, "--no-optimizer")
     assert told in " ".join(done.out.split())
-    done = pipeloom("optimize", profile, "-m", 4, "--placement", "auto", "--work-limit", 0.1, "-q")
+    done = pipeloom("optimize", profile, "-m", 4, "--work-limit", 0.1, "-q")
     assert done.code == 0
 
 
@@ -79,6 +79,7 @@ def test_one_placement_tells_of_a_device_that_is_too_small(
 ) -> None:
     document = json.loads(profile.read_text())
     words = ["optimize", profile, "-m", 4, "--work-limit", 0.1, "-q", "-o", tmp_path / "s.json"]
+    words += ["--placement", "linear"]
     for device, told in ((1e9, False), (1e-3, True)):
         profile.write_text(json.dumps(document | {"device_memory": device}))
         done = pipeloom(*words)

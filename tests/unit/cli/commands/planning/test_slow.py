@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,17 +18,36 @@ PROFILE = Profile((StageProfile(2.0, 3.0, 1.5),) * 4, 4, t_comm=0.1)
 
 
 def test_a_slow_rank_is_planned_as_its_stages_with_longer_times() -> None:
-    slow = optimize(PROFILE, 6, work_limit=5, slow={1: 1.5}, objective="makespan")
+    asked: dict[str, Any] = {"work_limit": 5, "objective": "makespan", "placement": "linear"}
+    slow = optimize(PROFILE, 6, slow={1: 1.5}, **asked)
     stages = list(PROFILE.stages)
     stages[1] = replace(stages[1], t_f=3.0, t_b=4.5, t_w=2.25)
-    other = optimize(replace(PROFILE, stages=tuple(stages)), 6, work_limit=5, objective="makespan")
+    other = optimize(replace(PROFILE, stages=tuple(stages)), 6, **asked)
     assert slow.schedule.problem.profile.stages == tuple(stages)
     assert slow.document["order"] == other.document["order"]
+
+
+def test_the_placement_is_chosen_for_the_slow_rank() -> None:
+    """Each placement has other stages on it; of the chosen one the order is as by itself."""
+    asked: dict[str, Any] = {"work_limit": 0.5, "solver": "heuristic", "objective": "makespan"}
+    slow = optimize(PROFILE, 6, slow={1: 1.5}, **asked)
+    problem = slow.schedule.problem
+    assert {one.name for one in slow.candidates} >= {"linear", "v", "interleaved:2", "wave:2"}
+    pieces = problem.profile.num_stages // 4
+    assert pieces > 1
+    for stage, found in enumerate(problem.profile.stages):
+        times = 1.5 if problem.placement.owners[stage] == 1 else 1.0
+        assert (found.t_f, found.t_b) == (2.0 * times / pieces, 3.0 * times / pieces)
+    alone = optimize(problem.profile, 6, placement=problem.placement.name, **asked)
+    assert slow.cost <= alone.cost * (1 + 1e-9)
+    again = optimize(PROFILE, 6, slow={1: 1.5}, placement=problem.placement.name, **asked)
+    assert slow.document["order"] == again.document["order"] == alone.document["order"]
 
 
 def test_slow_ranks_may_be_told_one_by_one(pipeloom: Command, tmp_path: Path) -> None:
     (tmp_path / "P").write_text(json.dumps(dump_profile(PROFILE)))
     asked = ["optimize", tmp_path / "P", "-m", 4, "-q", "--work-limit", 0.01]
+    asked += ["--placement", "linear"]
     once = pipeloom(*asked, "--slow", "1:1.5,3:2").json["profile"]
     assert pipeloom(*asked, "--slow", "3:2", "--slow", "1:1.5").json["profile"] == once
     assert once["stages"][3]["t_f"] == 4.0
@@ -39,10 +59,11 @@ REFUSED = {
     "P --slow 1:0": "argument --slow: expected RANK:X, each rank once and X > 0",
     "P --slow 1:-2": "argument --slow: expected RANK:X, each rank once and X > 0",
     "P --slow 1:2,1:3": "argument --slow: expected RANK:X, each rank once and X > 0",
-    "P --slow 1:2 --passing weights": "--slow: expected one placement, got --passing weights",
-    "P --slow 1:2 --passing auto": "--slow: expected one placement, got --passing auto",
-    "P --slow 1:2 --placement auto": "--slow: expected one placement, got --placement auto",
-    "P --slow 1:2 --for megatron": "--slow: expected one placement, got --for megatron",
+    "P --slow 1:2 --passing weights": (
+        "--slow: expected each stage on one rank, got --passing weights"
+    ),
+    "P --slow 1:2 --passing auto": "--slow: expected each stage on one rank, got --passing auto",
+    "P --slow 1:2 --for megatron": "--slow: expected each stage on one rank, got --for megatron",
     "P --slow 1:2 --placement bidirectional": (
         "--slow: expected each stage on one rank, got --placement bidirectional"
     ),

@@ -1,0 +1,169 @@
+"""The placement that ``optimize``, ``compare`` and ``sweep`` choose where none is given."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import pipeloom
+from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule, Status
+from pipeloom.planner.evaluation.evaluation import Evaluation
+from pipeloom.planner.sweep import Sweep, sweep
+from pipeloom.planner.sweep import _better as better
+from pipeloom.solver.bounds import lower_bound
+
+PROFILE = Profile((StageProfile(2.0, 3.0, 1.5, 1.0, 0.5),) * 4, 4, t_comm=0.1)
+QUICK: dict[str, Any] = {"work_limit": 0.1, "solver": "heuristic"}
+LINEAR = 47.1
+"""The least period of 6 microbatches with one stage a rank: one of them there and back."""
+
+
+def placement_of(schedule: Schedule) -> str:
+    return schedule.problem.placement.name
+
+
+def test_a_better_placement_than_linear_is_found_and_its_cut_is_noted() -> None:
+    answer = pipeloom.optimize(PROFILE, 6, **QUICK)
+    linear = pipeloom.optimize(PROFILE, 6, **QUICK, placement="linear")
+    assert linear.cost == pytest.approx(LINEAR)
+    assert answer.cost < 0.97 * linear.cost
+    assert placement_of(answer.schedule) != "linear"
+    pieces = answer.schedule.problem.profile.num_stages // 4
+    assumed = answer.to_dict()["choice"]["assumed"]
+    assert assumed.startswith(f"each stage can be cut into {pieces} equal pieces; ")
+    assert f"assumed: {assumed}" in str(answer)
+
+
+def test_bound_and_status_are_those_of_the_chosen_placement() -> None:
+    answer = pipeloom.optimize(PROFILE, 6, time_limit=1)
+    choice = answer.facts["choice"]
+    (chosen,) = [one for one in answer.candidates if one.reason is None]
+    assert chosen.name == placement_of(answer.schedule)
+    assert answer.lower_bound == answer.schedule.known_report.lower_bound
+    assert answer.status is answer.schedule.known_report.status
+    bounds = [one["lower_bound"] for one in choice["placements"] if one["lower_bound"]]
+    assert choice["lower_bound"] == pytest.approx(answer.least_bound)
+    assert answer.least_bound == min(bounds) <= answer.lower_bound
+    searched = [one for one in choice["placements"] if one["cost"] is not None]
+    assert all(one["seconds"] >= 0 and 0 < one["bubble_rate"] < 1 for one in searched)
+    assert "searched" in str(answer)
+
+
+def test_max_stages_ends_the_cut() -> None:
+    answer = pipeloom.optimize(replace(PROFILE, max_stages=4), 6, **QUICK)
+    assert placement_of(answer.schedule) == "linear"
+    assert answer.cost == pytest.approx(LINEAR)
+    assert "assumed" not in answer.facts["choice"]
+    cut = pipeloom.optimize(replace(PROFILE, max_stages=8), 6, **QUICK)
+    assert cut.schedule.problem.profile.num_stages == 8
+    assert "2 equal pieces (max_stages is 8)" in cut.facts["choice"]["assumed"]
+
+
+@pytest.mark.parametrize("placement", ["linear", "v", "interleaved:2", [3, 2, 1, 0]])
+def test_a_start_keeps_its_placement(placement: str | list[int]) -> None:
+    start = pipeloom.optimize(PROFILE, 6, **QUICK, placement=placement)
+    again = pipeloom.optimize(PROFILE, 6, **QUICK, start=start.schedule)
+    assert again.schedule.problem.placement == start.schedule.problem.placement
+    assert again.cost <= start.cost * (1 + 1e-9)
+    assert [one.name for one in again.candidates] == [placement_of(start.schedule)]
+    assert "other_placement" not in again.facts
+
+
+def test_a_start_of_another_placement_is_refused() -> None:
+    start = pipeloom.optimize(PROFILE, 6, **QUICK, placement="v").schedule
+    with pytest.raises(InputError, match="start"):
+        pipeloom.optimize(PROFILE, 6, **QUICK, start=start, placement="linear")
+
+
+def test_a_given_placement_has_a_line_on_what_others_may_save() -> None:
+    answer = pipeloom.optimize(PROFILE, 6, **QUICK, placement="linear")
+    other = answer.facts["other_placement"]
+    assert other["placement"] in {"v", "wave:2", "interleaved:2", "interleaved:3", "interleaved:4"}
+    assert other["lower_bound"] < answer.cost
+    assert answer.words.startswith("another placement may cost up to 17.20 % less: ")
+    assert other["placement"] in str(answer)
+    alone = pipeloom.optimize(replace(PROFILE, max_stages=4), 6, **QUICK, placement="linear")
+    assert "other_placement" not in alone.facts
+    assert "another placement" not in str(alone)
+
+
+def test_the_line_is_on_other_placements() -> None:
+    """The given one has the least bound in closed form, and another one that its search proved."""
+    two = replace(PROFILE, max_stages=8)
+    for placement in ("v", "interleaved:2"):
+        answer = pipeloom.optimize(two, 6, **QUICK, placement=placement)
+        assert answer.facts.get("other_placement", {}).get("placement") != placement
+
+
+def test_the_smallest_limit_of_all_placements_is_named() -> None:
+    with pytest.raises(InfeasibleError) as caught:
+        pipeloom.optimize(PROFILE, 6, **QUICK, memory_limit=0.3)
+    (line,) = caught.value.lines
+    assert "the smallest feasible limit is 1 (placement " in line
+    limit = caught.value.smallest
+    assert limit is not None
+    assert pipeloom.optimize(PROFILE, 6, **QUICK, memory_limit=limit).cost > 0
+
+
+def test_stages_that_no_placement_shares_out_are_refused() -> None:
+    three = replace(PROFILE, stages=PROFILE.stages[:3])
+    with pytest.raises(InputError, match="stages: expected a multiple of 4, got 3"):
+        pipeloom.optimize(three, 6, **QUICK)
+
+
+def test_compare_and_sweep_choose_the_placement() -> None:
+    row = pipeloom.compare(PROFILE, 6, **QUICK).rows[-1]
+    assert row.name == "optimize"
+    assert row.cost < 0.97 * LINEAR
+    assert row.to_dict()["placement"] == placement_of(row.schedule) != "linear"
+    swept = sweep(PROFILE, 6, [2.0, 6.0], **QUICK)
+    last = swept.to_dict()["results"][-1]
+    assert last["placement"] != "linear"
+    assert last["period"] < 0.97 * LINEAR
+    assert last["least_bound"] <= last["lower_bound"]
+    given = sweep(PROFILE, 6, [2.0, 6.0], **QUICK, placement="linear").to_dict()["results"]
+    assert [one["placement"] for one in given] == ["linear"] * 2
+    assert given[-1]["period"] == pytest.approx(LINEAR)
+
+
+def optimized(placement: str, limit: float) -> Evaluation:
+    answer = pipeloom.optimize(PROFILE, 6, **QUICK, placement=placement, memory_limit=limit)
+    return Evaluation("optimize", answer.schedule, candidates=answer.candidates)
+
+
+def test_a_cheaper_schedule_of_a_smaller_limit_has_its_own_bound_under_the_next() -> None:
+    v, linear = optimized("v", 5.0), optimized("linear", 8.0)
+    found = better(linear, v, 8.0)
+    assert placement_of(found.schedule) == "v"
+    assert found.cost == v.cost
+    assert found.schedule.problem.memory_limit == (8.0,) * 4
+    report = found.schedule.known_report
+    bound = lower_bound(found.schedule.problem)
+    assert report.lower_bound == bound.value < linear.schedule.known_report.known_bound
+    assert report.status is Status.FEASIBLE
+    assert pipeloom.verify(found.schedule).ok
+    assert better(v, linear, 8.0) is v
+    assert better(linear, None, 8.0) is linear
+
+
+def test_no_point_of_the_picture_is_below_its_bound() -> None:
+    swept = sweep(PROFILE, 6, [1.0, 3.0, 5.0, 8.0, math.inf], **QUICK)
+    points = [limit.point() for limit in swept.limits]
+    rates = [point.bubble_rate for point in points]
+    assert rates == sorted(rates, reverse=True)
+    for point in points:
+        assert point.bound is not None
+        assert point.bound <= point.bubble_rate + 1e-9
+        assert point.optimal is (point.bubble_rate - point.bound < 1e-6)
+    assert drawn_lines(swept) >= {"v", "wave:2"}
+
+
+def drawn_lines(swept: Sweep) -> set[str]:
+    """The placements in the picture's legend."""
+    names = {one.name for limit in swept.limits for one in limit.row.candidates}
+    return {name for name in names if f">{name}</text>" in swept.picture()}
