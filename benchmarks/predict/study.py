@@ -12,7 +12,7 @@ import numpy as np
 
 import pipeloom.planner.clusters
 from pipeloom.planner.clusters.efficiency import Efficiency
-from pipeloom.planner.prediction.calibration import Calibration, by_gpu, calibrated_on
+from pipeloom.planner.prediction.calibration import Calibration, calibrated_on
 from pipeloom.planner.prediction.fit import peak_gib, predicted
 from pipeloom.planner.prediction.measured_rows import MeasuredRow
 
@@ -37,6 +37,14 @@ def split(rows: Rows) -> tuple[list[MeasuredRow], list[MeasuredRow]]:
         [row for row in rows if row.group in chosen],
         [row for row in rows if row.group not in chosen],
     )
+
+
+def by_gpu(rows: Rows) -> dict[str, Rows]:
+    """The rows of each GPU."""
+    found: dict[str, list[MeasuredRow]] = {}
+    for row in rows:
+        found.setdefault(row.setup.cluster.gpu.name, []).append(row)
+    return dict(found)
 
 
 def calibrations(rows: Rows, *, shapes: bool = True) -> dict[str, Calibration]:

@@ -6,12 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from . import published
 from .layers import work_of
 from .model import Model
 from .run import FULL, AttentionKernel, Sharding, TrainingRun
 from .states import states_of
 from .work import WorkKind
+
+ADAM_BYTES = (2, 2, 12)
+"""A parameter's weights, gradients and optimizer, with Adam in mixed precision (Rajbhandari et al.,
+2020, section 3.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +60,18 @@ def totals_of(model: Model, run: TrainingRun, device_memory: float) -> Totals:
 
 def totals_by_rule(model: Model, run: TrainingRun, device_memory: float) -> Totals:
     """Sums as one does them by hand: 2, 2 and 12 bytes for each parameter of the model's round
-    number, and for each layer what a GPT of the same width holds (:mod:`.published`), ends aside.
+    number, and for each layer what a GPT of the same width with dropout holds, ends aside: s b h
+    (34 + 5 a s / h) bytes for s positions, b sequences, width h and a heads; with full
+    recomputation 2 s b h (Korthikanti et al., 2022, equations 1 and 2, table 2).
 
     Without the attention matrix where it is recomputed, or a kernel does not keep it.
     """
     count = model.nominal_parameters or parameter_count(model, run)
-    states = [each * count for each in published.ADAM_BYTES.values()]
-    recompute = "none" if run.attention is AttentionKernel.UNFUSED else "selective"
-    if run.recompute:
-        recompute = "full" if run.recompute == FULL else "selective"
-    sizes = (run.seq, run.micro_batch, model.hidden, model.heads)
-    layer = published.layer_activation_bytes(*sizes, recompute=recompute)
+    states = [each * count for each in ADAM_BYTES]
+    kept = run.attention is AttentionKernel.UNFUSED and not run.recompute
+    pairs = 5 * model.heads * run.seq / model.hidden if kept else 0.0
+    each = 2.0 if run.recompute == FULL else 34 + pairs
+    layer = run.seq * run.micro_batch * model.hidden * each
     return Totals.of(states, run.layers * layer, device_memory)
 
 

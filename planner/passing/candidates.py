@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InputError, InvalidScheduleError
@@ -30,27 +30,6 @@ from .merged_stages import Plan, planned_as_one
 
 Solve: TypeAlias = Callable[[Problem], Schedule]
 """The optimizer, its limits decided. Raises InfeasibleError."""
-
-
-class Scheme(Protocol):
-    """One way to place ops; ``name`` is how a table calls it."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def problem(self) -> Problem: ...
-
-    def built(self) -> Iterator[Schedule]:
-        """Schedules of fixed shapes, timed; whether they keep the memory limit is left open."""
-        ...
-
-    def optimized(self, solve: Solve, limit: tuple[float, ...]) -> Iterator[Schedule]:
-        """Schedules from the optimizer, within ``limit`` of activations, one number a rank.
-
-        Raises InfeasibleError where there is none.
-        """
-        ...
 
 
 def schemes(
@@ -151,6 +130,15 @@ class Sharded:
 
     def optimized(self, solve: Solve, limit: tuple[float, ...]) -> Iterator[Schedule]:
         yield from ()
+
+
+Scheme: TypeAlias = Activations | Weights | Sharded
+"""One way to place ops: its ``name`` in tables, its ``problem``, and two kinds of schedules.
+
+``built`` gives those of fixed shapes, timed; whether they keep the memory limit is left open.
+``optimized`` gives the optimizer's, within a limit of activations for each rank. It raises
+InfeasibleError where there is none.
+"""
 
 
 def _families(problem: Problem) -> Iterator[Schedule]:

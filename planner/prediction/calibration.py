@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -104,11 +104,3 @@ def calibrated_on(rows: Iterable[MeasuredRow], *, shapes: bool = True) -> Calibr
     fitted: Fitted = fit(given, shapes=shapes)
     cluster = replace(given[0].setup.cluster, efficiency=fitted.efficiency)
     return Calibration(cluster, tuple(given), fitted.residuals)
-
-
-def by_gpu(rows: Iterable[MeasuredRow]) -> dict[str, Sequence[MeasuredRow]]:
-    """The rows of each GPU."""
-    found: dict[str, list[MeasuredRow]] = {}
-    for row in rows:
-        found.setdefault(row.setup.cluster.gpu.name, []).append(row)
-    return dict(found)

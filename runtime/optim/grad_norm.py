@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import dropwhile, pairwise
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -49,20 +49,6 @@ class GlobalNorm:
     @property
     def factor(self) -> float:
         return 1.0 if self.plain else self.most / (self.norm + 1e-6)
-
-
-class NormSum(Protocol):
-    """A sum over the ranks' sums of squares."""
-
-    last: bool  # whether what add() returns is the whole
-
-    def add(self, value: float) -> float:
-        """Adds this rank's; the sum of those that are known now."""
-        ...
-
-    def total(self) -> float:
-        """The sum of all ranks', once after each :meth:`add`."""
-        ...
 
 
 class GatheredNorm:
@@ -136,6 +122,11 @@ class NormRelay:
         message = torch.empty(1, dtype=torch.float64, device=self._device)
         self._transport.recv(message, peer).wait()
         return float(message)
+
+
+NormSum: TypeAlias = GatheredNorm | NormRelay
+"""A sum over the ranks' sums of squares. ``add`` adds this rank's and gives the sum of those that
+are known now, which is the whole where ``last``; ``total`` gives that, once after each ``add``."""
 
 
 def make_norm_sum(context: RankContext) -> tuple[NormSum | None, Call]:

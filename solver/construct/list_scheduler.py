@@ -20,8 +20,6 @@ inlined: each read of a tuple counts references, which took 4 to 7 times as long
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import numpy.typing as npt
 
@@ -29,7 +27,7 @@ from pipeloom.ir.cost.cost_tables import of_pair
 from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind
 
-from ..core.kernels import State, earliest, normal, packed, random
+from ..core.kernels import State, earliest, inlined, normal, packed, random
 from ..core.tolerances import ROUNDING
 from .list_parameters import ListParameters, Stages
 
@@ -113,7 +111,7 @@ def list_schedule(  # noqa: PLR0917
     return last if makespan else spans.max()
 
 
-@partial(kernel, inline="always")
+@inlined
 def _choose(  # noqa: PLR0917
     f: FloatArray,
     w: FloatArray,

@@ -13,7 +13,6 @@ on their way down, and recompute these afterwards.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -22,7 +21,7 @@ import numpy.typing as npt
 from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind
 
-from ..core.kernels import State, earliest, normal, packed, random
+from ..core.kernels import State, earliest, inlined, normal, packed, random
 from ..core.linear_instance import LinearInstance
 from .list_scheduler_linear import change_gaps
 
@@ -222,7 +221,7 @@ def remat_list_schedule(  # noqa: PLR0917
     return free.max() if makespan else spans.max(), spans.mean()
 
 
-@partial(kernel, inline="always")
+@inlined
 def _first_there(
     comes: FloatArray, fate: npt.NDArray[np.int8], first: int, last: int
 ) -> tuple[int, float, int, float]:
@@ -239,7 +238,7 @@ def _first_there(
     return ready, ready_at, gone, gone_at
 
 
-@partial(kernel, inline="always")
+@inlined
 def _kind(  # noqa: PLR0911, PLR0917
     now: float,
     f_comes: float,
@@ -275,7 +274,7 @@ def _kind(  # noqa: PLR0911, PLR0917
     return -1
 
 
-@partial(kernel, inline="always")
+@inlined
 def _next_event(
     now: float, f_comes: float, ready_at: float, r_starts: float, b_comes: float
 ) -> float:

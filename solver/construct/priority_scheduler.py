@@ -16,7 +16,6 @@ The keys are annealed (:func:`tune_priorities`): half of the moves give microbat
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +32,7 @@ from pipeloom.ir.model.ops import (
     OpKind,
 )
 
-from ..core.kernels import State, normal, random
+from ..core.kernels import State, inlined, normal, random
 from .list_parameters import Stages
 from .list_scheduler import UNEVEN
 
@@ -170,7 +169,7 @@ def priority_schedule(  # noqa: PLR0917
     return last if makespan else spans.max()
 
 
-@partial(kernel, inline="always")
+@inlined
 def _add(  # noqa: PLR0917
     waiting: IntArray,
     known: FloatArray,

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import starmap
-
 import numpy as np
 
 from ...model.ops import FloatArray, IntArray
-from ...model.schedule import Schedule, Transfer, once
+from ...model.schedule import Schedule, once
 from ...model.transfers import earlier_ones
 from ..dependency_graph import MessageTable
 from ..messages.message_table import counts_before
@@ -17,8 +14,8 @@ from ..simulator import simulate
 from .steady_state import step_time
 
 
-def posted_between_ops(schedule: Schedule) -> Schedule:
-    """``schedule`` as ranks run it that do one thing at a time: untimed, with the same ops.
+def between_ops(schedule: Schedule) -> MessageTable:
+    """The transfers of ``schedule`` as ranks run it that do one thing at a time.
 
     A compiled program names the place in a rank's order where a transfer is sent
     (:mod:`pipeloom.compiler.passes.place_messages`). What is taken on leaves after the ops planned
@@ -29,14 +26,6 @@ def posted_between_ops(schedule: Schedule) -> Schedule:
     ops before: this is what happens there. Raises InvalidScheduleError where the schedule can never
     run.
     """
-    routes = _between_ops(schedule)
-    columns = (column.tolist() for column in (routes.after, routes.before, routes.room))
-    changed = starmap(_changed, zip(schedule.transfers, *columns, strict=True))
-    return replace(schedule, transfers=tuple(changed), timing=None)
-
-
-def _between_ops(schedule: Schedule) -> MessageTable:
-    """The transfers of :func:`posted_between_ops`."""
     timing = schedule.timing or simulate(schedule)
     transfers = schedule.transfers
     leaves = timing.transfers[: len(transfers), 0]
@@ -60,7 +49,7 @@ def step_between_ops(schedule: Schedule) -> float:
 
     Raises InvalidScheduleError where the schedule can never run.
     """
-    return step_time(schedule, _between_ops(schedule))
+    return step_time(schedule, between_ops(schedule))
 
 
 def _in_turn(counts: IntArray, channel: IntArray, leaves: FloatArray) -> IntArray:
@@ -76,9 +65,3 @@ def _in_turn(counts: IntArray, channel: IntArray, leaves: FloatArray) -> IntArra
     risen = np.empty_like(counts)
     risen[by] = np.maximum(counts[by], most[first] - lift)
     return risen
-
-
-def _changed(transfer: Transfer, after: int, before: int, room: int) -> Transfer:
-    if (after, before, room) == (transfer.after, transfer.before, transfer.room):
-        return transfer
-    return replace(transfer, after=after, before=before, room=room)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import simulate, timed
-from pipeloom.ir.cost.steady_state.send_points import posted_between_ops
 from pipeloom.ir.cost.transfer_order import in_sending_order
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.formats import dump_schedule, parse_schedule
@@ -28,6 +27,7 @@ from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import build_family
 from tests.support.families import TRAVELLING, fits
 from tests.support.plain_wires import listed_times
+from tests.support.posted import posted_between_ops
 from tests.support.weight_machine import WeightMachine, run_compiled
 
 TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 
 from pipeloom.ir.cost.simulator import simulate, timed
-from pipeloom.ir.cost.steady_state.send_points import posted_between_ops
 from pipeloom.ir.model.ops import parse_order
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 from tests.support.iterations import play_iterations
+from tests.support.posted import posted_between_ops
 
 W = TransferKind.WEIGHT
 STAGE = StageProfile(2.0, 3.0, 1.0)
