@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..model import Experts, LatentAttention, Model
-from .words import MOST_LAYERS, Words
+from ..words import MOST_LAYERS, Words
 
 SIGNS = ("num_layers", "ffn_hidden_size", "untie_embeddings_and_output_weights", "num_moe_experts")
 """Keys by which these words are told from Hugging Face's."""
