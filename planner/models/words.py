@@ -53,6 +53,12 @@ class Words:
             return self.wrong(keys, f"a whole number >= {least}{words}", default or least)
         return value
 
+    def one_of(self, key: str, choices: Iterable[str], default: str) -> str:
+        value = self.value(key)
+        if value is None or value in choices:
+            return str(value or default)
+        return self.wrong((key,), f"one of {', '.join(choices)}", default)
+
     def flag(self, *keys: str, default: bool = False) -> bool:
         value = self.value(*keys)
         if value is None:

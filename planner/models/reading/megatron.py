@@ -42,8 +42,8 @@ def _model(words: Words, name: str) -> Model:
     dim = words.whole("kv_channels", default=max(1, hidden // heads))
     dim = latent.nope_dim + latent.rope_dim if latent else dim
     biased = words.flag("add_bias_linear", default=not words.flag("disable_bias_linear"))
-    norm = words.choice("normalization", ("LayerNorm", "RMSNorm"), "LayerNorm")
-    learned = words.choice(
+    norm = words.one_of("normalization", ("LayerNorm", "RMSNorm"), "LayerNorm")
+    learned = words.one_of(
         "position_embedding_type", ("learned_absolute", "rope", "none"), "learned_absolute"
     )
     longest = words.whole("max_position_embeddings", "seq_length", default=0, least=0)
