@@ -1,6 +1,14 @@
-"""Whole programs of small schedules: what the compiler makes of them, line by line."""
+"""Whole programs of small schedules: what the compiler makes of them, line by line.
+
+``programs.txt`` has one block a rank: the program's name, the rank, its buffers, its instructions.
+"""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.model.ops import parse_order
@@ -9,6 +17,9 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.solver.families import build_family
+
+GOLDEN = Path(__file__).with_name("programs.txt")
 
 
 def schedule(owners: tuple[int, ...], *rows: str) -> Schedule:
@@ -21,212 +32,53 @@ def schedule(owners: tuple[int, ...], *rows: str) -> Schedule:
     return Schedule.of(Problem(profile, microbatches, placement, unlimited), order, "by hand")
 
 
-def text(program: Program) -> list[list[str]]:
-    """One list a rank, one instruction a string."""
-    return [list(map(str, row)) for row in program.instructions]
+def weipipe_interleave() -> Schedule:
+    """Three microbatches: 0 and 2 on rank 0, 1 on rank 1; stage s is owned by rank s.
+
+    ::
+
+        turn    0     1     2         3         4     5
+        rank 0  F00 | F10 | B10 F02 | B00 F12 | B12 | B02 |
+        rank 1      | F01 | F11     | B11     | B01 |
+    """
+    profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 2, t_comm=0.25)
+    return build_family("weipipe-interleave", profile, 3)
 
 
-def lines(block: str) -> list[str]:
-    return [line.strip() for line in block.strip().splitlines()]
+PROGRAMS: dict[str, tuple[Schedule, dict[str, Any]]] = {
+    "1f1b with tied ends": (
+        schedule((0, 1), "0F0 0F1 0BW0 0F2 0BW1 0BW2", "1F0 1BW0 1F1 1BW1 1F2 1BW2"),
+        {"tied": [(0, 1)]},
+    ),
+    "deferred weight gradients keep what they read": (
+        schedule((0, 1), "0F0 0B0 0W0", "1F0 1B0 1W0"),
+        {},
+    ),
+    "one rank sends nothing": (schedule((0, 0), "0F0 1F0 1BW0 0BW0"), {}),
+    "neighbours on one rank need no message": (
+        schedule((0, 1, 1, 0), "0F0 3F0 3BW0 0BW0", "1F0 2F0 2BW0 1BW0"),
+        {"tied": [[3, 0]]},
+    ),
+    # The verdict stands after the first forwards; what comes after the sender's is received later.
+    "1f1b that steps ahead of the norm": (
+        schedule((0, 1), "0F0 0F1 0BW0 0BW1", "1F0 1BW0 1F1 1BW1"),
+        {"post_validation": True},
+    ),
+    "weipipe-interleave with tied ends": (weipipe_interleave(), {"tied": [(0, 1)]}),
+}
 
 
-def test_1f1b_with_tied_ends() -> None:
-    program = compile_schedule(
-        schedule((0, 1), "0F0 0F1 0BW0 0F2 0BW1 0BW2", "1F0 1BW0 1F1 1BW1 1F2 1BW2"), tied=[(0, 1)]
-    )
-    assert text(program) == [
-        lines(
-            """
-            0F0
-            send x1.0 to 1
-            recv dy0.0 from 1 into 0
-            0F1
-            send x1.1 to 1
-            recv dy0.1 from 1 into 1
-            wait send x1.0
-            wait recv dy0.0
-            0BW0
-            free dy0.0
-            wait send x1.1
-            0F2
-            send x1.2 to 1
-            recv dy0.2 from 1 into 0
-            wait recv dy0.1
-            0BW1
-            free dy0.1
-            wait send x1.2
-            wait recv dy0.2
-            0BW2
-            free dy0.2
-            reduce 0 1
-            step 0
-            """
-        ),
-        lines(
-            """
-            recv x1.0 from 0 into 0
-            recv x1.1 from 0 into 1
-            wait recv x1.0
-            1F0
-            1BW0
-            send dy0.0 to 0
-            free x1.0
-            wait recv x1.1
-            1F1
-            recv x1.2 from 0 into 0
-            wait send dy0.0
-            1BW1
-            send dy0.1 to 0
-            free x1.1
-            wait recv x1.2
-            1F2
-            wait send dy0.1
-            1BW2
-            send dy0.2 to 0
-            free x1.2
-            reduce 0 1
-            step 1
-            wait send dy0.2
-            """
-        ),
-    ]
-    assert [list(map(str, row)) for row in program.buffers] == [["dy0", "dy0"], ["x1", "x1"]]
+def text(name: str, program: Program) -> str:
+    blocks = []
+    for rank, (buffers, row) in enumerate(zip(program.buffers, program.instructions, strict=True)):
+        head = f"{name}, rank {rank}, buffers: {' '.join(map(str, buffers)) or 'none'}"
+        blocks.append("\n".join([head, *map(str, row)]))
+    return "\n\n".join(blocks)
 
 
-def test_deferred_weight_gradients_keep_what_they_read() -> None:
-    program = compile_schedule(schedule((0, 1), "0F0 0B0 0W0", "1F0 1B0 1W0"))
-    assert text(program) == [
-        lines(
-            """
-            recv dy0.0 from 1 into 0
-            0F0
-            send x1.0 to 1
-            wait recv dy0.0
-            0B0
-            wait send x1.0
-            0W0
-            free dy0.0
-            step 0
-            """
-        ),
-        lines(
-            """
-            recv x1.0 from 0 into 0
-            wait recv x1.0
-            1F0
-            1B0
-            send dy0.0 to 0
-            1W0
-            free x1.0
-            step 1
-            wait send dy0.0
-            """
-        ),
-    ]
-
-
-def test_one_rank_sends_nothing() -> None:
-    program = compile_schedule(schedule((0, 0), "0F0 1F0 1BW0 0BW0"))
-    assert text(program) == [["0F0", "1F0", "1BW0", "0BW0", "step 0", "step 1"]]
-    assert program.buffers == ((),)
-
-
-def test_neighbours_on_one_rank_need_no_message() -> None:
-    program = compile_schedule(
-        schedule((0, 1, 1, 0), "0F0 3F0 3BW0 0BW0", "1F0 2F0 2BW0 1BW0"), tied=[[3, 0]]
-    )
-    assert text(program) == [
-        lines(
-            """
-            recv x3.0 from 1 into 0
-            0F0
-            send x1.0 to 1
-            wait recv x3.0
-            3F0
-            recv dy0.0 from 1 into 1
-            wait send x1.0
-            3BW0
-            send dy2.0 to 1
-            free x3.0
-            wait recv dy0.0
-            0BW0
-            free dy0.0
-            reduce 0 3
-            step 0
-            step 3
-            wait send dy2.0
-            """
-        ),
-        lines(
-            """
-            recv x1.0 from 0 into 0
-            wait recv x1.0
-            1F0
-            recv dy2.0 from 0 into 1
-            2F0
-            send x3.0 to 0
-            wait recv dy2.0
-            2BW0
-            free dy2.0
-            wait send x3.0
-            1BW0
-            send dy0.0 to 0
-            free x1.0
-            step 1
-            step 2
-            wait send dy0.0
-            """
-        ),
-    ]
-
-
-def test_1f1b_that_steps_ahead_of_the_norm() -> None:
-    """The verdict stands after the first forwards; what comes after the sender's is received
-    later."""
-    program = compile_schedule(
-        schedule((0, 1), "0F0 0F1 0BW0 0BW1", "1F0 1BW0 1F1 1BW1"), post_validation=True
-    )
-    assert text(program) == [
-        lines(
-            """
-            0F0
-            send x1.0 to 1
-            0F1
-            send x1.1 to 1
-            relay verdict from 1
-            recv dy0.0 from 1 into 0
-            recv dy0.1 from 1 into 1
-            wait send x1.0
-            wait recv dy0.0
-            0BW0
-            free dy0.0
-            wait send x1.1
-            wait recv dy0.1
-            0BW1
-            free dy0.1
-            relay sums to 1
-            step 0
-            """
-        ),
-        lines(
-            """
-            relay verdict to 0
-            recv x1.0 from 0 into 0
-            recv x1.1 from 0 into 1
-            wait recv x1.0
-            1F0
-            1BW0
-            send dy0.0 to 0
-            free x1.0
-            wait recv x1.1
-            1F1
-            wait send dy0.0
-            1BW1
-            send dy0.1 to 0
-            free x1.1
-            relay sums from 0
-            step 1
-            wait send dy0.1
-            """
-        ),
-    ]
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str) -> None:
+    plan, options = PROGRAMS[name]
+    blocks = GOLDEN.read_text(encoding="utf-8").strip().split("\n\n")
+    expected = [block for block in blocks if block.startswith(f"{name}, ")]
+    assert text(name, compile_schedule(plan, **options)) == "\n\n".join(expected)
