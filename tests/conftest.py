@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+
+os.environ["OMP_NUM_THREADS"] = "1"  # torch's, here and on ranks: more would wait for each other
 
 settings.register_profile("ordinary", max_examples=40, deadline=None)
 settings.register_profile("thorough", max_examples=400, deadline=None)

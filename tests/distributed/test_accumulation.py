@@ -63,7 +63,6 @@ class Later(TinyTransformer):
 
 @pytest.mark.parametrize(("family", "ranks"), FAMILIES.items())
 def test_steps_add_up_as_in_one_process(family: str, ranks: int) -> None:
-    torch.set_num_threads(1)
     program = compiled(family, ranks)
     outcomes = on_threads(_trained, ranks, (program, 3, False), timeout=120)
     for apart, compared in outcomes.values():

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -125,16 +125,6 @@ class Evaluated(Model):
         return self.batch(100 + step, microbatches)
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Threads of small ops would wait for each other."""
-    count = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(count)
-
-
-@pytest.mark.usefixtures("one_thread")
 def test_evaluations_leave_training_as_it_is(tmp_path: Path) -> None:
     """One rank needs no processes."""
     plan, source, told = program("1f1b", 1), Evaluated(), list[StepRecord]()
@@ -156,7 +146,6 @@ def test_evaluations_leave_training_as_it_is(tmp_path: Path) -> None:
     assert result.evaluations[0][1] == pytest.approx(sum(expected) / len(expected), rel=1e-12)
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_memory_over_the_plans_limit_is_told_at_the_first_step() -> None:
     profile = Profile((StageProfile(1.0, 1.0, 1.0, 1000.0, 500.0),), 1, memory_limit=(1000.0,))
     plan = compile_schedule(build_family("1f1b", profile, MICROBATCHES))
@@ -178,7 +167,6 @@ class Named(nn.Module):
         self.blocks = nn.Sequential(*blocks)
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_random_numbers_go_on(tmp_path: Path) -> None:
     """One rank needs no processes."""
     plan, source = program("1f1b", 1), Evaluated()

@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 import pytest
-import torch
 
 from benchmarks.combinations import Outcome, check, checked
 from benchmarks.combinations.cases import ANYWHERE, ENDS, RANDOM, Case
@@ -45,11 +44,6 @@ FOUND: list[tuple[int, dict[str, Any]]] = [
 ]
 """Numbers of plans, and features that met: they trained otherwise than one process, without a word,
 or failed."""
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> None:
-    torch.set_num_threads(1)
 
 
 @cache

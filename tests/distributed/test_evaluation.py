@@ -51,7 +51,6 @@ def check(without: Outcome, evaluated: Outcome, bound: float = 1e-12) -> None:
 
 
 def both(program: Program, source: MoodyTransformer) -> tuple[Outcome, Outcome]:
-    torch.set_num_threads(1)
     return trained(program, source, False), trained(program, source, True)
 
 

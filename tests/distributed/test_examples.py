@@ -111,11 +111,10 @@ def test_a_schedule_as_csv_and_names_of_modules_train_as_in_one_process(tmp_path
 
 
 def test_a_hugging_face_model_learns_text_and_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A second call goes on from the first one's checkpoint, which torch loads into the model."""
     transformers = pytest.importorskip("transformers")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     folder = tmp_path / "text"
     ran = []
     for steps in ("2", "4"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -63,7 +62,6 @@ def test_replicas_train_as_one_process(
 
 def trained() -> list[tuple[float, float]]:
     """On each process: how far the parameters and the last norm are from one process's."""
-    torch.set_num_threads(1)
     mesh = init_device_mesh("cpu", (REPLICAS, RANKS), mesh_dim_names=("dp", "pp"))
     return [_trained(family, mesh["pp"].get_group(), mesh["dp"].get_group()) for family in FAMILIES]
 

@@ -33,11 +33,6 @@ MODELS = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _threads() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.mark.parametrize(
     ("kind", "pieces", "ranks"), [("gpt2", {"stages": 4}, 4), ("llama", {}, 4), ("llama", {}, 2)]
 )

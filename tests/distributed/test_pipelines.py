@@ -23,11 +23,6 @@ from tests.support.hub import on_threads, own
 from tests.support.models import TinyTransformer
 
 
-@pytest.fixture(autouse=True)
-def _threads() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.mark.parametrize("stages_as", ["eager", "aten"])
 def test_a_stage_whose_output_had_no_gradient_says_what_was_frozen(stages_as: str) -> None:
     line = r"^rank 0: .*was float32\[2, 4\] without gradient when it was tried: requires_grad of"

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import pipeloom
 from pipeloom.ir.model.ops import OpKind, fields_of
@@ -55,7 +54,6 @@ MORE: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a small Llama, with its ``config.json``."""
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("llama")
     hugging.LlamaConfig(
         vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=8,

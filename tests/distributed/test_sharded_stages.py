@@ -156,7 +156,6 @@ def cases(chosen: list[tuple[str, torch.dtype]]) -> list[Outcome]:
 
 
 def _mesh() -> DeviceMesh:
-    torch.set_num_threads(1)
     return init_device_mesh("cpu", (REPLICAS, RANKS), mesh_dim_names=("dp", "pp"))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
@@ -29,7 +28,6 @@ def compiled(family: str, ranks: int, *, ahead: bool = False, parallel: bool = F
 
 
 def trained(program: Program) -> tuple[float, int, float | None]:
-    torch.set_num_threads(1)
     return added_up(program, TinyTransformer())
 
 

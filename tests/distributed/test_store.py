@@ -52,7 +52,7 @@ def test_ranks_that_do_not_start_are_named(monkeypatch: pytest.MonkeyPatch) -> N
             if rank == 1:
                 monkeypatch.setenv("MASTER_PORT", str(silent.getsockname()[1]))
             with pytest.raises(ExecutionError, match=line):
-                making.meet("gloo", 1.0)
+                making.meet(None, lambda _: "gloo", 1.0)
         assert time.monotonic() - began < 4.0
         assert len(store._left) == rank  # a call is under way where nobody answers, alone
 

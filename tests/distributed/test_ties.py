@@ -41,11 +41,6 @@ TOLD = r"embedding.weight of stage 0 and head.weight of stage 1 are one paramete
 SEEN = r"rows.weight of stage 0 and columns.weight of stage 1 are one parameter, whose gradients"
 
 
-@pytest.fixture(autouse=True)
-def _threads() -> None:
-    torch.set_num_threads(1)
-
-
 def program(ranks: int = 2, tied: Sequence[Sequence[int]] = (), family: str = "1f1b") -> Program:
     profile = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * ranks, ranks, t_comm=0.1)
     return compile_schedule(build_family(family, profile, MICROBATCHES), tied=tied)

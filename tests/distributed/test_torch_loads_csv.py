@@ -41,7 +41,6 @@ def gradients(stages: dict[int, nn.Module]) -> dict[str, Tensor]:
 
 def train_with_torch(rank: int, folder: str) -> None:
     """One process of torch's own runtime: a step with each CSV in ``folder``."""
-    torch.set_num_threads(1)
     rendezvous = f"file://{folder}/rendezvous"
     distributed.init_process_group("gloo", rendezvous, rank=rank, world_size=RANKS)
     for path in sorted(Path(folder).glob("*.csv")):

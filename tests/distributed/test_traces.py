@@ -39,7 +39,6 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Schedule]:
 
 
 def run(folder: str) -> Schedule:
-    torch.set_num_threads(1)
     measured = _ours(Path(folder) / "ours")
     for name, chunks in (("zb", 2), ("gpipe", 1)):
         _torchs(Path(folder) / name, chunks)

@@ -58,7 +58,6 @@ def expected(
     dtype: torch.dtype, stages: int, microbatches: int
 ) -> tuple[dict[str, FloatArray], dict[str, FloatArray], list[float]]:
     """One process's first gradients, its parameters after the last step, that step's losses."""
-    torch.set_num_threads(1)
     source = Case("", 1, microbatches, dtype, stages).source
     _, gradients = reference(source, stages, microbatches)
     history, parameters = reference(source, stages, microbatches, steps=STEPS, train=True)

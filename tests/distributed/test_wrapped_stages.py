@@ -78,7 +78,6 @@ def test_its_inner_module_and_data_group_train_as_one_process(
 
 
 def tried() -> tuple[list[str], float]:
-    torch.set_num_threads(1)
     mesh = init_device_mesh("cpu", (REPLICAS, RANKS), mesh_dim_names=("dp", "pp"))
     said = [_refused(wrap, mesh) for wrap in WRAPS.values()]
     dist.barrier()

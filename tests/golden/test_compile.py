@@ -5,31 +5,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.families import build_family
+from tests.support.by_hand import by_hand
 
 GOLDEN = Path(__file__).with_name("programs.txt")
 
 
-def schedule(owners: tuple[int, ...], *rows: str) -> Schedule:
-    """T_F = T_B = T_W = 1, t_comm = 0.1 and stage s on rank ``owners[s]``."""
-    order = [parse_order(row) for row in rows]
-    microbatches = 1 + max(op.microbatch for row in order for op in row)
-    profile = Profile((StageProfile(1.0, 1.0, 1.0),) * len(owners), len(rows), t_comm=0.1)
-    placement = Placement.of_stages(owners)
-    unlimited = (float("inf"),) * len(rows)
-    return Schedule.of(Problem(profile, microbatches, placement, unlimited), order, "by hand")
+def delayed(*rows: str) -> Schedule:
+    """Each message takes 0.1 ms."""
+    plan = by_hand(*rows)
+    profile = replace(plan.problem.profile, t_comm=0.1)
+    return replace(plan, problem=replace(plan.problem, profile=profile))
 
 
 def weipipe_interleave() -> Schedule:
@@ -47,21 +43,21 @@ def weipipe_interleave() -> Schedule:
 
 PROGRAMS: dict[str, tuple[Schedule, dict[str, Any]]] = {
     "1f1b with tied ends": (
-        schedule((0, 1), "0F0 0F1 0BW0 0F2 0BW1 0BW2", "1F0 1BW0 1F1 1BW1 1F2 1BW2"),
+        delayed("0F0 0F1 0BW0 0F2 0BW1 0BW2", "1F0 1BW0 1F1 1BW1 1F2 1BW2"),
         {"tied": [(0, 1)]},
     ),
     "deferred weight gradients keep what they read": (
-        schedule((0, 1), "0F0 0B0 0W0", "1F0 1B0 1W0"),
+        delayed("0F0 0B0 0W0", "1F0 1B0 1W0"),
         {},
     ),
-    "one rank sends nothing": (schedule((0, 0), "0F0 1F0 1BW0 0BW0"), {}),
+    "one rank sends nothing": (delayed("0F0 1F0 1BW0 0BW0"), {}),
     "neighbours on one rank need no message": (
-        schedule((0, 1, 1, 0), "0F0 3F0 3BW0 0BW0", "1F0 2F0 2BW0 1BW0"),
+        delayed("0F0 3F0 3BW0 0BW0", "1F0 2F0 2BW0 1BW0"),
         {"tied": [[3, 0]]},
     ),
     # The verdict stands after the first forwards; what comes after the sender's is received later.
     "1f1b that steps ahead of the norm": (
-        schedule((0, 1), "0F0 0F1 0BW0 0BW1", "1F0 1BW0 1F1 1BW1"),
+        delayed("0F0 0F1 0BW0 0BW1", "1F0 1BW0 1F1 1BW1"),
         {"post_validation": True},
     ),
     "weipipe-interleave with tied ends": (weipipe_interleave(), {"tied": [(0, 1)]}),

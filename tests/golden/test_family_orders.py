@@ -1,4 +1,5 @@
-"""The order of every family at P = 4: long runs, fewer microbatches than ranks, and a remainder."""
+"""The order of every family at P = 4: long runs, fewer microbatches than ranks, and a remainder;
+and small ones that a reader can follow by hand."""
 
 from __future__ import annotations
 

@@ -161,7 +161,6 @@ def pairs(case: Case, stages: int) -> list[tuple[int, int]]:
 
 
 def run_cases(chosen: Sequence[Case]) -> list[Outcome]:
-    torch.set_num_threads(1)
     return [run_case(case) for case in chosen]
 
 

@@ -225,7 +225,6 @@ Variant: TypeAlias = tuple[Program, MoodyTransformer, dict[str, Any]]
 
 def on_processes(variants: Sequence[Variant]) -> list[tuple[Outcome, Outcome]]:
     """Of each, without evaluations and with them."""
-    torch.set_num_threads(1)
     return [
         (trained(program, source, False, options), trained(program, source, True, options))
         for program, source, options in variants
@@ -234,7 +233,6 @@ def on_processes(variants: Sequence[Variant]) -> list[tuple[Outcome, Outcome]]:
 
 def in_shards(program: Program) -> tuple[Outcome, Outcome]:
     """Two replicas of two ranks, whose stages are in ``fully_shard``."""
-    torch.set_num_threads(1)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
     options = {"group": mesh["pp"].get_group(), "data_group": mesh["dp"].get_group()}
     wrap = partial(_in_shards, mesh=mesh["dp"])

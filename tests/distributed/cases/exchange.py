@@ -22,7 +22,6 @@ CLIP = 0.5
 
 def trained(programs: Mapping[int, Program]) -> tuple[float, int, list[float]]:
     """How far the worst parameter is from one process's; how many were compared; all losses."""
-    torch.set_num_threads(1)
     source = TinyTransformer()
     made: list[int] = []
     pipeline = Pipeline.from_source(
@@ -76,7 +75,6 @@ def one_process(source: TinyTransformer, stages: int) -> dict[str, Tensor]:
 def refused(programs: Mapping[int, Program]) -> list[str]:
     """What wrong numbers of microbatches are told before the first step, after which ranks go on,
     and after it."""
-    torch.set_num_threads(1)
     source, first = TinyTransformer(), programs[COUNTS[0]]
 
     def of_family(count: int) -> Program:

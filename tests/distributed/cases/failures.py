@@ -21,15 +21,11 @@ from torch.overrides import handle_torch_function, has_torch_function
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InputError, in_words, of_rank
-from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
-from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.executor.deferred_ops import Linear, defer
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from tests.distributed.cases.gradients import schedule
+from tests.support.by_hand import by_hand
 
 
 class Failing(nn.Module):
@@ -242,15 +238,8 @@ def changes_the_batch() -> None:
 
 def alone(microbatches: int = 4) -> Program:
     """Two stages, both on one rank."""
-    problem = Problem(
-        Profile((StageProfile(1.0, 1.0, 1.0),) * 2, ranks=1),
-        microbatches,
-        Placement.of_stages((0, 0)),
-        (float("inf"),),
-    )
     text = "0F{0} 1F{0} 1B{0} 0B{0} 1W{0} 0W{0}"
-    order = " ".join(text.format(j) for j in range(microbatches))
-    return compile_schedule(timed(Schedule.of(problem, [parse_order(order)], "custom")))
+    return compile_schedule(timed(by_hand(" ".join(map(text.format, range(microbatches))))))
 
 
 def gives_no_verdict() -> None:

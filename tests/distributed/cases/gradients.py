@@ -11,15 +11,14 @@ from torch import Tensor
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.placement import Passing, Placement
-from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.options import StagesAs
 from pipeloom.runtime.transport import Transport, whereabouts
 from pipeloom.solver.families import ASYNCHRONOUS, build_family
+from tests.support.by_hand import by_hand
 from tests.support.families import ELSEWHERE, families_of
 from tests.support.models import TinyTransformer, gradient, named, reference, worst
 
@@ -102,25 +101,18 @@ def folded(ranks: int, microbatches: int) -> Schedule:
     """
     stages = 2 * ranks
     owners = [min(s, stages - 1 - s) for s in range(stages)]
-    problem = Problem(
-        profile(ranks).split(2),
-        microbatches,
-        Placement.of_stages(tuple(owners)),
-        (float("inf"),) * ranks,
-    )
-    rows: list[list[Op]] = [[] for _ in range(ranks)]
+    rows: list[list[str]] = [[] for _ in range(ranks)]
     for j, s in itertools.product(range(microbatches), range(stages)):
-        rows[owners[s]].append(Op(OpKind.F, s, j))
+        rows[owners[s]].append(f"{s}F{j}")
     for j, s in itertools.product(range(microbatches), reversed(range(stages))):
-        rows[owners[s]].append(Op(OpKind.BW if j % 2 else OpKind.B, s, j))
+        rows[owners[s]].append(f"{s}BW{j}" if j % 2 else f"{s}B{j}")
     for j, s in itertools.product(range(0, microbatches, 2), range(stages)):
-        rows[owners[s]].append(Op(OpKind.W, s, j))
-    return timed(Schedule.of(problem, rows, "custom"))
+        rows[owners[s]].append(f"{s}W{j}")
+    return timed(by_hand(*map(" ".join, rows), profile=profile(ranks).split(2)))
 
 
 def run_cases(chosen: list[Case]) -> list[Outcome]:
     """On every rank of one launch."""
-    torch.set_num_threads(1)
     return [run_case(case) for case in chosen]
 
 

@@ -50,7 +50,6 @@ def _part(stage: int, *, starts: bool) -> Part:
 
 def run_cases(names: Sequence[str]) -> dict[str, list[str]]:
     """On every rank of one launch: of each case what differs, and why a stage was no graph."""
-    torch.set_num_threads(1)
     return {name: _differing(name) for name in names}
 
 

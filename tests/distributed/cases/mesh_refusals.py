@@ -43,7 +43,6 @@ def linear(mesh: DeviceMesh | None = None, style: Any = None) -> nn.Module:
 
 
 def refusals() -> dict[str, str]:
-    torch.set_num_threads(1)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "tp"))
     alone = init_device_mesh("cpu", (1, 2, 2), mesh_dim_names=("pp", "dp", "ep"))
     world = init_device_mesh("cpu", (4,), mesh_dim_names=("all",))

@@ -76,7 +76,6 @@ class Outcome:
 
 
 def run_cases(cases: Sequence[Case]) -> list[Outcome]:
-    torch.set_num_threads(1)
     return [run_case(case) for case in cases]
 
 

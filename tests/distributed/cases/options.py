@@ -48,7 +48,6 @@ SOURCE = TinyTransformer(torch.float32, uneven=True)
 
 
 def run_options(chosen: Sequence[tuple[Options, Program]]) -> list[Result]:
-    torch.set_num_threads(1)
     return [_run(options, program) for options, program in chosen]
 
 
@@ -80,7 +79,6 @@ def copied(
 
 def one_process(options: Options, stages: int) -> Result:
     """The same steps with plain autograd: master parameters, each stage cast in every step."""
-    torch.set_num_threads(1)
     masters: dict[int, nn.Module] = dict(enumerate(whole(SOURCE, stages)))
     distinct = {id(p): p for m in masters.values() for p in m.parameters()}
     optimizer = SOURCE.optimizer(distinct.values())
@@ -131,7 +129,6 @@ class Waiting(torch.optim.SGD):
 
 def run_ahead(program: Program, path: str) -> list[float]:
     """Rank 1's first optimizer step waits until rank 0 has run an op of the next iteration."""
-    torch.set_num_threads(1)
     rank = dist.get_rank()
     make = (lambda p: Waiting(p, path)) if rank == 1 else (lambda p: torch.optim.SGD(p, lr=0.1))
     stages = SOURCE.stages(program.schedule.problem.stages)

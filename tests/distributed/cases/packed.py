@@ -24,7 +24,6 @@ def trained(steps: Sequence[Step], wrong: Program) -> dict[str, Any]:
     """How far the worst parameter is from one process's; how many connections and buffers there
     were; the messages for a program with stages on other ranks and for what is no program.
     All ranks but the first have a copy of the last program."""
-    torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     count = steps[0][0].schedule.problem.stages
     pipeline = Pipeline(

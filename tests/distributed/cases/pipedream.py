@@ -61,7 +61,6 @@ def cases(ranks: int) -> list[Case]:
 
 
 def run_cases(chosen: list[Case]) -> list[Outcome]:
-    torch.set_num_threads(1)
     return [run_case(case) for case in chosen]
 
 

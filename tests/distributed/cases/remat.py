@@ -182,7 +182,6 @@ def given_up(schedule: Schedule, lever: str) -> Schedule:
 
 def run_cases(chosen: list[tuple[Case, Schedule]]) -> list[Outcome]:
     """On every rank of one launch."""
-    torch.set_num_threads(1)
     return [run_case(case, plan) for case, plan in chosen]
 
 

@@ -138,7 +138,6 @@ def batch(step: int, microbatches: int) -> tuple[Tensor, Tensor]:
 
 
 def run_cases(cases: Sequence[Case]) -> list[Outcome]:
-    torch.set_num_threads(1)
     return [_run(case) for case in cases]
 
 
@@ -207,7 +206,6 @@ def _apart(module: nn.Module, whole: nn.Module, group: GROUP) -> float:
 
 def refusals() -> dict[str, str]:
     """What is said of groups that are missing or do not fit."""
-    torch.set_num_threads(1)
     mesh = _mesh(2)
     rank, group, tensor = mesh.get_local_rank("pp"), mesh["pp"].get_group(), mesh["tp"].get_group()
     program = compile_schedule(schedule("1f1b", 2, MICROBATCHES))

@@ -105,7 +105,6 @@ def steps(pipeline: Pipeline, first: int, count: int = STEPS) -> Losses:
 
 
 def run_cases(folder: str) -> Outcome:
-    torch.set_num_threads(1)
     whole, resumed = {}, {}
     for family in PAIRS:
         pipeline = make(family)

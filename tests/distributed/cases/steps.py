@@ -89,7 +89,6 @@ def in_replicas(
     program: Program, ahead: Program, apart: Program
 ) -> list[tuple[float, int, float | None]]:
     """Two replicas of two ranks: with copies of the stages, steps ahead of the norm, and shards."""
-    torch.set_num_threads(1)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
     dp = mesh["dp"]
     options = {"group": mesh["pp"].get_group(), "data_group": dp.get_group()}

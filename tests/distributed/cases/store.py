@@ -90,7 +90,7 @@ def _meet_anew(folder: Path) -> None:
     _until((folder / "port").exists)
     os.environ["MASTER_PORT"] = (folder / "port").read_text()
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
-    meet("gloo", 30.0)
+    meet(None, lambda _: "gloo", 30.0)
 
 
 def _until(condition: Callable[[], bool]) -> None:

@@ -56,7 +56,6 @@ class Found:
 
 
 def compared(folder: str) -> Found:
-    torch.set_num_threads(1)
     outcomes = [_compared(*case) for case in CASES]
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
     sharded = [_sharded(mesh, divisor) for divisor in (None, 1.0)]

@@ -53,7 +53,6 @@ def size(output: Tensor, _: Tensor) -> Tensor:
 
 def train(dtypes: Sequence[torch.dtype | None], programs: Sequence[Program]) -> list[list[Steps]]:
     """On a rank: what it owns, by program and dtype of D's."""
-    torch.set_num_threads(1)
     return [[_train(program, dtype) for program in programs] for dtype in dtypes]
 
 
@@ -70,7 +69,6 @@ def _train(program: Program, reduce_dtype: torch.dtype | None) -> Steps:
 
 def train_replicas() -> Steps:
     """On a rank, which is a replica of the whole pipeline: each trains every second microbatch."""
-    torch.set_num_threads(1)
     rank = dist.get_rank()
     groups = [dist.new_group([each]) for each in range(2)]
     pipeline = Pipeline(

@@ -126,7 +126,6 @@ class Job:
 
 def compare(jobs: Sequence[Job]) -> list[tuple[Run, Run]]:
     """Of each job the run that steps ahead, and the one in which all ranks wait for the norm."""
-    torch.set_num_threads(1)
     return [(run(job, job.ahead), run(job, job.waiting)) for job in jobs]
 
 
@@ -180,7 +179,6 @@ def _disturb(modules: dict[int, nn.Module], factors: dict[int, float], now: list
 def run_ahead(program: Program, path: str) -> bool:
     """The last rank adds its part of the first norm when rank 0 has run an op of the next
     iteration."""
-    torch.set_num_threads(1)
     source, rank = NoisyTransformer(torch.float32), dist.get_rank()
     pipeline = Pipeline(
         program,

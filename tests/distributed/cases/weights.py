@@ -315,7 +315,6 @@ def schedule(case: Case) -> Schedule:
 
 def run_cases(chosen: Sequence[tuple[Case, Program]]) -> list[Outcome]:
     """On every rank of one launch."""
-    torch.set_num_threads(1)
     return [run_case(case, program) for case, program in chosen]
 
 

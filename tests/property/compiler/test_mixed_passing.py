@@ -12,15 +12,14 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.formats import dump_schedule, parse_schedule
 from pipeloom.ir.formats.program_json import dump_program
-from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.model.transfers import holders, owned
 from pipeloom.ir.verify.program import verify_program
 from pipeloom.ir.verify.schedule import verify_schedule
+from tests.support.by_hand import UNIT, by_hand
 from tests.support.weight_machine import run_compiled
 from tests.support.weight_schedules import mixed_schedules
 
@@ -66,9 +65,8 @@ def test_no_instruction_can_be_left_out(schedule: Schedule, data: st.DataObject)
 
 
 def test_the_reduce_of_a_replicated_stage_is_asked_for() -> None:
-    profile = Profile((StageProfile(1.0, 1.0, 1.0),), 2, shared_by=1)
-    problem = Problem(profile, 2, Placement.round_robin(2), profile.limit_from(None))
-    plan = Schedule.of(problem, [parse_order("0F0 0BW0"), parse_order("0F1 0BW1")], "by hand")
+    profile = Profile((UNIT,), 2, shared_by=1)
+    plan = by_hand("0F0 0BW0", "0F1 0BW1", profile=profile, passing=Passing.WEIGHTS)
     program = document(compile_schedule(plan))
     assert program["instructions"] == [
         ["0F0", "0BW0", "reduce 0", "step 0"],

@@ -15,7 +15,7 @@ from pipeloom.ir.cost.simulator import simulate, timed
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.formats import dump_program, dump_schedule, parse_schedule
 from pipeloom.ir.model.links import Link
-from pipeloom.ir.model.ops import Op, OpKind, parse_order
+from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
@@ -23,6 +23,7 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.program import verify_program
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.report.attribution import attribute
+from tests.support.by_hand import by_hand
 from tests.support.iterations import play_iterations
 from tests.support.random_schedules import random_order
 
@@ -126,17 +127,14 @@ def test_a_lever_op_that_is_lost_or_comes_too_late_is_found(
     assert verify_schedule(document) != []
 
 
-def problem(**stage: Any) -> Problem:
-    profile = Profile(
-        (StageProfile(2.0, 3.0, 1.0, m_b=10.0, m_w=4.0, **stage),), 1, host_link=Link(0.0, 1e-6)
-    )
-    return Problem(profile, 2, Placement.linear(1), (10.0,))
+def one_stage(order: str, **options: Any) -> Schedule:
+    stage = StageProfile(2.0, 3.0, 1.0, m_b=10.0, m_w=4.0, **options)
+    return by_hand(order, profile=Profile((stage,), 1, host_link=Link(0.0, 1e-6)), limit=10.0)
 
 
 def test_recomputing_by_hand() -> None:
     """F 0-2, 2-4; R 4-6; B 6-9; W 9-10; then B of the other."""
-    order = parse_order("0F0 0F1 0R0 0B0 0W0 0R1 0B1 0W1")
-    timing = simulate(Schedule.of(problem(t_r=2.0, m_r=1.0), [order], ""))
+    timing = simulate(one_stage("0F0 0F1 0R0 0B0 0W0 0R1 0B1 0W1", t_r=2.0, m_r=1.0))
     assert timing.end[0].tolist() == [2, 4, 6, 9, 10, 12, 15, 16]
     assert timing.peak_memory == (11.0,)  # M_B of the one, the input of the other
     assert timing.work == 16.0
@@ -144,9 +142,9 @@ def test_recomputing_by_hand() -> None:
 
 def test_offloading_by_hand() -> None:
     """O 0 goes out from 2 to 5 while F 1 runs; B 1 waits for nothing, L 0 comes back beside it."""
-    order = parse_order("0F0 0F1 0O0 0B1 0L0 0W1 0B0 0W0")
-    timing = simulate(Schedule.of(problem(m_o=1.0, offload_bytes=3.0), [order], ""))
-    starts = dict(zip(map(str, order), timing.start[0].tolist(), strict=True))
+    order = "0F0 0F1 0O0 0B1 0L0 0W1 0B0 0W0"
+    timing = simulate(one_stage(order, m_o=1.0, offload_bytes=3.0))
+    starts = dict(zip(order.split(), timing.start[0].tolist(), strict=True))
     assert starts == {
         "0F0": 0.0, "0F1": 2.0, "0O0": 2.0, "0B1": 5.0, "0L0": 8.0, "0W1": 8.0, "0B0": 11.0, "0W0": 14.0,  # noqa: E501
     }  # fmt: skip
@@ -165,4 +163,4 @@ def test_offloading_by_hand() -> None:
 )
 def test_what_cannot_be_is_named(order: str, why: str) -> None:
     with pytest.raises(InvalidScheduleError, match=why):
-        simulate(Schedule.of(problem(m_o=1.0), [parse_order(order)], ""))
+        simulate(one_stage(order, m_o=1.0))

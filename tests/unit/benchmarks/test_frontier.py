@@ -2,41 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from benchmarks.frontier.cell import measure
 from benchmarks.frontier.instances import SETS
-from benchmarks.frontier.targets import checks
 from benchmarks.frontier.unequal import unequal
 from pipeloom.ir.model.problem import Objective
 from pipeloom.solver.bounds.feasibility import check_feasible
-
-
-def cell(**changes: Any) -> dict[str, Any]:
-    """A cell of 8 ranks that met its bound."""
-    return {
-        "row": "6.2B-24",
-        "share": 1.0,
-        "published": 0.1323,
-        "ranks": 8,
-        "microbatches": 24,
-        "bubble": 0.1323,
-        "bound_bubble": 0.1323,
-        "bound_name": "head-tail",
-        "cost": 2187.5,
-        "gap": 0.0,
-        "status": "optimal",
-        "seconds": 1.0,
-        "cpu_seconds": 1.0,
-        "peak_rss": 1e8,
-        "violations": 0,
-    } | changes
-
-
-def met(name: str, *cells: dict[str, Any]) -> list[bool]:
-    return [done for _, done in checks(name, {f"{i}:x": each for i, each in enumerate(cells)})]
 
 
 def test_the_sets_are_as_large_as_the_targets_say() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from benchmarks.one_gpu import checks, plans
 from benchmarks.one_gpu.checks import uniform
@@ -21,11 +20,6 @@ from benchmarks.one_gpu.sizes import SMALL
 from benchmarks.one_gpu.telling import telling, told
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.families import build_family
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> None:
-    torch.set_num_threads(1)
 
 
 def of(name: str, tmp_path: Path) -> dict[str, Any]:
@@ -79,11 +73,3 @@ def test_what_is_held_at_once() -> None:
     schedule = planned(SMALL, "1f1b", Profile(STAGES, 2))
     # rank 0 has two microbatches under way, rank 1 one
     assert held_at_most(schedule) == 9.0
-
-
-def figures(plan: float, took: float, **others: Any) -> dict[str, Any]:
-    return {
-        "planned_ms": plan, "measured_ms": took, "planned_on_own_times_ms": took, "step_ms": [took],
-        "host": 0.01, "peak": [10, 9], "planned_peak": [10.0, 10.0], "allocated": None,
-        "planned_held": 20.0, **others,
-    }  # fmt: skip

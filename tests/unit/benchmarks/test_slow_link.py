@@ -25,21 +25,6 @@ FAST, SLOW = Link(0.0, 1.0), Link(0.5, 0.001)  # a gigabyte, a megabyte a second
 LINKS = Links(FAST, ((1, 2, SLOW),), Sharing.RING)
 
 
-@pytest.mark.parametrize(
-    ("source", "target", "ranks", "passed"),
-    [
-        (0, 1, 4, [0, 1]),
-        (0, 3, 4, [0, 3]),
-        (0, 2, 4, [0, 1, 2]),
-        (2, 0, 4, [2, 3, 0]),
-        (4, 1, 5, [4, 0, 1]),
-        (1, 4, 5, [1, 0, 4]),
-    ],
-)
-def test_the_shorter_way_round(source: int, target: int, ranks: int, passed: list[int]) -> None:
-    assert way(source, target, ranks) == passed
-
-
 @pytest.mark.parametrize("ranks", [3, 4, 5, 8])
 def test_messages_go_the_way_that_profiles_say(ranks: int) -> None:
     for source in range(ranks):
@@ -100,17 +85,6 @@ def test_fully_sharded_steps_by_hand() -> None:
     """Four stages of 6 ms; a hop is .5 ms and 1000 bytes at a megabyte a second, 12 hops a
     stage."""
     assert fully_sharded(profile(), 8) == pytest.approx(2 * 4 * (6.0 + 12 * 1.5))
-
-
-def result(**changes: object) -> dict[str, object]:
-    row = {"scheme": "activations", "predicted_ms": 100.0, "measured_ms": 110.0, "error": -0.09}
-    other = {**row, "scheme": "fsdp", "losses": [5.0, 4.0]}
-    return {
-        "name": "long",
-        "schemes": [{**row, "losses": [5.0, 4.0 + 1e-6]}, {**other, **changes}],
-        "auto": "fsdp",
-        "winners": ["fsdp"],
-    }
 
 
 def test_the_record_has_no_fault_and_winners_of_each_kind() -> None:

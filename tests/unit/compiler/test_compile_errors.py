@@ -13,6 +13,7 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.families import build_family
+from tests.support.by_hand import by_hand
 
 GOOD = ("0F0 0F1 0BW0 0BW1", "1F0 1B0 1W0 1F1 1BW1")
 
@@ -63,9 +64,7 @@ def test_no_rank_steps_ahead_where_weights_travel() -> None:
 
 
 def test_one_rank_has_nobody_to_wait_for() -> None:
-    problem = Problem.linear(Profile((StageProfile(1.0, 1.0, 1.0),), 1), 1)
-    plan = Schedule.of(problem, [parse_order("0F0 0BW0")], "by hand")
-    row = compile_schedule(plan, post_validation=True).instructions[0]
+    row = compile_schedule(by_hand("0F0 0BW0"), post_validation=True).instructions[0]
     assert list(map(str, row)) == ["0F0", "0BW0", "step 0"]
 
 

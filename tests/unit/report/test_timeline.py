@@ -16,9 +16,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Link, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Timing
 from pipeloom.report.bars import memory_scale, memory_steps, timed
@@ -27,6 +25,7 @@ from pipeloom.report.summaries import remat, summary
 from pipeloom.report.svg.timeline import timeline_svg
 from pipeloom.report.timeline_html import timeline_html
 from pipeloom.report.timeline_text import timeline_text
+from tests.support.by_hand import by_hand
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -34,7 +33,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 def small(limit: float | None = 2.0) -> Schedule:
     profile = Profile((StageProfile(1, 1, 1, 1.0, 0.5),) * 2, ranks=2, t_comm=0.0, name="small")
     order = ["0F0 0F1 0B0 0W0 0B1 0W1", "1F0 1B0 1F1 1B1 1W0 1W1"]
-    return Schedule.of(Problem.linear(profile, 2, limit), map(parse_order, order), "by-hand")
+    return by_hand(*order, profile=profile, limit=limit)
 
 
 def bars_of(svg: str) -> list[tuple[str, float, float]]:
@@ -96,14 +95,14 @@ def texts_of(svg: str, kind: str) -> list[str | None]:
 def test_titles_name_the_setting_once_and_each_schedule_in_words() -> None:
     words = "small, 2 ranks, 2 microbatches"
     assert texts_of(timeline_svg([(None, small())]), "title") == [
-        f"{words}: by-hand, 14.29 % bubble"
+        f"{words}: by hand, 14.29 % bubble"
     ]
     two = timeline_svg([(None, small()), ("mine", small())])
     assert texts_of(two, "title") == [words]
-    assert texts_of(two, "name") == ["by-hand, 14.29 % bubble", "mine: by-hand, 14.29 % bubble"]
+    assert texts_of(two, "name") == ["by hand, 14.29 % bubble", "mine: by hand, 14.29 % bubble"]
     other = timeline_svg([(None, small()), (None, offloaded())])
     assert texts_of(other, "title") == ["small and out"]
-    assert texts_of(other, "name")[1] == "out, 1 rank, 2 microbatches: by-hand, 7.69 % bubble"
+    assert texts_of(other, "name")[1] == "out, 1 rank, 2 microbatches: by hand, 7.69 % bubble"
 
 
 def test_hatched_is_what_the_bubble_rate_counts() -> None:
@@ -139,9 +138,9 @@ def test_memory_is_drawn_on_one_scale_with_its_limit() -> None:
 
 
 def test_ranks_without_ops_or_memory_have_a_row() -> None:
-    profile = Profile((StageProfile(1, 1, 1, 0.0, 0.0),) * 2, ranks=2, t_comm=0.0)
-    problem = Problem(profile, 1, Placement.of_stages((1, 1), ranks=2), (0.0, 4.0))
-    schedule = Schedule.of(problem, [[], parse_order("0F0 1F0 1B0 0B0 1W0 0W0")], "by-hand")
+    stages = (StageProfile(1, 1, 1, 0.0, 0.0),) * 2
+    profile = Profile(stages, ranks=2, t_comm=0.0, memory_limit=(0.0, 4.0))
+    schedule = by_hand("", "0F0 1F0 1B0 0B0 1W0 0W0", profile=profile)
     svg = timeline_svg([(None, schedule)], memory=True)
     assert "bubble: idle time of the period" in svg
     assert "limit 0" in svg
@@ -189,17 +188,15 @@ def test_the_terminal_says_that_iterations_overlap() -> None:
     rank 0 | F0 .  .  B0 W0
     rank 1 |    F0 B0 W0
     """
-    profile = Profile((StageProfile(1, 1, 1),) * 2, ranks=2, t_comm=0.0)
-    problem = Problem.linear(profile, 1, None)
-    order = [parse_order("0F0 0B0 0W0"), parse_order("1F0 1B0 1W0")]
-    assert "iteration" not in timeline_text(Schedule.of(problem, order, "by-hand"))
+    order = "0F0 0B0 0W0", "1F0 1B0 1W0"
+    assert "iteration" not in timeline_text(by_hand(*order))
     late = Profile((StageProfile(1, 1, 0), StageProfile(1, 1, 4)), ranks=2, t_comm=0.0)
-    overlapping = Schedule.of(replace(problem, profile=late), order, "by-hand")
+    overlapping = by_hand(*order, profile=late)
     assert timeline_text(overlapping).splitlines()[-1] == (
         "one iteration of many: a rank begins the next where its row ends, one every 6 ms"
     )
-    barrier = replace(problem, profile=late, objective=Objective.MAKESPAN)
-    assert "iteration" not in timeline_text(Schedule.of(barrier, order, "by-hand"))
+    barrier = replace(overlapping.problem, objective=Objective.MAKESPAN)
+    assert "iteration" not in timeline_text(replace(overlapping, problem=barrier))
 
 
 def test_trace_events_are_microseconds_and_count_memory() -> None:
@@ -238,8 +235,7 @@ def paired() -> Schedule:
     0 | F0 F1&BW0 BW1
     """
     profile = Profile((StageProfile(1, 1, 1, 1.0, 0.5, t_fb=2),), ranks=1, name="pair")
-    order = parse_order("0F0 0F1 0BW0 0BW1")
-    return replace(Schedule.of(Problem.linear(profile, 2), [order], "by-hand"), pairs=((1,),))
+    return replace(by_hand("0F0 0F1 0BW0 0BW1", profile=profile), pairs=((1,),))
 
 
 def offloaded() -> Schedule:
@@ -250,8 +246,7 @@ def offloaded() -> Schedule:
     """
     stage = StageProfile(1, 1, 1, 1.0, 0.5, m_o=0.0, offload_bytes=5e5)
     profile = Profile((stage,), ranks=1, name="out", host_link=Link(0.0, 1.0))
-    order = parse_order("0F0 0O0 0F1 0L0 0B1 0W1 0B0 0W0")
-    return Schedule.of(Problem.linear(profile, 2), [order], "by-hand")
+    return by_hand("0F0 0O0 0F1 0L0 0B1 0W1 0B0 0W0", profile=profile)
 
 
 def rows_of(text: str) -> list[str]:
@@ -296,8 +291,7 @@ def test_copies_are_bars_below_the_row() -> None:
 
 def test_recomputations_are_counted_and_their_memory_drawn() -> None:
     profile = Profile((StageProfile(1.0, 1.0, 1.0, m_b=4.0, t_r=1.0, m_r=1.0),), 1)
-    order = parse_order("0F0 0F1 0R1 0B1 0W1 0R0 0B0 0W0")
-    schedule = timed(Schedule.of(Problem.linear(profile, 2), [order], ""))
+    schedule = timed(by_hand("0F0 0F1 0R1 0B1 0W1 0R0 0B0 0W0", profile=profile))
     assert remat(schedule) == [("activations", "2 recomputed of 2")]
     held = memory_steps(schedule, 0)
     assert [memory for _, memory in held] == [1.0, 2.0, 5.0, 1.0, 1.0, 4.0, 0.0, 0.0]

@@ -6,11 +6,10 @@ import pytest
 
 from pipeloom.compiler.exporters.torch_csv import read, write
 from pipeloom.ir.errors import InputError, InvalidScheduleError
-from pipeloom.ir.model.ops import format_order, parse_order
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.ops import format_order
+from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
+from tests.support.by_hand import UNIT, by_hand
 
 PROFILE = Profile((StageProfile(3.0, 4.0, 2.0), StageProfile(2.0, 5.0, 1.0)), 2, t_comm=0.5)
 ROWS = ("0F0 0F1 0B0 0W0 0BW1", "1F0 1B0 1F1 1BW1 1W0")
@@ -20,12 +19,8 @@ CSV = """\
 """
 
 
-def by_hand() -> Schedule:
-    return Schedule.of(Problem.linear(PROFILE, 2), [parse_order(row) for row in ROWS], "by hand")
-
-
 def test_writes_b_as_i_and_bw_as_b() -> None:
-    assert write(by_hand()) == CSV
+    assert write(by_hand(*ROWS, profile=PROFILE)) == CSV
 
 
 @pytest.mark.parametrize("text", [CSV, CSV.rstrip(), CSV + "\n", CSV.replace("\n", "\r\n")])
@@ -37,7 +32,7 @@ def test_reads_back_with_the_times_of_the_profile(text: str) -> None:
 
 
 def test_reads_the_placement() -> None:
-    profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 3, 2)
+    profile = Profile((UNIT,) * 3, 2)
     schedule = read("0F0,2F0,2B0,0B0\n1F0,1B0\n", profile)
     assert schedule.problem.placement.owners == (0, 1, 0)
     assert schedule.problem.microbatches == 1
@@ -95,15 +90,13 @@ def test_an_impossible_schedule_is_refused(text: str, violation: str) -> None:
 
 
 def test_only_schedules_whose_stages_stay_can_be_written() -> None:
-    profile = Profile((StageProfile(1.0, 1.0, 1.0),), 2)
-    problem = Problem(profile, 2, Placement.round_robin(2), profile.limit_from(None))
-    schedule = Schedule.of(problem, [parse_order("0F0 0BW0"), parse_order("0F1 0BW1")], "weights")
+    profile = Profile((UNIT,), 2)
+    schedule = by_hand("0F0 0BW0", "0F1 0BW1", profile=profile, passing=Passing.WEIGHTS)
     with pytest.raises(InputError, match="torch-csv keeps each stage on one rank; got weights"):
         write(schedule)
 
 
 def test_a_rank_without_ops_cannot_be_written() -> None:
-    problem = Problem(PROFILE, 1, Placement.of_stages((0, 0)), PROFILE.limit_from(None))
-    schedule = Schedule.of(problem, [parse_order("0F0 1F0 1BW0 0BW0"), []], "lopsided")
+    schedule = by_hand("0F0 1F0 1BW0 0BW0", "", profile=PROFILE)
     with pytest.raises(InputError, match=r"order\[1\]: torch-csv needs ops on every rank"):
         write(schedule)

@@ -17,9 +17,8 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_profile, dump_schedule, parse_profile
 from pipeloom.ir.formats.schedule_json import parse_schedule
 from pipeloom.ir.model.links import Link, Links
-from pipeloom.ir.model.ops import Op
-from pipeloom.ir.model.placement import Passing, Placement
-from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import DataParallel, Profile, StageProfile
 from pipeloom.ir.model.schedule import Averaged, Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
@@ -28,6 +27,7 @@ from pipeloom.report.summaries import averaging
 from pipeloom.report.svg.timeline import timeline_svg
 from pipeloom.report.timeline_text import timeline_text
 from pipeloom.solver.families import ASYNCHRONOUS, build_family
+from tests.support.by_hand import by_hand
 from tests.support.families import families_of
 from tests.support.iterations import play_iterations
 
@@ -43,8 +43,7 @@ def chunked(order: str) -> Schedule:
     """Two stages on one rank."""
     stage = StageProfile(1.0, 1.0, 2.0, grad_bytes=8e6)
     one = Profile((stage,) * 2, 1, data_parallel=DataParallel(2, Link(0.0, 4.0)))  # 2 ms each
-    problem = Problem(one, 2, Placement.interleaved(1, 2), (9.0,))
-    return timed(Schedule.of(problem, [[Op.parse(text) for text in order.split()]], "custom"))
+    return timed(by_hand(order, profile=one))
 
 
 FORWARD = "0F0 1F0 0F1 1F1 1B0 0B0 1B1 0B1 "  # 8 ms

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,11 +8,10 @@ import pytest
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.cost.transfer_order import in_sending_order
 from pipeloom.ir.errors import InvalidScheduleError
-from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
+from tests.support.by_hand import by_hand
 
 W, D = TransferKind.WEIGHT, TransferKind.GRADIENT
 STAGE = StageProfile(t_f=2.0, t_b=3.0, t_w=1.0, m_b=5.0, m_w=1.0, weight_bytes=2e6)
@@ -21,14 +19,9 @@ STAGE = StageProfile(t_f=2.0, t_b=3.0, t_w=1.0, m_b=5.0, m_w=1.0, weight_bytes=2
 
 def two_ranks(*transfers: Transfer, **profile: object) -> Schedule:
     """One stage, owned by rank 0, and one microbatch on each of two ranks."""
-    problem = Problem(
-        replace(Profile((STAGE,), 2, shared_by=1), **profile),  # type: ignore[arg-type]
-        2,
-        Placement.round_robin(2),
-        (100.0, 100.0),
-    )
-    order = [parse_order("0F0 0B0 0W0"), parse_order("0F1 0B1 0W1")]
-    return replace(Schedule.of(problem, order, "test"), transfers=transfers)
+    cluster = replace(Profile((STAGE,), 2, shared_by=1), **profile)  # type: ignore[arg-type]
+    plan = by_hand("0F0 0B0 0W0", "0F1 0B1 0W1", profile=cluster, passing=Passing.WEIGHTS)
+    return replace(plan, transfers=transfers)
 
 
 def test_ops_wait_for_weights_and_a_gradient_leaves_after_its_ops() -> None:
@@ -124,9 +117,9 @@ def four_ranks(shared: object, *transfers: Transfer) -> list[list[float]]:
     """When transfers of 2 ms run between four ranks that compute nothing that matters."""
     links = Links(Link(0.0, 1.0), shared=shared)  # type: ignore[arg-type]
     profile = Profile((STAGE,), 4, links=links, shared_by=1)
-    problem = Problem(profile, 4, Placement.round_robin(4), (math.inf,) * 4)
-    order = [parse_order(f"0F{j} 0B{j} 0W{j}") for j in range(4)]
-    schedule = replace(Schedule.of(problem, order, "test"), transfers=transfers)
+    rows = [f"0F{j} 0B{j} 0W{j}" for j in range(4)]
+    plan = by_hand(*rows, profile=profile, passing=Passing.WEIGHTS)
+    schedule = replace(plan, transfers=transfers)
     found: list[list[float]] = simulate(schedule).transfers.tolist()
     return found
 

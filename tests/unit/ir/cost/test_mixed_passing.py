@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from pipeloom.ir.cost.simulator import simulate, timed
 from pipeloom.ir.cost.traffic import traffic
 from pipeloom.ir.formats import dump_schedule, parse_schedule
-from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.placement import Passing, Placement
-from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 from pipeloom.ir.model.transfers import owners
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.report.summaries import scope
+from tests.support.by_hand import by_hand
 
 
 def hand_made() -> Schedule:
@@ -30,8 +28,6 @@ def hand_made() -> Schedule:
     """
     stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.0, 0.4e6, weight_bytes=0.9e6, grad_bytes=1.9e6)
     profile = Profile((stage,) * 2, 4, links=Links(Link(0.1, 1.0)))
-    placement = Placement.of_ops(Passing.MIXED, 4, np.array([[0, 1], [2, 3]]))
-    problem = Problem(profile, 2, placement, profile.limit_from(None))
     rows = ["0F0 0BW0", "0F1 0BW1", "1F0 1BW0", "1F1 1BW1"]
     transfers = [
         move
@@ -41,7 +37,7 @@ def hand_made() -> Schedule:
             Transfer(TransferKind.GRADIENT, stage, 0, owner + 1, owner, after=2, before=2),
         )
     ]
-    schedule = Schedule.of(problem, [parse_order(row) for row in rows], "by hand")
+    schedule = by_hand(*rows, profile=profile, passing=Passing.MIXED)
     return timed(replace(schedule, transfers=tuple(transfers)))
 
 

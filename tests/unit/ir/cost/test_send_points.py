@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from pipeloom.ir.cost.simulator import simulate, timed
-from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
+from tests.support.by_hand import by_hand
 from tests.support.iterations import play_iterations
 from tests.support.posted import posted_between_ops
 
@@ -22,9 +21,9 @@ STAGE = StageProfile(2.0, 3.0, 1.0)
 def relayed(hop: float, *moves: Transfer) -> Schedule:
     """Three ranks with a microbatch each; the one stage is rank 0's, whose F's end at 2."""
     profile = Profile((STAGE,), 3, t_comm=hop, shared_by=1)
-    problem = Problem(profile, 3, Placement.round_robin(3), (10.0,) * 3)
-    order = [parse_order(f"0F{j} 0BW{j}") for j in range(3)]
-    return timed(replace(Schedule.of(problem, order, "test"), transfers=moves))
+    rows = [f"0F{j} 0BW{j}" for j in range(3)]
+    plan = by_hand(*rows, profile=profile, passing=Passing.WEIGHTS)
+    return timed(replace(plan, transfers=moves))
 
 
 HERE = Transfer(W, 0, 0, 0, 1, after=0, before=2)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.cost.steady_state.steady_state import step_time
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.model.links import Link, Links, Sharing
-from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.placement import Passing, Placement
-from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
+from tests.support.by_hand import by_hand
 from tests.support.iterations import play_iterations
 
 W, D = TransferKind.WEIGHT, TransferKind.GRADIENT
@@ -27,18 +24,10 @@ def schedule(
     rows: list[str], passing: Passing, *transfers: Transfer, **profile: object
 ) -> Schedule:
     """Stages alike; 1 GB/s without latency, so that 1 MB takes 1 ms."""
-    order = [parse_order(row) for row in rows]
-    ops = [op for row in order for op in row]
-    stages, count = (1 + max(getattr(op, key) for op in ops) for key in ("stage", "microbatch"))
+    stages = by_hand(*rows).problem.stages
     given = {"links": Links(Link(0.0, 1.0)), **profile}
     cluster = replace(Profile((STAGE,), len(rows), shared_by=stages), **given)  # type: ignore[arg-type]
-    owner = np.zeros((stages, count), dtype=np.int64)
-    for rank, row in enumerate(order):
-        for op in row:
-            owner[op.stage, op.microbatch] = rank
-    placement = Placement.of_ops(passing, len(rows), owner)
-    problem = Problem(cluster, count, placement, (math.inf,) * len(rows))
-    return replace(Schedule.of(problem, order, "test"), transfers=transfers)
+    return replace(by_hand(*rows, profile=cluster, passing=passing), transfers=transfers)
 
 
 def test_activations_go_over_a_link_one_after_the_other() -> None:

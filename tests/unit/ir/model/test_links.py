@@ -48,7 +48,9 @@ def test_a_message_occupies_its_wires(shared: Any, wires: tuple[str, ...]) -> No
         (3, 0, 2, "02"),
         (4, 0, 2, "012"),  # as far either way: up
         (4, 2, 0, "230"),
+        (4, 0, 3, "03"),
         (5, 4, 1, "401"),
+        (5, 1, 4, "104"),
         (5, 0, 3, "043"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,16 +11,14 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.program_json import dump_program
 from pipeloom.ir.formats.schedule_json import dump_schedule
-from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 from pipeloom.ir.verify.program import verify_program
 from pipeloom.solver.families import build_family
+from tests.support.by_hand import UNIT, by_hand
 
 Document = dict[str, Any]
-STAGE = StageProfile(1.0, 1.0, 1.0)
 
 
 def document(
@@ -89,8 +86,7 @@ RANK1 = """
 def two_stages(
     *edits: tuple[int, str, str], buffers: tuple[str, str] = ("dy0", "x1 x1")
 ) -> Document:
-    problem = Problem.linear(Profile((STAGE,) * 2, 2, t_comm=0.5), 2)
-    schedule = Schedule.of(problem, [parse_order(text) for text in ORDER], "by hand")
+    schedule = by_hand(*ORDER, profile=Profile((UNIT,) * 2, 2, t_comm=0.5))
     return document(schedule, [RANK0, RANK1], list(buffers), *edits)
 
 
@@ -244,11 +240,8 @@ def test_the_schedule_inside_is_verified_too() -> None:
 
 
 def test_what_is_made_on_the_same_rank_does_not_travel() -> None:
-    owners = Placement.of_stages((0, 0), "one")
-    problem = Problem(Profile((STAGE,) * 2, 1), 1, owners, (math.inf,))
-    order = parse_order("0F0 1F0 1BW0 0BW0")
     lines = "0F0\n1F0\n1BW0\n0BW0\nstep 0\nstep 1"
-    schedule = Schedule.of(problem, [order], "by hand")
+    schedule = by_hand("0F0 1F0 1BW0 0BW0")
     assert verify_program(document(schedule, [lines], [""])) == []
     swapped = document(schedule, [lines], [""], (0, "0F0\n1F0", "1F0\n0F0"))
     assert any("(1F0): its input x1.0 has not been made" in v for v in verify_program(swapped))
@@ -279,15 +272,14 @@ WORKER = """
 
 
 def weights(*edits: tuple[int, str, str]) -> Document:
-    problem = Problem(
-        Profile((STAGE,), 2, t_comm=0.5, shared_by=1), 2, Placement.round_robin(2), (math.inf,) * 2
-    )
     transfers = (
         Transfer(TransferKind.WEIGHT, 0, 0, source=0, target=1, after=0, before=0),
         Transfer(TransferKind.GRADIENT, 0, 0, source=1, target=0, after=2, before=2),
     )
-    order = tuple(Schedule.of(problem, map(parse_order, ("0F0 0BW0", "0F1 0BW1")), "").order)
-    return document(Schedule(problem, order, transfers), [OWNER, WORKER], ["dw0", "w0"], *edits)
+    profile = Profile((UNIT,), 2, t_comm=0.5, shared_by=1)
+    plan = by_hand("0F0 0BW0", "0F1 0BW1", profile=profile, passing=Passing.WEIGHTS)
+    schedule = replace(plan, transfers=transfers, report=None)
+    return document(schedule, [OWNER, WORKER], ["dw0", "w0"], *edits)
 
 
 def test_weights_and_gradients_that_travel_are_valid() -> None:
@@ -363,8 +355,6 @@ RING = [
 
 
 def ring(*edits: tuple[int, str, str]) -> Document:
-    ranks = Placement.round_robin(3)
-    problem = Problem(Profile((STAGE,), 3, t_comm=0.5, shared_by=1), 3, ranks, (math.inf,) * 3)
     weight, gradient = TransferKind.WEIGHT, TransferKind.GRADIENT
     transfers = (
         Transfer(weight, 0, 0, source=0, target=1, after=0, before=0),
@@ -372,8 +362,10 @@ def ring(*edits: tuple[int, str, str]) -> Document:
         Transfer(gradient, 0, 0, source=1, target=2, after=2, before=2),
         Transfer(gradient, 0, 0, source=2, target=0, after=2, before=2),
     )
-    ops = [parse_order(f"0F{j} 0BW{j}") for j in range(3)]
-    schedule = Schedule(problem, Schedule.of(problem, ops, "").order, transfers)
+    profile = Profile((UNIT,), 3, t_comm=0.5, shared_by=1)
+    rows = [f"0F{j} 0BW{j}" for j in range(3)]
+    plan = by_hand(*rows, profile=profile, passing=Passing.WEIGHTS)
+    schedule = replace(plan, transfers=transfers, report=None)
     return document(schedule, RING, ["dw0", "w0", "w0 dw0"], *edits)
 
 
@@ -403,7 +395,7 @@ def test_breaches_of_copies_that_go_on_are_named(
 
 
 def test_a_buffer_of_weights_serves_any_stage_that_is_not_larger() -> None:
-    profile = Profile((replace(STAGE, weight_bytes=2.0), replace(STAGE, weight_bytes=3.0)), 2)
+    profile = Profile((replace(UNIT, weight_bytes=2.0), replace(UNIT, weight_bytes=3.0)), 2)
     schedule = build_family("weipipe-interleave", profile, 2)
     program = dump_program(compile_schedule(schedule))
     assert verify_program(program) == []

@@ -13,12 +13,10 @@ import pytest
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.schedule_json import dump_schedule
 from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import build_family
+from tests.support.by_hand import by_hand
 
 Document = dict[str, Any]
 
@@ -87,9 +85,7 @@ def test_a_valid_schedule_has_no_violations() -> None:
 
 
 def test_the_simulator_agrees() -> None:
-    limits = (8.0, 7.0)
-    problem = replace(Problem.linear(PROFILE, 2), memory_limit=limits)
-    schedule = Schedule.of(problem, [parse_order(text) for text in ORDER], "by hand")
+    schedule = by_hand(*ORDER, profile=replace(PROFILE, memory_limit=(8.0, 7.0)))
     document = json.loads(json.dumps(dump_schedule(schedule)))
     assert document["order"] == written_by_hand()["order"]
     assert verify_schedule(document) == []
@@ -294,18 +290,6 @@ def weight_passing() -> Document:
     return json.loads(json.dumps(dump_schedule(build_family("weipipe-interleave", profile, 4))))  # type: ignore[no-any-return]
 
 
-def test_weight_passing_is_valid_and_moves_transfers() -> None:
-    document = weight_passing()
-    assert document["transfers"]
-    assert verify_schedule(document) == []
-
-
-def test_breaches_of_transfers_are_named() -> None:
-    document = weight_passing()
-    document["transfers"][-1]["end"] = 99.0
-    assert any("transfers[" in line and "ends at 99" in line for line in verify_schedule(document))
-
-
 def test_an_op_waits_for_the_weights_that_it_needs() -> None:
     document = weight_passing()
     for transfer in document["transfers"]:
@@ -321,14 +305,7 @@ def test_microbatches_stay_on_their_rank_where_weights_travel() -> None:
 
 
 def test_pairs_stay_on_their_rank_where_both_travel() -> None:
-    owners = Placement.of_stages((0, 1))
-    document = dump_schedule(
-        Schedule.of(
-            replace(Problem.linear(PROFILE, 2), placement=owners),
-            [parse_order(text) for text in ORDER],
-            "by hand",
-        )
-    )
+    document = dump_schedule(by_hand(*ORDER, profile=PROFILE))
     mixed = copy.deepcopy(document)
     mixed |= {"passing": "mixed", "placement": None}
     assert verify_schedule(mixed) == []

@@ -36,7 +36,7 @@ def transfers(valid: Document, tensor: str, stage: int, copy: int = 0) -> list[D
 
 def test_what_the_family_makes_is_valid() -> None:
     for ranks, count in ((1, 2), (2, 1), (2, 4), (3, 7), (4, 2), (4, 8)):
-        assert verify_transfers(facts(document(ranks, count))) == []
+        assert verify_schedule(document(ranks, count)) == []
 
 
 def test_arrivals_are_by_the_op_that_needs_them() -> None:
@@ -109,7 +109,7 @@ def ignore_room(valid: Document) -> None:
 def test_damage_is_named(damage: Callable[[Document], None], violations: list[str]) -> None:
     valid = document()
     damage(valid)
-    found = verify_transfers(facts(valid))
+    found = verify_schedule(valid)
     for violation in violations:
         assert any(violation in line for line in found), found
 

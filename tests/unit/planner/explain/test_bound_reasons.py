@@ -10,7 +10,7 @@ from benchmarks.frontier.unequal import KINDS, unequal
 from benchmarks.gaps.instances import problem_of as gap_problem
 from benchmarks.table5.rows import load_rows
 from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
@@ -21,6 +21,7 @@ from pipeloom.solver.bounds import lower_bound, lower_bounds
 from pipeloom.solver.bounds.general import busy
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.families import build_family
+from tests.support.by_hand import by_hand
 
 STAGE = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)
 F, B, W = OpKind.F, OpKind.B, OpKind.W
@@ -156,9 +157,8 @@ def test_losses_of_a_schedule_by_hand() -> None:
     rank 0   F0 F1 .  B0 .  B1 W0 W1
     rank 1      F0 B0 F1 B1 W0 W1
     """
-    rank0 = [Op(F, 0, 0), Op(F, 0, 1), Op(B, 0, 0), Op(B, 0, 1), Op(W, 0, 0), Op(W, 0, 1)]
-    rank1 = [Op(F, 1, 0), Op(B, 1, 0), Op(F, 1, 1), Op(B, 1, 1), Op(W, 1, 0), Op(W, 1, 1)]
-    found = losses(Schedule.of(equal(2, 2), [rank0, rank1], "by hand"))
+    rows = "0F0 0F1 0B0 0B1 0W0 0W1", "1F0 1B0 1F1 1B1 1W0 1W1"
+    found = losses(by_hand(*rows, profile=equal(2, 2).profile))
     assert [(x.work, x.head, x.between, x.tail, x.spare) for x in found] == [
         (6.0, 1.0, 0.0, 1.0, 0.0),
         (6.0, 0.0, 0.0, 0.0, 2.0),

@@ -11,24 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.links import Link
-from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.errors import ChangedInPlaceError
 from pipeloom.runtime.executor.deferred_ops import Linear
 from pipeloom.runtime.executor.offload import Host, OffloadedActivations
 from pipeloom.runtime.executor.weight_grad_deferral import Deferral, WeightQueue
 from pipeloom.runtime.measure.activation_ledger import Ledger, Memory
 from pipeloom.runtime.pipeline.pipeline import Pipeline
+from tests.unit.runtime.executor.test_remat_ops import OFFLOADED, PLAIN, RECOMPUTED, program
 
-PLAIN = "0F0 1F0 0F1 1F1 1B0 1W0 0B0 0W0 1B1 1W1 0B1 0W1"
-RECOMPUTED = "0F0 1F0 0F1 1F1 1R0 1B0 1W0 0R0 0B0 0W0 1R1 1B1 1W1 0R1 0B1 0W1"
-OFFLOADED = "0F0 1F0 0O0 1O0 0F1 1F1 1O1 1L0 1B0 1W0 0L0 0B0 0W0 1L1 1B1 1W1 0B1 0W1"
 X, Y = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0))
 
 
@@ -100,11 +91,7 @@ def pipeline(
     *,
     memory: bool = True,
 ) -> Pipeline:
-    stage = StageProfile(1.0, 1.0, 1.0, t_r=1.0, m_r=0.5, m_o=0.5)
-    profile = Profile((stage,) * 2, 1, host_link=Link(0.0, 1.0))
-    problem = Problem(profile, 2, Placement.of_stages((0, 0)), (float("inf"),))
-    program = compile_schedule(Schedule.of(problem, [parse_order(order)], "custom"))
-    return Pipeline(program, modules, loss=loss, memory=memory)
+    return Pipeline(program(order), modules, loss=loss, memory=memory)
 
 
 def one_process(modules: list[nn.Module], steps: int) -> None:

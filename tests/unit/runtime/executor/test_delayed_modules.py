@@ -11,9 +11,7 @@ from torch import Tensor, nn
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.errors import LaunchError
@@ -30,6 +28,7 @@ from pipeloom.runtime.stages.store import made
 from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
 from pipeloom.runtime.transport import Routes, connect
 from tests.distributed.cases.gradients import profile, schedule
+from tests.support.by_hand import by_hand
 from tests.support.delayed_linear import Delayed, DelayedLinear, Layer
 from tests.support.hub import on_threads, own
 from tests.support.models import WIDTH
@@ -45,17 +44,14 @@ def plan(family: str) -> Schedule:
 
 def weights_at_the_end(turned: bool = False) -> Schedule:
     """All F's, all B's, all W's, in their order, or of the last stage ``turned``."""
-    problem = Problem(
-        profile(RANKS), MICROBATCHES, Placement.of_stages(tuple(range(RANKS))), (1e9,) * RANKS
-    )
     rows = []
     for stage in range(RANKS):
         after = range(MICROBATCHES)
         if turned and stage == RANKS - 1:
             after = after[::-1]
-        kinds = (OpKind.F, range(MICROBATCHES)), (OpKind.B, range(MICROBATCHES)), (OpKind.W, after)
-        rows.append([Op(kind, stage, j) for kind, order in kinds for j in order])
-    return timed(Schedule.of(problem, rows, "custom"))
+        kinds = ("F", range(MICROBATCHES)), ("B", range(MICROBATCHES)), ("W", after)
+        rows.append(" ".join(f"{stage}{kind}{j}" for kind, order in kinds for j in order))
+    return timed(by_hand(*rows, profile=profile(RANKS)))
 
 
 def trained(family: str, stages_as: StagesAs) -> tuple[dict[str, Tensor], list[str]]:

@@ -11,15 +11,12 @@ from torch import nn
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.model.links import Link
-from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
-from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.executor import offload
 from pipeloom.runtime.executor.offload import CudaChannels, Host
 from pipeloom.runtime.pipeline.pipeline import Pipeline
+from tests.support.by_hand import by_hand
 from tests.support.fake_device import DEVICE, Device, Event, Memory, Stream, on
 
 MICROBATCHES = 6
@@ -80,8 +77,7 @@ def test_what_comes_back_is_what_went_out_whatever_stream_goes_on_first(
 
 def program() -> Program:
     profile = Profile((StageProfile(1.0, 1.0, 1.0, m_o=0.5),), 1, host_link=Link(0.0, 1.0))
-    problem = Problem(profile, 4, Placement.of_stages((0,)), (float("inf"),))
-    return compile_schedule(Schedule.of(problem, [parse_order(ORDER)], "custom"))
+    return compile_schedule(by_hand(ORDER, profile=profile))
 
 
 def test_the_hosts_memory_is_used_again_from_step_to_step(

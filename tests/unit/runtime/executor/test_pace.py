@@ -6,17 +6,16 @@ import torch
 from torch import nn
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.model.ops import OpKind, parse_order
-from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
-from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.pipeline.pipeline import Pipeline
+from tests.support.by_hand import by_hand
 
 
 def program() -> Program:
-    problem = Problem.linear(Profile((StageProfile(t_f=30.0, t_b=20.0, t_w=10.0),), 1), 2)
-    return compile_schedule(Schedule.of(problem, [parse_order("0F0 0F1 0B0 0W0 0BW1")], "custom"))
+    profile = Profile((StageProfile(t_f=30.0, t_b=20.0, t_w=10.0),), 1)
+    return compile_schedule(by_hand("0F0 0F1 0B0 0W0 0BW1", profile=profile))
 
 
 def durations(*, pace: bool) -> dict[str, float]:

@@ -8,22 +8,16 @@ from torch import nn
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.errors import ExecutionError
 from pipeloom.runtime.pipeline.pipeline import Pipeline
+from tests.support.by_hand import by_hand
 
 ORDER = "0F0 1F0 1B0 0B0 1W0 0W0 0F1 1F1 1BW1 0BW1"
 
 
 def pipeline(last: nn.Module | None = None) -> Pipeline:
     """Two stages on one rank."""
-    profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 2, ranks=1)
-    problem = Problem(profile, 2, Placement.of_stages((0, 0)), (float("inf"),))
-    program = compile_schedule(timed(Schedule.of(problem, [parse_order(ORDER)], "custom")))
+    program = compile_schedule(timed(by_hand(ORDER)))
     stages = [nn.Linear(4, 4), last or nn.Linear(4, 4)]
     return Pipeline(program, stages, loss=nn.functional.mse_loss)
 

@@ -13,14 +13,12 @@ from torch import Tensor, nn
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.links import Link
-from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.program import Program
 from pipeloom.runtime.executor.offload import Host, OffloadedActivations
 from pipeloom.runtime.measure.activation_ledger import Ledger, Memory
 from pipeloom.runtime.pipeline.pipeline import Pipeline
+from tests.support.by_hand import by_hand
 
 PLAIN = "0F0 1F0 0F1 1F1 1B0 1W0 0B0 0W0 1B1 1W1 0B1 0W1"
 RECOMPUTED = "0F0 1F0 0F1 1F1 1R0 1B0 1W0 0R0 0B0 0W0 1R1 1B1 1W1 0R1 0B1 0W1"
@@ -41,18 +39,20 @@ class Stage(nn.Module):
         return torch.tanh(self.second(mixed))
 
 
+def program(order: str) -> Program:
+    """Two stages on one rank, which can be recomputed and offloaded."""
+    stage = StageProfile(1.0, 1.0, 1.0, t_r=1.0, m_r=0.5, m_o=0.5)
+    profile = Profile((stage,) * 2, 1, host_link=Link(0.0, 1.0))
+    return compile_schedule(by_hand(order, profile=profile))
+
+
 def trained(
     order: str, *, memory: bool = True, made: Callable[[], nn.Module] = Stage
 ) -> tuple[list[Tensor], list[Tensor], Pipeline]:
     """Gradients after two steps, which add up, the last losses, and the pipeline."""
-    stage = StageProfile(1.0, 1.0, 1.0, t_r=1.0, m_r=0.5, m_o=0.5)
-    profile = Profile((stage,) * 2, 1, host_link=Link(0.0, 1.0))
-    placement = Placement.of_stages((0, 0))
-    problem = Problem(profile, 2, placement, (float("inf"),))
-    program = compile_schedule(Schedule.of(problem, [parse_order(order)], "custom"))
     torch.manual_seed(0)
     modules = [made(), made()]
-    pipeline = Pipeline(program, modules, loss=nn.functional.mse_loss, memory=memory)
+    pipeline = Pipeline(program(order), modules, loss=nn.functional.mse_loss, memory=memory)
     x, y = torch.randn(2, 2, 6, 4)
     losses: list[Tensor] = []
     for _ in range(2):

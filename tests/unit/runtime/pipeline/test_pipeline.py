@@ -15,12 +15,8 @@ from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_schedule, parse_schedule
 from pipeloom.ir.formats.program_json import parse_instruction
-from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
-from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.errors import ShapeError
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.loss_scale import LossScale
@@ -28,20 +24,15 @@ from pipeloom.runtime.rank.options import Options, PipelineOptions
 from pipeloom.runtime.tensors.microbatches import split
 from pipeloom.runtime.transport.single import SingleTransport
 from pipeloom.solver.families import build_family
+from tests.support.by_hand import by_hand
 
 MICROBATCHES = 3
 
 
 def program(order: str, tied: tuple[tuple[int, int], ...] = ()) -> Program:
     """Two stages on one rank; ``order`` is repeated for each microbatch."""
-    problem = Problem(
-        Profile((StageProfile(1.0, 1.0, 1.0),) * 2, ranks=1),
-        MICROBATCHES,
-        Placement.of_stages((0, 0)),
-        (float("inf"),),
-    )
-    ops = parse_order(" ".join(order.format(j) for j in range(MICROBATCHES)))
-    return compile_schedule(timed(Schedule.of(problem, [ops], "custom")), tied=tied)
+    row = " ".join(order.format(j) for j in range(MICROBATCHES))
+    return compile_schedule(timed(by_hand(row)), tied=tied)
 
 
 SPLIT = "0F{0} 1F{0} 1B{0} 0B{0} 1W{0} 0W{0}"
@@ -113,15 +104,10 @@ def test_a_fused_backward_holds_nothing_for_later() -> None:
         weights = " ".join(f"1W{j} 0W{j}" for j in range(MICROBATCHES))
         row = " ".join(order.format(j) for j in range(MICROBATCHES))
         full = f"{row} {weights}" if "BW" not in order else row
-        pipeline = Pipeline(_program_of(full), stages(), loss=loss)
+        pipeline = Pipeline(compile_schedule(timed(by_hand(full))), stages(), loss=loss)
         pipeline.step(x, target=y)
         peaks["BW" in order] = pipeline.peak_memory
     assert peaks[True] < peaks[False]
-
-
-def _program_of(row: str) -> Program:
-    problem = program(FUSED).schedule.problem
-    return compile_schedule(timed(Schedule.of(problem, [parse_order(row)], "custom")))
 
 
 def test_the_ledger_can_be_off() -> None:

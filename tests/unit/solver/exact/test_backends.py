@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -19,7 +21,7 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.schedule_cost import objective_cost
 from pipeloom.solver.core.stopping import NEVER
-from pipeloom.solver.exact import BACKENDS, cp_sat
+from pipeloom.solver.exact import BACKENDS, ExactResult
 from pipeloom.solver.exact.cp_sat_model import CpSatModel
 from pipeloom.solver.exact.cp_sat_thread import CpSatThread
 from pipeloom.solver.exact.formulation import Formulation
@@ -48,13 +50,26 @@ def _one_f_one_b(problem: Problem) -> Schedule:
     return timed(Schedule.of(problem, rows, "1f1b"))
 
 
+def solved(
+    name: str,
+    problem: Problem,
+    incumbent: Schedule | None = None,
+    lower_bound: float = 0.0,
+    on_solution: Callable[[Schedule], None] | None = None,
+    **options: Any,
+) -> ExactResult:
+    chosen = SolveOptions(**{"time_limit": 20.0, "seed": 0} | options)
+    solve = BACKENDS[name]
+    return solve(
+        problem, chosen, incumbent=incumbent, lower_bound=lower_bound, on_solution=on_solution
+    )
+
+
 @backends
 def test_an_optimal_incumbent_is_handed_back_with_its_proof(name: str) -> None:
     problem = Problem.linear(Profile((StageProfile(1, 2, 3),), 1, 0.0), 2)
     incumbent = _one_f_one_b(problem)
-    result = BACKENDS[name](
-        problem, SolveOptions(time_limit=20.0, seed=0), incumbent=incumbent, lower_bound=0.0
-    )
+    result = solved(name, problem, incumbent)
     assert result.schedule is incumbent
     assert result.lower_bound == 12.0
 
@@ -64,12 +79,8 @@ def test_fused_incumbents_are_improved_on(name: str) -> None:
     problem = Problem.linear(Profile((StageProfile(1, 1, 1),) * 2, 2, 0.0), 2, 2.0)
     incumbent = _one_f_one_b(problem)
     seen: list[float] = []
-    result = BACKENDS[name](
-        problem,
-        SolveOptions(time_limit=20.0, seed=0),
-        incumbent=incumbent,
-        lower_bound=0.0,
-        on_solution=lambda schedule: seen.append(objective_cost(schedule)),
+    result = solved(
+        name, problem, incumbent, on_solution=lambda found: seen.append(objective_cost(found))
     )
     assert result.schedule is not None
     assert (
@@ -84,9 +95,7 @@ def test_fused_incumbents_are_improved_on(name: str) -> None:
 @backends
 def test_a_known_bound_is_never_lowered(name: str) -> None:
     problem = Problem.linear(Profile((StageProfile(1, 1, 1),) * 2, 2, 0.0), 2, 2.0)
-    result = BACKENDS[name](
-        problem, SolveOptions(time_limit=20.0, seed=0), incumbent=None, lower_bound=7.0
-    )
+    result = solved(name, problem, lower_bound=7.0)
     assert result.lower_bound == 7.0 == objective_cost(result.schedule or _one_f_one_b(problem))
 
 
@@ -96,9 +105,7 @@ def test_the_time_limit_and_should_stop_end_the_search(name: str) -> None:
     incumbent = _one_f_one_b(problem)
     for options in ({"time_limit": 0.5}, {"time_limit": 100.0, "should_stop": lambda: True}):
         begin = time.monotonic()
-        result = BACKENDS[name](
-            problem, SolveOptions(seed=0, **options), incumbent=incumbent, lower_bound=1.0
-        )  # type: ignore[arg-type]
+        result = solved(name, problem, incumbent, 1.0, **options)
         assert time.monotonic() - begin < 30.0
         assert result.schedule is not None
         assert (
@@ -117,12 +124,7 @@ def test_errors_of_the_caller_end_the_search(name: str) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        BACKENDS[name](
-            _large(),
-            SolveOptions(time_limit=100.0, seed=0, should_stop=interrupt),
-            incumbent=None,
-            lower_bound=0.0,
-        )
+        solved(name, _large(), time_limit=100.0, should_stop=interrupt)
 
 
 @backends
@@ -130,9 +132,7 @@ def test_only_activations_travel(name: str) -> None:
     profile = Profile((StageProfile(1, 1, 1),) * 2, 2, 0.0)
     problem = Problem(profile, 2, Placement.round_robin(2), (9.0, 9.0), Objective.PERIOD)
     with pytest.raises(InputError, match="passing is weights, expected activations"):
-        BACKENDS[name](
-            problem, SolveOptions(time_limit=1.0, seed=0), incumbent=None, lower_bound=0.0
-        )
+        solved(name, problem, time_limit=1.0)
 
 
 @pytest.mark.parametrize(
@@ -153,12 +153,7 @@ def test_imports(code: str) -> None:
 def test_an_incumbent_over_the_limit_is_refused(name: str) -> None:
     problem = Problem.linear(Profile((StageProfile(1, 1, 1),) * 2, 2, 0.0), 2, 1.0)
     with pytest.raises(ValueError, match="incumbent"):
-        BACKENDS[name](
-            problem,
-            SolveOptions(time_limit=1.0, seed=0),
-            incumbent=_one_f_one_b(problem),
-            lower_bound=0.0,
-        )
+        solved(name, problem, _one_f_one_b(problem), time_limit=1.0)
 
 
 def test_one_worker_is_deterministic() -> None:
@@ -166,12 +161,7 @@ def test_one_worker_is_deterministic() -> None:
     problem = Problem.linear(Profile(stages, 2, 0.3), 4, 2.0)
     orders = []
     for _ in range(2):
-        result = cp_sat.solve(
-            problem,
-            SolveOptions(time_limit=60.0, work_limit=100.0, seed=3),
-            incumbent=None,
-            lower_bound=0.0,
-        )
+        result = solved("cp-sat", problem, time_limit=60.0, work_limit=100.0, seed=3)
         assert result.schedule is not None
         orders.append([row.tolist() for row in result.schedule.order])
     assert orders[0] == orders[1]
@@ -179,22 +169,18 @@ def test_one_worker_is_deterministic() -> None:
 
 # of P = 4, M = 8 in a V with room for 10 chunks; it holds nine
 NINE_CHUNKS = (
-    "0F0 0F1 0F2 0F3 0F4 0F5 0F6 7F0 7B0 7F1 7B1 7F2 7B2 7W0 7F3 7B3 7W1 0F7 7W2 0B0 0W0 0B1 7W3 "
-    "0W1 "
-    "7F4 7B4 7W4 0B2 0W2 7F5 7B5 7F6 7B6 0B3 7W5 0W3 7F7 7B7 7W6 7W7 0B4 0W4 0B5 0W5 0B6 0W6 0B7 "
-    "0W7",
-    "1F0 1F1 1F2 1F3 1F4 6F0 1F5 6F1 6B0 6F2 6B1 6W0 6F3 6B2 6W1 6W2 6B3 1B0 1W0 1B1 1F6 6F4 1F7 "
-    "1W1 "
-    "1B2 6B4 6F5 6W3 1W2 6F6 1B3 6W4 6B5 1W3 6F7 6B6 1B4 6B7 6W5 1B5 6W6 1B6 6W7 1B7 1W4 1W5 1W6 "
-    "1W7",
-    "2F0 2F1 2F2 5F0 2F3 5F1 2F4 5F2 5B0 5F3 5W0 5B1 2B0 5W1 5B2 5F4 2B1 5B3 2B2 2F5 5W2 2F6 2F7 "
-    "5F5 "
-    "2W0 2W1 5F6 2B3 5B4 2W2 5W3 5F7 5B5 2B4 5W4 5B6 2B5 5B7 2B6 5W5 2B7 5W6 5W7 2W3 2W4 2W5 2W6 "
-    "2W7",
-    "3F0 4F0 3F1 4F1 3F2 4F2 3F3 4F3 3F4 4B0 3B0 4F4 4B1 3B1 4W0 4B2 3B2 4W1 4W2 4B3 3F5 4F5 3W0 "
-    "3F6 "
-    "4F6 3B3 3W1 4W3 3F7 4F7 4B4 3B4 4B5 3B5 4B6 3B6 4B7 3B7 4W4 4W5 4W6 3W2 3W3 3W4 4W7 3W5 3W6 "
-    "3W7",
+    "0F0 0F1 0F2 0F3 0F4 0F5 0F6 7F0 7B0 7F1 7B1 7F2 7B2 7W0 7F3 7B3 7W1 0F7 7W2 0B0 0W0 0B1 "
+    "7W3 0W1 7F4 7B4 7W4 0B2 0W2 7F5 7B5 7F6 7B6 0B3 7W5 0W3 7F7 7B7 7W6 7W7 0B4 0W4 0B5 0W5 "
+    "0B6 0W6 0B7 0W7",
+    "1F0 1F1 1F2 1F3 1F4 6F0 1F5 6F1 6B0 6F2 6B1 6W0 6F3 6B2 6W1 6W2 6B3 1B0 1W0 1B1 1F6 6F4 "
+    "1F7 1W1 1B2 6B4 6F5 6W3 1W2 6F6 1B3 6W4 6B5 1W3 6F7 6B6 1B4 6B7 6W5 1B5 6W6 1B6 6W7 1B7 "
+    "1W4 1W5 1W6 1W7",
+    "2F0 2F1 2F2 5F0 2F3 5F1 2F4 5F2 5B0 5F3 5W0 5B1 2B0 5W1 5B2 5F4 2B1 5B3 2B2 2F5 5W2 2F6 "
+    "2F7 5F5 2W0 2W1 5F6 2B3 5B4 2W2 5W3 5F7 5B5 2B4 5W4 5B6 2B5 5B7 2B6 5W5 2B7 5W6 5W7 2W3 "
+    "2W4 2W5 2W6 2W7",
+    "3F0 4F0 3F1 4F1 3F2 4F2 3F3 4F3 3F4 4B0 3B0 4F4 4B1 3B1 4W0 4B2 3B2 4W1 4W2 4B3 3F5 4F5 "
+    "3W0 3F6 4F6 3B3 3W1 4W3 3F7 4F7 4B4 3B4 4B5 3B5 4B6 3B6 4B7 3B7 4W4 4W5 4W6 3W2 3W3 3W4 "
+    "4W7 3W5 3W6 3W7",
 )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.table5.rows import Row, load_rows
 from pipeloom.ir.errors import InfeasibleError, InputError
-from pipeloom.ir.model.ops import OpKind, format_order
+from pipeloom.ir.model.ops import format_order
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
@@ -28,64 +28,6 @@ def text(schedule: Schedule) -> list[str]:
 
 def peaks(schedule: Schedule) -> tuple[float, ...]:
     return schedule.known_timing.peak_memory
-
-
-def test_gpipe_runs_all_forwards_first() -> None:
-    assert text(build_family("gpipe", equal_stages(2), 3)) == [
-        "0F0 0F1 0F2 0BW0 0BW1 0BW2",
-        "1F0 1F1 1F2 1BW0 1BW1 1BW2",
-    ]
-
-
-def test_1f1b_runs_a_backward_as_soon_as_there_is_one() -> None:
-    assert text(build_family("1f1b", equal_stages(3), 4)) == [
-        "0F0 0F1 0F2 0BW0 0F3 0BW1 0BW2 0BW3",
-        "1F0 1F1 1BW0 1F2 1BW1 1F3 1BW2 1BW3",
-        "2F0 2BW0 2F1 2BW1 2F2 2BW2 2F3 2BW3",
-    ]
-
-
-def test_zb_h1_lets_w_trail_b_by_the_rank() -> None:
-    assert text(build_family("zb-h1", equal_stages(3), 4)) == [
-        "0F0 0F1 0F2 0B0 0W0 0F3 0B1 0W1 0B2 0W2 0B3 0W3",
-        "1F0 1F1 1B0 1F2 1B1 1W0 1F3 1B2 1W1 1B3 1W2 1W3",
-        "2F0 2B0 2F1 2B1 2F2 2B2 2W0 2F3 2B3 2W1 2W2 2W3",
-    ]
-
-
-def test_zb_h2_runs_twice_the_forwards_ahead() -> None:
-    assert text(build_family("zb-h2", equal_stages(3), 5)) == [
-        "0F0 0F1 0F2 0F3 0F4 0B0 0W0 0B1 0W1 0B2 0W2 0B3 0W3 0B4 0W4",
-        "1F0 1F1 1F2 1B0 1F3 1B1 1F4 1B2 1W0 1B3 1W1 1B4 1W2 1W3 1W4",
-        "2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3 2F4 2B4 2W0 2W1 2W2 2W3 2W4",
-    ]
-
-
-def test_interleaved_passes_groups_through_chunk_after_chunk() -> None:
-    schedule = build_family("interleaved-1f1b:2", equal_stages(2), 4)
-    assert text(schedule) == [
-        "0F0 0F1 2F0 2F1 0F2 2BW0 0F3 2BW1 2F2 0BW0 2F3 0BW1 2BW2 2BW3 0BW2 0BW3",
-        "1F0 1F1 3F0 3BW0 3F1 3BW1 1F2 1BW0 1F3 1BW1 3F2 3BW2 3F3 3BW3 1BW2 1BW3",
-    ]
-
-
-def test_grouped_interleaved_runs_half_as_far_ahead() -> None:
-    schedule = build_family("interleaved-1f1b-grouped:2", equal_stages(2), 4)
-    assert text(schedule) == [
-        "0F0 0F1 2F0 2F1 2BW0 0F2 2BW1 0F3 0BW0 2F2 0BW1 2F3 2BW2 2BW3 0BW2 0BW3",
-        "1F0 1F1 3F0 3BW0 3F1 3BW1 1F2 1BW0 1F3 1BW1 3F2 3BW2 3F3 3BW3 1BW2 1BW3",
-    ]
-
-
-def test_interleaved_makes_groups_larger_where_p_does_not_divide_m() -> None:
-    schedule = build_family("interleaved-1f1b:2", equal_stages(2), 3)
-    assert text(schedule) == [
-        "0F0 0F1 0F2 2F0 2F1 2F2 2BW0 2BW1 2BW2 0BW0 0BW1 0BW2",
-        "1F0 1F1 1F2 3F0 3BW0 3F1 3BW1 3F2 3BW2 1BW0 1BW1 1BW2",
-    ]
-    rank = build_family("interleaved-1f1b:2", equal_stages(2), 5).ops(1)
-    forwards = [str(op) for op in rank if op.kind is OpKind.F]
-    assert " ".join(forwards) == "1F0 1F1 3F0 3F1 1F2 1F3 1F4 3F2 3F3 3F4"
 
 
 def test_a_remainder_costs_interleaving_no_more_than_its_work() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from pipeloom.ir.cost.traffic import traffic
 from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.ops import OpKind, format_order
+from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, TransferKind
@@ -30,22 +30,6 @@ EQUAL = StageProfile(t_f=1.0, t_b=1.0, t_w=1.0, m_b=1.0, m_w=1.0)
 
 def build(name: str, ranks: int, count: int, stage: StageProfile = EQUAL) -> Schedule:
     return build_family(name, Profile((stage,) * ranks, ranks), count)
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("weipipe-naive", "0F0 1F0 1BW0 0BW0 0F2 1F2 1BW2 0BW2"),
-        ("weipipe-interleave", "0F0 1F0 1BW0 0F2 0BW0 1F2 1BW2 0BW2"),
-        ("wzb1", "0F0 1F0 1B0 0F2 1W0 1F2 0B0 1B2 0W0 1W2 0B2 0W2"),
-        ("wzb2", "0F0 1F0 1B0 0B0 0W0 1W0 0F2 1F2 1B2 0B2 0W2 1W2"),
-    ],
-)
-def test_the_pictures_of_two_ranks_and_four_microbatches(name: str, expected: str) -> None:
-    schedule = build(name, 2, 4)
-    assert format_order(schedule.ops(0)) == expected
-    moved = [word[:-1] + str(int(word[-1]) + 1) for word in expected.split()]
-    assert format_order(schedule.ops(1)) == " ".join(moved)
 
 
 # which stages' items are with a rank in phase q, of P: weights for F's, for B's, and D

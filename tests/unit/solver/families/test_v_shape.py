@@ -37,20 +37,6 @@ def test_zb_v_fills_its_memory_before_the_first_microbatch_is_back() -> None:
     ]
 
 
-def test_v_half_spreads_a_microbatch_over_half_of_1f1bs_time() -> None:
-    assert text(build_family("v-half", chunks(2), 3)) == [
-        "0F0 3F0 0F1 3B0 3W0 3F1 0F2 0B0 3B1 0W0 3W1 3F2 0B1 3B2 0W1 3W2 0B2 0W2",
-        "1F0 2F0 1F1 2F1 2B0 1B0 2W0 1F2 1W0 2F2 2B1 1B1 2W1 1W1 2B2 1B2 2W2 1W2",
-    ]
-
-
-def test_v_min_lets_no_microbatch_wait() -> None:
-    assert text(build_family("v-min", chunks(2), 3)) == [
-        "0F0 3F0 3B0 0F1 3W0 0B0 0W0 3F1 3B1 0F2 3W1 0B1 0W1 3F2 3B2 3W2 0B2 0W2",
-        "1F0 2F0 2B0 1B0 1F1 2F1 2W0 1W0 2B1 1B1 1F2 2F2 2W1 1W1 2B2 1B2 2W2 1W2",
-    ]
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6, 7, 8, 9, 12])
 def test_memory_and_bubbles_at_equal_times(ranks: int) -> None:
     """In chunks and in slots of one op; without communication."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +21,7 @@ from pipeloom.solver.weight_passing.streaming import (
     streamed,
     users,
 )
+from tests.support.by_hand import by_hand
 
 
 @given(st.lists(st.integers(0, 4), max_size=10), st.integers(1, 3))
@@ -75,13 +75,8 @@ def test_routes(route: Route, out: list[str], home: list[str]) -> None:
 
 
 def test_a_stage_of_one_rank_does_not_travel() -> None:
-    owner = np.array([[0, 0], [1, 1], [0, 1]])  # stage 0 on rank 0 alone, 1 on rank 1, 2 on both
-    stages = (StageProfile(1.0, 1.0, 1.0),) * 3
-    placement = Placement.of_ops(Passing.MIXED, 2, owner)
-    case = Problem(Profile(stages, 2), 2, placement, (float("inf"),) * 2)
-    rows = [
-        pack(parse_order("0F0 0F1 2F0 2BW0 0BW0 0BW1")),
-        pack(parse_order("1F0 1F1 2F1 2BW1 1BW0 1BW1")),
-    ]
-    assert users(case) == [[0], [1], [0, 1]]
-    assert {t.stage for t in streamed(case, rows, Streaming()).transfers} == {2}
+    """Stage 0 on rank 0 alone, 1 on rank 1, 2 on both."""
+    rows = "0F0 0F1 2F0 2BW0 0BW0 0BW1", "1F0 1F1 2F1 2BW1 1BW0 1BW1"
+    plan = by_hand(*rows, passing=Passing.MIXED)
+    assert users(plan.problem) == [[0], [1], [0, 1]]
+    assert {t.stage for t in streamed(plan.problem, plan.order, Streaming()).transfers} == {2}

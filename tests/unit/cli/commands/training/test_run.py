@@ -12,7 +12,6 @@ import pytest
 from pipeloom import InputError, measure, run
 from tests.support.command_line import Command
 
-ROOT = Path(__file__).parents[5]
 NEEDS_TORCH = "pipeloom: this command needs PyTorch: pip install 'pipeloom[runtime]' (in a checkout: pip install '.[runtime]')\n"  # noqa: E501
 MODEL = "tests.support.models:TinyTransformer"
 
@@ -24,11 +23,7 @@ def program(pipeloom: Command, schedule: Path, tmp_path: Path) -> Path:
     return path
 
 
-def test_run_trains_and_traces(
-    pipeloom: Command, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_run_trains_and_traces(pipeloom: Command, program: Path, tmp_path: Path) -> None:
     trace = tmp_path / "measured.json"
     words = ["run", program, "--model", MODEL, "--steps", 3, "--trace", trace]
     done = pipeloom(*words, "--json", "--quiet")
@@ -54,11 +49,7 @@ def test_run_trains_and_traces(
     assert "as planned, got" in pipeloom("show", other, "--measured", trace).refusal
 
 
-def test_mixed_precision_and_clipping(
-    pipeloom: Command, program: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_mixed_precision_and_clipping(pipeloom: Command, program: Path) -> None:
     words = ["run", program, "--model", MODEL, "--dtype", "float32", "--steps", 2, "--quiet"]
     half = ["--param-dtype", "bfloat16", "--reduce-dtype", "float32"]
     plain, mixed, clipped = (
@@ -72,10 +63,8 @@ def test_mixed_precision_and_clipping(
 
 
 def test_steps_ahead_of_the_norm_and_a_loss_scale(
-    pipeloom: Command, schedule: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipeloom: Command, schedule: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     ahead = tmp_path / "ahead.json"
     compile_it = ["compile", schedule, "--tied", "0,1", "--post-validation", "-o", ahead]
     assert pipeloom(*compile_it).code == 0
@@ -99,11 +88,7 @@ def test_steps_ahead_of_the_norm_and_a_loss_scale(
     assert len(set(first)) == 3
 
 
-def test_profile_measures_what_build_can_use(
-    pipeloom: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_profile_measures_what_build_can_use(pipeloom: Command, tmp_path: Path) -> None:
     path = tmp_path / "measured.json"
     words = ["profile", "--model", MODEL, "--stages", 2, "--repeats", 1, "--warmup", 0, "--alone"]
     done = pipeloom(*words, "--memory-limit", 10**9, "-o", path, "--json")
@@ -140,11 +125,7 @@ def test_what_cannot_be_run_in_replicas_names_file_and_key(
         )
 
 
-def test_replicas_are_as_many_as_the_profile_has(
-    pipeloom: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_replicas_are_as_many_as_the_profile_has(pipeloom: Command, tmp_path: Path) -> None:
     profile, plan, path = (tmp_path / f"{name}.json" for name in ("two", "plan", "program"))
     trace, picture = tmp_path / "measured.json", tmp_path / "both.svg"
     stage = {"t_f": 1, "t_b": 1, "t_w": 1, "m_b": 1, "m_w": 1, "weight_bytes": 1e6}
@@ -171,17 +152,11 @@ def test_replicas_are_as_many_as_the_profile_has(
         (["--like", "profile.json"], "--like: expected it beside --from alone"),
     ],
 )
-def test_what_does_not_go_with_bytes_alone(
-    pipeloom: Command, words: list[str], line: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
+def test_what_does_not_go_with_bytes_alone(pipeloom: Command, words: list[str], line: str) -> None:
     assert line in pipeloom("profile", "--model", MODEL, "--stages", 2, *words).refusal
 
 
-def test_bytes_alone_and_what_w_computes(
-    pipeloom: Command, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
+def test_bytes_alone_and_what_w_computes(pipeloom: Command, program: Path, tmp_path: Path) -> None:
     path = tmp_path / "memory.json"
     words = ["profile", "--model", MODEL, "--stages", 2, "--memory-only", "-o", path]
     told = pipeloom(*words).out
@@ -209,10 +184,9 @@ def test_measure_says_what_is_wrong_before_it_starts(options: Any, expected: str
 
 
 def test_functions_give_what_commands_print(
-    pipeloom: Command, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipeloom: Command, program: Path, tmp_path: Path
 ) -> None:
     """Times differ from run to run: keys and kinds of values are compared, and all losses."""
-    monkeypatch.chdir(ROOT)
     path = tmp_path / "measured.json"
     words = ["--model", MODEL, "--stages", 2, "--repeats", 1, "--warmup", 0]
     assert pipeloom("profile", *words, "-o", path).code == 0

@@ -11,7 +11,6 @@ import pytest
 from pipeloom import StepRecord
 from tests.support.command_line import Command
 
-ROOT = Path(__file__).parents[5]
 MODEL = "examples.gpt:small"
 told: list[StepRecord] = []
 
@@ -26,11 +25,7 @@ SIGNALS: list[signal.Signals] = []
 
 
 @pytest.fixture
-def program(
-    pipeloom: Command, schedule: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Path:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def program(pipeloom: Command, schedule: Path, tmp_path: Path) -> Path:
     path = tmp_path / "program.json"
     assert pipeloom("compile", schedule, "-o", path).code == 0
     return path

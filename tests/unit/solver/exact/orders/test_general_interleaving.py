@@ -10,11 +10,9 @@ import pytest
 
 from benchmarks.small_exact.instances import problem_of
 from pipeloom.ir.cost.overlap import overlap_saves
-from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.incumbent import Incumbent
@@ -22,9 +20,8 @@ from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.exact.orders.general_interleaving import GeneralInterleaving, rank_orders
 from pipeloom.solver.exact.orders.rank_orders import BACKWARD, FORWARD, WEIGHT, OpClass
 from pipeloom.solver.exact.orders.target_bisection import ask
-from tests.support.oracle import TooManyOrdersError, exhaustive_optimum
+from tests.support.oracle import exhaustive_optimum, known_optimum
 
-NODES = 100_000
 KINDS = ("v", "several stages a rank", "two copies")
 
 
@@ -37,21 +34,13 @@ def asked(problem: Problem, target: float) -> Incumbent:
     return best
 
 
-def optimum(problem: Problem) -> float | None:
-    try:
-        lower_bound(problem)
-        return exhaustive_optimum(problem, nodes=NODES)
-    except (InfeasibleError, TooManyOrdersError):
-        return None
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 150), marks=pytest.mark.slow)])
 def test_no_cost_of_a_schedule_is_refuted_and_most_just_below_are(kind: str, seeds: range) -> None:
     refuted = known = 0
     for seed in seeds:
         problem = problem_of(kind, seed)
-        least = None if overlap_saves(problem) else optimum(problem)
+        least = None if overlap_saves(problem) else known_optimum(problem, nodes=100_000)
         if not least:
             continue
         known += 1

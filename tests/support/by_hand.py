@@ -1,0 +1,39 @@
+"""Schedules written by hand: the text of each rank's ops, and all else follows from it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pipeloom.ir.model.ops import parse_order
+from pipeloom.ir.model.placement import Passing, Placement
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
+
+UNIT = StageProfile(1.0, 1.0, 1.0)
+
+
+def by_hand(
+    *rows: str,
+    profile: Profile | None = None,
+    limit: float | None = None,
+    passing: Passing = Passing.ACTIVATIONS,
+) -> Schedule:
+    """One text a rank; stages and microbatches are where their ops are.
+
+    Each op takes 1 ms and messages none, and memory has no limit, unless ``profile`` and ``limit``
+    say otherwise. Nothing is timed.
+    """
+    order = [parse_order(row) for row in rows]
+    ops = [op for row in order for op in row]
+    stages, microbatches = (
+        1 + max(getattr(op, key) for op in ops) for key in ("stage", "microbatch")
+    )
+    profile = profile or Profile((UNIT,) * stages, len(rows), shared_by=1)
+    owner = np.zeros((profile.num_stages, microbatches), dtype=np.int64)
+    for rank, row in enumerate(order):
+        for op in row:
+            owner[op.stage, op.microbatch] = rank
+    placement = Placement.of_ops(passing, len(rows), owner)
+    problem = Problem(profile, microbatches, placement, profile.limit_from(limit))
+    return Schedule.of(problem, order, "by hand")
