@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeloom.ir.units import duration
+from pipeloom.ir.units import counted, duration
 from pipeloom.report.text_table import table
 
 
@@ -52,19 +52,22 @@ def candidates_table(what: str, entries: Sequence[dict[str, Any]]) -> str:
     def shown(value: float | None) -> str:
         return "-" if value is None else duration(value)
 
-    timed = any(each.get("seconds") is not None for each in entries)
+    searched = any(_searched(each) for each in entries)
     rows = [
         [
             each[what],
             shown(each["cost"]),
             shown(each["lower_bound"]),
-            *([_seconds(each["seconds"])] if timed else []),
+            *([_searched(each) or "-"] if searched else []),
             "; ".join(part for part in (each["reason"], each.get("assumed")) if part),
         ]
         for each in entries
     ]
-    return table([what, "found", "bound", *(["searched"] if timed else []), ""], rows)
+    return table([what, "found", "bound", *(["searched"] if searched else []), ""], rows)
 
 
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} s"
+def _searched(entry: dict[str, Any]) -> str | None:
+    """How long, or how many cuts; None where neither is known."""
+    if entry.get("seconds") is not None:
+        return f"{entry['seconds']:.1f} s"
+    return counted(entry["cuts"], "cut") if entry.get("cuts") else None

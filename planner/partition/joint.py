@@ -24,7 +24,7 @@ from pipeloom.solver.partition.candidate import CutCandidate
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.cuts import Rules
 from pipeloom.solver.partition.search import Partitioned, best_partition
-from pipeloom.solver.placement.search import placements
+from pipeloom.solver.placement.search import TriedPlacement, placements
 
 from ..explain.answer import Answer, NothingFits
 from ..explain.candidates import candidates_of, candidates_table
@@ -144,9 +144,17 @@ def _facts(found: Partitioned, way: str) -> dict[str, Any]:
         "gap": None if cost is None else gap_between(cost, found.bound),
         "cuts_seen": found.seen,
         "cuts_searched": [_entry(candidate) for candidate in found.searched],
-        "placements": [placement_facts(tried, cost) for tried in found.tried],
+        "placements": [_tried(tried, cost, found.searched) for tried in found.tried],
         "not_possible": found.why_not,
     }
+
+
+def _tried(
+    tried: TriedPlacement, best: float | None, searched: Sequence[CutCandidate]
+) -> dict[str, Any]:
+    """One placement, and how many of its cuts were searched."""
+    cuts = sum(one.problem.placement.name == tried.name for one in searched)
+    return placement_facts(tried, best) | {"cuts": cuts}
 
 
 def _placements(
