@@ -31,7 +31,7 @@ import torch
 from torch import fx
 
 from .joint import UPDATES, Joint, Role
-from .rewrites import copy_updated, needed, reached, recompute_regions, split_convolutions
+from .rewrites import copy_updated, needed, reached, split_convolutions
 from .torch_internals.aten import draws, views
 from .torch_internals.errors import TraceError
 
@@ -93,7 +93,6 @@ def cut(joint: Joint) -> Cut:
     would be others than its forward's."""
     split_convolutions(joint)
     copy_updated(joint)
-    recompute_regions(joint)
     return _Cutting(joint).result()
 
 
@@ -215,7 +214,4 @@ def _parts(graph: fx.Graph, nodes: Collection[fx.Node]) -> set[fx.Node]:
 def _check_draws(calls: Iterable[fx.Node]) -> None:
     for node in calls:
         if draws(node):
-            raise TraceError(
-                f"its backward draws random numbers ({node.target}), as a checkpointed block with "
-                "dropout does"
-            )
+            raise TraceError(f"its backward draws random numbers ({node.target})")

@@ -9,8 +9,6 @@ from torch import fx
 
 from .joint import UPDATES, Joint, Role
 from .simplify import alike
-from .torch_internals.aten import draws
-from .torch_internals.regions import region_of
 
 _aten = torch.ops.aten
 
@@ -49,40 +47,6 @@ def copy_updated(joint: Joint) -> None:
             copied.meta["val"] = node.meta["val"]
             for user in users:
                 user.replace_input_with(node, copied)
-
-
-def recompute_regions(joint: Joint) -> None:
-    """Computes what the model checkpoints again in the backward, right before it is needed there,
-    from what came into the checkpointed region; random numbers are kept."""
-    backward = _backward(joint)
-    copies: dict[fx.Node, fx.Node] = {}
-    for node in list(joint.graph.nodes):
-        if node not in backward or node.op == "output":
-            continue
-        with joint.graph.inserting_before(node):
-            for source in node.all_input_nodes:
-                copy = _again(joint.graph, source, copies)
-                if copy is not source:
-                    node.replace_input_with(source, copy)
-
-
-def _again(graph: fx.Graph, node: fx.Node, copies: dict[fx.Node, fx.Node]) -> fx.Node:
-    """The node once more, with all that it needs of its region; one of no region itself."""
-    if region_of(node) is None or draws(node) or node.op != "call_function":
-        return node
-    if _drawn(node):
-        return node
-    if node not in copies:
-        for source in node.all_input_nodes:
-            _again(graph, source, copies)
-        copy = graph.node_copy(node, lambda source: copies.get(source, source))
-        copies[node] = copy
-    return copies[node]
-
-
-def _drawn(node: fx.Node) -> bool:
-    """Whether the node is a part of what a call that draws random numbers gives."""
-    return any(draws(source) for source in node.all_input_nodes) and len(node.all_input_nodes) == 1
 
 
 def without_tangents(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 
@@ -14,24 +14,12 @@ from ..cuda import make_event
 Call = Callable[[], None]
 
 
-class Clock(Protocol):
-    """Marks are numbered by the executor: op i starts at mark 2i and ends at mark 2i + 1."""
-
-    def start(self) -> None:
-        """Begins a step."""
-        ...
-
-    def timed(self, run: Call, first: int) -> Call:
-        """``run`` between marks ``first`` and ``first + 1``."""
-        ...
-
-    def seconds(self) -> list[float]:
-        """The last step's marks, on this process's ``time.perf_counter``."""
-        ...
-
-
 class HostClock:
-    """Marks by ``time.perf_counter``, on a CPU."""
+    """Marks by ``time.perf_counter``, on a CPU.
+
+    The executor numbers them: op i starts at mark 2i and ends at mark 2i + 1, between which
+    ``timed`` runs it. ``seconds``: the last step's marks, on this process's ``time.perf_counter``.
+    """
 
     def __init__(self, marks: int) -> None:
         self._marks = [0.0] * marks
@@ -119,6 +107,9 @@ class CudaClock:
         assert self._anchor is not None
         torch.cuda.current_stream(self._device).synchronize()
         return [dated(self._anchor, event) for event in self._events]
+
+
+Clock: TypeAlias = HostClock | CudaClock
 
 
 def make_clock(marks: int, device: torch.device) -> Clock:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import torch
 import torch._dynamo.config
@@ -15,10 +16,10 @@ from torch._functorch._aot_autograd import descriptors as desc
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.compiler import set_stance as as_written  # what torch.compile has made does not run
+from torch.utils import checkpoint
 
 from .errors import TraceError, why
 from .random_numbers import DRAWN, SEEDS, TRACING, undrawn
-from .regions import CHECKPOINTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +136,13 @@ def _grouped_in_any(a: Tensor, b: Tensor, *more: Any, **named: Any) -> Tensor:
     return found.to(a.dtype)
 
 
+def _checkpointed(*_: Any, **__: Any) -> NoReturn:
+    raise TraceError("it computes a part again in its backward (torch.utils.checkpoint)")
+
+
 _REPLACED: list[tuple[Any, str, Any]] = [
-    *CHECKPOINTS,
+    (checkpoint, "_checkpoint_without_reentrant_generator", _checkpointed),
+    (checkpoint, "CheckpointFunction", SimpleNamespace(apply=_checkpointed)),
     *SEEDS,
     (meta, "_meta_grouped_mm_common", _grouped_in_any),
 ]
@@ -150,8 +156,8 @@ def run_as_written() -> None:
 
 @contextmanager
 def _as_traced() -> Iterator[None]:
-    """A context in which regions that a model checkpoints are marked and run as any other, and
-    shapes are known that torch has no rule for."""
+    """A context in which what a graph does not do is refused, and shapes are known that torch has
+    no rule for."""
     before = [(place, name, getattr(place, name)) for place, name, _ in _REPLACED]
     TRACING.append(True)
     try:

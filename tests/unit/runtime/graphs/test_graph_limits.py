@@ -156,7 +156,12 @@ def drawn(module: Scaled, y: Tensor, generator: torch.Generator | None = None) -
 
 
 def again(module: Scaled, y: Tensor) -> Tensor:
-    found: Tensor = checkpoint(module.inside, y.detach(), use_reentrant=True)
+    found: Tensor = checkpoint(module.inside, y, use_reentrant=False)
+    return found + y
+
+
+def again_reentrant(module: Scaled, y: Tensor) -> Tensor:
+    found: Tensor = checkpoint(module.inside, y, use_reentrant=True)
     return found + y
 
 
@@ -189,7 +194,8 @@ REFUSED: dict[str, Callable[[Scaled, Tensor], Tensor]] = {
     r".* or seeds random numbers": lambda _, y: y * np.random.rand(),
     r"that is no parameter of a module": lambda module, y: y * module.loose[0],
     r"that is not of the stage's modules": lambda _, y: y * OUTSIDE,
-    r"no input that needs a gradient": again,
+    r"computes a part again in its backward": again,
+    r"computes a part again .*torch\.utils\.checkpoint": again_reentrant,
 }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from pipeloom.ir.errors import InputError
 from pipeloom.runtime.graphs.accumulation import AddGradient
@@ -54,20 +52,6 @@ class Lora(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.base(x) + x @ self.a @ self.b
         return out
-
-
-class Checkpointed(nn.Module):
-    def __init__(self, *, reentrant: bool = False) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(
-            nn.Sequential(linear(), nn.GELU(), nn.Dropout(0.2), linear()) for _ in range(2)
-        )
-        self.reentrant = reentrant
-
-    def forward(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=self.reentrant)
-        return x
 
 
 class InBfloat16(nn.Module):
@@ -139,8 +123,6 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
     "tied": (tied, X),
     "frozen": (frozen, X),
     "low rank": (Lora, X),
-    "checkpointed": (Checkpointed, X),
-    "checkpointed, reentrant": (lambda: Checkpointed(reentrant=True), X),
     "autocast": (InBfloat16, X),
     "odd": (Odd, X),
     "dense experts": (DenseExperts, X),
@@ -151,8 +133,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("name", "split"),
-    [(name, True) for name in MODELS]
-    + [(name, False) for name in ("block", "batch norm", "checkpointed", "odd")],
+    [(name, True) for name in MODELS] + [(name, False) for name in ("block", "batch norm", "odd")],
 )
 def test_graphs_give_what_autograd_gives_bit_by_bit(name: str, split: bool) -> None:
     make, given = MODELS[name]
@@ -318,37 +299,6 @@ def test_a_stage_in_another_mode_is_traced_again() -> None:
     evaluated = run(module.eval(), X, stages_as="aten").values["loss 0"]
     assert not trained.equal(evaluated)
     assert evaluated.equal(run(module, X).values["loss 0"])
-
-
-class Selective(nn.Module):
-    """Saves products, and computes all else again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inside = nn.Sequential(linear(), nn.GELU(), linear())
-
-    def forward(self, x: Tensor) -> Tensor:
-        saves = partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])
-        out: Tensor = checkpoint(self.inside, x, use_reentrant=False, context_fn=saves)
-        return out
-
-
-def test_a_selective_checkpoint_keeps_what_its_policy_saves() -> None:
-    torch.manual_seed(0)
-    module = Selective()
-    found, plain = run(module, X, stages_as="aten"), run(module.inside, X, stages_as="aten")
-    assert found.refusal is None
-    assert same(found, run(module, X)) == []
-    assert 2 * X.nbytes < found.peak < plain.peak
-
-
-def test_a_checkpointed_region_holds_its_input_alone() -> None:
-    module = Checkpointed()
-    for part in module.modules():
-        if isinstance(part, nn.Dropout):
-            part.p = 0.0
-    apart = run(module, X, stages_as="aten")
-    assert apart.peak == 2 * X.nbytes
 
 
 def test_memory_is_that_of_what_crosses_the_cuts() -> None:

@@ -9,7 +9,7 @@ import torch
 from tests.support.graph_runs import furthest, run, same
 from tests.unit.runtime.graphs.test_graph_runner import MODELS
 
-LONG = ("first", "last", "attention", "autocast", "checkpointed, reentrant")
+LONG = ("first", "last", "attention", "autocast")
 
 
 @pytest.mark.filterwarnings("ignore")
