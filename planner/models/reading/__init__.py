@@ -13,11 +13,11 @@ from pipeloom.ir.errors import InputError
 
 from ...inputs.documents import naming, read_document
 from ..model import Model
-from . import huggingface, megatron
+from .huggingface import model_of
 from .presets import PRESETS
 
 ModelLike: TypeAlias = Model | Mapping[str, Any] | str | os.PathLike[str]
-"""A preset's name, a ``config.json`` or the folder of one, its mapping, or Megatron's words."""
+"""A preset's name, a ``config.json`` or the folder of one, or its mapping."""
 
 
 def read_model(given: ModelLike, called: str = "MODEL") -> Model:
@@ -28,12 +28,13 @@ def read_model(given: ModelLike, called: str = "MODEL") -> Model:
     if isinstance(given, Model):
         return given
     if isinstance(given, str) and (name := preset_of(given)) is not None:
-        return _model(PRESETS[name], name, name)
+        return model_of(PRESETS[name], name)
     path = _file(given, called)
     document, where = read_document(path, "model")
     document = {str(key): value for key, value in document.items()}
     name = str(given.get("model_type", "model")) if isinstance(given, Mapping) else where
-    return _model(document, name, where)
+    with naming(where):
+        return model_of(document, name)
 
 
 def preset_of(name: str) -> str | None:
@@ -60,15 +61,3 @@ def _file(
         expected = "a config.json, its folder, or a preset's name such as llama-2-70b"
         raise InputError(f"{called}: expected {expected}, got {os.fspath(given)!r}{hint}")
     return str(path) if given != "-" else "-"
-
-
-def _model(words: Mapping[str, Any], name: str, where: str) -> Model:
-    with naming(where):
-        if _is_megatron(words):
-            return megatron.model_of(words, name)
-        return huggingface.model_of(words, name)
-
-
-def _is_megatron(words: Mapping[str, Any]) -> bool:
-    bare = {str(key).lstrip("-").replace("-", "_") for key in words}
-    return "model_type" not in words and not bare.isdisjoint(megatron.SIGNS)
