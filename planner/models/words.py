@@ -53,6 +53,30 @@ class Words:
             return self.wrong(keys, f"a whole number >= {least}{words}", default or least)
         return value
 
+    def flag(self, *keys: str, default: bool = False) -> bool:
+        value = self.value(*keys)
+        if value is None:
+            return default
+        return value if isinstance(value, bool) else self.wrong(keys, "true or false", default)
+
+    def rate(self, *keys: str) -> float:
+        """A number from 0 on; 0 where it is not given."""
+        value = self.value(*keys)
+        if value is None:
+            return 0.0
+        if type(value) not in (int, float) or not 0 <= value <= MOST**2:
+            return self.wrong(keys, "a number >= 0", 0.0)
+        return float(value)
+
+    def indices(self, key: str) -> list[int]:
+        """A list of layers' indices; empty where it is not given."""
+        value = self.value(key)
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(type(x) is int for x in value):
+            return self.wrong((key,), "a list of whole numbers", [])
+        return value
+
     def wrong(self, keys: tuple[str, ...], expected: str, default: T) -> T:
         key = next((key for key in keys if key in self._given), keys[0])
         self.faults.append(f"{key}: expected {expected}, got {self.value(*keys)!r:.60}")
