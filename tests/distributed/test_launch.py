@@ -21,6 +21,7 @@ from pipeloom.runtime.errors import LaunchError
 from pipeloom.runtime.launch import processes
 from pipeloom.runtime.launch.environment import FOLDER
 from pipeloom.runtime.launch.processes import launch
+from tests.support.launched import until
 
 
 def add_ranks(extra: int) -> float:
@@ -113,7 +114,7 @@ def test_nobody_outlives_a_killed_fork_server(tmp_path: Path) -> None:
         launch(orphan, 2, (str(tmp_path),), timeout=60)
     pids = [int(path.name) for path in tmp_path.iterdir()]
     assert len(pids) == 2
-    _until(lambda: not any(map(alive, pids)))
+    until(lambda: not any(map(alive, pids)))
     assert launch(add_ranks, 2, (10,), timeout=60) == {0: 21.0, 1: 21.0}  # by a new server
 
 
@@ -148,22 +149,15 @@ def test_nobody_outlives_a_killed_parent(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(folder)}
     parent = subprocess.Popen([sys.executable, str(path)], env=environment)
     try:
-        _until(lambda: len(list(tmp_path.iterdir())) == 2)
+        until(lambda: len(list(tmp_path.iterdir())) == 2)
     finally:
         parent.kill()
         parent.wait()
     pids = [int(p.name) for p in tmp_path.iterdir()]
-    _until(lambda: not any(map(alive, pids)))
+    until(lambda: not any(map(alive, pids)))
     assert [path.name.startswith(FOLDER) for path in folder.iterdir()] == [True]
     remove_litter(FOLDER, folder)
     assert not list(folder.iterdir())
-
-
-def _until(condition: object, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.05)
 
 
 def test_torchrun_with_another_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError, PipeloomError
@@ -31,7 +30,7 @@ from pipeloom.runtime.train.replicas import count_replicas
 from pipeloom.runtime.train.settings import RunSettings
 from pipeloom.runtime.train.train import run_program
 from tests.distributed.cases.gradients import schedule
-from tests.support.models import TinyTransformer, mean_losses
+from tests.support.models import TinyTransformer, full, mean_losses
 
 REPLICAS, RANKS, MICROBATCHES, STEPS = 2, 2, 3, 3
 SOURCE = "tests.support.models:TinyTransformer"
@@ -173,8 +172,7 @@ def averaged(program: Program, stage: nn.Module, whole: nn.Module, name: str) ->
     found, expected = (each.get_parameter(name).grad for each in (stage, whole))
     assert found is not None
     assert expected is not None
-    found = found.full_tensor() if isinstance(found, DTensor) else found
-    return float((found - expected).abs().max())
+    return float((full(found) - expected).abs().max())
 
 
 def test_averages_are_of_the_highest_precision_of_a_stage() -> None:

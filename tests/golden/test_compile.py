@@ -46,10 +46,7 @@ PROGRAMS: dict[str, tuple[Schedule, dict[str, Any]]] = {
         delayed("0F0 0F1 0BW0 0F2 0BW1 0BW2", "1F0 1BW0 1F1 1BW1 1F2 1BW2"),
         {"tied": [(0, 1)]},
     ),
-    "deferred weight gradients keep what they read": (
-        delayed("0F0 0B0 0W0", "1F0 1B0 1W0"),
-        {},
-    ),
+    "deferred weight gradients keep what they read": (delayed("0F0 0B0 0W0", "1F0 1B0 1W0"), {}),
     "one rank sends nothing": (delayed("0F0 1F0 1BW0 0BW0"), {}),
     "neighbours on one rank need no message": (
         delayed("0F0 3F0 3BW0 0BW0", "1F0 2F0 2BW0 1BW0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from typing import Any, Protocol, TypeVar
@@ -45,3 +46,11 @@ def launched(
         return {case: [found[rank][i] for rank in range(ranks)] for i, case in enumerate(chosen)}
 
     return lambda ranks, slow=False: once(ranks, slow)
+
+
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Waits for it."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.02)

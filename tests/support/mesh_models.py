@@ -21,7 +21,9 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn import functional
 
-VOCABULARY, WIDTH, HEAD, LENGTH, EXPERTS = 16, 8, 2, 6, 4
+from tests.support.models import TinyTransformer
+
+VOCABULARY, WIDTH, HEAD, EXPERTS = 18, 8, 2, 4  # the source has 17 tokens, all is cut in two
 
 
 class Block(nn.Module):
@@ -138,13 +140,11 @@ def cut(module: nn.Module, mesh: DeviceMesh, sequence: bool) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(TinyTransformer):
     """The model as one process has it."""
 
     experts: bool = False
     tie: bool = True
-    dtype: torch.dtype = torch.float64
-    rows: int = 2
     clip: float = 1e9
 
     def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
@@ -154,16 +154,10 @@ class Source:
         return stage(s, count, group, self.experts).to(self.dtype)
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
-        return [[(0, "embedding.weight"), (count - 1, "head.weight")]] if self.tie else []
+        return super().tied(count) if self.tie else []
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        return functional.cross_entropy(output.flatten(0, 1).to(self.dtype), target.flatten())
-
-    def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        generator = torch.Generator().manual_seed(step)
-        shape = (microbatches, self.rows, LENGTH + 1)
-        tokens = torch.randint(0, VOCABULARY, shape, generator=generator)
-        return list(tokens[..., :-1]), list(tokens[..., 1:])
+        return super().loss(output.to(self.dtype), target)
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """One process's, which clips."""

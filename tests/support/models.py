@@ -178,6 +178,12 @@ def named(
     return found
 
 
+def full(value: Tensor) -> Tensor:
+    """The whole of what may be a shard here; a DTensor takes seconds to import."""
+    whole: Callable[[], Tensor] | None = getattr(value, "full_tensor", None)
+    return value if whole is None else whole()
+
+
 def difference(found: Tensor, expected: Tensor) -> float:
     """The largest difference, relative to the largest value."""
     value = float((found - expected).abs().max() / expected.abs().max())

@@ -17,7 +17,7 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.solver.families import build_family
 from pipeloom.solver.search.pattern_search import relabelled
-from tests.distributed.cases.gradients import V, folded
+from tests.distributed.cases.gradients import Outcome, V, folded
 from tests.support.models import gradient, named, worst
 
 RANKS, MICROBATCHES, ROWS, WIDTH = 3, 6, 2, 4
@@ -56,16 +56,6 @@ CASES = [
     # some messages are packets, some go by Gloo
     Case("zb-h1", torch.float64, skips=True, varying=True, width=1024),
 ]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The worst parameter's relative difference, and that of the losses, on one rank."""
-
-    difference: float
-    parameters: tuple[str, ...]
-    losses: tuple[float, ...]
-    expected_losses: tuple[float, ...]
 
 
 class First(nn.Module):

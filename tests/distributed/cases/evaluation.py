@@ -19,7 +19,7 @@ from pipeloom.ir.model.program import Program
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.stages.store import made
 from tests.support.hub import own
-from tests.support.models import LENGTH, VOCABULARY, TinyTransformer
+from tests.support.models import LENGTH, VOCABULARY, TinyTransformer, full
 
 STEPS = 2
 
@@ -170,7 +170,7 @@ def _one_process(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Outputs and losses of the whole model, with the parameters that all ranks have now."""
     held = {
-        (s, name): _whole(value).detach().clone()
+        (s, name): full(value).detach().clone()
         for s, module in pipeline.modules.items()
         for name, value in module.state_dict().items()
     }
@@ -184,13 +184,8 @@ def _one_process(
         parameter.data = parameter.data.to(dtype)
     with torch.no_grad(), torch.random.fork_rng(enabled=source.draws):
         outputs = [model(x) for x in inputs]
-        full = [x.to(source.dtype) for x in outputs]
-        return outputs, [source.loss(*pair) for pair in zip(full, targets, strict=True)]
-
-
-def _whole(value: Tensor) -> Tensor:
-    full: Any = getattr(value, "full_tensor", None)
-    return value if full is None else full()
+        exact = [x.to(source.dtype) for x in outputs]
+        return outputs, [source.loss(*pair) for pair in zip(exact, targets, strict=True)]
 
 
 def _hashes(pipeline: Pipeline) -> dict[str, str]:
@@ -202,7 +197,7 @@ def _hashes(pipeline: Pipeline) -> dict[str, str]:
     for s, optimizer in pipeline.optimizers.items():
         for i, entry in optimizer.state_dict()["state"].items():
             found |= {f"{s}.{i}.{key}": torch.as_tensor(value) for key, value in entry.items()}
-    hashes = {name: _hash(_whole(value)) for name, value in found.items()}
+    hashes = {name: _hash(full(value)) for name, value in found.items()}
     modes = {
         f"{s}.{name} trains": str(part.training)
         for s, module in pipeline.modules.items()

@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from pipeloom.compiler import compile_schedule
@@ -23,6 +22,7 @@ from pipeloom.runtime.optim.shard_squares import ShardSquares, processes_of
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.loss_scale import LossScale
 from tests.distributed.cases.gradients import schedule
+from tests.support.models import full
 
 WIDTH, HIDDEN, EXPERTS = 8, 12, 3
 MICROBATCHES, ROWS, STEPS, CLIP = 3, 6, 3, 1e-2
@@ -197,9 +197,7 @@ def _apart(module: nn.Module, whole: nn.Module, group: GROUP) -> float:
     assert found.keys() == dict(exact.named_parameters()).keys()
     worst = 0.0
     for name, wanted in exact.named_parameters():
-        value = found[name]
-        if isinstance(value, DTensor):
-            value = value.full_tensor()  # type: ignore[assignment]
+        value = full(found[name])
         worst = max(worst, float(((value - wanted).abs().max() / wanted.abs().max()).detach()))
     return worst
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
@@ -18,7 +17,7 @@ from pipeloom.ir.model.program import Program
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from tests.distributed.cases.gradients import schedule
 from tests.support.hub import own
-from tests.support.models import TinyTransformer, Untied, named, whole, worst
+from tests.support.models import TinyTransformer, Untied, full, named, whole, worst
 
 UPDATES, EACH, CLIP = 2, 3, 0.5  # updates, steps for each, and the norm that they are clipped to
 
@@ -52,7 +51,7 @@ def added_up(
         mine = slice(index * microbatches, (index + 1) * microbatches)
         pipeline.step(inputs[mine], target=targets[mine], update=step % EACH == EACH - 1)
     pipeline.finish()
-    found = {name: _whole(value) for name, value in named(pipeline.modules).items()}
+    found = {name: full(value) for name, value in named(pipeline.modules).items()}
     norm = pipeline.grad_norm
     pipeline.close()
     expected, wanted = one_process(source, count, microbatches, replicas)
@@ -60,10 +59,6 @@ def added_up(
         assert abs(norm - wanted) <= 1e-12 * wanted
         assert norm > CLIP
     return worst(found, expected), len(found), norm
-
-
-def _whole(value: Tensor) -> Tensor:
-    return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def one_process(

@@ -16,6 +16,7 @@ from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.transport import process_group
 from pipeloom.runtime.transport.making import meet
 from tests.distributed.cases.failures import RANKS, Doing, made, squared, step
+from tests.support.launched import until
 
 
 def makes_none(patience: float) -> None:
@@ -72,9 +73,9 @@ def _at(moment: Callable[[float], None], folder: Path, patience: float) -> tuple
     took, rank = time.monotonic() - began, dist.get_rank()
     (folder / str(rank)).touch()
     if rank == RANKS - 1:
-        _until(lambda: all((folder / str(other)).exists() for other in range(1, RANKS)))
+        until(lambda: all((folder / str(other)).exists() for other in range(1, RANKS)))
         os.kill(pids[0], signal.SIGCONT)
-    _until((folder / "0").exists)
+    until((folder / "0").exists)
     return said, took
 
 
@@ -87,14 +88,7 @@ def _meet_anew(folder: Path) -> None:
             (folder / "port.new").write_text(str(free.getsockname()[1]))
         (folder / "port.new").rename(folder / "port")
     dist.destroy_process_group()
-    _until((folder / "port").exists)
+    until((folder / "port").exists)
     os.environ["MASTER_PORT"] = (folder / "port").read_text()
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
     meet(None, lambda _: "gloo", 30.0)
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60.0
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)

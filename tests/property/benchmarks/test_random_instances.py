@@ -9,10 +9,7 @@ import pytest
 
 from benchmarks.random_instances import checks, summary, work_of
 from benchmarks.random_instances.checks import check
-from benchmarks.random_instances.instances import (
-    Instance,
-    random_instance,
-)
+from benchmarks.random_instances.instances import Instance, random_instance
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule, Status

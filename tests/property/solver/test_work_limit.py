@@ -39,12 +39,7 @@ def answer(problem: Problem, solver: str, seed: int, work_limit: float) -> str:
         (Problem.linear(Profile(UNEVEN, 5, 0.5), 40, 4.0), "heuristic", 60),
         (unequal("matrix", 7, Objective.MAKESPAN), "auto", 60),
         (
-            Problem(
-                Profile(UNEVEN[:4], 2, 0.5),
-                6,
-                Placement.of_stages((0, 1, 0, 1)),
-                (9.0,) * 2,
-            ),
+            Problem(Profile(UNEVEN[:4], 2, 0.5), 6, Placement.of_stages((0, 1, 0, 1)), (9.0,) * 2),
             "auto",
             60,
         ),

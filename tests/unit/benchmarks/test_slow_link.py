@@ -9,13 +9,7 @@ import pytest
 from benchmarks.slow_link import last_results
 from benchmarks.slow_link.experiment import faults
 from benchmarks.slow_link.measuring import RankRun, measured
-from benchmarks.slow_link.network import (
-    Names,
-    Ring,
-    address,
-    commands,
-    way,
-)
+from benchmarks.slow_link.network import Names, Ring, address, commands, way
 from benchmarks.slow_link.prediction import fully_sharded, wires
 from pipeloom.ir.model.links import Link, Links, Sharing
 from pipeloom.ir.model.profile import Profile, StageProfile

@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeloom.ir.model.ops import (
-    Op,
-    OpKind,
-    format_order,
-    pack,
-    parse_order,
-    unpack,
-)
+from pipeloom.ir.model.ops import Op, OpKind, format_order, pack, parse_order, unpack
 
 PLACES = st.integers(0, 2**16 - 1), st.integers(0, 2**40 - 1)
 OPS = st.builds(Op, st.sampled_from(OpKind), *PLACES)

@@ -10,7 +10,6 @@ from benchmarks.frontier.unequal import KINDS, unequal
 from benchmarks.gaps.instances import problem_of as gap_problem
 from benchmarks.table5.rows import load_rows
 from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
@@ -24,7 +23,6 @@ from pipeloom.solver.families import build_family
 from tests.support.by_hand import by_hand
 
 STAGE = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)
-F, B, W = OpKind.F, OpKind.B, OpKind.W
 
 
 def schedule(problem: Problem, report: Report | None = None) -> Schedule:

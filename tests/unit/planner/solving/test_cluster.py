@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from multiprocessing import active_children
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 from typing import Any
 
 import pytest
@@ -22,7 +21,9 @@ from pipeloom.planner.scaling import scaling
 from pipeloom.planner.solving.workers import LostWorkersError, Workers, stop_asked
 from pipeloom.planner.sweep import sweep
 from tests.support.command_line import ENVIRONMENT
+from tests.support.launched import until
 from tests.unit.cli.commands.planning.test_sweep_workers import untimed
+from tests.unit.planner.solving.test_workers import killed_once
 
 pytest.importorskip("distributed")
 pytestmark = pytest.mark.slow
@@ -43,7 +44,7 @@ class Cluster:
         self._processes, self._folder = processes, folder
         self.scheduler = self._begin("scheduler", "--port", "0", "--host", "127.0.0.1")
         file = folder / "scheduler.json"
-        wait_for(lambda: file.exists() and bool(file.read_text()))
+        until(lambda: file.exists() and bool(file.read_text()), SECONDS)
         self.address = str(json.loads(file.read_text())["address"])
         more = (self.address, "--nthreads", "1", "--no-nanny")
         self.workers = [self._begin("worker", *more) for _ in range(3)]
@@ -64,26 +65,10 @@ class Cluster:
         return process
 
 
-def wait_for(come: object) -> None:
-    until = monotonic() + SECONDS
-    while not come():  # type: ignore[operator]
-        assert monotonic() < until
-        sleep(0.1)
-
-
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with ExitStack() as processes:
         yield Cluster(processes, tmp_path)
-
-
-def killed_once(task: tuple[int, Path]) -> int:
-    number, mark = task
-    if number == 1 and not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    sleep(0.1)
-    return number * number
 
 
 def until_nobody_waits(mark: Path) -> None:
@@ -170,7 +155,7 @@ def test_who_leaves_ends_what_runs_there(cluster: Cluster, tmp_path: Path) -> No
         until_nobody_waits, marks, should_stop=lambda: all(mark.exists() for mark in begun)
     )
     assert list(asked) == []
-    wait_for(lambda: all(mark.exists() for mark in marks))
+    until(lambda: all(mark.exists() for mark in marks), SECONDS)
 
 
 def test_a_lost_scheduler_and_missing_modules_are_a_line(cluster: Cluster) -> None:

@@ -40,6 +40,7 @@ def killed_once(task: tuple[int, Path]) -> int:
     if number == 1 and not mark.exists():
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
+    sleep(0.1)
     return number * number
 
 

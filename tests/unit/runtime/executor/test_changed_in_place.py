@@ -18,6 +18,7 @@ from pipeloom.runtime.executor.offload import Host, OffloadedActivations
 from pipeloom.runtime.executor.weight_grad_deferral import Deferral, WeightQueue
 from pipeloom.runtime.measure.activation_ledger import Ledger, Memory
 from pipeloom.runtime.pipeline.pipeline import Pipeline
+from tests.support.models import gradient, named
 from tests.unit.runtime.executor.test_remat_ops import OFFLOADED, PLAIN, RECOMPUTED, program
 
 X, Y = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0))
@@ -104,6 +105,12 @@ def one_process(modules: list[nn.Module], steps: int) -> None:
             (mse_loss(y, Y.chunk(2)[j]) / 2).backward()
 
 
+def check_gradients(modules: list[nn.Module], expected: list[nn.Module]) -> None:
+    found, wanted = (named(dict(enumerate(each)), gradient) for each in (modules, expected))
+    assert found.keys() == wanted.keys()
+    assert all(torch.allclose(found[name], wanted[name], atol=1e-6) for name in found)
+
+
 def scaled(output: Tensor, target: Tensor) -> Tensor:
     return mse_loss(output.mul_(2), target)
 
@@ -127,13 +134,10 @@ def test_buffers_and_gradients_are_one_processs(make: Callable[[], nn.Module], o
     for _ in range(2):
         run.step(X, target=Y)
     one_process(expected, 2)
+    check_gradients(modules, expected)
     for module, other in zip(modules, expected, strict=True):
         for (name, buffer), value in zip(module.named_buffers(), other.buffers(), strict=True):
             assert torch.allclose(buffer, value), name
-        for (name, parameter), like in zip(
-            module.named_parameters(), other.parameters(), strict=True
-        ):
-            assert torch.allclose(parameter.grad, like.grad, atol=1e-6), name
 
 
 @pytest.mark.parametrize("order", [PLAIN, OFFLOADED])
@@ -170,9 +174,7 @@ def test_what_a_recomputed_forward_saved_is_its_own() -> None:
         other.load_state_dict(module.state_dict())
     pipeline(RECOMPUTED, modules).step(X, target=Y)
     one_process(expected, 1)
-    for module, other in zip(modules, expected, strict=True):
-        for parameter, like in zip(module.parameters(), other.parameters(), strict=True):
-            assert torch.allclose(parameter.grad, like.grad, atol=1e-6)
+    check_gradients(modules, expected)
 
 
 @pytest.mark.parametrize("memory", [True, False])
@@ -214,8 +216,7 @@ def test_an_input_that_a_forward_changes_is_changed_once() -> None:
     pipeline(PLAIN, modules).step(x, target=Y)
     assert torch.equal(x, X + 1)
     one_process(expected, 1)
-    for parameter, like in zip(modules[0].parameters(), expected[0].parameters(), strict=True):
-        assert torch.allclose(parameter.grad, like.grad, atol=1e-6)
+    check_gradients(modules, expected)
 
 
 def test_an_input_that_a_recomputed_forward_changes_is_refused() -> None:

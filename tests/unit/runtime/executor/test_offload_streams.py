@@ -80,9 +80,7 @@ def program() -> Program:
     return compile_schedule(by_hand(ORDER, profile=profile))
 
 
-def test_the_hosts_memory_is_used_again_from_step_to_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_hosts_memory_is_used_again_from_step_to_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Making pinned memory takes long."""
     taken: list[int] = []
     take = Host.take

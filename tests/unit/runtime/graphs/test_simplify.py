@@ -8,10 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeloom.runtime.executor.stage_runner import Cell
-from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
-from pipeloom.runtime.graphs.graph_runner import runner_kind
-from pipeloom.runtime.measure.activation_ledger import Memory
 from tests.support.graph_runs import run, same
 
 X = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(1))
@@ -27,16 +23,6 @@ class Of(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.function(x, self.vector)
-
-
-def calls(module: nn.Module, piece: str) -> list[object]:
-    memory = Memory()
-    runner = runner_kind("aten")(
-        1, module, memory=memory, last=False, loss=None, seed=torch.ones(())
-    )
-    cell = Cell(WeightQueue(memory))
-    runner.prepare(cell, (X.clone().requires_grad_(),))
-    return [node.target for node in getattr(cell.graphs.cut, piece).calls]
 
 
 @pytest.mark.parametrize(

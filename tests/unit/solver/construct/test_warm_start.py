@@ -15,13 +15,6 @@ from pipeloom.solver.families import FAMILIES
 from tests.property.solver.bounds.test_bounds import problems
 
 
-def linear(limit: float, stages: int = 3, microbatches: int = 3) -> LinearInstance:
-    profile = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * stages, stages)
-    found = LinearInstance.of(Problem.linear(profile, microbatches, limit))
-    assert found is not None
-    return found
-
-
 @pytest.mark.parametrize("microbatches", [4, 6, 12])
 def test_zb_h1_is_among_them_however_few_microbatches(microbatches: int) -> None:
     problem = Problem.linear(Profile((StageProfile(1.0, 1.0, 1.0),) * 6, 6), microbatches)

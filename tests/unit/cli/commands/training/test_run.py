@@ -68,19 +68,8 @@ def test_steps_ahead_of_the_norm_and_a_loss_scale(
     ahead = tmp_path / "ahead.json"
     compile_it = ["compile", schedule, "--tied", "0,1", "--post-validation", "-o", ahead]
     assert pipeloom(*compile_it).code == 0
-    words = [
-        "run",
-        ahead,
-        "--model",
-        MODEL,
-        "--dtype",
-        "float32",
-        "--steps",
-        3,
-        "--quiet",
-        "--json",
-    ]
-    words += ["--clip-grad-norm", "1e-3", "--loss-scale", "1024"]
+    words = ["run", ahead, "--model", MODEL, "--dtype", "float32", "--steps", 3, "--quiet"]
+    words += ["--json", "--clip-grad-norm", "1e-3", "--loss-scale", "1024"]
     first, second = (
         pipeloom(*words, *more).json["losses"] for more in ([], ["--no-post-validation"])
     )
