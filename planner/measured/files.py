@@ -7,20 +7,22 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import SCHEDULE, parse_schedule
-from pipeloom.ir.formats.json_reader import parse_json, read_text
+from pipeloom.ir.formats.json_reader import parse_json, read_json, read_text
 from pipeloom.ir.model.schedule import Schedule
 
 from ..inputs.documents import FilePath, named
+from .primus import is_iteration, read_primus, read_primus_ranks
 from .samples import MeasuredOps, Sample, is_plan
 from .timers import EXPECTED, is_table, read_timers
 from .torch_trace import read_torch_trace
 
 WANTED = (
-    "a trace of torch's profiler (JSON with traceEvents), a measured schedule (run --trace) or "
-    f"{EXPECTED}"
+    "a trace of torch's profiler (JSON with traceEvents), a measured schedule (run --trace), "
+    f"Primus's trace (fwd_start, ..) or {EXPECTED}"
 )
 SUFFIXES = (".json", ".json.gz", ".csv")
 
@@ -49,10 +51,22 @@ def read_recording(path: FilePath) -> MeasuredOps:
     document = parse_json(text, where, others=True)
     if isinstance(document, list):  # events alone are a trace, too
         document = {"traceEvents": document}
-    if isinstance(document, dict) and "traceEvents" in document:
+    return _read_document(document, path, where)
+
+
+def _read_document(document: Any, path: FilePath, where: str) -> MeasuredOps:
+    if not isinstance(document, dict):
+        raise InputError(f"{where}: expected {WANTED}")
+    if "traceEvents" in document:
         return read_torch_trace(document, where)
-    if isinstance(document, dict) and document.get("format") == SCHEDULE:
+    if document.get("format") == SCHEDULE:
         return _measured_schedule(parse_schedule(document, where), where)
+    if "iterations" in document:
+        return read_primus_ranks(document, where)
+    if document and all(map(is_iteration, document.values())):
+        config = Path(path).with_name("config.json")
+        beside = read_json(os.fspath(config)) if path != "-" and config.is_file() else None
+        return read_primus(document, where, beside)
     raise InputError(f"{where}: expected {WANTED}")
 
 
@@ -74,9 +88,10 @@ def _files(given: FilePath) -> list[FilePath]:
     if given == "-" or not Path(given).is_dir():
         return [given]
     paths = [p for p in Path(given).iterdir() if p.name.endswith(SUFFIXES) and p.is_file()]
+    ranks = [p for p in paths if p.name.startswith("pp_rank_")]  # beside Primus's config.json
     if not paths:
         raise InputError(f"{named(given)}: expected files of {', '.join(SUFFIXES)} in the folder")
-    return sorted(paths, key=_numbers)
+    return sorted(ranks or paths, key=_numbers)
 
 
 def _numbers(path: FilePath) -> list[tuple[int, str]]:

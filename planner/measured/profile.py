@@ -58,7 +58,7 @@ def profile_from(
     """The profile of ops that were measured elsewhere; needs no torch.
 
     ``files``: traces of torch's profiler, of pipeloom's runs or torch.distributed.pipelining's, one
-    a rank, or their folder; a measured schedule; a CSV table of timers
+    a rank, or their folder; a measured schedule; a CSV table of timers; Primus's traces
     (``docs/profiling.md``). Times are medians over all microbatches of all steps but the first
     ``warmup`` (by default 1 where there are several). ``split``: which share of a BW B is, where it
     was measured as one op. ``memory``: bytes of M_B, and of M_W if it is another. ``t_comm``:

@@ -77,6 +77,12 @@ class Words:
             return self.wrong((key,), "a list of whole numbers", [])
         return value
 
+    def one_of(self, key: str, choices: Iterable[str], default: str) -> str:
+        value = self.value(key)
+        if value is None or value in choices:
+            return str(value or default)
+        return self.wrong((key,), f"one of {', '.join(choices)}", default)
+
     def wrong(self, keys: tuple[str, ...], expected: str, default: T) -> T:
         key = next((key for key in keys if key in self._given), keys[0])
         self.faults.append(f"{key}: expected {expected}, got {self.value(*keys)!r:.60}")

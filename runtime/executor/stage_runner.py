@@ -23,6 +23,7 @@ from ..tensors.microbatches import mapped, tensors
 from ..tensors.rng_state import RandomState, generators_of
 from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import StageInterface
+from .delayed_modules import DelayedCalls, around, delayed_modules
 from .losses import Judge, parted
 from .offload import OffloadedActivations
 from .weight_grad_deferral import (
@@ -57,6 +58,7 @@ class Cell:
     on, None of the last stage; ``roots``: where B starts; ``dy``: the gradients that B starts with;
     ``output``, with its graph, and ``dx``: what F and B hand on; ``result``, ``loss`` and
     ``metrics``: the last stage's output and what came of it; ``queue``: None where BW is fused;
+    ``delayed``: the calls of modules that put off weight gradients by themselves, None without;
     ``recomputed``: F runs again, with the random numbers from ``state`` on and ``buffers`` as they
     were, and its input is ``held`` until then; ``offloaded``: None where nothing is. ``graphs``:
     what the stage runs as (:mod:`..graphs.graph_runner`), ``kept`` what it then holds from op to
@@ -64,7 +66,7 @@ class Cell:
     """
 
     __slots__ = (
-        "buffers", "dx", "dy", "graphs", "held", "inputs", "interface", "kept", "loss",
+        "buffers", "delayed", "dx", "dy", "graphs", "held", "inputs", "interface", "kept", "loss",
         "metrics", "offloaded", "options", "output", "queue", "recomputed", "result", "roots",
         "state", "target",
     )  # fmt: skip
@@ -81,6 +83,7 @@ class Cell:
         self.interface = interface
         self.recomputed = recomputed
         self.offloaded = offloaded
+        self.delayed: DelayedCalls | None = None
         self.graphs: Any = None
         self.kept: Clearable | None = None
         self.clear()
@@ -104,12 +107,15 @@ class Cell:
             self.offloaded.clear()
         if self.queue is not None:
             self.queue.clear()
+        if self.delayed is not None:
+            self.delayed.clear()
         if self.kept is not None:
             self.kept.clear()
             self.kept = None
 
 
 Run = Callable[[Cell], None]
+Runs = tuple[Run, Run, Run]  # F, B and W
 
 
 class RunnerOptions(TypedDict):
@@ -153,11 +159,15 @@ class StageRunner:
         self._skips = given.get("skips")
         self.keep_outputs = True
         self.watched: GradientWatch | None = None
-        _refuse_delayed(stage, module)
-        self.bare = within(using(OpKind.F), self._forward)
-        self.forward = within(using(OpKind.F), within(memory.watching(), self._forward))
-        self.backward = within(using(OpKind.B), self._backward)
-        self.weight = within(using(OpKind.W), self._weight)
+        runs: Runs = self._forward, self._backward, self._weight
+        self.delayed = delayed_modules(stage, module)
+        if self.delayed:
+            runs = around(self.delayed, memory, runs, self._weighted)
+        forward, backward, weight = runs
+        self.bare = within(using(OpKind.F), forward)
+        self.forward = within(using(OpKind.F), within(memory.watching(), forward))
+        self.backward = within(using(OpKind.B), backward)
+        self.weight = within(using(OpKind.W), weight)
 
     def prepare(self, cell: Cell, inputs: Sequence[Any]) -> None:
         """Makes ready what runs the ops of a microbatch with arguments like ``inputs``: nothing
@@ -214,7 +224,7 @@ class StageRunner:
     def _weight(self, cell: Cell) -> None:
         assert cell.queue is not None
         if self.watched is not None:
-            self.watched.weight(cell.queue.parameters())
+            self._weighted(cell.queue.parameters())
         try:
             cell.queue.run()
         except ChangedInPlaceError as error:
@@ -226,6 +236,11 @@ class StageRunner:
         own = (*self.module.named_parameters(), *self.module.named_buffers())
         names = [f"{name} " for name, tensor in own if changed & _storages_of(tensor)]
         return InputError(f"stage {self.stage}, {kind.name}: {''.join(names[:1])}{error}")
+
+    def _weighted(self, parameters: set[int]) -> None:
+        """W computes the gradients of the parameters with these ids."""
+        if self.watched is not None:
+            self.watched.weight(parameters)
 
     def _hand_on(self, cell: Cell, output: Any) -> None:
         interface = cell.interface
@@ -266,18 +281,6 @@ class StageRunner:
         if self.keep_outputs:
             received = tensors(self._given_back(cell))
             cell.result = mapped(lambda x: apart_from(x.detach(), received), output)
-
-
-def _refuse_delayed(stage: int, module: nn.Module) -> None:
-    """Raises InputError for a module that puts off its weight gradients by itself: nobody would
-    compute them. One without ``need_backward_dw()`` has others within, or does so always."""
-    for path, part in module.named_modules():
-        inner = [p for p in part.modules() if callable(getattr(p, "backward_dw", None))]
-        if inner == [part] and getattr(part, "need_backward_dw", lambda: True)():
-            raise InputError(
-                f"stages[{stage}]: {path or 'it'}: expected delay_wgrad_compute=False, as W is "
-                "separated here, got a module whose backward_dw computes its weight gradients"
-            )
 
 
 def as_tuple(output: Any) -> tuple[Tensor, ...]:

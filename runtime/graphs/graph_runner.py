@@ -84,6 +84,9 @@ class GraphRunner(StageRunner):
         self._hooks: AccumulationHooks | None = None
         self._anchor = torch.zeros((), requires_grad=True)
         self.refusal: str | None = _hooked(module)
+        if self.delayed:
+            self.refusal = "modules of it compute their weight gradients themselves (backward_dw)"
+            return
         self.forward = within(using(OpKind.F), self._counted_forward)
         self.bare = within(using(OpKind.F), self._run_forward)
         self.backward = within(using(OpKind.B), self._run_backward)

@@ -148,6 +148,12 @@ class Ledger(Memory):
         )
 
 
+def saved_here() -> bool:
+    """Whether what autograd saves now stays as it is: neither made once more, nor elsewhere."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return hooks is None or isinstance(getattr(hooks[0], "__self__", None), Ledger)
+
+
 class _CountedTensor:
     """A tensor that autograd saved; the graph drops it when it needs it no more."""
 

@@ -6,7 +6,7 @@ looked for in the current folder too.
 
 With --from the profile is that of ops measured elsewhere, and no torch is needed: traces of torch's
 profiler, of a pipeloom run or of torch.distributed.pipelining (one file a rank, or their folder), a
-schedule that run --trace wrote, or a table of timers (CSV).
+schedule that run --trace wrote, a table of timers (CSV), or Primus's traces.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _add_from(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         nargs="+",
         help="traces of torch's profiler, one a rank or their folder; a schedule of run --trace; a "
-        "CSV table with the columns stage, microbatch, op, ms",
+        "CSV table with the columns stage, microbatch, op, ms; Primus's traces",
     )
     group.add_argument(
         "--split",

@@ -13,11 +13,11 @@ from pipeloom.ir.errors import InputError
 
 from ...inputs.documents import naming, read_document
 from ..model import Model
-from .huggingface import model_of
+from . import huggingface, megatron
 from .presets import PRESETS
 
 ModelLike: TypeAlias = Model | Mapping[str, Any] | str | os.PathLike[str]
-"""A preset's name, a ``config.json`` or the folder of one, or its mapping."""
+"""A preset's name, a ``config.json`` or the folder of one, its mapping, or Megatron's words."""
 
 
 def read_model(given: ModelLike, called: str = "MODEL") -> Model:
@@ -28,13 +28,12 @@ def read_model(given: ModelLike, called: str = "MODEL") -> Model:
     if isinstance(given, Model):
         return given
     if isinstance(given, str) and (name := preset_of(given)) is not None:
-        return model_of(PRESETS[name], name)
+        return _model(PRESETS[name], name, name)
     path = _file(given, called)
     document, where = read_document(path, "model")
     document = {str(key): value for key, value in document.items()}
     name = str(given.get("model_type", "model")) if isinstance(given, Mapping) else where
-    with naming(where):
-        return model_of(document, name)
+    return _model(document, name, where)
 
 
 def preset_of(name: str) -> str | None:
@@ -61,3 +60,15 @@ def _file(
         expected = "a config.json, its folder, or a preset's name such as llama-2-70b"
         raise InputError(f"{called}: expected {expected}, got {os.fspath(given)!r}{hint}")
     return str(path) if given != "-" else "-"
+
+
+def _model(words: Mapping[str, Any], name: str, where: str) -> Model:
+    with naming(where):
+        if _is_megatron(words):
+            return megatron.model_of(words, name)
+        return huggingface.model_of(words, name)
+
+
+def _is_megatron(words: Mapping[str, Any]) -> bool:
+    bare = {str(key).lstrip("-").replace("-", "_") for key in words}
+    return "model_type" not in words and not bare.isdisjoint(megatron.SIGNS)

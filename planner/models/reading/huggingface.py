@@ -61,8 +61,6 @@ _PASSED_PREFIXES = ("_", "rope_", "summary_", "output_", "initializer_", "eos_",
 
 def model_of(given: Mapping[str, Any], name: str) -> Model:
     """The model that ``given`` describes. Raises InputError, a line for each fault."""
-    if not {"num_layers", "num-layers", "--num-layers"}.isdisjoint(given):
-        raise InputError("num_layers: expected the words of a config.json, got Megatron's")
     kind = given.get("model_type", given.get("mlp"))
     kind = "swiglu" if kind in (None, "dense") else kind
     if kind not in (known := (*DEFAULTS, "swiglu", *sorted(_PLAIN))):

@@ -11,6 +11,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.weight_coverage import WeightCoverage
 
+from ...executor.delayed_modules import check_order
 from ...executor.executor import Executor
 from ...executor.losses import Judge, judge_of
 from ...executor.stage_runner import Cell, StageRunner
@@ -54,8 +55,10 @@ class StepBuilder:
         self._executor: Executor | None = None
         self._never = self._without_graphs()
         self.runners = {s: self.runner(s, context.memory) for s in context.role.run}
-        for runner in self.runners.values():
+        for s, runner in self.runners.items():
             runner.watched = GradientWatch()
+            if runner.delayed:
+                check_order(context.program, context.role.rank, s)
 
     def follow(self, other: StepBuilder) -> None:
         """Knows the shapes that stages of another program, the same stages, were seen to give."""

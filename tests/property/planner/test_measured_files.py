@@ -15,6 +15,10 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_profile, parse_profile
 from pipeloom.planner.measured.profile import profile_from
 
+ROW = {
+    "fwd_start": [0, 2], "fwd_end": [1, 3], "fwd_chunk": [0, 1],
+    "bwd_start": [4, 6], "bwd_end": [5, 8], "bwd_chunk": [1, 0],
+}  # fmt: skip
 TRACE = [
     {"ph": "X", "cat": cat, "name": name, "ts": 10 * at, "dur": 5, "tid": 1}
     for at, (cat, name) in enumerate(
@@ -26,7 +30,12 @@ TRACE = [
         ]
     )
 ]
-GOOD: list[Any] = [{"traceEvents": TRACE, "distributedInfo": {"rank": 0}}, TRACE]
+GOOD: list[Any] = [
+    {"traceEvents": TRACE, "distributedInfo": {"rank": 0}},
+    TRACE,
+    {"config": {"vp_size": 2}, "iterations": {"1": [ROW], "2": [ROW]}},
+    {"7": ROW},
+]
 TABLE = ["stage,microbatch,step,op,ms,rank", "0,0,1,F,2,0", "0,0,1,BW,3,0", "0,1,2,F,9,0"]
 ODD = st.sampled_from(
     [None, True, -1, 0, 1e308, float("nan"), "", "x", [], {}, [1, 2], {"a": 1}, 10**30, "PP:9F9"]

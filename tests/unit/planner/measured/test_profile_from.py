@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,9 +24,7 @@ from pipeloom.planner.build import build
 from pipeloom.planner.measured.profile import profile_from
 from pipeloom.solver.families import build_family
 
-PRIMUS = Path(__file__).with_name("primus_pp8.csv")
-"""Two iterations, of 3,239 and 3,241 ms, of AMD-AGI/Primus, tools/visualization/pp_vis/
-pp_data_example/gpu8_layer64_gbs16/pp8 (Copyright (c) 2025 Advanced Micro Devices, Inc., MIT)."""
+PRIMUS = Path(__file__).with_name("primus_pp8.json")
 
 
 def event(name: str, start: float, end: float, cat: str = "user_annotation", tid: int = 1) -> Any:
@@ -159,7 +158,25 @@ def test_the_measured_run_of_primus_is_two_percent_above_its_simulation() -> Non
     assert any("8 stages ran B and W as one op" in note for note in notes)
     simulated = build("1f1b", found.profile, 16).timing
     assert simulated is not None
-    assert 0.97 < simulated.makespan / 3240 < 0.99
+    iterations = json.loads(PRIMUS.read_text())["iterations"].values()
+    measured = statistics.median(rows[0]["total"] for rows in iterations)
+    assert 0.97 < simulated.makespan / measured < 0.99
+
+
+def test_primus_files_of_each_rank_may_have_chunks_and_weight_gradients(tmp_path: Path) -> None:
+    """Chunk k of rank r is stage k P + r; backwards are B's then."""
+    for rank in (0, 1):
+        row = {
+            "total": 1,
+            "fwd_start": [0, 10], "fwd_end": [1 + rank, 13 + rank], "fwd_chunk": [0, 1],
+            "bwd_start": [20, 30], "bwd_end": [25, 35], "bwd_chunk": [1, 0],
+            "wgrad_start": [40, 50], "wgrad_end": [47, 57], "wgrad_chunk": [1, 0],
+        }  # fmt: skip
+        (tmp_path / f"pp_rank_{rank}.json").write_text(json.dumps({"7": row, "8": row}))
+    (tmp_path / "config.json").write_text('{"pp_size": 2, "vpp_size": 2}')
+    found, _ = told(tmp_path)
+    assert times(found) == [(1, 5, 7), (2, 5, 7), (3, 5, 7), (4, 5, 7)]
+    assert found.profile.ranks == 2
 
 
 @pytest.mark.parametrize(
@@ -303,6 +320,23 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         {"like": Profile((StageProfile(1, 1, 1),) * 2, ranks=2)},
         "like: expected a profile of 1 stage, got 2",
     ),
+    "ends before starts": (
+        '{"7": {"fwd_start": [2], "fwd_end": [1], "bwd_start": [2], "bwd_end": [3]}}',
+        {},
+        "{path}: 7: fwd_end[0] - start: expected a finite number >= 0, got -1.0",
+    ),
+    "lists that differ": (
+        '{"7": {"fwd_start": [2], "fwd_end": [], "bwd_start": [2], "bwd_end": [3]}}',
+        {},
+        "{path}: 7: fwd_start: expected as many as fwd_end",
+    ),
+    "chunks that are not told": (
+        '{"config": {"vp_size": 2}, "iterations": {"1": [{"fwd_start": [1], "fwd_end": [2], '
+        '"bwd_start": [2], "bwd_end": [3]}]}}',
+        {},
+        "{path}: 1[0]: fwd_chunk: missing; expected it with vp_size 2",
+    ),
+    "ranks that differ": ('{"iterations": {"1": [], "2": [{}]}}', {}, "{path}: iterations: exp"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Models by name, in Hugging Face's words; one line for each fault."""
+"""Models by name, in Hugging Face's and Megatron's words; one line for each fault."""
 
 from __future__ import annotations
 
@@ -46,10 +46,53 @@ def test_a_file_its_folder_and_its_mapping_are_one_model(tmp_path: Path) -> None
     assert all(each == found[0] for each in found)
 
 
-@pytest.mark.parametrize("key", ["num_layers", "--num-layers"])
-def test_megatrons_words_are_refused(key: str) -> None:
-    with pytest.raises(InputError, match=r"num_layers: expected the words of a config\.json"):
-        read_model({key: 32, "hidden_size": 4096})
+def test_megatrons_words_say_the_same_as_hugging_faces() -> None:
+    words = {
+        "num-layers": 32,
+        "hidden-size": 4096,
+        "ffn-hidden-size": 14336,
+        "num-attention-heads": 32,
+        "group-query-attention": True,
+        "num-query-groups": 8,
+        "padded_vocab_size": 128256,
+        "swiglu": True,
+        "normalization": "RMSNorm",
+        "untie-embeddings-and-output-weights": True,
+        "position-embedding-type": "rope",
+        "disable-bias-linear": True,
+        "hidden-dropout": 0.0,
+        "attention-dropout": 0.0,
+        "max_position_embeddings": 2048,
+    }
+    assert replace(read_model(words), name="llama") == read_model(LLAMA)
+
+
+def test_megatrons_words_for_latent_attention_and_experts() -> None:
+    words = {
+        "num_layers": 61,
+        "hidden_size": 7168,
+        "ffn_hidden_size": 18432,
+        "num_attention_heads": 128,
+        "vocab_size": 129280,
+        "max_position_embeddings": 4096,
+        "swiglu": True,
+        "normalization": "RMSNorm",
+        "untie_embeddings_and_output_weights": True,
+        "position_embedding_type": "rope",
+        "add_bias_linear": False,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "multi_latent_attention": True,
+        "q_lora_rank": 1536,
+        "kv_lora_rank": 512,
+        "num_moe_experts": 256,
+        "moe_router_topk": 8,
+        "moe_ffn_hidden_size": 2048,
+        "moe_shared_expert_intermediate_size": 2048,
+        "moe_layer_freq": [0] * 3 + [1] * 58,
+        "mtp_num_layers": 1,
+    }
+    assert replace(read_model(words), name="deepseek-v3") == read_model("deepseek-v3")
 
 
 def test_words_of_measurements_are_read() -> None:
@@ -115,6 +158,11 @@ FAULTS: list[tuple[Any, str]] = [
     (
         {**LLAMA, "model_type": None, "num_experts_per_tok": 2},
         "model: num_experts_per_tok: expected none without num_experts, got 2",
+    ),
+    ({"num_layers": 2, "hidden_size": 8}, "model: num_attention_heads: missing; expected a whole"),
+    (
+        {"num_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "vocab_size": 9, "swiglo": 1},
+        "model: swiglo: unknown key; did you mean swiglu?",
     ),
 ]
 

@@ -15,9 +15,7 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils.checkpoint import checkpoint
 
-from pipeloom.ir.errors import InputError
 from pipeloom.runtime.executor.deferred_ops import Linear, defer
-from pipeloom.runtime.executor.stage_runner import StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import Deferral, WeightQueue, run_backward
 from pipeloom.runtime.measure.activation_ledger import Ledger
 from tests.support.models import worst
@@ -406,24 +404,3 @@ class Own(nn.Module):
 
 
 defer(own, lambda x, weight: (Linear(weight), x))
-
-
-class Delayed(nn.Linear):
-    """As TransformerEngine's with ``delay_wgrad_compute``."""
-
-    delayed = True
-
-    def need_backward_dw(self) -> bool:
-        return self.delayed
-
-    def backward_dw(self) -> None:
-        raise NotImplementedError
-
-
-def test_modules_that_delay_their_weight_gradients_are_refused() -> None:
-    stage = nn.Sequential(nn.LayerNorm(6), Delayed(6, 6))
-    given = {"memory": Ledger(), "last": False, "loss": None, "seed": torch.ones(())}
-    with pytest.raises(InputError, match=r"stages\[2\]: 1: expected delay_wgrad_compute=False"):
-        StageRunner(2, stage, **given)
-    stage[1].delayed = False
-    StageRunner(2, stage, **given)

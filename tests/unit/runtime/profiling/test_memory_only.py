@@ -29,6 +29,7 @@ from pipeloom.runtime.profiling.source_probe import SourceStages
 from pipeloom.runtime.rank.options import StagesAs
 from pipeloom.runtime.transport import Routes, connect
 from pipeloom.training import measure
+from tests.support.delayed_linear import Delayed
 from tests.support.models import TinyTransformer
 from tests.unit.runtime.probes.test_stage_probe import Stack
 
@@ -82,6 +83,7 @@ SOURCES: dict[str, Callable[[Path], ModelSource]] = {
     "stack": lambda folder: Stack(),
     "transformer": lambda folder: TinyTransformer(),
     "gpt": lambda folder: gpt.small(),
+    "delayed": lambda folder: Delayed(),
     **{kind: partial(hugging, kind) for kind in CONFIGS},
 }
 
@@ -89,7 +91,7 @@ SOURCES: dict[str, Callable[[Path], ModelSource]] = {
 @pytest.mark.parametrize(
     ("name", "dtype", "stages_as"),
     [
-        *((name, None, "eager") for name in ("transformer", "llama")),
+        *((name, None, "eager") for name in ("transformer", "delayed", "llama")),
         *((name, torch.bfloat16, "eager") for name in ("transformer", "mixtral")),
         *((name, None, "aten") for name in ("stack",)),
         *slow("eager", "stack", "gpt", "gpt2", "qwen3"),

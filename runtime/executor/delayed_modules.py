@@ -1,0 +1,170 @@
+"""Modules that put off their weight gradients by themselves, until ``backward_dw`` is called.
+
+As TransformerEngine's and Megatron's do with ``delay_wgrad_compute``: in its backward pass such a
+module queues what the gradients of its weights need, one entry for each call of it, and each call
+of ``backward_dw()`` takes the oldest entry and leaves the gradients in ``.grad``. Where it has
+``need_backward_dw()``, that says whether it does so. A module with such ones within calls theirs;
+here each is called by itself, as often as the F of the microbatch had called it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model import program as ir
+from pipeloom.ir.model.ops import OpKind
+
+from ..measure.activation_ledger import Held, Memory, saved_here
+from ..tensors.microbatches import tensors
+from .deferred_ops import add
+
+if TYPE_CHECKING:
+    from .stage_runner import Cell, Runs
+
+FUSED = ("fuse_wgrad_accumulation", "_accumulate_into_main_grad")
+"""What modules that add to ``main_grad`` instead of ``grad`` have set."""
+
+
+def delayed_modules(stage: int, module: nn.Module) -> list[nn.Module]:
+    """The innermost modules of a stage that have ``backward_dw``, and need it called.
+
+    Raises InputError for one that adds its gradients to ``main_grad``, and for one with parameters
+    of its own beside such modules within.
+    """
+    having = {path: part for path, part in module.named_modules() if _has_backward_dw(part)}
+    found = []
+    for path, part in having.items():
+        if any(inner is not part and _has_backward_dw(inner) for inner in part.modules()):
+            if any(p.requires_grad for p in part.parameters(recurse=False)):
+                wanted = "no parameters of its own beside modules that have it, too"
+                raise _refused(stage, path, wanted)
+        elif _needs_it(part):
+            if any(getattr(part, name, False) for name in FUSED):
+                raise _refused(stage, path, "gradients in grad, got some added to main_grad")
+            found.append(part)
+    return found
+
+
+def check_order(program: ir.Program, rank: int, stage: int) -> None:
+    """Raises InputError where W's of the stage come in another order than B's: such modules take
+    the oldest entry of their queue."""
+    ops = [i.op for i in program.instructions[rank] if isinstance(i, ir.Compute)]
+    after = [op for op in ops if op.stage == stage and op.kind in (OpKind.W, OpKind.BW)]
+    before = [op for op in ops if op.stage == stage and op.kind in (OpKind.B, OpKind.BW)]
+    for b, w in zip(before, after, strict=True):
+        if b.microbatch != w.microbatch:
+            raise InputError(
+                f"program: expected W's of stage {stage} in the order of its B's on rank {rank}, as"
+                f" its modules' backward_dw takes the oldest microbatch, got {w} for {b}"
+            )
+
+
+def _has_backward_dw(module: nn.Module) -> bool:
+    return callable(getattr(module, "backward_dw", None))
+
+
+def _needs_it(module: nn.Module) -> bool:
+    needed = getattr(module, "need_backward_dw", None)
+    return needed is None or bool(needed())
+
+
+def _refused(stage: int, path: str, expected: str) -> InputError:
+    return InputError(f"stages[{stage}]: {path or 'it'} has backward_dw: expected {expected}")
+
+
+class DelayedCalls:
+    """The calls of such modules in one microbatch's F, whose entries wait for its W."""
+
+    __slots__ = ("_held", "_memory", "modules")
+
+    def __init__(self, memory: Memory) -> None:
+        self.modules: list[nn.Module] = []
+        self._held: list[Held] = []
+        self._memory = memory
+
+    def hold(self, *kept: Tensor) -> None:
+        """Counts what an entry keeps until W."""
+        self._held.append(self._memory.hold(*kept))
+
+    def run(self) -> set[int]:
+        """Computes all that waits; the ids of the parameters that got a gradient by it."""
+        found = set[int]().union(*map(_computed, self.modules))
+        self.clear()
+        return found
+
+    def clear(self) -> None:
+        """Counts no more of what the entries keep."""
+        self.modules.clear()
+        while self._held:
+            self._memory.release(self._held.pop())
+
+
+@torch.no_grad()
+def _computed(module: nn.Module) -> set[int]:
+    """Runs ``backward_dw``, which may overwrite ``.grad`` or add to it, and adds up."""
+    trained = [p for p in module.parameters() if p.requires_grad]
+    before = [p.grad for p in trained]
+    for parameter in trained:
+        parameter.grad = None
+    getattr(module, "backward_dw")()  # noqa: B009
+    found = set()
+    for parameter, kept in zip(trained, before, strict=True):
+        gradient, parameter.grad = parameter.grad, kept
+        if gradient is not None:
+            add(parameter, gradient)
+            found.add(id(parameter))
+    return found
+
+
+Done: TypeAlias = Callable[[set[int]], None]
+_under_way: list[DelayedCalls] = []  # the calls of the F that runs
+
+
+def around(modules: Sequence[nn.Module], memory: Memory, runs: Runs, done: Done) -> Runs:
+    """F, B and W of a stage with such ``modules``; ``done`` is told the parameters that got a
+    gradient by them in a W."""
+    forward, backward, weight = runs
+    for module in modules:
+        if _called not in module._forward_hooks.values():
+            module.register_forward_hook(_called)
+
+    def counted(cell: Cell) -> None:
+        if cell.delayed is None:
+            cell.delayed = DelayedCalls(memory)
+        cell.delayed.clear()
+        _under_way.append(cell.delayed)
+        try:
+            forward(cell)
+        finally:
+            _under_way.clear()
+
+    def fused(cell: Cell) -> None:
+        backward(cell)
+        if cell.queue is None and cell.delayed is not None:
+            cell.delayed.run()
+
+    def finished(cell: Cell) -> None:
+        weight(cell)
+        if cell.delayed is not None:
+            done(cell.delayed.run())
+
+    return counted, fused, finished
+
+
+def _called(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+    if not _under_way:
+        return
+    (calls,) = _under_way
+    calls.modules.append(module)
+    if not torch.is_grad_enabled():
+        return
+    if saved_here():
+        calls.hold(*tensors(inputs))
+    for out in tensors((output,)):
+        if out.requires_grad:
+            out.register_hook(calls.hold)  # type: ignore[no-untyped-call]
