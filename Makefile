@@ -31,11 +31,11 @@ lint: setup
 	$(BIN)/python -m tools.size
 
 # Kernels are compiled, for a minute, beside the checks of types; the fuzz uses nearly all.
-# Tests that launch processes need all cores: they run one at a time, after the others.
+# Tests that launch processes run after the others: they mostly wait for one another.
 test: setup
 	$(BIN)/python -m benchmarks.fuzz --count 20 > /dev/null 2>&1 & $(MAKE) lint && wait
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/distributed
-	$(BIN)/python -m pytest tests/distributed
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/distributed
 
 # Snippets that need no torch run as a reader would type them; the others are marked in the pages.
 docs: setup

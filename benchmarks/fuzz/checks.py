@@ -23,6 +23,7 @@ from pipeloom.ir.errors import printable
 from .cases import Case
 
 LONGEST = MOST_CHARACTERS + len("pipeloom: ") + len(" (9999999 more characters)")
+PNG = b"\x89PNG"
 RAW = ("Cc", "Cs", "Zl", "Zp")
 OF_AN_OPTION = re.compile(r"(argument )?(-|COMMAND|FILE|the following arguments|unrecognized)")
 
@@ -69,7 +70,8 @@ def _written(stream: io.TextIOWrapper) -> str:
     if stream.closed:
         return ""
     stream.flush()
-    return stream.buffer.getvalue().decode()  # type: ignore[attr-defined,no-any-return]
+    written: bytes = stream.buffer.getvalue()  # type: ignore[attr-defined]
+    return "" if written.startswith(PNG) else written.decode()
 
 
 @contextmanager
