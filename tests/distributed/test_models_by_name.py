@@ -34,16 +34,22 @@ MODELS = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "pieces", "ranks"), [("gpt2", {"stages": 4}, 4), ("llama", {}, 4), ("llama", {}, 2)]
+    ("kind", "pieces", "ranks", "placement"),
+    [
+        ("gpt2", {"stages": 4}, 4, "linear"),
+        ("gpt2", {"stages": 2}, 2, "v"),
+        ("llama", {}, 4, "linear"),
+        ("llama", {}, 2, "interleaved:2"),
+    ],
 )
 def test_a_model_trains_as_in_one_process(
-    kind: str, pieces: Any, ranks: int, tmp_path: Path
+    kind: str, pieces: Any, ranks: int, placement: str, tmp_path: Path
 ) -> None:
     """``gpt2``: in near even stages, embedding and head tied; ``llama``: cut by its layers."""
     MODELS[kind].save_pretrained(tmp_path)
     name = f"hf:{tmp_path},micro_batch=2,lr=0.01"
     found = pipeloom.measure(name, ranks=ranks, repeats=1, warmup=0, **pieces)
-    answer = pipeloom.optimize(found.document(), MICROBATCHES, time_limit=2)
+    answer = pipeloom.optimize(found.document(), MICROBATCHES, placement=placement, time_limit=2)
     program = pipeloom.compile(answer.schedule)
     result = pipeloom.run(program, name, steps=STEPS)
     source = load_source(name)
