@@ -16,10 +16,10 @@ from pydantic import (
 from .fields import (
     MOST_COST,
     MOST_RANKS,
-    Amount,
     Bandwidth,
     Cost,
     Limits,
+    Unbounded,
     Version,
     Words,
     keep,
@@ -29,7 +29,7 @@ from .json_reader import is_count
 from .validation import Document, Expected, Whole, said, wrong
 
 PROFILE = "pipeloom.profile"
-_DELAYS = TypeAdapter(list[list[Amount]])
+_DELAYS = TypeAdapter(list[list[Unbounded]])
 
 
 def _rank(value: Any, info: ValidationInfo) -> int:

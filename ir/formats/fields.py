@@ -33,7 +33,10 @@ SLOWEST = 1e-9  # gigabytes a second
 _Finite = Field(strict=True, ge=-LARGEST, le=LARGEST, allow_inf_nan=False)
 Number: TypeAlias = Annotated[float, _Finite, Expected("a finite number")]
 Amount: TypeAlias = Annotated[float, _Finite, Field(ge=0), Expected("a finite number >= 0")]
-Cost: TypeAlias = Annotated[Amount, Expected(f"at most {MOST_COST:g}", most=MOST_COST)]
+Unbounded: TypeAlias = Annotated[
+    float, Field(strict=True, ge=0, allow_inf_nan=False), Expected("a finite number >= 0")
+]
+Cost: TypeAlias = Annotated[Unbounded, Expected(f"at most {MOST_COST:g}", most=MOST_COST)]
 Bandwidth: TypeAlias = Annotated[
     Amount,
     Expected("more than 0", above=0.0),

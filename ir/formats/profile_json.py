@@ -43,9 +43,19 @@ def parse_layers(data: dict[str, Any], where: str) -> LayeredProfile:
 
 
 def doubtful_keys(data: dict[str, Any], where: str) -> list[str]:
-    """A line for each key of a profile, by stages or by layers, that looks like one misspelt."""
-    model = ProfileDocument if "stages" in data else LayeredProfileDocument
-    return keys_in_doubt(validated(model, data, where), where)
+    """A line for each key of a profile, by stages or by layers, that looks like one misspelt, or
+    that only layers have."""
+    if "stages" not in data:
+        return keys_in_doubt(validated(LayeredProfileDocument, data, where), where)
+    found = validated(ProfileDocument, data, where)
+    places = {f"{where}: stages[{s}]": stage for s, stage in enumerate(found.stages)}
+    lines = {
+        key: f"{place}: {key}: not used: only layers have it"
+        for place, part in reversed(({where: found} | places).items())
+        for key in ("repeat", "kind", "with_next")
+        if (part.model_extra or {}).get(key) is not None
+    }
+    return [*keys_in_doubt(found, where), *lines.values()]
 
 
 def profile_of(document: ProfileDocument) -> Profile:

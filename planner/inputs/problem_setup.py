@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, TypeAlias, TypeVar
 
 from pipeloom.ir.errors import InputError, UnsupportedError
@@ -74,7 +74,15 @@ class ProfileSource:
             raise InputError(
                 f"{self.where}: layers: missing; expected a list for --{asked.replace('_', '-')}"
             )
+        if asked is None and self.has_stages and self.has_layers:
+            self._tell_layers_left()
         return asked is not None or not self.has_stages
+
+    @cache  # noqa: B019 - one note
+    def _tell_layers_left(self) -> None:
+        _ = self.stages  # its faults come first
+        words = "layers: not used beside stages without an option that cuts them, as --partition"
+        self._tell(Note(f"note: {self.where}: {words}"))
 
     @cached_property
     def stages(self) -> Profile:

@@ -97,11 +97,24 @@ def test_layers_beside_stages_are_a_list(pipeloom: Command, tmp_path: Path, laye
     assert done.err.startswith(f"pipeloom: {path}: layers: expected a list, got ")
 
 
-def test_layers_beside_stages_are_not_read_where_nothing_cuts_them(
-    pipeloom: Command, tmp_path: Path
+@pytest.mark.parametrize("words", [["optimize"], ["compare", "--no-optimizer"], ["build", "gpipe"]])
+def test_layers_beside_stages_are_left_with_a_note_where_nothing_cuts_them(
+    pipeloom: Command, tmp_path: Path, words: list[str]
 ) -> None:
     stage = {"t_f": 1, "t_b": 1, "t_w": 1, "m_b": 1, "m_w": 0.5}
     document = profile_document(stages=[stage], ranks=2, num_stages=2) | {"layers": [1, None]}
     path = written(tmp_path / "p.json", document)
-    done = pipeloom("optimize", path, "-m", 2, "--work-limit", 0.1, "--json")
+    limit = ["--work-limit", 0.1] if words == ["optimize"] else []
+    done = pipeloom(*words, path, "-m", 2, "--json", *limit)
     assert done.code == 0
+    assert done.err.count(f"note: {path}: layers: not used beside stages without an option") == 1
+
+
+def test_keys_of_layers_in_stages_are_told(pipeloom: Command, tmp_path: Path) -> None:
+    stage = {"t_f": 1, "t_b": 1, "t_w": 1, "m_b": 1, "m_w": 0.5, "repeat": 2}
+    document = profile_document(stages=[stage, stage], ranks=2) | {"kind": "block"}
+    path = written(tmp_path / "p.json", document)
+    done = pipeloom("build", "gpipe", path, "-m", 2)
+    assert done.code == 0
+    for place in ("kind", "stages[0]: repeat"):
+        assert done.err.count(f"{path}: {place}: not used: only layers have it\n") == 1
