@@ -101,6 +101,8 @@ class Comparison(EvaluationTable):
             note = row.refusal if row.planned is None else transfer_note(row.schedule)
             if note and (row.planned is None or row.uncosted is None):
                 names.setdefault(note, []).append(row.name)
+            if row.planned is not None and (excess := row.excess()) is not None:
+                names.setdefault(f"does not fit: {excess}", []).append(row.name)
         return [f"{', '.join(rows)}: {note}" for note, rows in names.items()]
 
     def _of_averaging(self) -> list[str]:

@@ -159,6 +159,8 @@ class Given:
 def _headroom(given: float | str | None, cluster: Cluster) -> float:
     """GiB that plans leave free. Raises InputError for what is no size, or all of a device."""
     size = (memory_limit_of(given, name="headroom") or 0.0) / GIB
+    if 0 < size < 1e-3:
+        raise InputError(f"headroom: expected a size such as 4GB, got {given} (bytes)")
     if size >= cluster.gpu.memory_gib:
         device = f"{cluster.gpu.memory_gib:g} GiB of {cluster.gpu.name}"
         raise InputError(f"headroom: expected less than the {device}, got {given}")

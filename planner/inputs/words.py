@@ -98,6 +98,10 @@ def slow_of(given: Mapping[int, float] | str | None) -> Mapping[int, float] | No
         raise InputError(f"slow: {error}") from None
 
 
+MOST_HELD = 1e9
+"""Microbatches that a limit has room for, at most: of more than are planned it is bytes."""
+
+
 def memory_limit_of(
     given: float | str | None, source: ProfileSource | None = None, name: str = "memory_limit"
 ) -> float | None:
@@ -116,15 +120,17 @@ def memory_limit_of(
         except InputError as error:
             raise InputError(f"{name}: {error}") from None
     check_limit(given)
-    if source is not None and isinstance(given, MemorySize) and given.in_bytes:
-        _check_bytes(source, name)
+    if source is not None and math.isfinite(given):
+        _check_unit(given, source, name)
     return given
 
 
-def _check_bytes(source: ProfileSource, name: str) -> None:
+def _check_unit(given: float, source: ProfileSource, name: str) -> None:
+    """Raises InputError for bytes, by their unit or size, where the profile counts in others."""
     stages = source.stages.stages if source.has_stages else source.layers.layers
     most = max(stage.m_b for stage in stages)
-    if 0 < most < LEAST_BYTES:
+    in_bytes = isinstance(given, MemorySize) and given.in_bytes
+    if 0 < most < LEAST_BYTES and (in_bytes or given > MOST_HELD * most):
         raise InputError(
             f"{name}: expected a number in the profile's unit, of which a microbatch holds at most "
             f"{most:g}, got bytes"

@@ -43,15 +43,28 @@ class Refinement:
     should_stop: StoppingCriterion
 
     def joint(self) -> list[CutCandidate]:
-        """Searches a few cuts, then one; returns all that were searched, the best first."""
+        """Searches a few cuts, then one, and others where that leaves time; returns all that were
+        searched, the best first."""
         left = 1.0 - LOOKING - CERTIFYING
-        for number, share in (*ROUNDS, (1, None)):
+        for number, share in ROUNDS:
             best = self._ranked()[:number] if self.searched() else self._first(number)
-            left -= self._round(best, (left if share is None else share) / len(best))
-            if share is not None and not self.should_stop():
+            left -= self._round(best, share / len(best))
+            if not self.should_stop():
                 self._carry()
                 left -= CARRYING
+        done: list[CutCandidate] = []
+        while left > HURRY and (best := self._may_win(done)):
+            done.append(best[0])
+            left -= self._round(best[:1], left)
+            if math.isfinite(self.budget.time.left):
+                left = self.budget.time.share_left - CERTIFYING
         return self.searched()
+
+    def _may_win(self, done: Sequence[CutCandidate]) -> list[CutCandidate]:
+        """The cuts but for those ``done`` that may have the best schedule, the likeliest first."""
+        ranked = self._ranked()
+        cost = min(candidate.cost for candidate in ranked)
+        return [one for one in ranked if one.may_cost_less(cost) and one not in done]
 
     def _first(self, number: int) -> list[CutCandidate]:
         """The best by quick schedule, its placement's balanced cut in place of the last of them.

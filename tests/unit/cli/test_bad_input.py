@@ -323,6 +323,7 @@ USAGE = {
         "most 1, got bytes"
     ),
     "sweep P -m 2 --memory-limits 4,16GiB -o d": "of which a microbatch holds at most 1, got bytes",
+    "optimize P -m 2 --memory-limit 18e9": "of which a microbatch holds at most 1, got bytes",
     "compare P -m 2 --passing weights --solver cp-sat": "--solver: expected",
     "show S --measured S": (
         "schedule.json: expected times that `run --trace` measured, got a plan's"
