@@ -186,7 +186,7 @@ def sweep(
     solve limits side by side (a script that asks for more than one has its calls below ``if
     __name__ == "__main__"``); ``scheduler``: instead, the address of a Dask scheduler, whose
     workers do. Other arguments are those of :func:`pipeloom.optimize`; ``time_limit``: seconds for
-    each limit, 30 by default. Once ``should_stop`` turns true limits that are not begun are left
+    each limit, 20 by default. Once ``should_stop`` turns true limits that are not begun are left
     out. Raises InputError for wrong input, LostWorkersError.
     """
     away = Workers(workers, scheduler)
@@ -372,13 +372,13 @@ def _written(swept: Swept, folder: Path | None) -> Swept:
 def _better(row: Evaluation, known: Evaluation | None, limit: float) -> Evaluation:
     """``row``, or the one known of a smaller limit where that costs less, under this limit."""
     report = row.schedule.report
-    if known is None or row.cost <= known.cost or report is None:
+    if known is None or row.iteration_time <= known.iteration_time or report is None:
         return row
     found, problem = known.schedule.known_report, known.schedule.problem
     under = _under(limit, problem, row.schedule.problem)
     report = replace(report, family=found.family, method=found.method)
     if problem.placement != row.schedule.problem.placement:
-        report = replace(report, **_bounded(under, known.cost))
+        report = replace(report, **_bounded(under, known.iteration_time))
     return replace(row, planned=replace(known.schedule, problem=under, report=report))
 
 

@@ -21,7 +21,13 @@ from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.core.worker_threads import workers_abreast
 from pipeloom.solver.optimize import Solving
-from pipeloom.solver.placement.search import Chosen, TriedPlacement, best_placement, placements
+from pipeloom.solver.placement.search import (
+    Chosen,
+    TriedPlacement,
+    best_placement,
+    placements,
+    room,
+)
 from pipeloom.solver.placement.successive_halving import Known
 
 from ..explain.answer import Answer, NothingFits
@@ -134,9 +140,10 @@ def other_placements(
 
 
 def _bound(problem: Problem) -> float:
-    """Infinite where nothing fits."""
+    """Infinite where nothing fits, on the devices too."""
+    limit = room(problem.profile, problem.placement, problem.memory_limit)
     try:
-        return lower_bound(problem).value
+        return lower_bound(replace(problem, memory_limit=limit)).value
     except InfeasibleError:
         return math.inf
 

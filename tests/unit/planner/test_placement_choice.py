@@ -10,7 +10,7 @@ import pytest
 
 import pipeloom
 from pipeloom.ir.errors import InfeasibleError, InputError
-from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.profile import DataParallel, Link, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.planner.evaluation.evaluation import Evaluation
 from pipeloom.planner.sweep import Sweep, sweep
@@ -167,3 +167,22 @@ def drawn_lines(swept: Sweep) -> set[str]:
     """The placements in the picture's legend."""
     names = {one.name for limit in swept.limits for one in limit.row.candidates}
     return {name for name in names if f">{name}</text>" in swept.picture()}
+
+
+def test_what_a_sweep_takes_over_is_compared_with_averaging_counted() -> None:
+    """The V has the shorter period, interleaved stages the shorter iteration."""
+    link = Link(0.02, 25.0)
+    stage = StageProfile(10.0, 10.0, 8.0, 1.0, 0.5, grad_bytes=2e9)
+    profile = Profile((stage,) * 4, 4, t_comm=0.05, data_parallel=DataParallel(2, link))
+
+    def evaluated(placement: str, limit: float) -> Evaluation:
+        given = {"placement": placement, "memory_limit": limit}
+        return Evaluation("", pipeloom.optimize(profile, 8, **given, **QUICK).schedule)
+
+    rows = [evaluated(name, 8.0) for name in ("v", "interleaved:2", "interleaved:4")]
+    for row in rows:
+        for known in rows:
+            least = min(row.iteration_time, known.iteration_time)
+            assert better(row, known, 8.0).iteration_time == pytest.approx(least)
+    costs = sorted(rows, key=lambda row: row.cost)
+    assert costs != sorted(rows, key=lambda row: row.iteration_time)
