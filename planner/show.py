@@ -167,14 +167,13 @@ def _fault(document: dict[str, Any], schedule: Schedule) -> str | None:
     bound = None if schedule.report is None else schedule.report.lower_bound
     stuck = [line for line in found.violations if line.startswith(STUCK)]
     measured = bound is None and not is_plan(schedule)  # its times are others than its profile's
-    for line in stuck or ([] if measured else found.violations):
-        words = line if stuck else f"not valid: {line}"
-        return f"{words}; drawn by the times in the file"
-    return (
-        None
-        if found.bound is not False
-        else "its lower bound is not checked, but taken from the file"
-    )
+    if stuck:
+        return f"{stuck[0]}; drawn by the times in the file"
+    if found.violations and not measured:
+        return f"not valid: {found.violations[0]}; drawn by the times in the file"
+    if found.bound is False:
+        return "its lower bound is not checked, but taken from the file"
+    return None
 
 
 def _attributed(

@@ -21,8 +21,8 @@ from pipeloom.ir.model.schedule import Status
 from pipeloom.ir.units import counted
 from pipeloom.report.svg.frontier import Frontier, FrontierPoint, frontier_svg
 from pipeloom.solver.bounds import lower_bound
+from pipeloom.solver.core.schedule_cost import status_under
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
-from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.families import FAMILIES
 from pipeloom.solver.placement.search import room
 
@@ -69,8 +69,8 @@ class Swept:
 
     def point(self) -> FrontierPoint:
         """The best schedule of all placements that were tried, and the bound on all of them."""
-        least = self.row.least_bound
-        optimal = least is not None and least >= self.row.iteration_time * (1 - CLOSED)
+        least, cost = self.row.least_bound, self.row.iteration_time
+        optimal = least is not None and status_under(least, cost) is Status.OPTIMAL
         return FrontierPoint(self.at, self.row.bubble_rate, self.row.least_bound_rate, optimal)
 
 
@@ -385,7 +385,7 @@ def _better(row: Evaluation, known: Evaluation | None, limit: float) -> Evaluati
 def _bounded(problem: Problem, cost: float) -> dict[str, Any]:
     """The bound and status of a schedule of this cost under the problem."""
     bound = lower_bound(problem)
-    status = Status.OPTIMAL if bound.value >= cost * (1 - CLOSED) else Status.FEASIBLE
+    status = status_under(bound.value, cost)
     return {"lower_bound": bound.value, "bound": bound.name, "status": status}
 
 

@@ -21,7 +21,7 @@ from pipeloom.ir.units import amount, exact_amount
 from pipeloom.report.summaries import gap, scope, transfer_note, uncosted
 from pipeloom.solver.core.tolerances import ROUNDING
 
-from ..explain.candidates import Candidate
+from ..explain.candidates import Candidate, least_bound
 from .scaling import enlarged, laden
 
 STRAIN = 1.1
@@ -141,9 +141,7 @@ class Evaluation:
     def least_bound(self) -> float | None:
         """The least lower bound of the placements that it was chosen from."""
         report = self.schedule.report
-        known = [report.lower_bound if report else None]
-        known += [one.lower_bound for one in self.candidates]
-        return min((bound for bound in known if bound is not None), default=None)
+        return least_bound(report.lower_bound if report else None, self.candidates)
 
     @property
     def least_bound_rate(self) -> float | None:
@@ -247,7 +245,9 @@ class Evaluation:
     @property
     def over_device_memory(self) -> list[int]:
         """The ranks that hold more than the profile's ``device_memory``."""
-        pairs = zip(self.memory.total, self.profile.device_memory or (), strict=False)
+        if self.profile.device_memory is None:  # the schedule is compiled for what ranks hold
+            return []
+        pairs = zip(self.memory.total, self.profile.device_memory, strict=True)
         return [r for r, (held, size) in enumerate(pairs) if held > size * (1 + ROUNDING)]
 
     def excess(self) -> str | None:

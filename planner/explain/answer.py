@@ -13,7 +13,7 @@ from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED
 
 from ..solving.search import CachedSearch
-from .candidates import Candidate
+from .candidates import Candidate, least_bound
 
 if TYPE_CHECKING:
     from .explanation import Explanation
@@ -58,8 +58,7 @@ class Answer:
     @property
     def least_bound(self) -> float:
         """No schedule of any candidate costs less."""
-        known = [one.lower_bound for one in self.candidates if one.lower_bound is not None]
-        return min([self.lower_bound, *known])
+        return least_bound(self.lower_bound, self.candidates) or 0.0
 
     @property
     def gap(self) -> float:

@@ -28,6 +28,13 @@ class Candidate:
     seconds: float | None = None
 
 
+def least_bound(own: float | None, candidates: Sequence[Candidate]) -> float | None:
+    """The least of an answer's ``own`` bound and those of its candidates; None where none is
+    known."""
+    bounds = [own, *(one.lower_bound for one in candidates)]
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
 def candidates_of(
     what: str, entries: Sequence[dict[str, Any]], chosen: str
 ) -> tuple[Candidate, ...]:

@@ -82,13 +82,14 @@ def plan_placement(
         should_stop=search.options.should_stop,
     )
     searches.keep(chosen)
-    facts, words = {"choice": choice_facts(chosen)}, _words(chosen)
+    choice = choice_facts(chosen)
+    facts, words = {"choice": choice}, _words(choice)
     if chosen.best is None:
         raise _nothing_fits(chosen, words, facts)
     assumed = _assumed(profile, chosen.best)
     if assumed is not None:
-        facts["choice"]["assumed"], words = assumed, f"{words}\nassumed: {assumed}"
-    entries = facts["choice"]["placements"]
+        choice["assumed"], words = assumed, f"{words}\nassumed: {assumed}"
+    entries = choice["placements"]
     candidates = candidates_of("placement", entries, chosen.best.problem.placement.name)
     return Answer.of(chosen.best, search, candidates, facts, words)
 
@@ -254,9 +255,8 @@ def _not_searched(tried: TriedPlacement, best: float | None) -> str | None:
     return "barely searched" if left and barely else None
 
 
-def _words(chosen: Chosen) -> str:
+def _words(facts: dict[str, Any]) -> str:
     """A table, and how far the best is from the best of all these placements."""
-    facts = choice_facts(chosen)
     lines = candidates_table("placement", facts["placements"])
     if facts["gap"] is None:
         return lines

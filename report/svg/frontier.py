@@ -97,10 +97,10 @@ def frontier_svg(frontier: Frontier) -> str:
         *_bound(points, axes),
         *_placements(frontier.placements, axes),
         *_line(points, axes),
-        *_families(frontier, axes),
+        *_families(families, frontier.elsewhere, axes),
         *_labels(points, families, axes),
     ]
-    legend, bottom = _legend(frontier)
+    legend, bottom = _legend(frontier, families)
     return document(WIDTH, max(HEIGHT, bottom + 20), STYLE, [*content, *legend], frontier.title)
 
 
@@ -230,10 +230,12 @@ def _labels(
     return lines
 
 
-def _families(frontier: Frontier, axes: _Axes) -> list[str]:
-    lines, names = [], _names(frontier.shown)
-    for name, peak, rate in frontier.shown:
-        other = name in frontier.elsewhere
+def _families(
+    families: Sequence[tuple[str, float, float]], elsewhere: Collection[str], axes: _Axes
+) -> list[str]:
+    lines, names = [], _names(families)
+    for name, peak, rate in families:
+        other = name in elsewhere
         where = " (another placement)" if other else ""
         words = (
             f"<title>{name}{where}: peak memory {memory_size(peak)}, bubble {percent(rate)}</title>"
@@ -257,7 +259,9 @@ def _mark(i: int, x: float, y: float, content: str = "", *, hollow: bool = False
     return element("path", content, d=path, fill=colour, stroke="#fff", stroke_width=1)
 
 
-def _legend(frontier: Frontier) -> tuple[list[str], float]:
+def _legend(
+    frontier: Frontier, families: Sequence[tuple[str, float, float]]
+) -> tuple[list[str], float]:
     """Its elements, and the position of its last line."""
     x, y = WIDTH - RIGHT + 24, TOP + 8
     lines = [
@@ -279,7 +283,7 @@ def _legend(frontier: Frontier) -> tuple[list[str], float]:
         at += 22
         line = element("path", d=f"M{x - 8} {at}h16", stroke=_colour(i), fill="none")
         lines += [line, label(name, x + 16, at + 4)]
-    names = _names(frontier.shown)
+    names = _names(families)
     for name in sorted(names, key=lambda name: name in frontier.elsewhere):
         if name in frontier.elsewhere and not other:
             other, at = True, at + 22
