@@ -6,6 +6,7 @@ Each reader raises ArgumentTypeError with what was expected. Imports nothing hea
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -93,5 +94,5 @@ def scale(text: str) -> list[int]:
 
 
 def limits(text: str) -> list[MemorySize]:
-    """``A,B,...`` without doubles, from small to large."""
-    return sorted(set(map(limit, text.split(","))))
+    """``A,B,...``, commas or spaces between, without doubles, from small to large."""
+    return sorted(set(map(limit, re.split(r"(?:,\s*|\s+)(?=[0-9n])", text.strip(", ")))))

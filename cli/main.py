@@ -11,11 +11,10 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from pipeloom import __version__
-from pipeloom.ir.errors import InputError, PipeloomError, standard_output
+from pipeloom.ir.errors import InputError, PipeloomError, did_you_mean, standard_output
 from pipeloom.ir.removed import replaced
 
 from .failures import FAILED, TRACEBACK, closed_streams, delivered, tell, with_file
@@ -77,12 +76,17 @@ class Parser(argparse.ArgumentParser):
 
     def _meant(self, message: str) -> str:
         """A hint at what took the place of a value, or at the option nearest to an unknown one."""
-        value = re.match(r"argument (?:\S+/)?(--\S+): invalid choice: '(\w+)'", message)
-        if value and (line := replaced(f"{value[1]} {value[2]}")) is not None:
-            return f"; {value[2]} {line}"
+        value = re.match(r"argument (?:\S+/)?(--\S+): invalid choice: '(\S+)' \((.*)\)", message)
+        if value:
+            line = replaced(f"{value[1]} {value[2]}")
+            choices = re.findall(r"'([^']+)'", value[3])
+            return did_you_mean(value[2], choices) if line is None else f"; {value[2]} {line}"
         unknown = re.match(r"unrecognized arguments: (--[^ =]+)", message)
-        near = get_close_matches(unknown[1], self._option_string_actions, 1) if unknown else ()
-        return f"; did you mean {near[0]}?" if near else ""
+        if unknown:
+            return did_you_mean(unknown[1], self._option_string_actions)
+        lists = any(",..." in str(action.metavar) for action in self._actions)
+        several = lists and re.match(r"unrecognized arguments: [0-9]", message)
+        return "; several values of an option are one word, with commas: 8,10" if several else ""
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         """Refuses an empty word for a file, or another word that is taken as it is."""
@@ -171,8 +175,7 @@ def _check_dashes(words: list[str]) -> None:
 def _unknown(name: str) -> str:
     if (line := replaced(f"pipeloom {name}")) is not None:
         return f"COMMAND: {name} {line}"
-    near = get_close_matches(name, COMMANDS, 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = did_you_mean(name, COMMANDS)
     return (
         f"COMMAND: expected one of {', '.join(COMMANDS)}, got {name!r}{hint} (see pipeloom --help)"
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Any
 
 _RAW = frozenset({"Cc", "Cs", "Zl", "Zp"})
@@ -38,6 +39,13 @@ class PipeloomError(Exception):
     def lines(self) -> Sequence[str]:
         """The lines that the command line prints."""
         return (str(self),)
+
+
+def did_you_mean(given: str, known: Iterable[str], likeness: float = 0.6) -> str:
+    """``; did you mean zb-h1?`` for ``ZB-H1``, or nothing if no known word is like it."""
+    words = {word.lower(): word for word in known}
+    near = get_close_matches(given.lower(), words, 1, likeness)
+    return f"; did you mean {words[near[0]]}?" if near else ""
 
 
 def in_words(error: BaseException) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.units import memory_size
 from pipeloom.report.summaries import transfer_note
+from pipeloom.solver.core.tolerances import ROUNDING
 from pipeloom.solver.families import FAMILIES, build_family, find_family
 from pipeloom.solver.weight_passing.replicate import replicate as keep_copies
 
@@ -49,10 +52,24 @@ def build(
         )
     if replicate:
         schedule = keep_copies(schedule, replicate)
-    note = transfer_note(schedule)
-    if note is not None:
+    for note in filter(None, (transfer_note(schedule), _too_full(schedule))):
         tell(Note(f"{source.where}: {note}"))
     return schedule
+
+
+def _too_full(schedule: Schedule) -> str | None:
+    """The rank that exceeds the profile's ``device_memory`` most, in words; None if all fit."""
+    devices = schedule.problem.profile.device_memory
+    if devices is None:
+        return None
+    held = footprint(schedule).total
+    rank = max(range(len(held)), key=lambda at: held[at] - devices[at])
+    if held[rank] <= devices[rank] * (1 + ROUNDING):
+        return None
+    return (
+        f"device_memory: rank {rank} holds {memory_size(held[rank])} with all that stays, more "
+        f"than {memory_size(devices[rank])}: build keeps --memory-limit only"
+    )
 
 
 def families() -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    Field,
     PlainValidator,
     TypeAdapter,
     ValidationError,
@@ -29,6 +30,7 @@ from .json_reader import is_count
 from .validation import Document, Expected, Whole, said, wrong
 
 PROFILE = "pipeloom.profile"
+RANKS = 'the GPUs of the pipeline, such as "ranks": 8'
 _DELAYS = TypeAdapter(list[list[Unbounded]])
 
 
@@ -116,7 +118,7 @@ class ClusterDocument(Document):
     format: Annotated[Literal["pipeloom.profile"], Expected(f'"{PROFILE}"')]
     version: Version
     name: Words | None = None
-    ranks: Annotated[int, Whole(1, MOST_RANKS), AfterValidator(keep)]
+    ranks: Annotated[int, Whole(1, MOST_RANKS), AfterValidator(keep), Field(description=RANKS)]
     t_comm: Annotated[Delays, PlainValidator(_delays)] = None
     links: LinksDocument | None = None
     memory_limit: Limits = None

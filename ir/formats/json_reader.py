@@ -34,6 +34,11 @@ _TAKEN_BY = {
 """The commands for each format."""
 
 
+_NOT_JSON = dict.fromkeys((".yaml", ".yml", ".toml"), "it is not read; write it as JSON") | {
+    ".csv": "a profile is JSON; import reads a torch-csv of a schedule"
+}
+
+
 def read_document(given: Document, name: str) -> tuple[dict[str, Any], str]:
     """The JSON object, and how messages call it: its file, or ``name`` where it comes from none.
 
@@ -49,7 +54,13 @@ def read_document(given: Document, name: str) -> tuple[dict[str, Any], str]:
 def read_json(path: str) -> dict[str, Any]:
     """The JSON object in ``path``, or on standard input for ``-``. Raises InputError."""
     name = "standard input" if path == "-" else path
-    value = parse_json(read_text(path), name)
+    try:
+        value = parse_json(read_text(path), name)
+    except InputError as error:
+        kind = Path(path).suffix.lower()
+        if kind not in _NOT_JSON:
+            raise
+        raise InputError(*(f"{line} ({_NOT_JSON[kind]})" for line in error.errors)) from None
     if not isinstance(value, dict):
         raise InputError(f"{name}: expected a JSON object, got {show(value)}")
     return value

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import PlainValidator, TypeAdapter, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from ..units import counted
 from .fields import MOST_LAYERS, Cost, Name
@@ -66,12 +73,12 @@ class CostDocument(Document):
     Those of :data:`EACH` may be lists of one number a microbatch, all as long.
     """
 
-    t_f: Costs
-    t_b: Costs
-    t_w: Costs
+    t_f: Annotated[Costs, Field(description="ms of the forward of a microbatch")]
+    t_b: Annotated[Costs, Field(description="ms of its backward to the input")]
+    t_w: Annotated[Costs, Field(description="ms of its backward to the weights, 0 if in t_b")]
     t_fb: Cost | None = None
-    m_b: Costs
-    m_w: Costs
+    m_b: Annotated[Costs, Field(description="memory held from its F to its B")]
+    m_w: Annotated[Costs, Field(description="the part of m_b still held from B to W")]
     activation_bytes: MaybeCosts = None
     weight_bytes: Cost | None = None
     grad_bytes: Cost | None = None

@@ -190,7 +190,9 @@ def _missing(model: type[Document], fault: ErrorDetails) -> str:
     known = _declared(record)
     meant = (k for k, best in misspelt(fault["input"], known) if best == key)
     hint = next((f" ({k}: unknown key; did you mean {key}?)" for k in meant), "")
-    return f"missing; expected {_expected_of(record, str(key))}{hint}"
+    more = record.model_fields[key].description if issubclass(record, BaseModel) else None
+    what = f" ({more})" if more and not hint else ""
+    return f"missing; expected {_expected_of(record, str(key))}{what}{hint}"
 
 
 @cache

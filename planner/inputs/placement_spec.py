@@ -6,10 +6,9 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pipeloom.ir.errors import InputError, UnsupportedError
+from pipeloom.ir.errors import InputError, UnsupportedError, did_you_mean
 from pipeloom.ir.units import counted
 
 if TYPE_CHECKING:
@@ -132,8 +131,7 @@ def _hint(given: object) -> str:
     word = given.lower() if isinstance(given, str) else ""
     if word in OF_FAMILIES:
         return f"; its placement is {OF_FAMILIES[word]}"
-    near = get_close_matches(word, (*ONE_EACH, "interleaved:2", "v", "wave:2", AUTO), 1)
-    return f"; did you mean {near[0]}?" if near else ""
+    return did_you_mean(word, (*ONE_EACH, "interleaved:2", "v", "wave:2", AUTO))
 
 
 def _owners(document: Any, where: str, ranks: int) -> Sequence[int]:

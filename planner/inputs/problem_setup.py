@@ -18,6 +18,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
+from pipeloom.solver.families import FAMILIES
 from pipeloom.solver.placement.replication import BIDIRECTIONAL, why_one_way
 
 from ..solving.progress import Event, Listener, Note, unheard
@@ -42,7 +43,7 @@ class ProfileSource:
         if isinstance(given, Profile | LayeredProfile):
             self._object = given
         elif isinstance(given, str | os.PathLike | Mapping):
-            self._document, self.where = read_document(given, "profile")
+            self._document, self.where = _read(given)
         else:
             raise TypeError(f"profile: expected a profile or its file, got {given!r}")
 
@@ -141,9 +142,26 @@ class ProfileSource:
             parse(_document_of(self._object, dump), self.where)
             return self._object
         profile = parse(self._document, self.where)
+        pieces = profile.layers if isinstance(profile, LayeredProfile) else profile.stages
+        if not any(one.t_f + one.t_b + one.t_w + one.fused > 0 for one in pieces):
+            words = "t_f, t_b, t_w: expected more than 0 ms somewhere, got 0 in all"
+            raise InputError(f"{self.where}: {words}")
         self._tell_doubtful_keys()
         self._tell_no_host(profile)
+        self._tell_links_left(profile)
         return profile
+
+    def _tell_links_left(self, profile: Profile | LayeredProfile) -> None:
+        """Delays of activations are t_comm's, however long the links would take."""
+        cluster = profile.cluster if isinstance(profile, LayeredProfile) else profile
+        pieces = profile.layers if isinstance(profile, LayeredProfile) else profile.stages
+        size = max((piece.activation_bytes or 0.0 for piece in pieces), default=0.0)
+        if cluster.t_comm is None or cluster.links is None or size == 0:
+            return
+        given, linked = cluster.delays(size).max(), cluster.link_delays(size).max()
+        if max(given, linked) > 2 * min(given, linked):
+            words = f"links: not used for activations, which take t_comm ({given:.4g} ms)"
+            self._tell(Note(f"note: {self.where}: {words}; by the links {linked:.4g} ms"))
 
     def _tell_no_host(self, profile: Profile | LayeredProfile) -> None:
         """Nothing is offloaded over a link that nobody knows."""
@@ -159,6 +177,19 @@ class ProfileSource:
 
         for line in doubtful_keys(self._document, self.where):
             self._tell(Note(line))
+
+
+def _read(given: Document) -> tuple[dict[str, Any], str]:
+    """The document of a profile. Raises InputError, naming FAMILY where it is a family's name."""
+    try:
+        return read_document(given, "profile")
+    except InputError as error:
+        if str(given).partition(":")[0].lower() not in FAMILIES or "no such file" not in str(error):
+            raise
+    raise InputError(
+        f"PROFILE: expected a profile's file, got {given!r}, a schedule family: "
+        f"`pipeloom build {given} PROFILE` builds it"
+    )
 
 
 def _warn(event: Event) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from string import ascii_letters
 from typing import TYPE_CHECKING
 
 from pipeloom.ir.errors import InputError
@@ -51,11 +52,20 @@ def size_in(text: str) -> MemorySize:
     if value is None:
         raise InputError(
             "expected a finite number >= 0, such as 8, 20e9, 20G, 8MiB or 16GiB, or none, got "
-            f"{text!r}"
+            f"{text!r}{_unit_meant(words)}"
         )
     found = MemorySize(value)
     found.words = words
     return found
+
+
+def _unit_meant(words: str) -> str:
+    """A hint at ``18GB`` for ``18Gb``, which is short for gigabits."""
+    number = words.rstrip(ascii_letters)
+    unit = words[len(number) :].removesuffix("s").lower()
+    meant = (u if u.endswith("B") else f"{u}B" for u in UNITS)
+    found = next((u for u in meant if unit in (u.lower(), u[:-1].lower())), None)
+    return f"; did you mean {number}{found}?" if found and _size(number) is not None else ""
 
 
 def _size(words: str) -> float | None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Any
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, did_you_mean
 from pipeloom.solver.families import ASYNCHRONOUS, FAMILIES
 
 OPTIMAL = "optimal"
@@ -17,8 +16,7 @@ def check_schedule(name: Any) -> None:
     base = name.lower().partition(":")[0] if isinstance(name, str) else OPTIMAL
     if base not in {*FAMILIES, OPTIMAL, "?"} and "not stated" not in base:
         usable = ", ".join([*filter(_stays, FAMILIES), OPTIMAL])
-        near = get_close_matches(base, [*FAMILIES, OPTIMAL], 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = did_you_mean(base, [*FAMILIES, OPTIMAL])
         raise InputError(f"schedule: expected one of {usable}, got {name!r}{hint}")
 
 

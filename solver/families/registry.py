@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, did_you_mean
 from pipeloom.ir.formats.json_reader import is_count
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
@@ -62,8 +60,7 @@ def find_family(name: str) -> Family:
     if family is None:
         if (line := replaced(f"family {base}")) is not None:
             raise InputError(f"family: {base} {line}")
-        near = get_close_matches(base, FAMILIES, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = did_you_mean(base, FAMILIES)
         raise InputError(f"family: expected one of {', '.join(FAMILIES)}, got {name!r}{hint}")
     if not colon:
         return family

@@ -57,6 +57,9 @@ def _file(
     elif given != "-" and not path.exists() and path.suffix != ".json":
         near = get_close_matches(_bare(str(given)), map(_bare, PRESETS), 1, 0.6)
         hint = f"; did you mean {preset_of(near[0])}?" if near else ""
+        if re.fullmatch(r"[\w.-]+/[\w.-]+", str(given)):
+            fetch = f"hf download {given} config.json --local-dir {path.name}"
+            hint += f" (the Hub is not asked: `{fetch}`, then give {path.name}/config.json)"
         expected = "a config.json, its folder, or a preset's name such as llama-2-70b"
         raise InputError(f"{called}: expected {expected}, got {os.fspath(given)!r}{hint}")
     return str(path) if given != "-" else "-"

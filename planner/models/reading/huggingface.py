@@ -7,10 +7,9 @@ transformers 5; without one it is Llama's kind of model, and its sizes have to b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, did_you_mean
 
 from ..model import Experts, LatentAttention, Model
 from ..words import MOST_LAYERS, Words
@@ -64,8 +63,7 @@ def model_of(given: Mapping[str, Any], name: str) -> Model:
     kind = given.get("model_type", given.get("mlp"))
     kind = "swiglu" if kind in (None, "dense") else kind
     if kind not in (known := (*DEFAULTS, "swiglu", *sorted(_PLAIN))):
-        near = get_close_matches(str(kind), known, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = did_you_mean(str(kind), known)
         raise InputError(f"model_type: expected one of {', '.join(known)}, got {kind!r:.60}{hint}")
     ignored = KNOWN - READ.get(kind, KNOWN)
     read = {key: value for key, value in given.items() if key not in ignored}

@@ -22,17 +22,17 @@ def stage(**changes: Any) -> dict[str, Any]:
     return {key: value for key, value in changed.items() if value != "absent"}
 
 
+RANKS = ' (the GPUs of the pipeline, such as "ranks": 8)'
 # the lines, after "pipeloom: FILE: ", that name a change to the profile
 PROFILES: dict[str, dict[str, Any]] = {
-    "ranks: missing; expected a whole number >= 1 and <= 4096": {"ranks": None},
-    "stages[1]: t_f: missing; expected a finite number >= 0": {
+    f"ranks: missing; expected a whole number >= 1 and <= 4096{RANKS}": {"ranks": None},
+    "stages[1]: t_f: missing; expected a finite number >= 0 (ms of the forward of a microbatch)": {
         "stages": [stage(), stage(t_f="absent")]
     },
     "stages[0]: t_f: missing; expected a finite number >= 0"
     " (tf: unknown key; did you mean t_f?)\n"
-    "stages[1]: t_w: missing; expected a finite number >= 0": {
-        "stages": [stage(t_f="absent", tf=1, T_b=2), stage(t_w="absent", forward=1)]
-    },
+    "stages[1]: t_w: missing; expected a finite number >= 0 (ms of its backward to the weights, 0 "
+    "if in t_b)": {"stages": [stage(t_f="absent", tf=1, T_b=2), stage(t_w="absent", forward=1)]},
     "ranks: missing; expected a whole number >= 1 and <= 4096"
     " (rank: unknown key; did you mean ranks?)": {
         "ranks": None,
@@ -91,6 +91,9 @@ PROFILES: dict[str, dict[str, Any]] = {
     "links: pairs[0][2]: gigabytes_per_second: missing; expected a finite number >= 0": {
         "links": {"latency": 0, "gigabytes_per_second": 1, "pairs": [[0, 7, {}]]}
     },
+    "t_f, t_b, t_w: expected more than 0 ms somewhere, got 0 in all": {
+        "stages": [stage(t_f=0, t_b=0, t_w=0)] * 2
+    },
     "zb-h1: needs one stage a rank, not 3 stages on 2 ranks": {
         "stages": [stage()],
         "num_stages": 3,
@@ -100,7 +103,7 @@ PROFILES: dict[str, dict[str, Any]] = {
         "format": "pipeloom.schedule",
         "stages": "ignored, for it would mislead",
     },
-    "ranks: missing; expected a whole number >= 1 and <= 4096\n"
+    f"ranks: missing; expected a whole number >= 1 and <= 4096{RANKS}\n"
     "stages[0]: t_f: expected a finite number >= 0, got -1\n"
     'stages[1]: t_b: expected a finite number >= 0, got "x"': {
         "ranks": None,
@@ -160,6 +163,39 @@ def test_files(pipeloom: Command, tmp_path: Path, case: str, command: list[str])
     path = tmp_path / "input.json"
     path.write_bytes(data)
     assert pipeloom(*(word.format(path) for word in command)).refusal == f"pipeloom: {path}: {line}"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("p.yaml", " (it is not read; write it as JSON)"),
+        ("p.csv", " (a profile is JSON; import reads a torch-csv of a schedule)"),
+    ],
+)
+def test_a_profile_of_another_kind(pipeloom: Command, tmp_path: Path, name: str, hint: str) -> None:
+    path = tmp_path / name
+    path.write_text("t_f, t_b")
+    expected = f"pipeloom: {path}: line 1, column 1: not valid JSON: Expecting value{hint}"
+    assert pipeloom("build", "1f1b", path, "-m", 2).refusal == expected
+
+
+def test_links_whose_delays_t_comm_replaces_are_named(pipeloom: Command, tmp_path: Path) -> None:
+    links = {"latency": 0.5, "gigabytes_per_second": 1}
+    both = profile_document(stages=[stage(activation_bytes=1e6)] * 2, t_comm=0.4, links=links)
+    done = pipeloom("build", "1f1b", written(tmp_path / "p.json", both), "-m", 2, "--json")
+    words = "links: not used for activations, which take t_comm (0.4 ms); by the links 1.5 ms"
+    assert (done.code, done.err) == (0, f"pipeloom: note: {tmp_path / 'p.json'}: {words}\n")
+    alike = written(tmp_path / "alike.json", both | {"t_comm": 1.4})
+    assert pipeloom("build", "1f1b", alike, "-m", 2, "--json").err == ""
+
+
+def test_build_names_a_device_that_is_too_small(pipeloom: Command, tmp_path: Path) -> None:
+    stages = [stage(weight_bytes=3)] * 2
+    path = written(tmp_path / "p.json", profile_document(stages=stages, device_memory=4.5))
+    done = pipeloom("build", "1f1b", path, "-m", 2, "--json")
+    words = "device_memory: rank 0 holds 8 with all that stays, more than 4.5"
+    assert done.code == 0
+    assert words in done.err
 
 
 def test_a_key_that_looks_misspelt_is_named_and_others_are_let_pass(
@@ -266,6 +302,11 @@ USAGE = {
     "optimize P -m 1.5": "expected a whole number from 1 to 100000",
     "optimize P -m NINES": "expected a whole number from 1 to 100000",
     "optimize P -m 2 --memory-limit 20GiBB": f"{LIMIT} '20GiBB'",
+    "optimize P -m 2 --memory-limit 18Gb": f"{LIMIT} '18Gb'; did you mean 18GB?",
+    "optimize P -m 2 --memory-limit 18gibs": f"{LIMIT} '18gibs'; did you mean 18GiB?",
+    "sweep P -m 2 -o x --memory-limits 1G 2G": (
+        "unrecognized arguments: 2G; several values of an option are one word, with commas: 8,10"
+    ),
     "sweep P -m 2 -o x --memory-limits 1G,2X": f"argument --memory-limits: {LIMIT} '2X'",
     "optimize P -m 2 --time-limit 0": "argument --time-limit: expected seconds > 0, got '0'",
     "optimize P -m 2 --work-limit -1": "argument --work-limit: expected a number > 0, got '-1'",
@@ -273,6 +314,12 @@ USAGE = {
         "argument --work-limit: not allowed with argument --time-limit"
     ),
     "build 1b1f P -m 2": "FAMILY: expected one of gpipe, 1f1b,",
+    "build ZB-H1 P -m 2": "got 'ZB-H1'; did you mean zb-h1?",
+    "build P zb-h1 -m 2": "`pipeloom build zb-h1 PROFILE` builds it",
+    "compare zb-h1 -m 2": (
+        "PROFILE: expected a profile's file, got 'zb-h1', a schedule family: `pipeloom build zb-h1"
+    ),
+    "export S --to megatron": "; did you mean megatron-layout? (see pipeloom export --help)",
     "build interleaved-1f1b:x P -m 2": (
         "expected interleaved-1f1b:K, K a whole number >= 1, got 'interleaved-1f1b:x'"
     ),

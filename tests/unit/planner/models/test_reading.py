@@ -134,6 +134,11 @@ def test_null_is_not_a_default() -> None:
 FAULTS: list[tuple[Any, str]] = [
     ("llama-2-70", "MODEL: expected a config.json, its folder, or a preset's name such as"),
     ("no.json", "no.json: no such file"),
+    (
+        "meta-llama/Llama-3-8B",
+        "did you mean llama-3-8b? (the Hub is not asked: `hf download meta-llama/Llama-3-8B "
+        "config.json --local-dir Llama-3-8B`, then give Llama-3-8B/config.json)",
+    ),
     ({}, "model: hidden_size: missing; expected a whole number >= 1"),
     (LLAMA | {"model_type": "bert"}, "model: model_type: expected one of llama, mistral, qwen2"),
     (LLAMA | {"model_type": 3}, "model: model_type: expected one of llama"),
