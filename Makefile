@@ -4,8 +4,8 @@
 # make docs   the site, in build/site: all links and public names checked, all snippets tried
 # make coverage  the tests, and the lines that none of them runs (compiled kernels cannot be seen)
 # make bench  the long runs, hours: the tests marked slow, properties on ten times the examples, and
-#             benchmarks/, of the frontier each eighth instance in at most half an hour (all of it:
-#             python -m benchmarks.frontier)
+#             benchmarks/, compared with their records (those not yet compared: of the frontier
+#             each eighth instance in at most half an hour)
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -29,6 +29,7 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.size
+	$(BIN)/python -m benchmarks --report --check
 
 # Kernels are compiled, for a minute, beside the checks of types; the fuzz uses nearly all.
 # Tests that launch processes run after the others: they mostly wait for one another.
@@ -50,7 +51,7 @@ coverage: setup
 bench: setup
 	$(BIN)/python -m pytest -m slow
 	$(BIN)/python -m pytest -n 2 --hypothesis-profile thorough tests/property
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --check
 
 clean:
 	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .pytest_cache

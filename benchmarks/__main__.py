@@ -1,31 +1,242 @@
-"""``python -m benchmarks`` runs every experiment, ``python -m benchmarks.NAME`` one of them.
+"""Runs benchmarks, compares them with what is recorded, records them, and writes the pages.
 
-The frontier alone takes hours; here it gets half of one for each eighth instance of its sets. What
-the optimizer answers is held against the record, which stays as it is.
+``python -m benchmarks [NAME[/PART] ...]`` measures the cases of a size, prints their tables and
+claims, and exits with 1 where a claim is not met, or with 2 where nothing can be measured.
 """
 
 from __future__ import annotations
 
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib import import_module
+from pathlib import Path
+from typing import Any, get_args
 
-OPTIONS = {"frontier": ["--every", "8", "--budget", "1800"], "answers": ["--check"]}
-BENCHMARKS = (
-    "simulator", "combinations", "table5", "table8", "formulas", "placements", "plans", "weipipe",
+from pipeloom.planner.solving.workers import processes_here
+
+from . import Benchmark, Case, Claim, Row, Rows, Size, of_part
+from .recording import ROOMS, Record, environment, is_current
+from .table import filled, line, markdown, rendered
+from .workers import ROOT, load, measured
+
+BENCHMARKS = ("published",)
+FORMER = (
+    "simulator", "combinations", "placements", "plans",
     "scaling", "remat", "partition", "packing", "receives",
     "runtime_overhead", "graphs", "port", "post_validation", "predict", "one_gpu", "slow_link",
     "gaps", "answers", "random_instances", "fuzz", "chaos", "small_exact", "unlike", "frontier",
 )  # fmt: skip
-"""Folders, each with ``main``, which takes the words of a command line and gives an exit code."""
+"""Programs of their own, run by ``python -m benchmarks.NAME`` and by this one without a name."""
+FORMER_OPTIONS = {"frontier": ["--every", "8", "--budget", "1800"], "answers": ["--check"]}
+PAGES = ("README.md", "docs/results.md", *(f"benchmarks/{name}/README.md" for name in BENCHMARKS))
+MOST_LOAD = 0.5
+"""The load average above which nothing timed is recorded."""
 
 
-def main() -> int:
-    worst = 0
-    for name in BENCHMARKS:
-        print(f"== {name}", flush=True)
-        run = import_module(f"benchmarks.{name}").main
-        worst = max(worst, run(OPTIONS.get(name, [])))
-    return worst
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Does what the command line asks."""
+    options = _options(arguments)
+    if options.report and not (options.names or options.record or options.resume):
+        return report(check=options.check)
+    worst = max(run(name, options) for name in options.names or BENCHMARKS)
+    if not options.names:
+        for name in FORMER:
+            print(f"== {name}", flush=True)
+            former = import_module(f"benchmarks.{name}").main
+            worst = max(worst, former(FORMER_OPTIONS.get(name, [])))
+    return max(worst, report(check=options.check) if options.report else 0)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME[/PART]", help=f"all by default: {', '.join(BENCHMARKS)}"
+    )
+    parser.add_argument(
+        "--size", choices=get_args(Size), default="usual",
+        help="small: at most about a minute each; large: hours",
+    )  # fmt: skip
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--check", action="store_true", help="compare with what is recorded")
+    how.add_argument(
+        "--record", action="store_true", help="record; timed cases: on an idle machine"
+    )
+    how.add_argument(
+        "--resume", action="store_true", help="record what is not recorded with this code"
+    )
+    parser.add_argument(
+        "--report", action="store_true",
+        help="write the pages from the records; alone it measures nothing, and with --check it "
+        "only compares",
+    )  # fmt: skip
+    parser.add_argument(
+        "--workers", type=int, default=processes_here(), metavar="N",
+        help="processes side by side, for cases that are not timed",
+    )  # fmt: skip
+    options = parser.parse_args(arguments)
+    for name in options.names:
+        if name.partition("/")[0] not in BENCHMARKS:
+            parser.error(f"NAME: expected one of {', '.join(BENCHMARKS)}, got {name!r}")
+    return options
+
+
+def run(asked: str, options: argparse.Namespace) -> int:
+    """Measures a benchmark, or one of its parts, and prints it."""
+    name, _, part = asked.partition("/")
+    benchmark, here, known = load(name), environment(), Record.of(name)
+    cases = [case for case in benchmark.cases(options.size) if part in {"", case.part}]
+    if options.resume:
+        cases = [case for case in cases if not _stands(known, case, here, _rooms(benchmark))]
+    writes = options.record or options.resume
+    if writes and here["load"] > MOST_LOAD and any(case.timed for case in cases):
+        print(f"{name}: load: expected at most {MOST_LOAD}, got {here['load']}", file=sys.stderr)
+        return 2
+    print(f"== {asked}: {len(cases)} cases", flush=True)
+    rows, worse = [], list[str]()
+    for case, row in measured(name, cases, options.workers):
+        print(_line(benchmark, row), flush=True)
+        rows.append(row)
+        if options.check:
+            worse += _compared(benchmark, case, known.row(case.part, case.name), row)
+        if writes:
+            known.add(row, here)
+            known.arrange(list(benchmark.columns))
+            known.write(name)
+    shown = [r for r in known.rows if part in {"", r["part"]}] if writes else rows
+    print("\n".join(_tables(benchmark, shown)))
+    claims = judged(benchmark, shown)
+    print("\n".join(f"{'met' if each.met else 'MISSED':6} {each.words}" for each in claims))
+    if options.check:
+        print("\n".join([*_age(name, benchmark, here), *worse, f"{len(worse)} differ"]))
+    return int(bool(worse) or not all(each.met for each in claims))
+
+
+def _rooms(benchmark: Benchmark) -> Sequence[str]:
+    """The rooms of the library that it measures."""
+    return getattr(benchmark, "ROOMS", ROOMS)
+
+
+def _stands(known: Record, case: Case, here: dict[str, Any], rooms: Sequence[str]) -> bool:
+    row = known.row(case.part, case.name)
+    return row is not None and "failed" not in row and is_current(known.origin(row), here, rooms)
+
+
+def _line(benchmark: Benchmark, row: Row) -> str:
+    table = benchmark.columns[row["part"]]
+    if table.by is None:
+        return " | ".join([row["part"], *line(table, row)])
+    return f"{row['part']}: {row['case']} {row.get('failed', '')}"
+
+
+def _tables(benchmark: Benchmark, rows: Rows) -> Iterator[str]:
+    for part, table in benchmark.columns.items():
+        if own := of_part(rows, part):
+            yield from ["", f"### {part}", *rendered(table, own)]
+    yield ""
+
+
+def judged(benchmark: Benchmark, rows: Rows) -> list[Claim]:
+    """Its claims about the rows; a case that failed is one that is not met."""
+    failed = [row for row in rows if "failed" in row]
+    sound = [row for row in rows if "failed" not in row]
+    found = list(benchmark.judge(sound)) if sound else []
+    return found + [Claim(r["part"], f"{r['case']}: {r['failed']}", met=False) for r in failed]
+
+
+def _compared(benchmark: Benchmark, case: Case, before: Row | None, now: Row) -> Iterator[str]:
+    """Figures worse than recorded; by default all that differ, unless the clock decides them."""
+    if before is None:
+        yield f"{case.part}: {case.name}: not recorded"
+        return
+    worse = getattr(benchmark, "worse", None)
+    faults = worse(before, now) if worse else [] if case.timed else _different(before, now)
+    yield from (f"{case.part}: {case.name}: {fault}" for fault in faults)
+
+
+def _different(before: Row, now: Row) -> Iterator[str]:
+    for key in now:
+        if "seconds" not in key and not (key in before and alike(before[key], now[key])):
+            yield f"{key}: {before.get(key)} recorded, {now[key]} now"
+
+
+def alike(before: Any, now: Any) -> bool:
+    """Whether two figures are equal, numbers to a millionth; keys of seconds are not compared."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = [key for key in {**before, **now} if "seconds" not in key]
+        return all(key in before and key in now and alike(before[key], now[key]) for key in keys)
+    if isinstance(before, list) and isinstance(now, list):
+        return len(before) == len(now) and all(map(alike, before, now))
+    if isinstance(before, float) or isinstance(now, float):
+        numbers = isinstance(before, int | float) and isinstance(now, int | float)
+        return numbers and abs(before - now) <= 1e-6 * max(1.0, abs(before))
+    return bool(before == now)
+
+
+def _age(name: str, benchmark: Benchmark, here: dict[str, Any]) -> Iterator[str]:
+    """A line for each origin of the record: when, and whether the code has changed since."""
+    known = Record.of(name)
+    for number, origin in enumerate(known.origins):
+        rows = [row for row in known.rows if row["origin"] == number]
+        parts = ", ".join(dict.fromkeys(row["part"] for row in rows))
+        age = "with this code" if is_current(origin, here, _rooms(benchmark)) else "OLD CODE"
+        yield f"{age}: {len(rows)} rows ({parts}): {known.when(rows)}"
+
+
+def report(*, check: bool) -> int:
+    """Writes the passages of all pages, and pictures, from the records; with ``check`` 1 where one
+    differs."""
+    files = dict(_files())
+    different = [name for name, text in files.items() if not _is(ROOT / name, text)]
+    for name in different:
+        if check:
+            print(f"{name}: differs from the records; python -m benchmarks --report writes it")
+        else:
+            (ROOT / name).write_text(files[name], encoding="utf-8")
+            print(f"wrote {name}")
+    return int(check and bool(different))
+
+
+def _is(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text(encoding="utf-8") == text
+
+
+def _files() -> Iterator[tuple[str, str]]:
+    known = {name: (load(name), Record.of(name)) for name in BENCHMARKS}
+    claims = {name: judged(one, record.rows) for name, (one, record) in known.items()}
+    keyed = {each.key: (name, each) for name in claims for each in claims[name] if each.key}
+
+    def passage(page: str, kind: str, words: list[str]) -> list[str]:
+        if kind == "rows":
+            name, part = words[0], " ".join(words[1:])
+            return rendered(known[name][0].columns[part], of_part(known[name][1].rows, part))
+        chosen = [keyed[key] for key in words] or [(n, c) for n in claims for c in claims[n]]
+        if page.startswith("benchmarks/"):
+            return [f"- {_sentence(c)}" for n, c in chosen if page == f"benchmarks/{n}/README.md"]
+        cells = ([_sentence(c), _command(n, page), _when(known[n][1], c)] for n, c in chosen)
+        return markdown(["result", "command", "recorded"], cells)
+
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        yield page, filled(text, partial(passage, page))
+    for one, record in known.values():
+        if pictures := getattr(one, "pictures", None):
+            yield from pictures(record.rows).items()
+
+
+def _sentence(claim: Claim) -> str:
+    return claim.words if claim.met else f"**Missed:** {claim.words}"
+
+
+def _command(name: str, page: str) -> str:
+    at = "../benchmarks" if "/" in page else "benchmarks"
+    return f"[`python -m benchmarks {name}`]({at}/{name}/README.md)"
+
+
+def _when(record: Record, claim: Claim) -> str:
+    return record.when(of_part(record.rows, claim.part))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ast
 import io
+import re
 import subprocess
 import sys
 import tokenize
@@ -67,8 +68,9 @@ def _documents(earlier: ast.stmt | None) -> bool:
 
 
 def words(text: str) -> int:
-    """The number of words of a page, without its code blocks."""
-    prose = text.split("```")[::2]
+    """The number of words of a page, without its code blocks and what is written from records."""
+    written = r"<!-- (?:rows|claims)\b.*?<!-- end -->"
+    prose = re.sub(written, "", text, flags=re.DOTALL).split("```")[::2]
     return sum(len(part.split()) for part in prose)
 
 

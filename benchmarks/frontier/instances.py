@@ -9,7 +9,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.solver.bounds.feasibility import smallest_limit
 
-from ..table5.rows import Row, load_rows
+from ..published.table5 import Row, load_rows
 from .published import published
 from .unequal import KINDS, M_B, ODD_SHARES, unequal
 

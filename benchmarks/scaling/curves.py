@@ -9,9 +9,9 @@ from typing import Any
 
 from pipeloom.planner.predict import predict as predict_step
 
-from ..weipipe.assumptions import BASE
-from ..weipipe.cells import Row
-from ..weipipe.predict import predict
+from ..published.assumed import BASE
+from ..published.cells import Row
+from ..published.schemes import predict
 
 SCHEMES = ("1F1B", "ZB1", "FSDP", "WeiPipe")
 HIDDEN, SEQUENCE, SEQUENCES = 1024, 16384, 2

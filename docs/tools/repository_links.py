@@ -1,7 +1,7 @@
 """Links of pages to files of the repository: what the site adds so that they lead somewhere.
 
-Pages are written for the repository, where ``../benchmarks/table5/README.md`` leads from a page to
-a benchmark. The site has the benchmarks' pages, the changelog and the like as pages too, Python
+Pages are written for the repository, where ``../benchmarks/published/README.md`` leads from a page
+to a benchmark. The site has the benchmarks' pages, the changelog and the like as pages too, Python
 files as pages that show them, and other files as they are.
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.table5.rows import Row, load_rows
+from benchmarks.published.table5 import Row, load_rows
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Status
 from pipeloom.solver.bounds import lower_bound

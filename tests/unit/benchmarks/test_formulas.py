@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.formulas.study import METHODS, TIMES, Times, cell
+from benchmarks.published.formulas import METHODS, TIMES, Times, cell
 
 
 @pytest.mark.parametrize("times", TIMES, ids=str)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.table8.rows import Row, load_rows
+from benchmarks.published.table8 import Row, load_rows
 
 SHORT = [row for row in load_rows() if row.microbatches < 96]  # the benchmark does all nine
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.weipipe.agreement import Agreement, compare
-from benchmarks.weipipe.assumptions import BASE
-from benchmarks.weipipe.cells import load_rows
-from benchmarks.weipipe.predict import FAMILY, predict
-from benchmarks.weipipe.sent import counts
+from benchmarks.published.assumed import BASE
+from benchmarks.published.cells import load_rows
+from benchmarks.published.rings import TURNS, elements
+from benchmarks.published.schemes import FAMILY, predict
+from benchmarks.published.throughput import Agreement, compare
 from pipeloom.ir.model.links import Link
 
 
@@ -45,8 +45,9 @@ def test_a_blocking_message_keeps_both_ranks() -> None:
     assert times[1] - times[0] == pytest.approx(steady, rel=0.01)
 
 
-@pytest.mark.parametrize("row", counts(), ids=lambda row: row["family"])
-def test_elements_a_turn_and_a_microbatch(row: dict[str, float]) -> None:
-    assert row["turn"] == pytest.approx(36.0)
+@pytest.mark.parametrize("name", TURNS)
+def test_elements_a_turn_and_a_microbatch(name: str) -> None:
     expected = {"weipipe-naive": 72.0, "weipipe-interleave": 36.0, "wzb1": 54.0, "wzb2": 108.0}
-    assert row["microbatch"] == pytest.approx(expected[str(row["family"])])
+    found = elements(name)
+    assert found["turn"] == pytest.approx(36.0)
+    assert found["microbatch"] == pytest.approx(expected[name])

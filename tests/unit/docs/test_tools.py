@@ -41,7 +41,7 @@ def test_links_out_of_the_pages_lead_to_what_the_site_adds() -> None:
 
 def test_links_of_added_pages_lead_back() -> None:
     text = "[a](../../docs/runtime.md#layers) `[b](c)`\n```\n[d](e.md)\n```"
-    moved = with_site_links("repository/benchmarks/table5/README.md", text)
+    moved = with_site_links("repository/benchmarks/published/README.md", text)
     assert moved.startswith("[a](../../../runtime.md#layers)")
     assert moved.endswith("[d](e.md)\n```")
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.frontier.unequal import KINDS, unequal
 from benchmarks.gaps.instances import problem_of as gap_problem
-from benchmarks.table5.rows import load_rows
+from benchmarks.published.table5 import load_rows
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.table5.rows import Row, load_rows
+from benchmarks.published.table5 import Row, load_rows
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.ops import format_order
 from pipeloom.ir.model.problem import Objective

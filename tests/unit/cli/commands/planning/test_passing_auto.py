@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.weipipe.nodes import nodes
+from benchmarks.published.nodes import nodes
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
 from pipeloom.ir.formats import dump_profile, dump_schedule, parse_schedule
 from pipeloom.ir.model.problem import Problem

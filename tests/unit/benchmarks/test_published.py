@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.table5.compare import OPTIMIZED
-from benchmarks.table5.rows import Row, load_rows
-from benchmarks.table5.wrap import published_makespan
+from benchmarks.published.table5 import OPTIMIZED, Row, load_rows
+from benchmarks.published.wrap import published_makespan
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Status
 from pipeloom.solver.families import build_family

@@ -8,7 +8,7 @@ microbatch on it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -19,8 +19,11 @@ from pipeloom.ir.model.schedule import Schedule, Timing
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import build_family
 
+from .. import Case, Claim, Column, Row, Rows, Size, Table
+
 RANKS = (2, 4, 8, 16)
 ROUNDS = (2, 3, 5)  # M / P
+SHOWN = 8  # ranks of the table
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ class Cell:
         pairs = (self.bubble, self.parameters, self.activations)
         return all(math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9) for a, b in pairs)
 
-    def row(self) -> dict[str, object]:
+    def row(self) -> Row:
         """For the record: the bubble as built over published where there is one."""
         published, built = self.bubble
         return {
@@ -129,12 +132,19 @@ class Cell:
         }
 
 
-def cells() -> list[Cell]:
-    """All methods at all sizes and times. Raises AssertionError where a schedule is not valid."""
-    return [cell(*which) for which in product(METHODS, RANKS, ROUNDS, TIMES)]
+def cases(size: Size) -> Iterator[Case]:
+    for method, ranks, rounds, times in product(METHODS, RANKS, ROUNDS, TIMES):
+        if size != "small" or ranks == SHOWN:
+            given = {"which": (method, ranks, rounds, times)}
+            yield Case("formulas", f"{method} {ranks} x {rounds * ranks}: {times}", given)
+
+
+def measure(case: Case) -> Row:
+    return cell(*case.given["which"]).row()
 
 
 def cell(name: str, ranks: int, rounds: int, times: Times) -> Cell:
+    """A method's schedule. Raises AssertionError if it is not valid."""
     method = METHODS[name]
     schedule = build_family(method.family, times.profile(ranks), rounds * ranks)
     wrong = verify_schedule(dump_schedule(schedule))
@@ -161,3 +171,34 @@ def idle(timing: Timing, rank: int) -> float:
         busy += max(0.0, end - max(start, until))
         until = max(until, end)
     return timing.makespan - busy
+
+
+def judge(rows: Rows) -> Iterator[Claim]:
+    for method, how in METHODS.items():
+        for holds in (True, False):
+            own = [r for r in rows if (r["method"], r["condition_holds"]) == (method, holds)]
+            equal = sum(row["equal"] for row in own)
+            where = how.condition if holds else f"not {how.condition}"
+            words = f"{method}'s published bubble and memory, {where}: {equal} of {len(own)} equal."
+            if own:
+                yield Claim("formulas", words, not holds or equal == len(own))
+
+
+def _bubble(row: Row) -> str:
+    return " / ".join(f"{round(row['bubble'][key], 3):g}" for key in ("published", "built"))
+
+
+columns = {
+    "formulas": Table(
+        [
+            Column("method", "method"),
+            Column("times", "times"),
+            Column("condition holds", lambda rows: str(rows[0]["condition_holds"])),
+            Column(f"bubble on {SHOWN} ranks, published / built", lambda rows: _bubble(rows[0])),
+            Column("parameters", "parameters", "g"),
+            Column("activations", "activations", "g"),
+        ],
+        by=lambda row: (row["method"], row["times"]),
+        where=lambda row: row["ranks"] == SHOWN,
+    )
+}

@@ -3,8 +3,7 @@ wires."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from pipeloom.ir.cost.steady_state.steady_state import step_time
 from pipeloom.ir.formats import dump_schedule
@@ -15,6 +14,10 @@ from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
 
+from .. import Case, Claim, Column, Row, Rows, Size, Table
+from ..table import digits
+
+PART = "weipipe optimized"
 WITHOUT_DELAY = tuple((ranks, share * ranks) for ranks in (4, 8, 16) for share in (2, 4))  # P, M
 HOP = 0.5  # of a T_F of 1
 BYTES = 1e6
@@ -42,17 +45,23 @@ HOPS: Mapping[str, Links | None] = {
 """What messages share at a hop of half an F."""
 
 
-def measure() -> list[dict[str, Any]]:
-    rows = [
-        _row(ranks, count, objective) for ranks, count in WITHOUT_DELAY for objective in Objective
-    ]
-    rows += [
-        _row(16, 64, objective, hop=HOP, shared=name, links=links, limit=limit)
-        for name, links in HOPS.items()
-        for limit in (None, 16.0)
-        for objective in Objective
-    ]
-    return rows
+def cases(size: Size) -> Iterator[Case]:
+    for ranks, count in WITHOUT_DELAY[: 1 if size == "small" else None]:
+        for objective in Objective:
+            given = {"ranks": ranks, "count": count, "objective": objective}
+            yield Case(PART, f"{ranks} x {count} no delay {objective.value}", given)
+    if size == "small":
+        return
+    for name, links in HOPS.items():
+        for limit in (None, 16.0):
+            for objective in Objective:
+                given = {"ranks": 16, "count": 64, "objective": objective}
+                given |= {"hop": HOP, "shared": name, "links": links, "limit": limit}
+                yield Case(PART, f"16 x 64 {name} limit {limit} {objective.value}", given)
+
+
+def measure(case: Case) -> Row:
+    return _row(**case.given)
 
 
 def _row(
@@ -64,7 +73,7 @@ def _row(
     shared: str = "no delay",
     links: Links | None = None,
     limit: float | None = None,
-) -> dict[str, Any]:
+) -> Row:
     stage = StageProfile(1.0, 1.0, 1.0, weight_bytes=BYTES)
     profile = Profile((stage,) * ranks, ranks, t_comm=hop, links=links)
     placement = Placement.round_robin(ranks)
@@ -95,10 +104,54 @@ def _row(
     }
 
 
-def missed(row: dict[str, Any]) -> bool:
+def missed(row: Row) -> bool:
     """Whether a row is not what it has to be."""
     if not row["verified"]:
         return True
     if row["hop"] == 0.0:
         return bool(row["bubble"] > 1e-9)
     return bool(row["bubble"] > MOST_BUBBLE or row["gap"] > MOST_GAP)
+
+
+def judge(rows: Rows) -> Iterator[Claim]:
+    wrong = sum(map(missed, rows))
+    words = (
+        f"Weight passing optimized: {wrong} of {len(rows)} schedules are invalid, have a bubble "
+        f"without delay, or with a hop of half a forward more than {MOST_BUBBLE:.0%}, or are "
+        f"further than {MOST_GAP:.0%} from their bound."
+    )
+    yield Claim(PART, words, not wrong)
+    for row in rows:
+        if (row["shared"], row["objective"], row["memory_limit"]) == ("ring", "makespan", None):
+            words = (
+                f"On a ring of {row['ranks']} ranks whose hop takes half a forward, weight passing "
+                f"has a bubble of {row['bubble']:.2%} of the makespan, {row['gap']:.2%} from its "
+                f"bound; WeiPipe's published order has {row['published']:.0%}."
+            )
+            yield Claim(PART, words, key="ring")
+
+
+def _rate(key: str) -> Column:
+    return Column(key, lambda row: digits(max(0.0, row[key])))
+
+
+columns = {
+    PART: Table(
+        [
+            Column("P", "ranks", "d"),
+            Column("M", "microbatches", "d"),
+            Column("hop", "hop"),
+            Column("wires", "shared"),
+            Column("limit", "memory_limit", "g"),
+            Column("objective", "objective"),
+            _rate("published"),
+            _rate("bubble"),
+            Column("gap", "gap", ".2%"),
+            Column("bound", "bound"),
+            Column("step, published", "published_step", ".1f"),
+            Column("step", "step", ".1f"),
+            Column("schedule", "schedule"),
+        ],
+        where=lambda row: (row["ranks"], row["microbatches"]) == (16, 64),
+    )
+}

@@ -38,7 +38,7 @@ class Row:
 
 
 def load_rows() -> list[Row]:
-    data = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
+    data = json.loads(Path(__file__).with_name("weipipe.json").read_text(encoding="utf-8"))
     return [
         Row(
             table["id"],

@@ -19,7 +19,7 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.families import build_family
 
-from .assumptions import GIB, Assumptions
+from .assumed import GIB, Assumptions
 from .cells import NODE, Row
 from .nodes import nodes
 from .transformer import Transformer

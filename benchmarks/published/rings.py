@@ -1,0 +1,187 @@
+"""Weight-passing families as published: bubbles by formula, by turns and as built, and the bytes
+that they send."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+
+from pipeloom.ir.cost.traffic import traffic
+from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.problem import Objective
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.solver.families import FAMILIES, build_family
+from pipeloom.solver.families.weights.ring import RingFamily
+
+from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part
+from ..table import digits
+
+BUBBLES, SENT = "weipipe bubbles", "weipipe sent"
+SIZES = ((4, 8), (4, 16), (8, 32), (16, 64))  # P, M
+# how many turns a microbatch takes on a stage; of naive no formula is published
+TURNS = {"weipipe-naive": None, "weipipe-interleave": 1.0, "wzb1": 1.5, "wzb2": 3.0}
+RANKS, FEW, MANY = 8, 32, 64  # of what is sent: P, and two M between which the ramps cancel
+LAYER = 12.0  # elements of a layer's weights, in H^2
+HEAVY = 1.25  # of the last stage beside the others
+
+
+def profiles(ranks: int) -> dict[str, Profile]:
+    """T_F / T_B / T_W of every stage; then a heavier last stage; then a delay between ranks."""
+
+    def equal(t_f: float, t_b: float, t_w: float, t_comm: float = 0.0) -> Profile:
+        return Profile((StageProfile(t_f, t_b, t_w),) * ranks, ranks, t_comm=t_comm)
+
+    last = StageProfile(HEAVY, HEAVY, HEAVY)
+    heavy = Profile((*equal(1, 1, 1).stages[:-1], last), ranks)
+    return {
+        "1/1/1": equal(1, 1, 1),
+        "1/1/0.5": equal(1, 1, 0.5),
+        "1/1.2/0.8": equal(1, 1.2, 0.8),
+        "1/1/1.5": equal(1, 1, 1.5),
+        "1/1/2": equal(1, 1, 2),
+        "1/2/1": equal(1, 2, 1),
+        "2/1/1": equal(2, 1, 1),
+        f"1/1/1, last stage x{HEAVY}": heavy,
+        "1/1/1, delay 0.5": equal(1, 1, 1, t_comm=0.5),
+    }
+
+
+def cases(size: Size) -> Iterator[Case]:
+    for ranks, count in SIZES[: 1 if size == "small" else None]:
+        for (words, profile), name in product(profiles(ranks).items(), TURNS):
+            given = {"built": (name, ranks, count, words, profile)}
+            yield Case(BUBBLES, f"{name} {ranks} x {count}: {words}", given)
+    for name in TURNS:
+        yield Case(SENT, name, {"sent": name})
+
+
+def measure(case: Case) -> Row:
+    return _built(*case.given["built"]) if case.part == BUBBLES else elements(case.given["sent"])
+
+
+def _built(name: str, ranks: int, count: int, words: str, profile: Profile) -> Row:
+    timing = build_family(name, profile, count).known_timing
+    built = timing.bubble_rate(Objective.MAKESPAN)
+    found = formula(name, ranks, count)
+    return {
+        "family": name,
+        "ranks": ranks,
+        "microbatches": count,
+        "times": words,
+        "equal": words == "1/1/1",
+        "formula": found,
+        "turns": 1.0 - timing.work / (ranks * turns_time(name, profile, count)),
+        "built": built,
+        "period": timing.bubble_rate(Objective.PERIOD),
+        "as_formula": found is None or math.isclose(built, found, abs_tol=1e-9),
+    }
+
+
+def formula(name: str, ranks: int, count: int) -> float | None:
+    """The bubble rate of the makespan at equal times and no delay, P dividing M, M > P."""
+    turns = TURNS[name]
+    return None if turns is None else (ranks - 1) / (turns * count + ranks - 1)
+
+
+def turns_time(name: str, profile: Profile, count: int) -> float:
+    """The time of an iteration whose turns last as long as their busiest rank, without delays."""
+    family = FAMILIES[name]
+    assert isinstance(family, RingFamily)
+    longest: dict[int, float] = defaultdict(float)
+    for row in family.turns(profile.ranks, count).rows:
+        work: dict[int, float] = defaultdict(float)
+        for turn, op in row:
+            work[turn] += _duration(profile.stages[op.stage], op.kind)
+        for turn, time in work.items():
+            longest[turn] = max(longest[turn], time)
+    return sum(longest.values())
+
+
+def _duration(stage: StageProfile, kind: OpKind) -> float:
+    return {
+        OpKind.F: stage.t_f,
+        OpKind.B: stage.t_b,
+        OpKind.W: stage.t_w,
+        OpKind.BW: stage.t_b + stage.t_w,
+    }[kind]
+
+
+def elements(name: str) -> Row:
+    """The elements that a family sends in its steady state over each link of the ring.
+
+    ``turn``: in one of its own turns. ``microbatch``: for one microbatch of a layer. ``turns``: how
+    many turns that takes. ``ops``: how many of a microbatch's F, B and W fall in a turn.
+    """
+    microbatch = _sent(name, MANY) - _sent(name, FEW)
+    turns = (_turns(name, MANY) - _turns(name, FEW)) / (MANY - FEW)
+    elements = LAYER * microbatch / (MANY - FEW)
+    return {
+        "family": name,
+        "turns": turns,
+        "ops": 3 / turns,
+        "turn": elements / turns,
+        "microbatch": elements,
+    }
+
+
+def _sent(name: str, count: int) -> float:
+    """Stages' worth from each rank to the next, in an iteration; between any two it is the same.
+
+    What goes to an owner or comes from it at the ends does not depend on ``count``.
+    """
+    unit = Profile((StageProfile(1.0, 1.0, 1.0, weight_bytes=1.0),) * RANKS, RANKS)
+    sent = traffic(build_family(name, unit, count))
+    return float(np.diagonal(np.roll(sent, -1, axis=1)).min())
+
+
+def _turns(name: str, count: int) -> int:
+    """The number of turns from the first that has an op to the last."""
+    family = FAMILIES[name]
+    assert isinstance(family, RingFamily)
+    return 1 + max(turn for row in family.turns(RANKS, count).rows for turn, _ in row)
+
+
+def judge(rows: Rows) -> Iterator[Claim]:
+    equal = [row for row in of_part(rows, BUBBLES) if row["equal"]]
+    met = sum(row["as_formula"] for row in equal)
+    words = (
+        "At equal times the published formulas of WeiPipe's families give the bubbles of their "
+        f"schedules in {met} of {len(equal)} cases."
+    )
+    yield Claim(BUBBLES, words, met == len(equal))
+
+
+def _three(name: str) -> Column:
+    def cell(rows: list[Row]) -> str | None:
+        row = next((row for row in rows if row["family"] == name), None)
+        if row is None:
+            return None
+        formula = "-" if row["formula"] is None else digits(row["formula"])
+        return f"{formula} / {digits(row['turns'])} / {digits(row['built'])}"
+
+    return Column(name, cell)
+
+
+columns = {
+    BUBBLES: Table(
+        [
+            Column("P", "ranks", "d"),
+            Column("M", "microbatches", "d"),
+            Column("T_F/T_B/T_W", "times"),
+            *map(_three, TURNS),
+        ],
+        by=lambda row: (row["ranks"], row["microbatches"], row["times"]),
+    ),
+    SENT: Table(
+        [
+            Column("family", "family"),
+            Column("turns a microbatch", "turns", "g"),
+            Column("H^2 elements in a turn", "turn", "g"),
+            Column("for a microbatch of a layer", "microbatch", "g"),
+        ]
+    ),
+}

@@ -1,0 +1,65 @@
+"""Tables in Markdown, and the passages of pages that are written from records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from . import Row, Rows, Table
+
+PASSAGE = re.compile(r"(<!-- (rows|claims) ?([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+"""A passage of a page: ``<!-- rows BENCHMARK PART -->`` or ``<!-- claims KEY ... -->`` to
+``<!-- end -->``."""
+
+
+def markdown(
+    head: Sequence[str], rows: Iterable[Sequence[str]], left: int | None = None
+) -> list[str]:
+    """The lines of a table; columns from the one with number ``left`` on are set to the right."""
+    first = len(head) if left is None else left
+    rule = ["---"] * first + ["---:"] * (len(head) - first)
+    return [f"| {' | '.join(cells)} |" for cells in (head, rule, *rows)]
+
+
+def digits(rate: float) -> str:
+    """A bubble rate as the papers have it: ``.1323``."""
+    return f"{rate:.4f}"[1:] if 0 <= rate < 1 else f"{rate:.4f}"
+
+
+def rendered(table: Table, rows: Rows) -> list[str]:
+    """The lines of a part's table."""
+    return markdown([column.head for column in table.columns], _lines(table, rows))
+
+
+def _lines(table: Table, rows: Rows) -> Iterator[list[str]]:
+    shown = [row for row in rows if table.where(row)]
+    if table.by is None:
+        yield from (line(table, row) for row in shown)
+        return
+    groups: dict[object, list[Row]] = {}
+    for row in shown:
+        if "failed" not in row:
+            groups.setdefault(table.by(row), []).append(row)
+    whole = [[row for group in groups.values() for row in group]] * (
+        table.total and len(groups) > 1
+    )
+    for number, group in enumerate([*groups.values(), *whole]):
+        cells = [column.cell(group) for column in table.columns]
+        yield ["all", *cells[1:]] if number == len(groups) else cells
+
+
+def line(table: Table, row: Row) -> list[str]:
+    """A row's line of a table without groups."""
+    if "failed" in row:
+        return [row["case"], row["failed"], *[""] * (len(table.columns) - 2)]
+    return [column.cell(row) for column in table.columns]
+
+
+def filled(page: str, passage: Callable[[str, list[str]], list[str]]) -> str:
+    """The page with each of its passages as ``passage`` writes it, of its kind and its words."""
+
+    def written(match: re.Match[str]) -> str:
+        lines = passage(match[2], match[3].split())
+        return "\n".join([match[1].rstrip("\n"), "", *lines, "", match[4]])
+
+    return PASSAGE.sub(written, page)

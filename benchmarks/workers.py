@@ -1,0 +1,67 @@
+"""Cases measured in worker processes, one after the other, or in a process each.
+
+``python -m benchmarks.workers`` measures one: it reads a pickled benchmark's name and case, and
+prints the row as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import cast
+
+from pipeloom.planner.solving.workers import Workers, in_order
+
+from . import Benchmark, Case, Row
+
+ROOT = Path(__file__).parents[1]
+
+
+def load(name: str) -> Benchmark:
+    return cast(Benchmark, import_module(f"benchmarks.{name}"))
+
+
+def measured(name: str, cases: Sequence[Case], workers: int) -> Iterator[tuple[Case, Row]]:
+    """Each case with its row, in order: first those that are not timed, on so many processes."""
+    run = partial(measure, name)
+    together = [case for case in cases if not case.timed]
+    for number, row in in_order(Workers(workers).run(run, together)):
+        yield together[number], row
+    for case in cases:
+        if case.timed:
+            yield case, run(case)
+
+
+def measure(name: str, case: Case) -> Row:
+    """The row of a case; ``failed`` in place of figures where it fails."""
+    try:
+        found = _in_a_process(name, case) if case.fresh else _here(name, case)
+    except Exception as error:
+        found = {"failed": f"{type(error).__name__}: {error}"}
+    row: Row = json.loads(json.dumps({"part": case.part, "case": case.name, **found}))
+    return row
+
+
+def _here(name: str, case: Case) -> Row:
+    return load(name).measure(case)
+
+
+def _in_a_process(name: str, case: Case) -> Row:
+    words = [sys.executable, "-m", "benchmarks.workers"]
+    given = pickle.dumps((name, case))
+    done = subprocess.run(words, input=given, capture_output=True, cwd=ROOT, check=False)
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        return {"failed": lines[-1] if lines else f"exit code {done.returncode}"}
+    found: Row = json.loads(done.stdout)
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(_here(*pickle.loads(sys.stdin.buffer.read()))))
