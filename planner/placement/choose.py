@@ -25,18 +25,18 @@ from pipeloom.solver.placement.search import (
     Chosen,
     TriedPlacement,
     best_placement,
+    bounded_placements,
     placements,
     room,
 )
-from pipeloom.solver.placement.successive_halving import Known
 
 from ..explain.answer import Answer, NothingFits
 from ..explain.candidates import candidates_of, candidates_table
 from ..inputs.placement_spec import PlacementSpec
 from ..inputs.slow_ranks import Slow, slowed
-from ..solving.cache import Question
 from ..solving.progress import Note, Searched, Searching
 from ..solving.search import CachedSearch
+from .cache_key import PlacementQuestion
 
 BARELY = 1.0
 """Seconds; a placement that may still win after fewer of them was barely searched."""
@@ -58,40 +58,52 @@ def plan_placement(
 ) -> Answer:
     """The best schedule of all placements of these ``kinds``, on ranks some of which are ``slow``.
 
-    They share the time of ``search``; a limit on work is each one's. Raises NothingFits, InputError
-    where the stages of the profile, called ``where``, cannot be shared out.
+    They share the time of ``search``; a limit on work is each one's. Where there is a cache its
+    answer is taken, else a new one kept there with what is known of each placement, unless it was
+    stopped. Raises NothingFits, InputError where the stages of the profile, called ``where``,
+    cannot be shared out.
     """
     if profile.num_stages % profile.ranks:
         raise InputError(
             f"{where}: stages: expected a multiple of {profile.ranks}, got {profile.num_stages}: "
             "--placement FILE takes the rank of each stage"
         )
-    limited = search.options.work_limit is not None
-    searches = PlacementSearches(search, limited)
-    chosen = best_placement(
+    entries = bounded_placements(
         profile,
         microbatches,
-        searches,
-        seconds=math.inf if limited else search.options.time_limit,
         memory_limit=memory_limit,
         objective=objective,
         copies=1 if slow else copies,
         kinds=kinds,
         change=partial(slowed, slow=slow),
-        abreast=workers_abreast(),
-        should_stop=search.options.should_stop,
     )
-    searches.keep(chosen)
+    asked, cache = search.options, search.cache
+    question = PlacementQuestion(entries, asked)
+    known = cache.find_more(question) if cache is not None and question.problems else None
+    if cache is not None and known is not None:
+        search.progress(Note(f"taken from the cache: {cache.path(question)}"))
+        return _answer(*known, search)
+    chosen = best_placement(
+        entries,
+        PlacementSearches(search),
+        seconds=math.inf if asked.work_limit is not None else asked.time_limit,
+        abreast=workers_abreast(),
+        should_stop=asked.should_stop,
+    )
     choice = choice_facts(chosen)
-    facts, words = {"choice": choice}, _words(choice)
     if chosen.best is None:
-        raise _nothing_fits(chosen, words, facts)
-    assumed = _assumed(profile, chosen.best)
-    if assumed is not None:
-        choice["assumed"], words = assumed, f"{words}\nassumed: {assumed}"
-    entries = choice["placements"]
-    candidates = candidates_of("placement", entries, chosen.best.problem.placement.name)
-    return Answer.of(chosen.best, search, candidates, facts, words)
+        raise _nothing_fits(chosen, _words(choice), {"choice": choice})
+    if (assumed := _assumed(profile, chosen.best)) is not None:
+        choice["assumed"] = assumed
+    if cache is not None and not search.stopped:
+        cache.keep(question, chosen.best, choice)
+    return _answer(chosen.best, choice, search)
+
+
+def _answer(schedule: Schedule, choice: dict[str, Any], search: CachedSearch) -> Answer:
+    name = schedule.problem.placement.name
+    candidates = candidates_of("placement", choice["placements"], name)
+    return Answer.of(schedule, search, candidates, {"choice": choice}, _words(choice))
 
 
 def _nothing_fits(chosen: Chosen, words: str, facts: dict[str, Any]) -> NothingFits:
@@ -150,65 +162,33 @@ def _bound(problem: Problem) -> float:
 
 
 class PlacementSearches:
-    """Makes the search of each placement, or takes its answer from the cache.
+    """Makes the search of each placement, which tells the listener of ``search`` how far it is."""
 
-    With a limit on work that answer is the one of the placement by itself. Within seconds it is
-    not, as placements share them; so it is kept by another name.
-    """
+    def __init__(self, search: CachedSearch) -> None:
+        self._search = search
 
-    def __init__(self, search: CachedSearch, limited: bool) -> None:
-        self._search, self._limited = search, limited
-        self._made: dict[str, PlacementSearch] = {}
-
-    def __call__(self, problem: Problem, name: str) -> PlacementSearch | Known:
-        cache = self._search.cache
-        question = self._question(problem)
-        known = cache and cache.find(question)
-        if cache and known:
-            self._search.progress(Note(f"{name}: taken from the cache: {cache.path(question)}"))
-            return Known(known)
-
+    def __call__(self, problem: Problem, name: str) -> PlacementSearch:
         def told(now: Progress) -> None:
             self._search.progress(Searching(name, now))
 
-        self._made[name] = PlacementSearch.of(problem, self._search.options, progress=told)
-        self._made[name].told = partial(self._end, name)
-        return self._made[name]
+        made = PlacementSearch.of(problem, self._search.options, progress=told)
+        made.told = partial(self._end, name)
+        return made
 
     def _end(self, name: str, schedule: Schedule) -> None:
         ending = "stopped" if self._search.stopped else "work is done"
         self._search.progress(Searched(name, schedule, ending))
 
-    def keep(self, chosen: Chosen) -> None:
-        """Puts what was found into the cache, once all is done."""
-        cache = self._search.cache
-        if cache is None or self._search.stopped:
-            return
-        for tried in chosen.tried:
-            made = self._made.get(tried.name)
-            # where each goes to its own end, one that was left before it is no answer
-            if made and tried.schedule and (made.ran or made.done or not self._limited):
-                cache.keep(self._question(tried.schedule.problem), tried.schedule)
-
-    def _question(self, problem: Problem) -> Question:
-        asked = self._search.options
-        if not self._limited:
-            asked = replace(asked, solver=f"{asked.solver} by halving")
-        return Question(problem, asked)
-
 
 class PlacementSearch(Solving):
-    """The optimizer at one placement. ``ran``: whether it was more than begun; ``told``: of its
-    schedule once it is done."""
+    """The optimizer at one placement. ``told``: of its schedule once it is done."""
 
-    ran = False
     told: Callable[[Schedule], None]
 
     def begin(self, seconds: float) -> Schedule:
         return self._tell(super().begin(seconds))
 
     def run(self, seconds: float) -> Schedule:
-        self.ran = True
         return self._tell(super().run(seconds))
 
     def _tell(self, schedule: Schedule) -> Schedule:
@@ -237,7 +217,7 @@ def placement_facts(tried: TriedPlacement, best: float | None) -> dict[str, Any]
         "bubble_rate": None if tried.schedule is None else _bubble_rate(tried.schedule),
         "seconds": None if tried.seconds is None else round(tried.seconds, 3),
         "assumed": tried.note or None,
-        "reason": tried.why_not or _not_searched(tried, best),
+        "reason": tried.why_not or _little_searched(tried, best),
     }
 
 
@@ -245,8 +225,8 @@ def _bubble_rate(schedule: Schedule) -> float:
     return schedule.known_timing.bubble_rate(schedule.problem.objective)
 
 
-def _not_searched(tried: TriedPlacement, best: float | None) -> str | None:
-    """Why it was hardly searched or not at all; None where it was."""
+def _little_searched(tried: TriedPlacement, best: float | None) -> str | None:
+    """Why it was not searched, or that it was barely; None where it was searched."""
     beaten = best is not None and tried.bound is not None and tried.bound >= best * (1 - CLOSED)
     if tried.schedule is None:
         return f"not searched: {'cannot be shorter' if beaten else 'the search ended before'}"
@@ -255,10 +235,13 @@ def _not_searched(tried: TriedPlacement, best: float | None) -> str | None:
     return "barely searched" if left and barely else None
 
 
-def _words(facts: dict[str, Any]) -> str:
-    """A table, and how far the best is from the best of all these placements."""
-    lines = candidates_table("placement", facts["placements"])
-    if facts["gap"] is None:
-        return lines
-    bound = f"no placement costs less than {duration(facts['lower_bound'])}"
-    return f"{lines}\n{bound}: this one is at most {percent(facts['gap'])} from the best of all"
+def _words(choice: dict[str, Any]) -> str:
+    """A table, how far the best is from the best of all these placements, and what is assumed."""
+    lines = [candidates_table("placement", choice["placements"])]
+    if choice["gap"] is not None:
+        bound = f"no placement costs less than {duration(choice['lower_bound'])}"
+        far = percent(choice["gap"])
+        lines.append(f"{bound}: this one is at most {far} from the best of all")
+    if "assumed" in choice:
+        lines.append(f"assumed: {choice['assumed']}")
+    return "\n".join(lines)

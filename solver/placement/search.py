@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeloom.ir.errors import InfeasibleError
@@ -71,31 +71,21 @@ class Chosen:
         return min(bounds, default=None)
 
 
-def best_placement(
+def bounded_placements(
     profile: Profile,
     microbatches: int,
-    start: StartSolve,
     *,
-    seconds: float = math.inf,
     memory_limit: float | None = None,
     objective: Objective = Objective.PERIOD,
     copies: int | None = None,
     kinds: Collection[PlacementKind] = tuple(PlacementKind),
     change: Callable[[Problem], Problem] = lambda problem: problem,
-    abreast: int = 2,
-    should_stop: StoppingCriterion = NEVER,
-) -> Chosen:
-    """The best schedule of all placements of ``profile``, with at most ``copies`` of its weights.
+) -> list[Contender | TriedPlacement]:
+    """All placements of ``profile`` with their bounds, with at most ``copies`` of its weights.
 
     ``copies`` None: 2 where the profile has what tells whether they fit, else 1. ``change`` is
-    applied to the problem of each placement.
-    Activations keep the memory limit, and what the weights, gradients and optimizer state of a
-    rank's stages leave of ``device_memory``. A placement whose bound is no lower than the best cost
-    found is left out.
-
-    Without a limit each search runs to its own end, so that none by itself finds less. Within
-    ``seconds`` in all, the placements get their first schedules and explore, ``abreast`` at a time;
-    the more promising half goes on; the rest of the time is for the most promising.
+    applied to the problem of each placement. Activations keep the memory limit, and what the
+    weights, gradients and optimizer state of a rank's stages leave of ``device_memory``.
     """
 
     def problem_of(profile: Profile, placement: Placement) -> Problem:
@@ -112,6 +102,25 @@ def best_placement(
             if why_not is None
             else TriedPlacement(BIDIRECTIONAL, None, why_not=why_not)
         )
+    return entries
+
+
+def best_placement(
+    entries: Sequence[Contender | TriedPlacement],
+    start: StartSolve,
+    *,
+    seconds: float = math.inf,
+    abreast: int = 2,
+    should_stop: StoppingCriterion = NEVER,
+) -> Chosen:
+    """The best schedule of all placements, as of :func:`bounded_placements`.
+
+    A placement whose bound is no lower than the best cost found is left out.
+
+    Without a limit each search runs to its own end, so that none by itself finds less. Within
+    ``seconds`` in all, the placements get their first schedules and explore, ``abreast`` at a time;
+    the more promising half goes on; the rest of the time is for the most promising.
+    """
     halving = SuccessiveHalving(should_stop, abreast)
     halving.contenders = [one for one in entries if isinstance(one, Contender)]
     halving.run(start, seconds)

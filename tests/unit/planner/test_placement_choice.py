@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,6 +130,33 @@ def test_compare_and_sweep_choose_the_placement() -> None:
     given = sweep(PROFILE, 6, [2.0, 6.0], **QUICK, placement="linear").to_dict()["results"]
     assert [one["placement"] for one in given] == ["linear"] * 2
     assert given[-1]["period"] == pytest.approx(LINEAR)
+
+
+def test_a_kept_answer_says_what_was_barely_searched(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"time_limit": 0.5, "cache": str(tmp_path)}
+    first, again = (pipeloom.optimize(PROFILE, 6, **given) for _ in range(2))
+    left = [one.name for one in first.candidates if "searched" in (one.reason or "")]
+    assert left
+    assert again.candidates == first.candidates
+    assert str(again) == str(first)
+
+
+@pytest.mark.parametrize(
+    "other", [{"copies": 1}, {"for_": "torchtitan"}, {"slow": "1:1.5"}, {"placement": "linear"}]
+)
+def test_other_placements_to_choose_from_are_another_question(
+    other: dict[str, Any], tmp_path: Path
+) -> None:
+    """What is left out for another placement's sake is no answer where that is not tried."""
+    said: list[str] = []
+
+    def asked(**given: Any) -> bool:
+        said.clear()
+        given |= {"cache": str(tmp_path), "progress": lambda event: said.append(str(event))}
+        pipeloom.optimize(PROFILE, 6, **QUICK, **given)
+        return any("taken from the cache" in line for line in said)
+
+    assert [asked(), asked(), asked(**other), asked(**other)] == [False, True, False, True]
 
 
 def optimized(placement: str, limit: float) -> Evaluation:

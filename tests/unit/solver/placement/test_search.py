@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,17 +17,20 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.schedule_cost import iteration_time
+from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.families import build_family
 from pipeloom.solver.families.bidirectional.chimera import Chimera
 from pipeloom.solver.optimize import Solving, optimize
+from pipeloom.solver.placement import search as placement_search
 from pipeloom.solver.placement.search import (
     Chosen,
     TriedPlacement,
-    best_placement,
+    bounded_placements,
     overfull,
     placements,
     room,
 )
+from pipeloom.solver.placement.successive_halving import StartSolve
 
 STAGE = StageProfile(2.0, 2.0, 1.0, 1.0, 0.5, weight_bytes=2.0, grad_bytes=1.0)
 PROFILE = Profile((STAGE,) * 2, 2, 0.1)
@@ -37,6 +41,17 @@ WORK = 1.0
 
 def search(problem: Problem, _: str = "") -> Solving:
     return Solving.of(problem, solver="heuristic", work_limit=WORK)
+
+
+def best_placement(
+    profile: Profile,
+    microbatches: int,
+    start: StartSolve,
+    should_stop: StoppingCriterion = NEVER,
+    **given: Any,
+) -> Chosen:
+    entries = bounded_placements(profile, microbatches, **given)
+    return placement_search.best_placement(entries, start, should_stop=should_stop)
 
 
 def test_a_profile_of_one_stage_a_rank_is_cut() -> None:
