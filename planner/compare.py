@@ -12,8 +12,7 @@ from pipeloom.ir.errors import InfeasibleError, InputError, UnsupportedError
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, gap_between
-from pipeloom.report.summaries import percent, transfer_note
-from pipeloom.solver.core.tolerances import CLOSED
+from pipeloom.report.summaries import proven, transfer_note
 from pipeloom.solver.families import FAMILIES, build_family
 
 from .evaluation import columns
@@ -125,14 +124,17 @@ class Comparison(EvaluationTable):
             for row in self.built
             if row.uncosted is None and (row.schedule.problem.placement.name not in tried)
         ]
-        others = ", ".join(row.name for row in other)
         cuts = "all cuts and " if self.all_cuts else ""
-        pairs = ", or with pairs" if best.scope.endswith("without pairs") else ""
-        known = _known(best)
-        known += ", interrupted" if self.interrupted else ""
-        line = f"{OPTIMIZER}: {chosen}, {known} among {cuts}all schedules with {among}"
-        rest = f"with another placement or passing{pairs}, which may cost less: {others}"
-        return [line, rest] if others else [line]
+        known = _known(best) + (", interrupted" if self.interrupted else "")
+        lines = [f"{OPTIMIZER}: {chosen}, {known} among {cuts}all schedules with {among}"]
+        if best.assumed is not None:
+            lines.append(f"assumed: {best.assumed}")
+        if other:
+            named = ", ".join(row.name for row in other)
+            pairs = best.scope.endswith("without pairs")
+            kind = "placement, passing or pairs" if pairs else "placement or passing"
+            lines.append(f"not covered by this bound, as they have another {kind}: {named}")
+        return lines
 
     def _of_other_work(self) -> list[str]:
         """Pairs take another time than F and B, and what is recomputed is run twice."""
@@ -143,11 +145,10 @@ class Comparison(EvaluationTable):
 
 def _known(best: Evaluation) -> str:
     """How good the best of all placements that were tried is known to be."""
-    least, cost = best.least_bound, best.iteration_time
+    least = best.least_bound
     if least is None:
         return "no bound is known"
-    gap = gap_between(cost, least)
-    return "optimal" if gap <= CLOSED else f"at most {percent(gap)} from optimal"
+    return proven(best.least_status, gap_between(best.cost, least))
 
 
 def _wrapped(line: str) -> str:
@@ -247,7 +248,9 @@ def evaluate_optimum(
     except InfeasibleError as error:
         return Evaluation(OPTIMIZER, infeasible=error), False
     schedule = _under_all_cuts(answer) if cuts else answer.schedule
-    return Evaluation(OPTIMIZER, schedule, candidates=answer.candidates), answer.stopped
+    assumed = answer.facts.get("choice", {}).get("assumed")
+    row = Evaluation(OPTIMIZER, schedule, candidates=answer.candidates, assumed=assumed)
+    return row, answer.stopped
 
 
 def _under_all_cuts(answer: Answer) -> Schedule:

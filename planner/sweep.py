@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_schedule, write_json, write_text
@@ -23,6 +23,7 @@ from pipeloom.report.svg.frontier import Frontier, FrontierPoint, frontier_svg
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.schedule_cost import status_under
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
+from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.families import FAMILIES
 from pipeloom.solver.placement.search import room
 
@@ -42,9 +43,13 @@ TIME_LIMIT = 20.0
 """Seconds for each limit, where none are given."""
 COLUMNS = (
     "memory_limit", "placement", "status", "bubble_rate", "lower_bound_rate", "period", "makespan",
-    "lower_bound", "least_bound", "gap", "peak_memory", "solve_seconds", "smallest_memory_limit",
-    "smallest_device_memory", "file",
+    "lower_bound", "least_bound", "gap", "peak_memory", "assumed", "solve_seconds",
+    "smallest_memory_limit", "smallest_device_memory", "file",
 )  # fmt: skip
+
+
+Rate: TypeAlias = Callable[[float], float]
+"""The bubble rate at a cost, in a picture."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +72,14 @@ class Swept:
         """The position in the picture."""
         return self.limit if math.isfinite(self.limit) else self.row.peak_memory
 
-    def point(self) -> FrontierPoint:
-        """The best schedule of all placements that were tried, and the bound on all of them."""
-        least, cost = self.row.least_bound, self.row.iteration_time
-        optimal = least is not None and status_under(least, cost) is Status.OPTIMAL
-        return FrontierPoint(self.at, self.row.bubble_rate, self.row.least_bound_rate, optimal)
+    def point(self, rate: Rate) -> FrontierPoint:
+        """The best schedule of all placements that were tried, and the bound on all of them;
+        ``rate``: the bubble rate at a cost."""
+        row, least = self.row, self.row.least_bound
+        bound = None if least is None else rate(least)
+        return FrontierPoint(
+            self.at, rate(row.iteration_time), bound, row.least_status is Status.OPTIMAL
+        )
 
 
 @dataclass(frozen=True)
@@ -96,7 +104,15 @@ class Sweep(EvaluationTable):
         limit = Column("memory limit", lambda row: words[id(row)])
         columns = [limit, PLACEMENT, BUBBLE, PERIOD, PEAK_MEMORY, STATUS]
         shown = evaluations_table(self.rows, columns)
-        return "\n".join([shown, *self.notes])
+        return "\n".join([shown, *self.notes, *self._assumed()])
+
+    def _assumed(self) -> list[str]:
+        """A line for each way of cutting stages, with the limits where it was chosen."""
+        limits: dict[str, list[str]] = {}
+        for swept in self.limits:
+            if swept.row.assumed is not None:
+                limits.setdefault(swept.row.assumed, []).append(swept.words)
+        return [f"assumed at {', '.join(words)}: {line}" for line, words in limits.items()]
 
     def csv(self) -> str:
         """The limits, one a line, under :data:`COLUMNS`."""
@@ -107,23 +123,28 @@ class Sweep(EvaluationTable):
         return text.getvalue()
 
     def picture(self) -> str:
-        """An SVG of the bubble rate over the memory limit, with bounds and families."""
+        """An SVG of the bubble rate over the memory limit, with bounds and families.
+
+        All rates count the same work, so that a lower one is a shorter iteration: what is
+        recomputed, and averaging that is left after ops, counts as idle.
+        """
         sizes = counted(self.profile.ranks, "rank"), counted(self.microbatches, "microbatch")
         title = ", ".join([self.profile.name or "sweep", *sizes])
         fits = [swept for swept in self.limits if swept.row.planned is not None]
         tried = {one.name for swept in fits for one in swept.row.candidates}
         families = [row for row in self.families if row.planned and row.uncosted is None]
         placed = {row.name: row.schedule.problem.placement.name for row in families}
-        marks = [(row.name, row.peak_memory, row.bubble_rate) for row in families]
+        rate, idle = _rates([*(swept.row for swept in fits), *families])
+        marks = [(row.name, row.peak_memory, rate(row.iteration_time)) for row in families]
         return frontier_svg(
             Frontier(
                 title,
-                self.objective.value,
-                [swept.point() for swept in fits],
+                self.objective.value + (f"; {idle} counts as idle" if idle else ""),
+                [swept.point(rate) for swept in fits],
                 marks,
                 fits[-1].row.scope if len(tried) == 1 else "any of these placements",
                 {name for name, placement in placed.items() if placement not in tried},
-                _lines(fits) if len(tried) > 1 else {},
+                _lines(fits, rate) if len(tried) > 1 else {},
             )
         )
 
@@ -145,16 +166,37 @@ class Sweep(EvaluationTable):
         return sorted(path.name for path in folder.glob("schedule-*.json") if path.name not in own)
 
 
-def _lines(fits: Sequence[Swept]) -> dict[str, list[tuple[float, float]]]:
-    """The least bubble rate of each placement that was searched, by limit: a schedule fits under
-    every larger limit, too. A sweep's row without a limit is left out, as it has no position."""
-    lines: dict[str, list[tuple[float, float]]] = {}
+def _rates(rows: Sequence[Evaluation]) -> tuple[Rate, str]:
+    """The share of a cost that is not the work of every F, B and W, or, where pairs take less, the
+    least work; and what else ``rows`` do."""
+    costs = [cost for row in rows for cost in (row.iteration_time, row.least_bound) if cost]
+    ranks = rows[0].profile.ranks if rows else 1
+    work = min([*(row.plain_work for row in rows), *(ranks * cost for cost in costs)], default=0.0)
+    recomputed = any(row.work_ratio > 1 + CLOSED for row in rows)
+    parts = {"recomputation": recomputed, "averaging": any(row.averaging for row in rows)}
+
+    def rate(cost: float) -> float:
+        return 1 - work / (ranks * cost) if cost > 0 else 0.0
+
+    return rate, " and ".join(part for part, there in parts.items() if there)
+
+
+def _lines(fits: Sequence[Swept], rate: Rate) -> dict[str, list[list[tuple[float, float]]]]:
+    """The least bubble rate of each placement by limit, a list for each run of limits at which it
+    was searched: a schedule fits under every larger limit, too. A sweep's row without a limit is
+    left out, as it has no position."""
+    lines: dict[str, list[list[tuple[float, float]]]] = {}
+    least: dict[str, float] = {}
+    before: set[str] = set()
     for swept in (swept for swept in fits if math.isfinite(swept.limit)):
-        for one in swept.row.candidates:
-            if one.bubble_rate is not None:
-                line = lines.setdefault(one.name, [])
-                before = line[-1][1] if line else math.inf
-                line.append((swept.limit, min(before, one.bubble_rate)))
+        found = {one.name: one.cost for one in swept.row.candidates if one.cost is not None}
+        for name, cost in found.items():
+            least[name] = min(cost, least.get(name, math.inf))
+            runs = lines.setdefault(name, [])
+            if name not in before:
+                runs.append([])
+            runs[-1].append((swept.limit, rate(least[name])))
+        before = {*found}
     return lines
 
 
@@ -378,8 +420,9 @@ def _better(row: Evaluation, known: Evaluation | None, limit: float) -> Evaluati
     under = _under(limit, problem, row.schedule.problem)
     report = replace(report, family=found.family, method=found.method)
     if problem.placement != row.schedule.problem.placement:
-        report = replace(report, **_bounded(under, known.iteration_time))
-    return replace(row, planned=replace(known.schedule, problem=under, report=report))
+        report = replace(report, **_bounded(under, known.cost))
+    taken = replace(known.schedule, problem=under, report=report)
+    return replace(row, planned=taken, assumed=known.assumed)
 
 
 def _bounded(problem: Problem, cost: float) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, Status, Timing
 from pipeloom.ir.units import amount, exact_amount
 from pipeloom.report.summaries import gap, scope, transfer_note, uncosted
+from pipeloom.solver.core.schedule_cost import status_under
 from pipeloom.solver.core.tolerances import ROUNDING
 
 from ..explain.candidates import Candidate, least_bound
@@ -27,7 +28,7 @@ from .scaling import enlarged, laden
 STRAIN = 1.1
 FIGURES = (
     "averaging", "iteration_time", "bubble_rate", "work_ratio", "peak_memory", "lower_bound_rate",
-    "gap", "scope", "link_bytes", "balance",
+    "gap", "scope", "link_bytes", "balance", "assumed",
 )  # fmt: skip
 ON_CLUSTER = ("step_bubble_rate", "wire_use")
 
@@ -50,7 +51,8 @@ class Evaluation:
     ``name``: the family, or what the schedule is called. ``planned``: the schedule; None where
     there is none. ``why_not``: why it cannot be used, in words; None where it can.
     ``infeasible``: the memory that it would need. ``scheme``: what it is a candidate for, the
-    ``name`` by default. ``candidates``: the placements that it was chosen from.
+    ``name`` by default. ``candidates``: the placements that it was chosen from. ``assumed``: how
+    stages were cut for the chosen one, in words; None where they were not.
 
     Two times are kept apart. :attr:`iteration_time` is one iteration by itself: the objective's
     cost, then what is left of averaging gradients over replicas. :attr:`step_time` is the interval
@@ -64,6 +66,7 @@ class Evaluation:
     infeasible: InfeasibleError | None = None
     scheme: str = ""
     candidates: tuple[Candidate, ...] = ()
+    assumed: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scheme", self.scheme or self.name)
@@ -123,9 +126,13 @@ class Evaluation:
     @property
     def work_ratio(self) -> float:
         """The ranks' busy time in all, over the time of every F, B and W."""
-        problem = self.schedule.problem
-        plain = problem.microbatches * sum(s.t_f + s.t_b + s.t_w for s in problem.profile.stages)
-        return self.timing.work / plain if plain > 0 else 1.0
+        return self.timing.work / self.plain_work if self.plain_work > 0 else 1.0
+
+    @property
+    def plain_work(self) -> float:
+        """The time of every F, B and W, by itself and once."""
+        stages = self.profile.stages
+        return self.schedule.problem.microbatches * sum(s.t_f + s.t_b + s.t_w for s in stages)
 
     @property
     def peak_memory(self) -> float:
@@ -135,7 +142,8 @@ class Evaluation:
     @property
     def lower_bound_rate(self) -> float | None:
         """The bubble rate at the lower bound."""
-        return self._rate_at(self.schedule.report.lower_bound if self.schedule.report else None)
+        bound = self.schedule.report.lower_bound if self.schedule.report else None
+        return 1 - self.timing.work / (self.profile.ranks * bound) if bound else None
 
     @property
     def least_bound(self) -> float | None:
@@ -144,12 +152,10 @@ class Evaluation:
         return least_bound(report.lower_bound if report else None, self.candidates)
 
     @property
-    def least_bound_rate(self) -> float | None:
-        """The bubble rate at the least bound."""
-        return self._rate_at(self.least_bound)
-
-    def _rate_at(self, bound: float | None) -> float | None:
-        return 1 - self.timing.work / (self.profile.ranks * bound) if bound else None
+    def least_status(self) -> Status:
+        """Optimal where no schedule of any of the placements costs less."""
+        least = self.least_bound
+        return Status.FEASIBLE if least is None else status_under(least, self.cost)
 
     @property
     def gap(self) -> float | None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.schedule import Schedule, Status, gap_between
+from pipeloom.solver.core.schedule_cost import objective_cost, status_under
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
-from pipeloom.solver.core.tolerances import CLOSED
 
 from ..solving.search import CachedSearch
 from .candidates import Candidate, least_bound
@@ -24,11 +24,11 @@ class Answer:
     """The best schedule found for a profile under its limits.
 
     ``cost``: of an iteration by the objective, in milliseconds, averaging over the profile's
-    replicas included (the schedule's report has period and makespan without it). ``lower_bound``:
-    no schedule of the chosen candidate costs less, of all cuts where the profile has layers; the
-    other candidates have bounds of their own. ``step``: where passing was chosen, the step time
-    that schemes were compared by. ``stopped``: whether the caller ended the search. ``facts`` and
-    ``words``: what is known beyond the report.
+    replicas included (``gap`` and ``status``, as the schedule's report, do not count it).
+    ``lower_bound``: no schedule of the chosen candidate costs less, of all cuts where the profile
+    has layers; the other candidates have bounds of their own. ``step``: where passing was chosen,
+    the step time that schemes were compared by. ``stopped``: whether the caller ended the search.
+    ``facts`` and ``words``: what is known beyond the report.
     """
 
     schedule: Schedule
@@ -62,8 +62,8 @@ class Answer:
 
     @property
     def gap(self) -> float:
-        """(cost - lower bound) / cost."""
-        return gap_between(self.cost, self.lower_bound)
+        """(cost - lower bound) / cost of the ops, without averaging."""
+        return gap_between(objective_cost(self.schedule), self.lower_bound)
 
     @property
     def method(self) -> str | None:
@@ -78,7 +78,7 @@ class Answer:
     @property
     def status(self) -> Status:
         """Optimal where the chosen candidate can have no cheaper schedule."""
-        return Status.OPTIMAL if self.gap <= CLOSED else Status.FEASIBLE
+        return status_under(self.lower_bound, objective_cost(self.schedule))
 
     @cached_property
     def document(self) -> dict[str, Any]:

@@ -42,7 +42,8 @@ class Frontier:
     A name may come several times; its marks are alike. ``scope`` says in words which schedules
     were searched and are bounded; ``elsewhere`` names the families that are none of them. Of
     families only those are drawn that no other is better than in both. ``placements``: the points
-    (limit, bubble rate) of each that was searched, from small limits to large ones.
+    (limit, bubble rate) of each, from small limits to large ones, a list for each run of limits at
+    which it was searched.
     """
 
     title: str
@@ -51,7 +52,7 @@ class Frontier:
     families: Sequence[tuple[str, float, float]]
     scope: str = "the same placement and passing"
     elsewhere: Collection[str] = ()
-    placements: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    placements: Mapping[str, Sequence[Sequence[tuple[float, float]]]] = field(default_factory=dict)
 
     @property
     def shown(self) -> list[tuple[str, float, float]]:
@@ -164,20 +165,27 @@ def _bound(points: Sequence[FrontierPoint], axes: _Axes) -> list[str]:
     ]
 
 
-def _placements(placements: Mapping[str, Sequence[tuple[float, float]]], axes: _Axes) -> list[str]:
-    """A thin line each; what is above the picture is left out."""
+def _placements(
+    placements: Mapping[str, Sequence[Sequence[tuple[float, float]]]], axes: _Axes
+) -> list[str]:
+    """A thin line with small dots for each run of results; what is above the picture is left
+    out."""
     lines = []
-    for i, points in enumerate(placements.values()):
-        places = [(axes.x(at), axes.y(rate)) for at, rate in points if rate <= axes.top]
-        lines += _steps(places, 1.0, _colour(i))
+    for i, runs in enumerate(placements.values()):
+        for points in runs:
+            places = [(axes.x(at), axes.y(rate)) for at, rate in points if rate <= axes.top]
+            lines += _steps(places, 1.0, _colour(i))
+            lines += [element("circle", cx=x, cy=y, r=2.5, fill=_colour(i)) for x, y in places]
     return lines
 
 
-def _steps(places: Sequence[tuple[float, float]], width: float, colour: str) -> list[str]:
+def _steps(
+    places: Sequence[tuple[float, float]], width: float, colour: str, end: str = ""
+) -> list[str]:
     """A schedule fits under every larger limit too: level until the next point."""
     if not places:
         return []
-    path = "".join(f"H{number(x)}V{number(y)}" for x, y in places[1:]) + f"H{WIDTH - RIGHT}"
+    path = "".join(f"H{number(x)}V{number(y)}" for x, y in places[1:]) + end
     begin = f"M{number(places[0][0])} {number(places[0][1])}"
     return [element("path", d=begin + path, stroke=colour, stroke_width=width, fill="none")]
 
@@ -188,7 +196,7 @@ def _colour(i: int) -> str:
 
 def _line(points: Sequence[FrontierPoint], axes: _Axes) -> list[str]:
     places = [(axes.x(p.limit), axes.y(p.bubble_rate)) for p in points]
-    lines = _steps(places, 2.0, LINE)
+    lines = _steps(places, 2.0, LINE, f"H{WIDTH - RIGHT}")
     for point, (x, y) in zip(points, places, strict=True):
         words = f"limit {memory_size(point.limit)}: bubble {percent(point.bubble_rate)}"
         fill = LINE if point.optimal else "#fff"

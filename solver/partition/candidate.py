@@ -12,7 +12,7 @@ from pipeloom.ir.model.schedule import OPTIMIZED, Report, Schedule
 
 from ..core.methods import Method
 from ..core.options import Order
-from ..core.schedule_cost import iteration_time, status_under, within_memory
+from ..core.schedule_cost import iteration_time, objective_cost, status_under, within_memory
 from ..core.tolerances import CLOSED
 from .cuts import Cut
 from .quick_schedule import QuickSchedule
@@ -75,8 +75,9 @@ def _with_bound(schedule: Schedule, proven: Schedule) -> Schedule:
     """``schedule`` under the bound that came with another one of the same problem."""
     if schedule is proven or schedule.report is None or proven.report is None:
         return schedule
-    bound = min(_proven(proven), iteration_time(schedule))
-    status = status_under(bound, iteration_time(schedule))
+    cost = objective_cost(schedule)
+    bound = min(_proven(proven), cost)
+    status = status_under(bound, cost)
     known = replace(schedule.report, lower_bound=bound, bound=proven.report.bound, status=status)
     return replace(schedule, report=known)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,32 @@ def test_stages_that_no_placement_shares_out_are_refused() -> None:
         pipeloom.optimize(three, 6, **QUICK)
 
 
+def test_compare_says_what_was_assumed_and_whom_its_bound_covers() -> None:
+    found = pipeloom.compare(PROFILE, 6, **QUICK)
+    assumed = found.to_dict()["results"][-1]["assumed"]
+    words = " ".join(str(found).split())
+    assert f"assumed: {assumed}" in words
+    assert "not covered by this bound, as they have another placement or passing: " in words
+    whole = pipeloom.compare(replace(PROFILE, max_stages=4), 6, **QUICK)
+    assert whole.to_dict()["results"][-1]["assumed"] is None
+    assert "assumed" not in str(whole)
+
+
+def test_with_replicas_all_speak_of_ops_without_averaging() -> None:
+    stage = replace(PROFILE.stages[0], grad_bytes=1e9)
+    replicas = DataParallel(2, Link(0.02, 25.0))
+    profile = replace(PROFILE, stages=(stage,) * 4, max_stages=4, data_parallel=replicas)
+    answer = pipeloom.optimize(profile, 6, **QUICK)
+    report = answer.schedule.known_report
+    assert answer.cost > answer.lower_bound * 1.1
+    assert answer.status is report.status is Status.OPTIMAL
+    assert answer.gap == answer.to_dict()["gap"] < 1e-9
+    table = pipeloom.compare(profile, 6, **QUICK)
+    assert table.rows[-1].status == "optimal"
+    assert "linear, optimal among all schedules" in str(table)
+    assert sweep(profile, 6, [8.0], **QUICK).rows[0].status == "optimal"
+
+
 def test_compare_and_sweep_choose_the_placement() -> None:
     row = pipeloom.compare(PROFILE, 6, **QUICK).rows[-1]
     assert row.name == "optimize"
@@ -124,6 +151,9 @@ def test_compare_and_sweep_choose_the_placement() -> None:
     assert row.to_dict()["placement"] == placement_of(row.schedule) != "linear"
     swept = sweep(PROFILE, 6, [2.0, 6.0], **QUICK)
     last = swept.to_dict()["results"][-1]
+    pieces = swept.rows[-1].profile.num_stages // 4
+    assert last["assumed"].startswith(f"each stage can be cut into {pieces} equal pieces; ")
+    assert f"6: {last['assumed']}" in str(swept)
     assert last["placement"] != "linear"
     assert last["period"] < 0.97 * LINEAR
     assert last["least_bound"] <= last["lower_bound"]
@@ -181,14 +211,34 @@ def test_a_cheaper_schedule_of_a_smaller_limit_has_its_own_bound_under_the_next(
 
 def test_no_point_of_the_picture_is_below_its_bound() -> None:
     swept = sweep(PROFILE, 6, [1.0, 3.0, 5.0, 8.0, math.inf], **QUICK)
-    points = [limit.point() for limit in swept.limits]
-    rates = [point.bubble_rate for point in points]
-    assert rates == sorted(rates, reverse=True)
-    for point in points:
-        assert point.bound is not None
-        assert point.bound <= point.bubble_rate + 1e-9
-        assert point.optimal is (point.bubble_rate - point.bound < 1e-6)
+    assert not_in_the_grey(swept.picture()) == 5
     assert drawn_lines(swept) >= {"v", "wave:2"}
+
+
+def test_recomputation_counts_as_idle_in_the_picture() -> None:
+    """Schedules under small limits recompute, and have smaller bubbles by their own work."""
+    stage = replace(PROFILE.stages[0], t_r=2.0, m_r=0.1)
+    profile = replace(PROFILE, stages=(stage,) * 4, max_stages=4)
+    swept = sweep(profile, 6, [2.0, 3.0, 8.0], **QUICK)
+    assert [row.work_ratio > 1 for row in swept.rows] == [True, True, False]
+    assert swept.rows[1].bubble_rate < swept.rows[2].bubble_rate
+    picture = swept.picture()
+    assert not_in_the_grey(picture) == 3
+    assert "bubble rate of the period; recomputation counts as idle" in picture
+
+
+def not_in_the_grey(picture: str) -> int:
+    """How many points there are. Each is above its bound, or filled and on it, and no higher than
+    those of smaller limits."""
+    circles = re.findall(r'<circle [^>]*cy="([\d.]+)" r="5" fill="([^"]*)"', picture)
+    (steps,) = re.findall(r'<path d="([^"]*)" stroke="#8a97a6" [^>]*stroke-dasharray', picture)[:1]
+    bounds = [float(y) for y in re.findall(r"V([\d.]+)", steps)]
+    heights = [float(y) for y, _ in circles]
+    assert heights == sorted(heights)
+    for height, bound, (_, fill) in zip(heights, bounds, circles, strict=True):
+        assert height <= bound + 0.02
+        assert fill == "#fff" or height >= bound - 0.02
+    return len(circles)
 
 
 def drawn_lines(swept: Sweep) -> set[str]:

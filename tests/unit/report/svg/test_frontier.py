@@ -65,7 +65,7 @@ def test_a_family_that_another_beats_in_both_is_left_out() -> None:
 
 def test_each_placement_has_a_thin_line() -> None:
     points = [FrontierPoint(8, 0.2, 0.1, False), FrontierPoint(16, 0.1, 0.1, True)]
-    lines = {"linear": [(8.0, 0.2), (16.0, 0.15)], "v": [(8.0, 0.9), (16.0, 0.1)]}
+    lines = {"linear": [[(8.0, 0.2), (16.0, 0.15)]], "v": [[(8.0, 0.9), (16.0, 0.1)]]}
     svg = frontier_svg(Frontier("a sweep", "period", points, [], placements=lines))
     ElementTree.fromstring(svg)
     drawn = re.findall(r'<path d="(M[^"]*)" stroke="#\w+" stroke-width="1"', svg)
@@ -73,6 +73,18 @@ def test_each_placement_has_a_thin_line() -> None:
     assert [f">{name}</text>" in svg for name in lines] == [True, True]
     assert ">best found</text>" in svg
     assert ">optimized</text>" in frontier_svg(frontier(*points))
+
+
+def test_a_thin_line_ends_where_its_placement_has_no_result() -> None:
+    points = [FrontierPoint(limit, 0.3, 0.1, False) for limit in (4, 8, 16, 32)]
+    runs = {"v": [[(4.0, 0.3), (8.0, 0.2)], [(32.0, 0.1)]]}
+    svg = frontier_svg(Frontier("a sweep", "period", points, [], placements=runs))
+    at = [float(x) for x in re.findall(r'<circle cx="([\d.]+)" cy="[\d.]+" r="5"', svg)]
+    dots = [float(x) for x in re.findall(r'<circle cx="([\d.]+)" cy="[\d.]+" r="2.5"', svg)]
+    assert dots == [at[0], at[1], at[3]]
+    first, last = re.findall(r'<path d="(M[^"]*)" stroke="#\w+" stroke-width="1"', svg)
+    assert [float(x) for x in re.findall(r"H([\d.]+)", first)] == [at[1]]
+    assert "H" not in last
 
 
 def test_labels_come_where_the_value_changes_and_meet_nothing() -> None:
