@@ -15,6 +15,7 @@ from typing import Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.formats import write_json, write_text
+from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import duration
 from pipeloom.report.summaries import percent
@@ -27,6 +28,7 @@ from .configurations.choose import Ranking, SpaceSearch, summary
 from .configurations.evaluation import Evaluated, certified, planned_step
 from .configurations.files import write_files
 from .configurations.legend import legend
+from .configurations.predict_line import predict_line
 from .configurations.reasons import RATE_WORDS, OtherRate, other_rates, parts_of, reason
 from .configurations.space import Space
 from .models.reading import ModelLike
@@ -223,6 +225,7 @@ class Plan:
 
     def __str__(self) -> str:
         best, device = self.best.prediction, self.space.device_gib
+        layers = self.best.found.configuration.run.layers_by_stage
         return "\n".join(
             [
                 f"{self.space.model.name} on {self.space.base.gpus} GPUs of "
@@ -231,23 +234,27 @@ class Plan:
                 f"{duration(best.step_ms_high)}, {best.tokens_per_s_per_gpu:.5g} tokens/s/GPU, "
                 f"MFU {best.mfu * 100:.1f} %, {best.memory_gib:.1f} of {device:g} GiB "
                 f"({self.best.free_gib:.1f} free)",
+                f"{best.batch}; layers of each stage: {','.join(map(str, layers))}",
                 f"no plan takes less than {duration(self.lower_bound)}: at most "
                 f"{percent(self.gap)} from the best ({summary(self.ranking)})",
                 "",
                 self._table(),
                 *self._short(),
+                *self._other_passing(),
                 "",
                 *self._rates(),
+                *self._predicted(),
                 *([f"note: {EXPERTS}"] if self.space.model.experts is not None else []),
             ]
         )
 
     def _table(self) -> str:
-        header = ["plan", "schedule", "step", "likely", "bound", "GiB", "free GiB", ""]
+        header = ["plan", "schedule", "M", "step", "likely", "bound", "GiB", "free GiB", ""]
         rows = [
             [
                 each.name,
                 each.found.schedule,
+                str(each.found.configuration.run.microbatches),
                 duration(each.step_ms),
                 f"{each.prediction.step_ms_low:.0f} to {each.prediction.step_ms_high:.0f}",
                 duration(each.lower_bound),
@@ -259,7 +266,7 @@ class Plan:
         ]
         lines = [
             *legend([each.name for each in self.plans], self._reasons),
-            "likely: the interval that the step is in, in ms",
+            "M: microbatches of a replica; likely: the interval that the step is in, in ms",
         ]
         shown = (textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)
         return "\n".join([table(header, rows), *shown])
@@ -271,6 +278,30 @@ class Plan:
             short = size - self.space.cluster.gpu.memory_gib
             least = f"{short:.1f} GiB" if short >= 0.05 else f"{short * 1024:.2g} MiB"
             yield f"nearest of what does not fit: {name} is at least {least} short"
+
+    def _other_passing(self) -> Iterator[str]:
+        """Why the other passing lost, where either was asked for and the table does not say it."""
+        shown = {each.found.configuration.passing for each in self.plans}
+        other = [each for each in (Passing.ACTIVATIONS, Passing.WEIGHTS) if each not in shown]
+        for passing in other if self.space.passing == "auto" else ():
+            tried = [e for e in self.ranking.evaluated if e.configuration.passing is passing]
+            least = [each.lower_bound for each in tried]
+            bound = min([*least, self.ranking.bounds.get(passing, inf)])
+            tightest = min((each.tightest_gib for each in tried), default=inf)
+            needs = f" that fits, the nearest takes {tightest:.1f} GiB" * (tightest < inf)
+            words = f"no schedule was found{needs}; none takes less than {duration(bound)}"
+            if tried and tried[0].step_ms < inf:
+                words = f"{tried[0].configuration.name} takes {duration(tried[0].step_ms)}"
+            elif bound == inf:
+                words = "nothing that may be faster fits"
+            yield f"passing {passing.value}: {words}"
+
+    def _predicted(self) -> Iterator[str]:
+        """The command that predicts the best plan."""
+        line = predict_line(self.space, self.best.found)
+        if line is not None:
+            again = ", which searches its schedule again" * (self.best.found.order is not None)
+            yield from ("", f"this plan by predict{again}:", f"  {line}")
 
     def _rates(self) -> Iterator[str]:
         for each in self.other_rates:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import exp
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 from pipeloom.ir.errors import InfeasibleError, InputError
@@ -18,13 +20,14 @@ from pipeloom.report.text_table import table
 from .clusters.cluster import Cluster
 from .clusters.cluster_json import read_cluster
 from .clusters.gpus import GPUS
+from .configurations.configuration import PLACED_BY, has_placement
 from .inputs.documents import Document
 from .inputs.problem_setup import ProfileLike, ProfileSource
 from .models.reading import ModelLike
 from .prediction.layer_times import Traffic
 from .prediction.memory import GIB, KINDS, RankMemory, memory_of, rooms_of
 from .prediction.schedule_word import OPTIMAL, check_schedule
-from .prediction.setup import OpOrder, Setup
+from .prediction.setup import OpOrder, Setup, placement_of
 from .prediction.step import StepTimes
 
 LIKELY = 1.2816
@@ -146,14 +149,22 @@ class Prediction:
             f"{self.tokens_per_s_per_gpu:.5g} tokens/s/GPU, {self.model_tflops_per_gpu:.4g} model "
             f"TFLOP/s/GPU, MFU {self.mfu * 100:.1f} %",
             f"{self.memory_gib:.1f} GiB on the fullest device, of {device.memory_gib:g}{over}",
-            self._batch(),
+            f"{self.batch}; {self._scheduled()}",
             "",
             self._stages(),
             *self.notes,
         ]
         return "\n".join([*lines, *(["", self._messages()] if self.communication else [])])
 
-    def _batch(self) -> str:
+    def _scheduled(self) -> str:
+        """The schedule that was simulated, and where it has its stages."""
+        optimized = self.step.planned is not None
+        name = "the best schedule found" if optimized else self.step.setup.run.schedule
+        return f"{name}, {self.schedule.problem.placement.name}"
+
+    @property
+    def batch(self) -> str:
+        """The microbatches of a step, in words."""
         run = self.step.setup.run
         each = (
             f"{counted(run.microbatches, 'microbatch')} of {counted(run.micro_batch, 'sequence')}"
@@ -262,15 +273,23 @@ def _layers(given: ProfileLike, step: StepTimes) -> tuple[StageProfile, ...]:
 
 
 def _optimized(step: StepTimes) -> StepTimes:
-    """With the best schedule for the profile, of as many stages a rank; with the family's where
-    no other is known to fit, or none that does is faster."""
+    """With the best schedule for the profile, over the placements of as many stages a rank; with a
+    family's where no other is known to fit, or none that does is faster."""
+    run = step.setup.run
+    families = [PLACED_BY[name] for name in PLACED_BY if has_placement(name, run)]
+    placed = [
+        replace(step, setup=replace(step.setup, run=replace(run, schedule=f))) for f in families
+    ]
+    return min((found for each in placed for found in _tried(each)), key=itemgetter(0, 1))[2]
+
+
+def _tried(step: StepTimes) -> Iterator[tuple[bool, float, StepTimes]]:
+    """Whether it needs too much memory and how long it takes, with the family and optimized."""
     rooms = rooms_of(step)
-    try:
+    yield not (step.activation_bytes <= rooms).all(), step.time, step
+    with suppress(InfeasibleError):
         found = _within(step, rooms)
-    except InfeasibleError:
-        return step
-    fits = bool((step.activation_bytes <= rooms).all())
-    return step if fits and step.time < found.time else found
+        yield False, found.time, found
 
 
 def _within(step: StepTimes, rooms: tuple[float, ...]) -> StepTimes:
@@ -278,11 +297,10 @@ def _within(step: StepTimes, rooms: tuple[float, ...]) -> StepTimes:
     from .optimize import optimize
 
     run = step.setup.run
-    placement = "linear" if run.vp == 1 else f"interleaved:{run.vp}"
     answer = optimize(
         replace(step.safe_profile, memory_limit=rooms),
         run.microbatches,
-        placement=placement,
+        placement=placement_of(run).name,
         objective="makespan",
         work_limit=OPTIMIZING,
     )

@@ -75,6 +75,13 @@ class Configuration:
         return "selective" if again == SELECTIVE else "+".join(sorted(again)) or "none"
 
 
+def has_placement(placement: str, run: TrainingRun) -> bool:
+    """Whether the placement has as many stages a rank as the run."""
+    if placement == "linear":
+        return run.vp == 1
+    return run.vp == 2 if placement == "v" else run.vp > 1
+
+
 def passes_weights(run: TrainingRun) -> bool:
     """Whether ranks may pass weights: each has a microbatch, replicas hold whole stages, and one
     schedule with all its transfers is built within seconds."""

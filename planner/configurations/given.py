@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Self
 
 from pipeloom.ir.errors import InputError
@@ -159,11 +160,13 @@ class Given:
 def _headroom(given: float | str | None, cluster: Cluster) -> float:
     """GiB that plans leave free. Raises InputError for what is no size, or all of a device."""
     size = (memory_limit_of(given, name="headroom") or 0.0) / GIB
+    if size == inf:  # none
+        return 0.0
     if 0 < size < 1e-3:
         raise InputError(f"headroom: expected a size such as 4GB, got {given} (bytes)")
     if size >= cluster.gpu.memory_gib:
         device = f"{cluster.gpu.memory_gib:g} GiB of {cluster.gpu.name}"
-        raise InputError(f"headroom: expected less than the {device}, got {given}")
+        raise InputError(f"headroom: expected less than the {device}, got {size:.4g} GiB")
     return size
 
 

@@ -23,7 +23,15 @@ from ..models.reading import ModelLike
 from ..models.run import Sharding, TrainingRun
 from ..models.run_faults import faults_of
 from ..prediction.setup import Setup, placement_of
-from .configuration import LEVELS, PLACED_BY, ROUND_ROBIN, SCHEDULES, Configuration, passes_weights
+from .configuration import (
+    LEVELS,
+    PLACED_BY,
+    ROUND_ROBIN,
+    SCHEDULES,
+    Configuration,
+    has_placement,
+    passes_weights,
+)
 from .given import Given
 
 Cut: TypeAlias = Callable[[TrainingRun], tuple[int, ...]]
@@ -108,7 +116,7 @@ class Space(Given):
 
     def _placed(self, given: TrainingRun, cut: Cut) -> Iterator[Configuration]:
         for placement, of in PLACED_BY.items():
-            if not _has(placement, given):
+            if not has_placement(placement, given):
                 continue
             for run in self._cuts(replace(given, schedule=of), cut):
                 if next(faults_of(run, self.model), None) is None:
@@ -157,9 +165,3 @@ def chunks(layers: int, ranks: int) -> tuple[int, ...]:
         return (1,)
     largest = {-(-layers // (ranks * vp)): vp for vp in range(layers // ranks, 0, -1)}
     return tuple(sorted(largest.values()))
-
-
-def _has(placement: str, run: TrainingRun) -> bool:
-    if placement == "linear":
-        return run.vp == 1
-    return run.vp == 2 if placement == "v" else run.vp > 1

@@ -197,6 +197,15 @@ def test_optimal_fits_where_something_does() -> None:
     assert max(rank.total for rank in best.memory) <= 64.0 * 2**30
 
 
+def test_optimal_places_stages_where_they_do_best() -> None:
+    run: dict[str, Any] = {"gpu": "H100", "gpus": 16, "pp": 2, "vp": 2, "micro_batch": 2}
+    run |= {"global_batch": 64, "sharding": "zero1", "layers_per_stage": "7,8,9,8"}
+    found = pipeloom.predict("llama-3-8b", **run, schedule="optimal")
+    assert found.schedule.problem.placement.name == "v"
+    assert found.step_ms < pipeloom.predict("llama-3-8b", **run, schedule="wave").step_ms
+    assert "the best schedule found, v" in str(found)
+
+
 @pytest.mark.slow
 def test_optimal_is_looked_for_within_seconds() -> None:
     """13B in a memory that 1F1B does not fit, where the bound is not met at once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
 from time import monotonic
@@ -54,9 +55,9 @@ def test_plans_leave_the_headroom_that_is_asked_for(pipeloom: Command, tmp_path:
         assert each["free_gib"] >= free + 1.0
         assert each["memory_gib"] + each["free_gib"] == pytest.approx(79.1)
     assert pipeloom("verify", folder / "schedule.json").code == 0
-    for given in ("80GiB", "none"):
-        line = pipeloom(*words, "--headroom", given).refusal
-        assert "--headroom: expected less than the 79.1 GiB of H100" in line
+    line = pipeloom(*words, "--headroom", "80GiB").refusal
+    assert "--headroom: expected less than the 79.1 GiB of H100, got 80 GiB" in line
+    assert pipeloom(*words, "--headroom", "none", "--json").json["plans"][0]["free_gib"] == free
     line = pipeloom(*words, "--headroom", "8").refusal
     assert "--headroom: expected a size such as 4GB, got 8.0 (bytes)" in line
     refused = pipeloom(*words, "--headroom", "79GiB")
@@ -77,6 +78,35 @@ def test_the_words_of_the_table_are_explained(pipeloom: Command) -> None:
     assert "b = sequences in a microbatch" in shown
     assert "fsdp = " not in shown
     assert "likely: the interval that the step is in" in shown
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--pp", 2, "--schedule", "zb-h1", "--no-sequence-parallel", "--precision", "fp16"],
+        ["--pp", 2, "--vp", 2, "--micro-batch", 2],
+        ["--tp", 2, "--recompute", "full"],
+    ],
+)
+def test_the_command_that_predicts_the_plan_gives_its_step(
+    pipeloom: Command, config: Path, words: list[Any]
+) -> None:
+    given = ["plan", config, "--cluster", "H100", "--gpus", 4, "--global-batch", 16]
+    asked = [*given, "--seq", 128, "--work-limit", 30, *words]
+    best = pipeloom(*asked, "--json").json["plans"][0]
+    shown = pipeloom(*asked).out
+    again = pipeloom(*shlex.split(shown.splitlines()[-1])[1:], "--json").json
+    assert again["step_ms"] == pytest.approx(best["step_ms"], rel=1e-3)
+    assert again["memory_gib"] == pytest.approx(best["memory_gib"], rel=1e-2)
+    layers = ",".join(map(str, best["layers_per_stage"]))
+    assert f"layers of each stage: {layers}\n" in shown
+
+
+def test_the_passing_that_loses_is_named_with_its_reason(pipeloom: Command) -> None:
+    words = (*WORDS, "--pp", 4, "--work-limit", 10)
+    both = pipeloom(*words, "--passing", "auto").out
+    assert "\npassing weights: no schedule was found; none takes less than " in both
+    assert "\npassing " not in pipeloom(*words).out
 
 
 def test_the_best_is_no_slower_than_what_is_predicted_for_any_other(pipeloom: Command) -> None:

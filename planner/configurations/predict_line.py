@@ -1,0 +1,55 @@
+"""The ``predict`` command of a plan, which predicts the same configuration by itself."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.schedule import OPTIMIZED
+
+from ..models.run import TrainingRun
+from ..prediction.schedule_word import OPTIMAL
+from ..prediction.setup import usual
+from .evaluation import Evaluated
+from .space import Space
+
+_ALWAYS = ("gpus", "global_batch", "seq")
+_FLAGS = ("sequence_parallel", "fused_cross_entropy")
+
+
+def predict_line(space: Space, found: Evaluated) -> str | None:
+    """The command; None where ``predict`` has no words for the configuration: weights that are
+    passed, stages that are recomputed or offloaded for some microbatches only."""
+    configuration = found.configuration
+    if configuration.passing is Passing.WEIGHTS or configuration.remat or configuration.offload:
+        return None
+    cluster = [] if space.base.gpu is not None else ["--cluster", space.cluster.name]
+    words = ["pipeloom", "predict", space.model.name, *cluster, *_options(space, found)]
+    return shlex.join(words)
+
+
+def _options(space: Space, found: Evaluated) -> Iterator[str]:
+    """Options for all keys of the run that are not the defaults of ``predict``."""
+    run = found.configuration.run
+    usually: dict[str, Any] = {field.name: field.default for field in fields(TrainingRun)}
+    usually |= {"layers": space.model.layers, "etp": run.tp, "sequence_parallel": run.tp > 1}
+    usually |= usual(space.model)
+    for key, default in usually.items():
+        value, name = getattr(run, key), f"--{key.replace('_', '-')}"
+        if key == "schedule":
+            yield from (name, OPTIMAL if found.schedule == OPTIMIZED else found.schedule)
+        elif key in _FLAGS and value != default:
+            yield name if value else name.replace("--", "--no-")
+        elif key == "compile" and value:
+            yield from ("--run", "compile=true")
+        elif key in _ALWAYS or value != default:
+            yield from (name, _word(value))
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, frozenset | tuple):
+        return ",".join(map(str, value if isinstance(value, tuple) else sorted(value)))
+    return str(value)
