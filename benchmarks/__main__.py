@@ -21,15 +21,15 @@ from .recording import ROOMS, Record, environment, is_current
 from .table import filled, line, markdown, rendered
 from .workers import ROOT, load, measured
 
-BENCHMARKS = ("published",)
+BENCHMARKS = ("published", "gaps", "rivals")
 FORMER = (
-    "simulator", "combinations", "placements", "plans",
-    "scaling", "remat", "partition", "packing", "receives",
+    "simulator", "combinations", "plans",
+    "scaling", "receives",
     "runtime_overhead", "graphs", "port", "post_validation", "predict", "one_gpu", "slow_link",
-    "gaps", "answers", "random_instances", "fuzz", "chaos", "small_exact", "unlike", "frontier",
+    "answers", "random_instances", "fuzz", "chaos", "small_exact",
 )  # fmt: skip
 """Programs of their own, run by ``python -m benchmarks.NAME`` and by this one without a name."""
-FORMER_OPTIONS = {"frontier": ["--every", "8", "--budget", "1800"], "answers": ["--check"]}
+FORMER_OPTIONS = {"answers": ["--check"]}
 PAGES = ("README.md", "docs/results.md", *(f"benchmarks/{name}/README.md" for name in BENCHMARKS))
 MOST_LOAD = 0.5
 """The load average above which nothing timed is recorded."""
@@ -149,6 +149,7 @@ def _compared(benchmark: Benchmark, case: Case, before: Row | None, now: Row) ->
     """Figures worse than recorded; by default all that differ, unless the clock decides them."""
     if before is None:
         yield f"{case.part}: {case.name}: not recorded"
+    if before is None or "failed" in now:
         return
     worse = getattr(benchmark, "worse", None)
     faults = worse(before, now) if worse else [] if case.timed else _different(before, now)
@@ -175,13 +176,14 @@ def alike(before: Any, now: Any) -> bool:
 
 
 def _age(name: str, benchmark: Benchmark, here: dict[str, Any]) -> Iterator[str]:
-    """A line for each origin of the record: when, and whether the code has changed since."""
-    known = Record.of(name)
-    for number, origin in enumerate(known.origins):
-        rows = [row for row in known.rows if row["origin"] == number]
-        parts = ", ".join(dict.fromkeys(row["part"] for row in rows))
-        age = "with this code" if is_current(origin, here, _rooms(benchmark)) else "OLD CODE"
-        yield f"{age}: {len(rows)} rows ({parts}): {known.when(rows)}"
+    """A line for each commit of the record: how many rows, and whether the code has changed."""
+    known, found = Record.of(name), dict[str, Rows]()
+    for row in known.rows:
+        current = is_current(known.origin(row), here, _rooms(benchmark))
+        line = f"{'with this code' if current else 'OLD CODE'}: {known.when([row])}"
+        found[line] = [*found.get(line, ()), row]
+    for line, rows in found.items():
+        yield f"{line}: {len(rows)} rows ({', '.join(dict.fromkeys(row['part'] for row in rows))})"
 
 
 def report(*, check: bool) -> int:

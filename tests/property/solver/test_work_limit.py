@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.frontier.unequal import unequal
+from benchmarks.gaps.unequal import unequal
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.frontier.cell import measure
-from benchmarks.frontier.instances import SETS
-from benchmarks.frontier.unequal import unequal
+from benchmarks import Case
+from benchmarks.gaps.frontier import SETS, Instance, measure
+from benchmarks.gaps.unequal import unequal
 from pipeloom.ir.model.problem import Objective
 from pipeloom.solver.bounds.feasibility import check_feasible
 
@@ -27,7 +27,8 @@ def test_every_instance_is_feasible_and_has_a_name_of_its_own(name: str) -> None
 
 def test_a_cell_is_verified_and_at_or_above_its_bound() -> None:
     problem = unequal("times", 0, Objective.MAKESPAN, most=(2, 4))
-    found = measure(problem, "auto", 5.0, 0)
+    instance = Instance("x", "times", problem, 5.0)
+    found = measure(Case("frontier odd", "x", {"instance": instance}))
     assert found["violations"] == 0
     assert found["status"] == "optimal"
     assert found["bubble"] >= found["bound_bubble"] - 1e-9

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.placements.cells import cell, drawn, excess
+from benchmarks.gaps.placements import cell, drawn, excess
 
 
 def test_a_seed_gives_the_same_profiles() -> None:

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from benchmarks.frontier.unequal import KINDS, unequal
 from benchmarks.gaps.instances import problem_of as gap_problem
+from benchmarks.gaps.unequal import KINDS, unequal
 from benchmarks.published.table5 import load_rows
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.placement import Placement

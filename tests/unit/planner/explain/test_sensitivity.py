@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from benchmarks.frontier.unequal import KINDS, unequal
+from benchmarks.gaps.unequal import KINDS, unequal
 from benchmarks.published.table5 import load_rows
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.placement import Placement

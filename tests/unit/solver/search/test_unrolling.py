@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.frontier.unequal import KINDS, unequal
+from benchmarks.gaps.unequal import KINDS, unequal
 from pipeloom.ir.cost.simulator import simulate, timed
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.placement import Placement

@@ -49,7 +49,7 @@ def test_bounds_hold_for_thousands() -> None:
 
 
 def test_interleaved_stages_at_half_of_the_memory_are_bounded_above_the_closed_forms() -> None:
-    """Instance 8 of ``benchmarks.gaps``, whose best known schedule costs 4027."""
+    """Instance 8 of ``benchmarks/gaps``, whose best known schedule costs 4027."""
     problem = gap_problem("interleaved", 8, 17)
     closed = lower_bound(problem).value
     found = flow_bound(problem, closed, 4028.0, Budget(60.0), 250)

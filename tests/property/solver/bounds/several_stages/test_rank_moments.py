@@ -46,7 +46,7 @@ def test_bounds_hold_for_thousands() -> None:
 def test_two_copies_are_bounded_far_above_the_closed_forms(
     number: int, cost: float, least: float
 ) -> None:
-    """Known costs of instances of ``benchmarks.gaps``, closed forms 3.6 and 4.7 % below them."""
+    """Known costs of instances of ``benchmarks/gaps``, closed forms 3.6 and 4.7 % below them."""
     problem = gap_problem("two copies", number, 17)
     found = rank_relaxation(problem, cost, Budget(20.0))
     assert found is not None

@@ -94,7 +94,7 @@ def test_no_bound_is_above_thousands_of_optima() -> None:
 
 
 def test_windows_teach_each_other_what_longer_questions_alone_refute_too() -> None:
-    """Instance 0 of ``benchmarks.gaps``, whose best known schedule costs 1250.6: rank 3 alone,
+    """Instance 0 of ``benchmarks/gaps``, whose best known schedule costs 1250.6: rank 3 alone,
     with seven of its twelve microbatches."""
     problem = gap_problem("v", 0, 17)
     best, placed = beside(problem, 1250.6), GeneralPlacement.of(problem)

@@ -1,9 +1,10 @@
-"""The profiles, drawn from a seed, and what is found for one of them."""
+"""Plain ``optimize``, which chooses the placement, beside each placement by itself."""
 
 from __future__ import annotations
 
-from statistics import median
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from statistics import mean, median
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +16,12 @@ from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.planner.explain.answer import Answer
 from pipeloom.solver.placement.search import placements
 
-from ..frontier.unequal import KINDS
+from .. import Case, Claim, Column, Row, Rows, Size, Table
+from .unequal import KINDS
 
-NUMBER = 10
+PART, NUMBER, SEED, SECONDS, RUNS = "placements", 10, 1, 20.0, 3
 MOST, MOST_MEAN = 0.01, 0.005
 """By how much plain ``optimize`` may cost more than the best placement by itself."""
-
-Cell: TypeAlias = dict[str, Any]
 
 
 def drawn(seed: int, number: int) -> tuple[str, Profile, int, float]:
@@ -37,7 +37,17 @@ def drawn(seed: int, number: int) -> tuple[str, Profile, int, float]:
     return words, Profile(stages, ranks, t_comm), microbatches, limit
 
 
-def cell(seed: int, number: int, *, seconds: float, runs: int) -> Cell:
+def cases(size: Size) -> Iterator[Case]:
+    for number in range(0 if size == "small" else NUMBER):
+        yield Case(PART, f"profile {number}", {"number": number}, timed=True)
+
+
+def measure(case: Case) -> Row:
+    found = cell(SEED, case.given["number"], seconds=SECONDS, runs=RUNS)
+    return found | {"seconds_each": SECONDS}
+
+
+def cell(seed: int, number: int, *, seconds: float, runs: int) -> Row:
     """The costs of each placement by itself and of plain ``optimize``, with equal time for each."""
     words, profile, microbatches, limit = drawn(seed, number)
     violations: list[str] = []
@@ -66,6 +76,43 @@ def _run(answer: Answer) -> dict[str, Any]:
     return found | {"searched": {one.name: one.seconds for one in answer.candidates}}
 
 
-def excess(one: Cell) -> float:
+def excess(one: Row) -> float:
     """By how much the median run costs more than the best placement by itself, as a share."""
     return float(median(run["cost"] for run in one["plain"]) / min(one["alone"].values()) - 1)
+
+
+def judge(rows: Rows) -> Iterator[Claim]:
+    above = [excess(row) for row in rows]
+    words = (
+        f"Plain `optimize`, which chooses the placement in {SECONDS:g} s, costs {mean(above):.2%} "
+        "more in the mean than the best placement solved by itself for as long, and "
+        f"{max(above):.2%} at most, on {len(rows)} random profiles."
+    )
+    good = max(above) <= MOST and mean(above) <= MOST_MEAN
+    yield Claim(PART, words, good and not any(row["violations"] for row in rows))
+
+
+def _best(row: Row) -> tuple[str, float]:
+    found: tuple[str, float] = min(row["alone"].items(), key=lambda item: item[1])
+    return found
+
+
+def _plain(row: Row) -> float:
+    return float(median(run["cost"] for run in row["plain"]))
+
+
+columns = {
+    PART: Table(
+        [
+            Column("profile", "profile"),
+            Column("best placement alone", lambda row: f"{_best(row)[0]}, {_best(row)[1]:.6g} ms"),
+            Column("its bubble", lambda row: 1 - row["work"] / _best(row)[1], ".2%"),
+            Column("plain, ms", _plain, ".6g"),
+            Column("its choices", lambda row: ", ".join(
+                dict.fromkeys(run["placement"] for run in row["plain"])
+            )),
+            Column("bubble", lambda row: 1 - row["work"] / _plain(row), ".2%"),
+            Column("worse", excess, "+.2%"),
+        ]
+    )
+}  # fmt: skip

@@ -15,12 +15,13 @@ The last four are the measured iterations of a run of eight ranks, B and W in ha
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import parse_profile
 from pipeloom.ir.model.problem import Problem
 from pipeloom.solver.families import build_family
@@ -47,22 +48,20 @@ Rng = np.random.Generator
 Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """A problem and how it was drawn."""
+def batch(number: int, seed: int, trace: Path | None) -> tuple[str, Problem]:
+    """The batch of this number, how it was drawn and as a problem; the last four from ``trace``.
 
-    number: int
-    words: str
-    problem: Problem
-
-
-def instances(seed: int, trace: Path | None) -> list[Instance]:
-    """All 40; without ``trace``, the file of the measured run, those that are drawn."""
-    drawn = [_drawn(number, seed) for number in range(COUNT - TRACED)]
-    return drawn + ([] if trace is None else _traced(trace))
+    Raises InputError for one of the last four without the file of the measured run.
+    """
+    if number < COUNT - TRACED:
+        return _drawn(number, seed)
+    if trace is None:
+        raise InputError("PIPELOOM_TRACE: expected the file of the measured run, got nothing")
+    document = json.loads(trace.read_text(encoding="utf-8"))
+    return _measured(*list(document["iterations"].items())[number - (COUNT - TRACED)])
 
 
-def _drawn(number: int, seed: int) -> Instance:
+def _drawn(number: int, seed: int) -> tuple[str, Problem]:
     rng = np.random.default_rng([seed, number])
     ranks, microbatches = SHAPES[number % len(SHAPES)]
     kind, images = ("log-normal", "bimodal")[number % 2], number % 3 == 0
@@ -71,7 +70,7 @@ def _drawn(number: int, seed: int) -> Instance:
     pictures = rng.poisson(rng.choice((0.5, 2.0)), microbatches).astype(float) if images else None
     profile = _profile(f"{kind}-{number}", ranks, lengths, pictures)
     words = f"{kind}, {lengths.shape[1]} sequences a microbatch{', images' if images else ''}"
-    return Instance(number, words, _limited(_problem(profile), room))
+    return words, _limited(_problem(profile), room)
 
 
 def _lengths(kind: str, shape: tuple[int, int], rng: Rng) -> Numbers:
@@ -129,15 +128,7 @@ def _limited(problem: Problem, room: float) -> Problem:
     return replace(problem, memory_limit=(room * peak,) * problem.ranks)
 
 
-def _traced(trace: Path) -> list[Instance]:
-    document = json.loads(trace.read_text(encoding="utf-8"))
-    return [
-        _measured(COUNT - TRACED + k, iteration, ranks)
-        for k, (iteration, ranks) in enumerate(document["iterations"].items())
-    ]
-
-
-def _measured(number: int, iteration: str, ranks: list[dict[str, Any]]) -> Instance:
+def _measured(iteration: str, ranks: list[dict[str, Any]]) -> tuple[str, Problem]:
     stages = []
     for rank in ranks:
         f, bw = (
@@ -149,4 +140,4 @@ def _measured(number: int, iteration: str, ranks: list[dict[str, Any]]) -> Insta
     profile = _document(name, len(ranks), stages) | {"t_comm": 0.5}
     problem = _problem(profile)
     limited = replace(problem, memory_limit=(TRACE_LIMIT,) * problem.ranks)
-    return Instance(number, f"measured iteration {iteration}", limited)
+    return f"measured iteration {iteration}", limited

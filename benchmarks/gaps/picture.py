@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeloom.report.svg.frontier import Frontier, FrontierPoint, frontier_svg
 
-from .published import NAME
+from .heuristic import NAME
 
 SCOPE = "one stage a rank, passing activations"
 

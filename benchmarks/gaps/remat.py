@@ -1,0 +1,119 @@
+"""Recomputation and offload at eight memory limits: the example profile with and without them,
+each with the same work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pipeloom.ir.cost.remat import choice_of
+from pipeloom.ir.errors import InfeasibleError
+from pipeloom.ir.formats import load_profile
+from pipeloom.ir.formats.schedule_json import dump_schedule
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.solver.core.relaxations import plain
+from pipeloom.solver.optimize import optimize
+
+from .. import Case, Claim, Column, Row, Rows, Size, Table
+
+PROFILE = Path(__file__).parents[2] / "examples" / "profiles" / "gpt-6.2b-remat.json"
+PART, MICROBATCHES = "recomputation and offload", 24
+WORK = 150.0
+"""Millions of simulated ops, for each limit with and without."""
+LIMITS = (4e9, 7e9, 10e9, 14e9, 20e9, 27e9, 40e9, 54e9)
+
+
+def cases(size: Size) -> Iterator[Case]:
+    for limit in LIMITS[-1:] if size == "small" else LIMITS:
+        yield Case(PART, f"{limit / 1e9:g} GB", {"limit": limit})
+
+
+def measure(case: Case) -> Row:
+    limit = case.given["limit"]
+    profile = load_profile(str(PROFILE))
+    placement = Placement.linear(profile.ranks)
+    problem = Problem(profile, MICROBATCHES, placement, (limit,) * profile.ranks)
+    found = {"limit": limit, "microbatches": MICROBATCHES, "work_limit": WORK}
+    return found | {"without": _found(plain(problem)), "with": _found(problem)}
+
+
+def _found(problem: Problem) -> dict[str, Any] | None:
+    """The schedule's figures; None where nothing fits."""
+    try:
+        schedule = optimize(problem, work_limit=WORK)
+    except InfeasibleError:
+        return None
+    assert verify_schedule(dump_schedule(schedule)) == []
+    timing, report = schedule.known_timing, schedule.known_report
+    assert report.solve_seconds is not None
+    choice = choice_of(problem, schedule.order)
+    counts = [int(each.sum()) for each in (choice == 0, choice > 0, choice < 0)]
+    return {
+        "period": timing.period,
+        "bound": report.known_bound,
+        "bound_name": report.bound,
+        "stays_recomputed_offloaded": counts,
+        "seconds": round(report.solve_seconds, 1),
+    }
+
+
+def faults(rows: Rows) -> list[str]:
+    """Limits where recomputation and offload, or more memory, make it worse."""
+    return [*_than_without(rows), *_than_with_less(rows)]
+
+
+def _than_without(rows: Rows) -> Iterator[str]:
+    for each in rows:
+        if each["without"] and each["with"]["period"] > each["without"]["period"] * (1 + 1e-9):
+            yield f"{each['limit']:g}: worse with recomputation and offload than without"
+
+
+def _than_with_less(rows: Rows) -> Iterator[str]:
+    for less, more in pairwise(rows):
+        if more["with"]["period"] > less["with"]["period"] * (1 + 1e-9):
+            yield f"{more['limit']:g}: worse than with {less['limit']:g}"
+
+
+def judge(rows: Rows) -> Iterator[Claim]:
+    wrong = faults(rows)
+    gaps = [_gap(row["with"]) for row in rows]
+    words = (
+        f"Recomputation and offload at {len(rows)} memory limits: {len(wrong)} schedules cost more "
+        f"than without them or than with less memory; gaps of at most {max(gaps):.1%}."
+    )
+    yield Claim(PART, words, not wrong)
+
+
+def _gap(found: dict[str, Any]) -> float:
+    return float(1 - found["bound"] / found["period"])
+
+
+def _of(way: str, figure: Callable[[dict[str, Any]], Any]) -> Callable[[Row], Any]:
+    return lambda row: None if row[way] is None else figure(row[way])
+
+
+def _columns(way: str) -> Iterator[Column]:
+    yield Column(f"{way}: ms", _of(way, lambda found: found["period"]), ".1f")
+    yield Column("gap", _of(way, _gap), ".1%")
+    yield Column("s", _of(way, lambda found: found["seconds"]), ".0f")
+
+
+def _count(kind: int) -> Callable[[Row], Any]:
+    return _of("with", lambda found: found["stays_recomputed_offloaded"][kind])
+
+
+columns = {
+    PART: Table(
+        [
+            Column("limit", "case"),
+            *_columns("without"),
+            *_columns("with"),
+            Column("recomputed", _count(1)),
+            Column("offloaded", _count(2)),
+        ]
+    )
+}

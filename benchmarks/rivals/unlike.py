@@ -1,0 +1,124 @@
+"""Microbatches that differ: our schedules against the order given and DynaPipe's scheduler.
+
+The environment variable ``PIPELOOM_DYNAPIPE`` names a folder with a copy of DynaPipe's package,
+which is left out without it; ``PIPELOOM_TRACE`` the file of the measured run that four batches of
+size ``large`` are from.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from time import process_time
+
+from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.errors import InfeasibleError
+from pipeloom.ir.formats import dump_schedule
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.solver.core.schedule_cost import objective_cost, within_memory
+from pipeloom.solver.core.unlike import typical
+from pipeloom.solver.families import build_family
+from pipeloom.solver.optimize import optimize
+
+from .. import Case, Claim, Column, Row, Rows, Size, Table
+from .batches import COUNT, TRACED, batch
+from .dynapipe import dynapipe
+
+PART, SEED, WORK = "unlike", 18, 200.0
+"""The limit of a solve in millions of simulated ops, some two seconds of a core."""
+SAME = 1 + 1e-6
+OTHERS = ("1f1b", "zb-h1", "mean", "dynapipe")
+
+
+def cases(size: Size) -> Iterator[Case]:
+    drawn = COUNT - TRACED
+    for number in range({"small": 6, "usual": drawn, "large": COUNT}[size]):
+        yield Case(PART, f"batch {number}", {"number": number})
+
+
+def measure(case: Case) -> Row:
+    """Costs by who made the schedule, None where memory does not hold it."""
+    return compared(case.given["number"])
+
+
+def compared(number: int, seed: int = SEED, work_limit: float = WORK) -> Row:
+    trace, folder = os.environ.get("PIPELOOM_TRACE"), os.environ.get("PIPELOOM_DYNAPIPE")
+    words, problem = batch(number, seed, None if trace is None else Path(trace))
+    began = process_time()
+    ours = optimize(problem, work_limit=work_limit)
+    seconds = process_time() - began
+    others = {name: _family(problem, name) for name in ("1f1b", "zb-h1")}
+    others["mean"] = _from_mean(problem, work_limit)
+    if folder is not None:
+        others["dynapipe"] = dynapipe(problem, Path(folder))
+    bound = ours.known_report.known_bound
+    return {
+        "words": words,
+        "shape": [problem.ranks, problem.microbatches],
+        "work_limit": work_limit,
+        "ours": objective_cost(ours),
+        **others,
+        "lower_bound": bound,
+        "gap": max(0.0, 1 - bound / objective_cost(ours)),
+        "cpu_seconds": round(seconds, 2),
+        "faults": verify_schedule(dump_schedule(ours)),
+    }
+
+
+def _family(problem: Problem, name: str) -> float | None:
+    profile, limit = problem.profile, problem.memory_limit[0]
+    try:
+        built = build_family(name, profile, problem.microbatches, memory_limit=limit)
+    except InfeasibleError:
+        return None
+    return objective_cost(built)
+
+
+def _from_mean(problem: Problem, work_limit: float) -> float | None:
+    """Our schedule of the mean microbatch, run by these ones as they are numbered."""
+    planned = optimize(typical(problem), work_limit=work_limit)
+    schedule = Schedule(problem, planned.order)
+    timing = simulate(schedule)
+    if not within_memory(problem, timing):
+        return None
+    return objective_cost(Schedule(problem, planned.order, timing=timing))
+
+
+def shorter(row: Row) -> float:
+    """How much shorter our step is than the best of the others', as a part of it."""
+    costs = [row[name] for name in OTHERS if row.get(name) is not None]
+    return float(1 - row["ours"] / min(costs))
+
+
+def judge(rows: Rows) -> Iterator[Claim]:
+    by, gaps = list(map(shorter, rows)), [row["gap"] for row in rows]
+    good = sum(each >= 1 - SAME for each in by)
+    words = (
+        f"Microbatches that differ: {sum(gap <= SAME - 1 for gap in gaps)} of {len(rows)} batches "
+        f"are proven optimal, the median gap is {median(gaps):.1%}, the widest {max(gaps):.1%}. "
+        f"{good} steps are no longer than those of 1F1B, ZB-H1 and DynaPipe; the median is "
+        f"{median(by):.1%} shorter than the best of them."
+    )
+    yield Claim(PART, words, good == len(rows) and not any(row["faults"] for row in rows))
+    for name in OTHERS:
+        own = [row for row in rows if row.get(name) is not None]
+        less = median(1 - row["ours"] / row[name] for row in own) if own else 0.0
+        yield Claim(PART, f"{name} fits in memory in {len(own)}; ours is {less:.1%} shorter there.")
+
+
+columns = {
+    PART: Table(
+        [
+            Column("batch", "case"),
+            Column("lengths", "words"),
+            Column("P x M", lambda row: "{} x {}".format(*row["shape"])),
+            *(Column(name, name, ".1f") for name in ("ours", *OTHERS)),
+            Column("shorter by", shorter, ".1%"),
+            Column("gap", "gap", ".2%"),
+        ]
+    )
+}
