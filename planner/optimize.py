@@ -156,11 +156,12 @@ def optimize(
         limits |= {"way": Way(partition or "joint"), "rules": _rules(min_layers, max_layers)}
         return plan_partition(layers, microbatches, search, placement=spec, **limits)
     stages = stages_of(source, microbatches, recompute, offload)
+    if copies == 2:
+        _check_alike(source, cut, "--copies 2")
     if passing == "auto":
+        limits |= {"placed": spec.name == AUTO, "copies": copies}
         return plan_passing(stages, microbatches, search, **limits)
     if spec.name == AUTO:
-        if copies == 2:
-            _check_alike(source, cut, "--copies 2")
         limits |= {"copies": 1 if options.recompute_all else copies, "slow": ranks}
         return plan_placement(stages, microbatches, search, **limits)
     limits |= {"passing": passing, "slow": ranks, "start": start}
@@ -199,7 +200,7 @@ def _placement(
     """The placement that is asked for: by itself, or by the schedule that is begun with."""
     if given is not None:
         return PlacementSpec.of(given)
-    if passing != "activations":
+    if passing == "weights":
         return PlacementSpec.of("linear")
     return PlacementSpec.of(AUTO) if start is None else placement_of(start)
 
@@ -307,7 +308,7 @@ def _check(
         )
     if copies is not None and (cut or spec.name != AUTO):
         where = "a profile by layers" if cut else f"--placement {spec.name}"
-        where = where if passing == "activations" else f"--passing {passing}"
+        where = "--passing weights" if passing == "weights" else where
         raise InputError(
             "copies: expected it with --placement auto and a profile by stages, "
             f"got {copies} with {where}"
@@ -317,13 +318,12 @@ def _check(
             f"passing: expected activations for a profile by layers, got {passing!r}: cut it "
             "first, by `optimize` without --passing"
         )
-    if passing == "auto" and spec.name != "linear":
+    if passing == "auto" and spec.name not in {AUTO, "linear"}:
         raise InputError(
-            "placement: expected none with --passing auto, which chooses among them, "
-            f"got {spec.name!r}"
+            f"placement: expected auto or linear with --passing auto, got {spec.name!r}"
         )
-    if spec.name == AUTO and passing != "activations":
-        raise InputError(f"placement: auto is for --passing activations, got {passing!r}")
+    if spec.name == AUTO and passing == "weights":
+        raise InputError("placement: auto is not for --passing weights")
 
 
 def _one_problem(

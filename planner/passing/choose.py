@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.placement import Passing
@@ -21,16 +22,23 @@ from pipeloom.solver.optimize import optimize
 from ..evaluation.evaluation import Evaluation
 from ..explain.answer import Answer, NothingFits
 from ..explain.candidates import Candidate
+from ..placement.choose import assumed_cut, plan_placement
 from ..solving.progress import Note
 from ..solving.search import CachedSearch
-from .candidates import Scheme, schemes
+from .candidates import Activations, Scheme, schemes
 from .reasons import PassingChoice, as_json, text
 
 Searcher: TypeAlias = Callable[[Problem, str, float], Schedule]
 """The optimizer, given a problem, what it is for, and its share of the time."""
 
+Placing: TypeAlias = Callable[[Problem, float], Schedule]
+"""The best schedule of all placements of a problem's stages, within a share of the time."""
+
 SHARES = {"activations": 4.0, "weights": 3.0}
 """Shares of the time that the optimizer has for each scheme."""
+PLACING = 0.75
+"""The part of the activations' share in which their placement is chosen; the rest is for
+consecutive stages on each rank, unless these were chosen."""
 LEVEL = 2e-3
 """Steps are level that differ by a smaller share: no profile is as near to the truth."""
 
@@ -43,10 +51,13 @@ def plan_passing(
     memory_limit: float | None,
     objective: Objective,
     where: str,
+    placed: bool,
+    copies: int | None,
 ) -> Answer:
     """The fastest scheme's schedule, and why it is that one. ``where``: what the profile is called.
 
-    Raises NothingFits.
+    ``placed``: whether the placement of activations is chosen, too, with at most ``copies`` of the
+    weights, as where passing is not. Raises NothingFits.
     """
     tell_missing(profile, missing_sizes(profile), search, where)
 
@@ -54,18 +65,28 @@ def plan_passing(
         by_step = problem.placement.passing is Passing.WEIGHTS
         return search.share(share).solve(problem, name, by_step=by_step)
 
+    def best_placed(problem: Problem, share: float) -> Schedule:
+        given = replace(profile, memory_limit=problem.memory_limit)
+        limits: dict[str, Any] = {"memory_limit": None, "objective": objective, "copies": copies}
+        return plan_placement(
+            given, microbatches, search.share(share), where=where, **limits
+        ).schedule
+
     choice = choose(
         profile,
         microbatches,
         memory_limit=memory_limit,
         objective=objective,
         search=searched,
+        place=best_placed if placed and profile.num_stages % profile.ranks == 0 else None,
         should_stop=search.options.should_stop,
     )
     facts, words = {"choice": as_json(choice)}, text(choice)
     if choice.best is None:
         raise NothingFits("no scheme fits", words, facts)
     best, report = choice.best, choice.best.schedule.known_report
+    if (assumed := assumed_cut(profile, best.schedule)) is not None:
+        facts["choice"]["assumed"], words = assumed, f"{words}\nassumed: {assumed}"
     return Answer(
         best.schedule,
         search,
@@ -117,13 +138,14 @@ def choose(
     memory_limit: float | None = None,
     objective: Objective = Objective.PERIOD,
     search: Searcher | None = None,
+    place: Placing | None = None,
     should_stop: StoppingCriterion = NEVER,
 ) -> PassingChoice:
     """The schedule with the shortest step among all schemes, within memory limit and device memory.
 
     Step times are those of :attr:`Evaluation.step_time`. Each scheme's fixed shapes are tried,
-    then what ``search`` finds for it (by default the optimizer, about a minute in all); once
-    ``should_stop`` turns true, one shape a scheme.
+    then what ``search`` finds for it (by default the optimizer, about a minute in all) and, for
+    activations, ``place``; once ``should_stop`` turns true, one shape a scheme.
     """
     look = search or searching(60.0)
     posed = schemes(profile, microbatches, memory_limit, objective)
@@ -132,7 +154,8 @@ def choose(
     for scheme, share in zip(posed, _shares(posed), strict=True):
         if share and not should_stop():
             try:
-                found[scheme.name] += _optimized(scheme, found[scheme.name], look, share)
+                placing = place if isinstance(scheme, Activations) else None
+                found[scheme.name] += _optimized(scheme, found[scheme.name], look, placing, share)
             except (InfeasibleError, InputError) as error:
                 refused[scheme.name] = str(error)
     rows = [_row(name, candidates, refused.get(name)) for name, candidates in found.items()]
@@ -185,21 +208,33 @@ def _shares(posed: Sequence[Scheme]) -> list[float]:
 
 
 def _optimized(
-    scheme: Scheme, built: Sequence[Evaluation], search: Searcher, share: float
+    scheme: Scheme,
+    built: Sequence[Evaluation],
+    search: Searcher,
+    place: Placing | None,
+    share: float,
 ) -> list[Evaluation]:
     """Optimized schedules where activations have the room that the leanest built one leaves."""
     room = scheme.problem.memory_limit
     if built and scheme.problem.profile.device_memory is not None:
         room = max((one.room() for one in built), key=min)
+    found: list[Evaluation] = []
+    if place is not None:
+        with suppress(InfeasibleError):  # consecutive stages say what they lack
+            schedule = place(replace(scheme.problem, memory_limit=room), PLACING * share)
+            found = _evaluated(scheme.name, [schedule])
+            if schedule.problem.placement == scheme.problem.placement:
+                return found
+        share *= 1 - PLACING
     try:
-        return _evaluated(
+        return found + _evaluated(
             scheme.name,
             scheme.optimized(lambda problem: search(problem, scheme.name, share), room),
         )
     except InfeasibleError as error:
         if error.device or room == scheme.problem.memory_limit:
             raise
-        return []  # the limit was what is left of the devices: the candidates say what they lack
+        return found  # the limit was what is left of the devices: the candidates say what they lack
 
 
 def _row(scheme: str, candidates: Sequence[Evaluation], refusal: str | None) -> Evaluation:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.schedule import OPTIMIZED
 from pipeloom.ir.units import duration
 from pipeloom.report.summaries import percent
 
@@ -63,9 +65,17 @@ def text(choice: PassingChoice) -> str:
     shown += [
         of.DEVICE_MEMORY,
         Column("", lambda row: "does not fit" if row.why_not else _against(row, choice.best)),
-        Column("schedule", lambda row: row.name.removeprefix(f"{row.scheme}, ")),
+        Column("schedule", _named),
     ]
     return "\n".join([evaluations_table(choice.rows, shown), "", *choice.reasons])
+
+
+def _named(row: Evaluation) -> str:
+    """The family, or what was optimized and its placement, where that is chosen."""
+    name = row.name.removeprefix(f"{row.scheme}, ")
+    if row.name != OPTIMIZED or row.passing is Passing.WEIGHTS:
+        return name
+    return f"{name}, {row.schedule.problem.placement.name}"
 
 
 def _against(row: Evaluation, best: Evaluation | None) -> str:

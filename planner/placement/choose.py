@@ -93,7 +93,7 @@ def plan_placement(
     choice = choice_facts(chosen)
     if chosen.best is None:
         raise _nothing_fits(chosen, _words(choice), {"choice": choice})
-    if (assumed := _assumed(profile, chosen.best)) is not None:
+    if (assumed := assumed_cut(profile, chosen.best)) is not None:
         choice["assumed"] = assumed
     if cache is not None and not search.stopped:
         cache.keep(question, chosen.best, choice)
@@ -117,7 +117,7 @@ def _nothing_fits(chosen: Chosen, words: str, facts: dict[str, Any]) -> NothingF
     return NothingFits("", line, facts, smallest=smallest, rank=rank)
 
 
-def _assumed(profile: Profile, best: Schedule) -> str | None:
+def assumed_cut(profile: Profile, best: Schedule) -> str | None:
     """How stages were cut, which the model may not allow; None where they were not."""
     pieces = best.problem.profile.num_stages // profile.num_stages
     if pieces == 1:

@@ -56,6 +56,21 @@ def test_bound_and_status_are_those_of_the_chosen_placement() -> None:
     assert "searched" in str(answer)
 
 
+def test_where_passing_is_chosen_the_placement_of_activations_is_too() -> None:
+    auto: dict[str, Any] = {"passing": "auto", "memory_limit": 3.0, **QUICK}
+    plain = pipeloom.optimize(PROFILE, 6, memory_limit=3.0, **QUICK)
+    answer = pipeloom.optimize(PROFILE, 6, **auto)
+    assert placement_of(answer.schedule) != "linear"
+    assert answer.cost < 1.05 * plain.cost
+    assert answer.facts["choice"]["assumed"] in str(answer)
+    assert f"optimized, {placement_of(answer.schedule)}" in str(answer)
+    linear = pipeloom.optimize(PROFILE, 6, **auto, placement="linear")
+    assert placement_of(linear.schedule) == "linear"
+    assert answer.cost < 0.8 * linear.cost
+    with pytest.raises(InputError, match="expected auto or linear with --passing auto, got 'v'"):
+        pipeloom.optimize(PROFILE, 6, **auto, placement="v")
+
+
 def test_max_stages_ends_the_cut() -> None:
     answer = pipeloom.optimize(replace(PROFILE, max_stages=4), 6, **QUICK)
     assert placement_of(answer.schedule) == "linear"
