@@ -37,10 +37,12 @@ from .inputs.problem_setup import (
 from .inputs.slow_ranks import Slow, slowed
 from .inputs.start import order_of, placement_of
 from .inputs.words import memory_limit_of, slow_of
+from .partition.joint import other_bounds as cut_bounds
 from .partition.joint import plan_partition
 from .partition.systems import System, answer_for, find_system
 from .passing.choose import missing_sizes, plan_passing, tell_missing
-from .placement.choose import other_placements, plan_placement
+from .placement.choose import plan_placement
+from .placement.others import other_bounds, with_others
 from .solving.cache import ScheduleCache
 from .solving.progress import Listener, Note
 from .solving.search import CachedSearch, memory_held
@@ -154,7 +156,11 @@ def optimize(
         _check_alike(source, cut, "a cut chosen by optimize")
         layers = layers_of(source, recompute, offload)
         limits |= {"way": Way(partition or "joint"), "rules": _rules(min_layers, max_layers)}
-        return plan_partition(layers, microbatches, search, placement=spec, **limits)
+        answer = plan_partition(layers, microbatches, search, placement=spec, **limits)
+        if spec.name == AUTO:
+            return answer
+        del limits["way"]
+        return with_others(answer, lambda: cut_bounds(layers, microbatches, spec, **limits))
     stages = stages_of(source, microbatches, recompute, offload)
     if copies == 2:
         _check_alike(source, cut, "--copies 2")
@@ -191,7 +197,9 @@ def _one_placement(
         lacking = [each for each in missing_sizes(stages) if each != "activation_bytes"]
         tell_missing(stages, lacking, search, where)
         return answer
-    return answer if start is not None else other_placements(answer, stages, make)
+    if start is not None:
+        return answer
+    return with_others(answer, lambda: other_bounds(stages, answer.schedule.problem, make))
 
 
 def _placement(
@@ -235,19 +243,60 @@ def _for_system(
     placements."""
     plans = system.plans(given, microbatches, placement, search.options, rules=rules, **limits)
     unsearched = system.unsearched(given, microbatches, placement)
+    asked = {"placement": placement, "rules": rules, "where": where, **limits}
+    free = _any_order(system, given, microbatches, search, **asked) if system.any_order else None
+    answer = answer_for(system, plans, unsearched, search, free)
+    if placement.name == AUTO:
+        return answer
+    return with_others(answer, lambda: _bounds_for(system, given, microbatches, answer, **asked))
+
+
+def _bounds_for(
+    system: System,
+    given: Profile | LayeredProfile,
+    microbatches: int,
+    answer: Answer,
+    *,
+    placement: PlacementSpec,
+    rules: Rules,
+    where: str,
+    **limits: Any,
+) -> dict[str, float]:
+    """The bounds of the system's other placements; where it runs any order, on any order."""
     if not system.any_order:
-        return answer_for(system, plans, unsearched, search, None)
-    limits["where"] = where
+        return system.other_bounds(
+            given, microbatches, placement, answer.cost, rules=rules, **limits
+        )
+    limits |= {"where": where}
+    if isinstance(given, LayeredProfile):
+        limits |= {"rules": rules, "kinds": system.kinds}
+        return cut_bounds(given, microbatches, placement, **limits)
+
+    def make(spec: PlacementSpec) -> Problem:
+        return make_problem(given, microbatches, placement=spec, **limits)
+
+    return other_bounds(given, answer.schedule.problem, make, system.kinds)
+
+
+def _any_order(
+    system: System,
+    given: Profile | LayeredProfile,
+    microbatches: int,
+    search: CachedSearch,
+    *,
+    placement: PlacementSpec,
+    rules: Rules,
+    **limits: Any,
+) -> Answer:
+    """What the optimizer finds for the system's placements."""
     if isinstance(given, LayeredProfile):
         limits |= {"way": Way.JOINT, "rules": rules, "kinds": system.kinds}
-        free = plan_partition(given, microbatches, search, placement=placement, **limits)
-    elif placement.name == AUTO:
+        return plan_partition(given, microbatches, search, placement=placement, **limits)
+    if placement.name == AUTO:
         limits |= {"kinds": system.kinds, "copies": 1}
-        free = plan_placement(given, microbatches, search, **limits)
-    else:
-        problem = make_problem(given, microbatches, placement=placement, **limits)
-        free = _one_problem(problem, search, where)
-    return answer_for(system, plans, unsearched, search, free)
+        return plan_placement(given, microbatches, search, **limits)
+    problem = make_problem(given, microbatches, placement=placement, **limits)
+    return _one_problem(problem, search, limits["where"])
 
 
 def _check_alike(source: ProfileSource, cut: bool, what: str) -> None:

@@ -22,7 +22,8 @@ from pipeloom.solver.core.options import Order
 from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.partition.candidate import CutCandidate
 from pipeloom.solver.partition.candidate_pool import Way
-from pipeloom.solver.partition.cuts import Rules
+from pipeloom.solver.partition.cut_bounds import CutBounds
+from pipeloom.solver.partition.cuts import Cutter, Rules
 from pipeloom.solver.partition.search import Partitioned, best_partition
 from pipeloom.solver.placement.search import TriedPlacement, placements
 
@@ -85,6 +86,28 @@ def plan_partition(
     if search.cache is not None and not answer.stopped:
         search.cache.keep(question, schedule, facts)
     return answer
+
+
+def other_bounds(
+    profile: LayeredProfile,
+    microbatches: int,
+    given: PlacementSpec,
+    *,
+    rules: Rules,
+    memory_limit: float | None,
+    objective: Objective,
+    where: str,
+    kinds: Collection[PlacementKind] = tuple(PlacementKind),
+) -> dict[str, float]:
+    """The bounds on all cuts of the placements of these ``kinds`` but for the ``given`` one."""
+    own = [placement.table for placement in _placements(given, profile, where, kinds)]
+    limit, bounds = profile.cluster.limit_from(memory_limit), dict[str, float]()
+    for placement in _placements(PlacementSpec.of(AUTO), profile, where, kinds):
+        cutter = Cutter(profile, len(placement.owners), rules)
+        if placement.table not in own and cutter.even() is not None:
+            cuts = CutBounds(cutter, placement, microbatches, limit, objective)
+            bounds[placement.name] = cuts.bound()
+    return bounds
 
 
 def _beginning(search: CachedSearch) -> Callable[[Problem, str, float, Order | None], Schedule]:

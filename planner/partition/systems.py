@@ -24,7 +24,7 @@ from pipeloom.ir.model.schedule import gap_between
 from pipeloom.report.summaries import percent
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.schedule_cost import iteration_time
-from pipeloom.solver.core.stopping import FirstOf
+from pipeloom.solver.core.stopping import FirstOf, WorkLimit
 from pipeloom.solver.families import build_family
 from pipeloom.solver.placement.search import CUTS, cuts, overfull
 
@@ -117,6 +117,25 @@ class System:
             found.append(_plan(name, given, chunks, microbatches, search, **limits))
             budget.work.spend(each.work.used)
         return found
+
+    def other_bounds(
+        self,
+        given: Profile | LayeredProfile,
+        microbatches: int,
+        spec: PlacementSpec,
+        beat: float,
+        **limits: Any,
+    ) -> dict[str, float]:
+        """The bounds on its own schedules that have another placement than ``spec``; of stages,
+        what they cost."""
+        at_once = {"stop": lambda: True, "work": WorkLimit(), "beat": beat}
+        own = self._names(given, microbatches, spec)
+        plans = [
+            _plan(name, given, chunks, microbatches, at_once, **limits)
+            for name, chunks in self._names(given, microbatches, PlacementSpec.of(AUTO))
+            if (name, chunks) not in own
+        ]
+        return {plan.family: plan.bound for plan in plans if plan.bound is not None}
 
     def _names(
         self, given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.placement import PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, gap_between
 from pipeloom.ir.units import duration
 from pipeloom.report.summaries import percent
-from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.progress import Progress
 from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.tolerances import CLOSED
@@ -26,13 +24,10 @@ from pipeloom.solver.placement.search import (
     TriedPlacement,
     best_placement,
     bounded_placements,
-    placements,
-    room,
 )
 
 from ..explain.answer import Answer, NothingFits
 from ..explain.candidates import candidates_of, candidates_table
-from ..inputs.placement_spec import PlacementSpec
 from ..inputs.slow_ranks import Slow, slowed
 from ..solving.progress import Note, Searched, Searching
 from ..solving.search import CachedSearch
@@ -40,8 +35,6 @@ from .cache_key import PlacementQuestion
 
 BARELY = 1.0
 """Seconds; a placement that may still win after fewer of them was barely searched."""
-MOST_BOUNDED = 20_000
-"""Ops of a schedule; for more, other placements are not bounded beside the one that is given."""
 
 
 def plan_placement(
@@ -125,40 +118,6 @@ def assumed_cut(profile: Profile, best: Schedule) -> str | None:
     most = "" if profile.max_stages is None else f" (max_stages is {profile.max_stages})"
     better = "a profile of that many stages, or by layers, has their own times"
     return f"each stage can be cut into {pieces} equal pieces{most}; {better}"
-
-
-def other_placements(
-    answer: Answer, profile: Profile, make: Callable[[PlacementSpec], Problem]
-) -> Answer:
-    """``answer``, of one placement, with a line on how much less others may cost by their bounds.
-
-    ``make``: the problem of another placement. Nothing is added where none may cost less, or where
-    bounds would take long.
-    """
-    if answer.schedule.num_ops > MOST_BOUNDED or profile.num_stages % profile.ranks:
-        return answer
-    own = answer.schedule.problem.placement
-    others = [placement.name for _, placement in placements(profile) if placement != own]
-    bounds = {name: _bound(make(PlacementSpec.of(name))) for name in others}
-    if not bounds:
-        return answer
-    name = min(bounds, key=lambda name: bounds[name])
-    share = 1 - bounds[name] / answer.cost
-    if share <= CLOSED or answer.cost <= 0:
-        return answer
-    line = f"another placement may cost up to {percent(share)} less: {name}, by its bound of "
-    words = f"{line}{duration(bounds[name])} (without --placement all are tried)"
-    other = {"other_placement": {"placement": name, "lower_bound": bounds[name]}}
-    return replace(answer, words=words, facts=answer.facts | other)
-
-
-def _bound(problem: Problem) -> float:
-    """Infinite where nothing fits, on the devices too."""
-    limit = room(problem.profile, problem.placement, problem.memory_limit)
-    try:
-        return lower_bound(replace(problem, memory_limit=limit)).value
-    except InfeasibleError:
-        return math.inf
 
 
 class PlacementSearches:

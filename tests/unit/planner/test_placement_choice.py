@@ -18,6 +18,7 @@ from pipeloom.planner.evaluation.evaluation import Evaluation
 from pipeloom.planner.sweep import Sweep, sweep
 from pipeloom.planner.sweep import _better as better
 from pipeloom.solver.bounds import lower_bound
+from tests.support.command_line import layers_document
 
 PROFILE = Profile((StageProfile(2.0, 3.0, 1.5, 1.0, 0.5),) * 4, 4, t_comm=0.1)
 QUICK: dict[str, Any] = {"work_limit": 0.1, "solver": "heuristic"}
@@ -107,6 +108,21 @@ def test_a_given_placement_has_a_line_on_what_others_may_save() -> None:
     alone = pipeloom.optimize(replace(PROFILE, max_stages=4), 6, **QUICK, placement="linear")
     assert "other_placement" not in alone.facts
     assert "another placement" not in str(alone)
+
+
+@pytest.mark.parametrize("layers", [False, True])
+@pytest.mark.parametrize("system", [None, "torchtitan", "megatron"])
+def test_cuts_and_systems_have_the_line_as_well(system: str | None, layers: bool) -> None:
+    profile = layers_document() if layers else PROFILE
+    given: dict[str, Any] = {"for_": system, **QUICK}
+    answer = pipeloom.optimize(profile, 8, **given, placement="linear")
+    other = answer.facts["other_placement"]
+    assert other["placement"].startswith("interleaved")
+    assert f" less: {other['placement']}, by its bound of" in str(answer)
+    best = pipeloom.optimize(profile, 8, **given)
+    assert other["lower_bound"] <= best.cost <= answer.cost
+    assert other["lower_bound"] < answer.cost
+    assert "other_placement" not in best.facts
 
 
 def test_the_line_is_on_other_placements() -> None:
