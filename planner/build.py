@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.units import memory_size
 from pipeloom.report.summaries import transfer_note
-from pipeloom.solver.core.tolerances import ROUNDING
 from pipeloom.solver.families import FAMILIES, build_family, find_family
 from pipeloom.solver.weight_passing.replicate import replicate as keep_copies
 
@@ -18,6 +15,7 @@ from .inputs.problem_setup import ProfileLike, ProfileSource, objective_of
 from .inputs.words import memory_limit_of
 from .partition.fixed_cut import CutLike, profiles_of
 from .solving.progress import Listener, Note, unheard
+from .solving.search import too_full
 
 
 def build(
@@ -52,24 +50,11 @@ def build(
         )
     if replicate:
         schedule = keep_copies(schedule, replicate)
-    for note in filter(None, (transfer_note(schedule), _too_full(schedule))):
-        tell(Note(f"{source.where}: {note}"))
+    note, full = transfer_note(schedule), too_full(schedule)
+    notes = [note, full and f"{full}: build keeps --memory-limit only"]
+    for words in filter(None, notes):
+        tell(Note(f"{source.where}: {words}"))
     return schedule
-
-
-def _too_full(schedule: Schedule) -> str | None:
-    """The rank that exceeds the profile's ``device_memory`` most, in words; None if all fit."""
-    devices = schedule.problem.profile.device_memory
-    if devices is None:
-        return None
-    held = footprint(schedule).total
-    rank = max(range(len(held)), key=lambda at: held[at] - devices[at])
-    if held[rank] <= devices[rank] * (1 + ROUNDING):
-        return None
-    return (
-        f"device_memory: rank {rank} holds {memory_size(held[rank])} with all that stays, more "
-        f"than {memory_size(devices[rank])}: build keeps --memory-limit only"
-    )
 
 
 def families() -> dict[str, str]:

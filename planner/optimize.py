@@ -7,17 +7,14 @@ from typing import Any
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.layered_profile import LayeredProfile
-from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.removed import telling_removed
-from pipeloom.ir.units import amount
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.stopping import NEVER
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.cuts import Rules
-from pipeloom.solver.placement.search import overfull
 
 from .explain.answer import Answer
 from .explain.candidates import Candidate
@@ -45,7 +42,7 @@ from .placement.choose import plan_placement
 from .placement.others import other_bounds, with_others
 from .solving.cache import ScheduleCache
 from .solving.progress import Listener, Note
-from .solving.search import CachedSearch, memory_held
+from .solving.search import CachedSearch, memory_held, too_full
 
 TIME_LIMIT = 20.0
 """Seconds, where none are given."""
@@ -385,27 +382,9 @@ def _one_problem(
     given."""
     order = None if start is None else order_of(start, problem)
     schedule = search.solve(problem, start=order)
-    _tell_overfull(schedule, search, where)
+    if (full := too_full(schedule)) is not None:
+        words = "a given --placement keeps --memory-limit only; without --placement both are kept"
+        search.progress(Note(f"note: {where}: {full}; {words}"))
     cost = schedule.known_timing.iteration_time(problem.objective)
     bound = schedule.known_report.lower_bound
     return Answer.of(schedule, search, (Candidate(problem.placement.name, cost, bound, None),))
-
-
-def _tell_overfull(schedule: Schedule, search: CachedSearch, where: str) -> None:
-    """Names the fullest rank where stages that stay leave too little of ``device_memory``, which
-    nothing kept here."""
-    placement = schedule.problem.placement
-    two = placement.kind is PlacementKind.BIDIRECTIONAL
-    if not two and placement.passing is not Passing.ACTIVATIONS:
-        return
-    found = overfull(schedule)
-    if found is None:
-        return
-    rank, held, device = found
-    search.progress(
-        Note(
-            f"note: {where}: device_memory: rank {rank} holds {amount(held)} with the weights, "
-            f"gradients and optimizer state of its stages, more than {amount(device)}; a "
-            "given --placement keeps --memory-limit only; without --placement both are kept"
-        )
-    )

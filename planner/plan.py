@@ -285,15 +285,13 @@ class Plan:
         other = [each for each in (Passing.ACTIVATIONS, Passing.WEIGHTS) if each not in shown]
         for passing in other if self.space.passing == "auto" else ():
             tried = [e for e in self.ranking.evaluated if e.configuration.passing is passing]
-            least = [each.lower_bound for each in tried]
-            bound = min([*least, self.ranking.bounds.get(passing, inf)])
-            tightest = min((each.tightest_gib for each in tried), default=inf)
-            needs = f" that fits, the nearest takes {tightest:.1f} GiB" * (tightest < inf)
-            words = f"no schedule was found{needs}; none takes less than {duration(bound)}"
-            if tried and tried[0].step_ms < inf:
-                words = f"{tried[0].configuration.name} takes {duration(tried[0].step_ms)}"
-            elif bound == inf:
+            if not tried:
                 words = "nothing that may be faster fits"
+            elif (best := tried[0]).step_ms < inf:
+                words = f"{best.configuration.name} takes {duration(best.step_ms)}"
+            else:
+                least = duration(min(each.lower_bound for each in tried))
+                words = f"no schedule that fits was found; none takes less than {least}"
             yield f"passing {passing.value}: {words}"
 
     def _predicted(self) -> Iterator[str]:

@@ -168,8 +168,8 @@ def caption(name: str | None, schedule: Schedule, *, with_setting: bool = True) 
     return f"{before}: {title(schedule)}" if before else title(schedule)
 
 
-def facts(schedule: Schedule) -> str:
-    """Several lines, a name and a figure each: what is known of a schedule."""
+def facts(schedule: Schedule, assumed: str | None = None) -> str:
+    """Several lines, a name and a figure each: what is known of a schedule, and was assumed."""
     schedule = timed(schedule)
     timing, problem, report = schedule.known_timing, schedule.problem, schedule.report
     peaks = peak_memory(schedule)
@@ -183,6 +183,7 @@ def facts(schedule: Schedule) -> str:
         ),
         ("period", f"{duration(timing.period)} ({WITHOUT_BARRIER})"),
         ("makespan", f"{duration(timing.makespan)} ({WITH_BARRIER})"),
+        *([] if assumed is None else [("assumed", assumed)]),
         ("peak memory", f"{memory(schedule).removeprefix('peak memory ')} (rank {fullest})"),
         *remat(schedule),
         *([] if (line := averaging(schedule)) is None else [("averaging", line)]),

@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, did_you_mean
 from pipeloom.ir.model.links import Link
 
 from .efficiency import Efficiency, calibrated
@@ -130,9 +129,8 @@ def preset(name: str) -> Cluster:
         if wanted in {cluster, gpu}:
             links = LINKS[inside], LINKS[between]
             return Cluster(cluster, GPUS[gpu], size, *links, calibrated(gpu), HOST_LINKS[host])
-    if near := get_close_matches(_bare(name), meant, 1, 0.6):
-        hint = f"did you mean {meant[near[0]]}?"
-        raise InputError(f"expected a GPU, a cluster or a file, got {name!r}; {hint}")
+    if hint := did_you_mean(name, (*NODES, *GPUS, *_OTHERS)):
+        raise InputError(f"expected a GPU, a cluster or a file, got {name!r}{hint}")
     raise InputError(f"expected one of {', '.join(NODES)}, a GPU or a file, got {name!r}")
 
 

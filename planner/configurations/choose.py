@@ -18,7 +18,6 @@ from itertools import count, islice
 from math import inf
 from typing import TypeAlias, TypeVar
 
-from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.units import counted
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.stopping import FirstOf
@@ -63,8 +62,7 @@ class Ranking:
     ``lower_bound``: milliseconds that no plan of the space is below. ``spreads``: sets of degrees,
     microbatch and level, all of which were bounded; ``bounded``: configurations that were.
     ``too_large``: the nearest to fitting that do not, with GiB that they need at least.
-    ``stopped``: before its end. ``bounds``: the least bound of those that pass activations, or
-    weights, as far as they fit.
+    ``stopped``: before its end.
     """
 
     evaluated: list[Evaluated]
@@ -73,7 +71,6 @@ class Ranking:
     spreads: int
     too_large: list[tuple[float, str]]
     stopped: bool
-    bounds: dict[Passing, float]
 
 
 @dataclass
@@ -94,7 +91,6 @@ class SpaceSearch:
         self._searches = Counter[Configuration]()
         self._too_large: list[tuple[float, str]] = []
         self._spread = self._bounded = 0
-        self._least_of: dict[Passing, float] = {}
         self._number = count()
         self._degrees: Queue[TrainingRun] = []
         self._questions: Queue[BoundedConfiguration] = []
@@ -115,7 +111,6 @@ class SpaceSearch:
             self._spread,
             sorted(self._too_large)[:8],
             self._over(1.0),
-            self._least_of,
         )
 
     @property
@@ -190,10 +185,7 @@ class SpaceSearch:
             bound = self.bounds.of(configuration)
             if bound.memory_gib > space.cluster.gpu.memory_gib:
                 self._too_large.append((bound.memory_gib, configuration.name))
-                continue
-            least = self._least_of.get(configuration.passing, inf)
-            self._least_of[configuration.passing] = min(bound.step_ms, least)
-            if self._may_win(bound.step_ms):
+            elif self._may_win(bound.step_ms):
                 self._ask(BoundedConfiguration(space.model, space.cluster, configuration, bound))
 
     def _ask(self, question: BoundedConfiguration) -> None:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.model.schedule import Schedule, Status, gap_between
+from pipeloom.ir.model.schedule import OPTIMIZED, Schedule, Status, gap_between
 from pipeloom.solver.core.schedule_cost import objective_cost, status_under
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 
@@ -103,14 +103,18 @@ class Answer:
         """
         from .explanation import EXPLAIN_SECONDS, explain
 
+        system = "for" in self.facts
+        fixed = system and self.schedule.known_report.family != OPTIMIZED  # it runs no other order
         if seconds is None:
-            seconds = 0.0 if self.stopped else min(EXPLAIN_SECONDS, self.search.options.time_limit)
+            time = min(EXPLAIN_SECONDS, self.search.options.time_limit)
+            seconds = 0.0 if self.stopped or fixed else time
         return explain(
             self.schedule,
             seconds=seconds,
             should_stop=should_stop,
             step=self.step,
             placements=self.candidates,
+            compared="schedule" if system else "placement",
         )
 
     def certificate(self, should_stop: StoppingCriterion = NEVER) -> dict[str, Any]:
@@ -133,7 +137,8 @@ class Answer:
     def __str__(self) -> str:
         from pipeloom.report.summaries import facts
 
-        return "\n\n".join(part for part in (facts(self.schedule), self.words) if part)
+        known = facts(self.schedule, self.facts.get("choice", {}).get("assumed"))
+        return "\n\n".join(part for part in (known, self.words) if part)
 
 
 class NothingFits(InfeasibleError):  # noqa: N818

@@ -9,7 +9,7 @@ from typing import Any
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.ops import KIND_MASK, OpKind
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.units import amount, counted, duration
+from pipeloom.ir.units import amount, counted, duration, memory_size
 from pipeloom.report.summaries import percent
 from pipeloom.report.text_table import table
 from pipeloom.solver.bounds import work_bound
@@ -34,7 +34,8 @@ class Explanation:
 
     ``step``: where it was chosen for that, and the least that any step of its placement takes.
     ``recomputes``: the schedule's own bubble rate counts what is recomputed as work, those of
-    ``now`` and ``changes`` as idle. ``placements``: those that it was chosen from.
+    ``now`` and ``changes`` as idle. ``placements``: those that it was chosen from, or a system's
+    schedules, as ``compared`` says. ``held``: the most that a rank holds.
     """
 
     objective: str
@@ -47,6 +48,8 @@ class Explanation:
     step: tuple[float, float] | None = None
     recomputes: bool = False
     placements: Sequence[Candidate] = ()
+    compared: str = "placement"
+    held: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -80,7 +83,7 @@ class Explanation:
             return []
         cost = self.now.cost or 0.0
         lines = [f"  {one.name}: {_against(one, cost)}" for one in others]
-        return ["why no other placement", *lines, ""]
+        return [f"why no other {self.compared}", *lines, ""]
 
     def _why(self) -> list[str]:
         rank = "" if self.reason.rank is None else f", rank {self.reason.rank} binds"
@@ -105,11 +108,13 @@ class Explanation:
         if not self.changes and self.enough is None and self.ops > MOST_OPS:
             return [f"what would change it is left out: {self.ops} ops, more than {MOST_OPS}"]
         idle = " (recomputation counted as idle)" if self.recomputes else ""
-        header = [f"what would change the bubble{idle}", "at least", "found", ""]
-        rows = [_row(change) for change in (self.now, *self.changes)]
-        lines = table(header, rows).splitlines()
+        header = [f"what would change the bubble{idle}", "at least", "found"]
+        gains = [change for change in self.changes if change.gains(self.now)]
+        lines = table(header, [_row(change) for change in (self.now, *gains)]).splitlines()
+        if vain := [change.what for change in self.changes if change not in gains]:
+            lines.append(f"no gain by {', nor by '.join(vain)}")
         if self.enough is not None:
-            lines.append(_enough_words(self.enough))
+            lines.append(_enough_words(self.enough, self.held))
         return lines
 
 
@@ -120,13 +125,15 @@ def explain(
     should_stop: StoppingCriterion = NEVER,
     step: float | None = None,
     placements: Sequence[Candidate] | None = None,
+    compared: str = "placement",
 ) -> Explanation:
     """Why a schedule, an object, a JSON object or a file of one, cannot be cheaper, where it loses
     its time, and what more memory or faster links would buy.
 
     Each change of the problem gets ``seconds`` of the optimizer, until ``should_stop`` turns true.
     ``step``: what the schedule was chosen for, in milliseconds, if so. ``placements``: those that
-    it was chosen from, those of an answer by default. Raises InputError where the file is wrong.
+    it was chosen from, those of an answer by default, of the kind ``compared``. Raises InputError
+    where the file is wrong.
     """
     if placements is None:
         placements = getattr(schedule, "candidates", ())
@@ -147,6 +154,8 @@ def explain(
         None if step is None else (step, work_bound(problem).value),
         any(bool((order & KIND_MASK == OpKind.R).any()) for order in found.order),
         placements,
+        compared,
+        max(timing.peak_memory),
     )
 
 
@@ -180,13 +189,16 @@ def _binds(loss: Loss, reason: BoundReason) -> str:
 
 def _row(change: Change) -> list[str]:
     found = "-" if change.bubble is None else percent(max(0.0, change.bubble))
-    return [change.what, percent(max(0.0, change.bound_bubble)), found, ""]
+    return [change.what, percent(max(0.0, change.bound_bubble)), found]
 
 
-def _enough_words(enough: Enough) -> str:
+def _enough_words(enough: Enough, held: float) -> str:
     rest = percent(max(0.0, enough.bound_bubble))
     if enough.microbatches == 0:
-        return f"more memory cannot lower the bound: without any limit it is {rest} too"
+        return (
+            f"more memory cannot lower the bound: without any limit it is {rest} too; "
+            f"{memory_size(held)} is enough for this schedule"
+        )
     more = counted(enough.microbatches, "more microbatch")
     fit = "fits" if enough.microbatches == 1 else "fit"
     return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -10,7 +10,7 @@ from math import isfinite
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Problem
@@ -19,7 +19,7 @@ from pipeloom.ir.model.schedule import Schedule, TransferKind
 from pipeloom.ir.model.transfers import delay_matrix
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.bounds.general import busy
-from pipeloom.solver.core.options import Memory
+from pipeloom.solver.core.options import Memory, SolveOptions
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.optimize import optimize
 
@@ -41,6 +41,11 @@ class Change:
     bound_bubble: float
     cost: float | None = None
     bubble: float | None = None
+
+    def gains(self, now: Change) -> bool:
+        """Whether the bound falls, or a schedule was found that costs less than ``now``."""
+        found = self.cost is not None and self.cost * SAME < (now.cost or 0.0)
+        return found or self.bound * SAME < now.bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +70,24 @@ def changes(
     """One more microbatch's M_B, on every rank and where it helps most alone; faster links.
 
     Each gets ``seconds`` of the optimizer, none where that is 0 or both are passed; what is found
-    costs no more than ``schedule`` does under the change. Nothing is tried on more than
-    ``MOST_OPS``. ``memory`` is the optimizer's.
+    costs no more than ``schedule``, or what a lesser change found, does under it. Nothing is tried
+    on more than ``MOST_OPS``. ``memory`` is the optimizer's.
     """
     found: list[Change] = []
     if schedule.num_ops > MOST_OPS:
         return found
+    known, profile, report = schedule, schedule.problem.profile, schedule.report
+    seed = (report and report.seed) or 0
+    options = SolveOptions(time_limit=seconds, seed=seed, should_stop=should_stop, memory=memory)
     if schedule.problem.placement.passing is Passing.MIXED:
         seconds = 0.0  # only bounds are asked for
-    for what, problem in _variants(schedule.problem):
+    for what, problem, more in _variants(schedule.problem):
         bound = lower_bound(problem).value
-        cost = None
+        known, cost = known if more else schedule, None
         if seconds > 0 and schedule.num_ops <= MOST_TRIED and not should_stop():
-            cost = _found(schedule, problem, seconds, should_stop, memory)
+            room = schedule.problem.memory_limit if problem.profile is profile else None
+            known = _found(known, problem, options, room)
+            cost = known.known_timing.cost(problem.objective)
         rate = None if cost is None else bubble(problem, cost)
         found.append(Change(what, bound, bubble(problem, bound), cost, rate))
     return found
@@ -122,15 +132,18 @@ def faster_links(problem: Problem, share: float) -> Problem:
     return replace(problem, profile=_scaled(problem.profile, share))
 
 
-def _variants(problem: Problem) -> Iterator[tuple[str, Problem]]:
+def _variants(problem: Problem) -> Iterator[tuple[str, Problem, bool]]:
+    """Changes; the last says whether it is more of the one before."""
     if problem.limited:
-        yield "one more microbatch's M_B on every rank", more_memory(problem, 1)
         alone = _best_alone(problem)
         if alone is not None:
-            yield f"one more microbatch's M_B on rank {alone} alone", more_memory(problem, 1, alone)
+            what = f"one more microbatch's M_B on rank {alone} alone"
+            yield what, more_memory(problem, 1, alone), False
+        what = "one more microbatch's M_B on every rank"
+        yield what, more_memory(problem, 1), alone is not None
     if _delayed(problem):
-        yield "links twice as fast", faster_links(problem, 0.5)
-        yield "links without delay", faster_links(problem, 0.0)
+        yield "links twice as fast", faster_links(problem, 0.5), False
+        yield "links without delay", faster_links(problem, 0.0), True
 
 
 def _delayed(problem: Problem) -> bool:
@@ -158,21 +171,17 @@ def _ops(problem: Problem) -> int:
 
 
 def _found(
-    schedule: Schedule,
-    problem: Problem,
-    seconds: float,
-    should_stop: StoppingCriterion,
-    memory: Memory | None,
-) -> float:
-    """The least cost known under ``problem``: a new schedule's, or that of ``schedule``'s order."""
-    seed = (schedule.report and schedule.report.seed) or 0
-    kept = simulate(replace(schedule, problem=problem, timing=None)).cost(problem.objective)
+    schedule: Schedule, problem: Problem, options: SolveOptions, room: Sequence[float] | None
+) -> Schedule:
+    """The best known under ``problem``: a new schedule, or ``schedule``'s order. A new one that
+    keeps the smaller limits ``room`` does not need the change, and is left out."""
+    kept = timed(replace(schedule, problem=problem, timing=None))
     with suppress(InfeasibleError):  # a moment may be too short to find what fits on the devices
-        new = optimize(
-            problem, time_limit=seconds, seed=seed, should_stop=should_stop, memory=memory
-        ).timing
-        assert new is not None
-        return min(new.cost(problem.objective), kept)
+        new = optimize(problem, options)
+        cost, old = (each.known_timing.cost(problem.objective) for each in (new, kept))
+        peaks = new.known_timing.peak_memory
+        vain = room is not None and all(p <= r * SAME for p, r in zip(peaks, room, strict=True))
+        return new if cost < old and not vain else kept
     return kept
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any, TypeAlias, TypeVar
@@ -15,7 +15,7 @@ from pipeloom.ir.formats.stage_document import EACH
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.placement import Placement, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
 from pipeloom.solver.families import FAMILIES
@@ -142,19 +142,21 @@ class ProfileSource:
             parse(_document_of(self._object, dump), self.where)
             return self._object
         profile = parse(self._document, self.where)
-        pieces = profile.layers if isinstance(profile, LayeredProfile) else profile.stages
+        if isinstance(profile, LayeredProfile):
+            self._check_pieces(profile.layers, profile.cluster)
+        else:
+            self._check_pieces(profile.stages, profile)
+        return profile
+
+    def _check_pieces(self, pieces: Sequence[StageProfile], cluster: Profile) -> None:
+        """Notes on what is not used of stages or layers. Raises InputError where none takes any
+        time."""
         if not any(one.t_f + one.t_b + one.t_w + one.fused > 0 for one in pieces):
             words = "t_f, t_b, t_w: expected more than 0 ms somewhere, got 0 in all"
             raise InputError(f"{self.where}: {words}")
         self._tell_doubtful_keys()
-        self._tell_no_host(profile)
-        self._tell_links_left(profile)
-        return profile
-
-    def _tell_links_left(self, profile: Profile | LayeredProfile) -> None:
-        """Delays of activations are t_comm's, however long the links would take."""
-        cluster = profile.cluster if isinstance(profile, LayeredProfile) else profile
-        pieces = profile.layers if isinstance(profile, LayeredProfile) else profile.stages
+        if cluster.host_link is None and any(piece.m_o is not None for piece in pieces):
+            self._tell(Note(f"note: {self.where}: m_o: not used without a host_link", routine=True))
         size = max((piece.activation_bytes or 0.0 for piece in pieces), default=0.0)
         if cluster.t_comm is None or cluster.links is None or size == 0:
             return
@@ -162,15 +164,6 @@ class ProfileSource:
         if max(given, linked) > 2 * min(given, linked):
             words = f"links: not used for activations, which take t_comm ({given:.4g} ms)"
             self._tell(Note(f"note: {self.where}: {words}; by the links {linked:.4g} ms"))
-
-    def _tell_no_host(self, profile: Profile | LayeredProfile) -> None:
-        """Nothing is offloaded over a link that nobody knows."""
-        if isinstance(profile, LayeredProfile):
-            pieces, host = profile.layers, profile.cluster.host_link
-        else:
-            pieces, host = profile.stages, profile.host_link
-        if host is None and any(piece.m_o is not None for piece in pieces):
-            self._tell(Note(f"note: {self.where}: m_o: not used without a host_link", routine=True))
 
     def _tell_doubtful_keys(self) -> None:
         from pipeloom.ir.formats import doubtful_keys

@@ -195,12 +195,10 @@ def _little_searched(tried: TriedPlacement, best: float | None) -> str | None:
 
 
 def _words(choice: dict[str, Any]) -> str:
-    """A table, how far the best is from the best of all these placements, and what is assumed."""
+    """A table, and how far the best is from the best of all these placements."""
     lines = [candidates_table("placement", choice["placements"])]
     if choice["gap"] is not None:
         bound = f"no placement costs less than {duration(choice['lower_bound'])}"
         far = percent(choice["gap"])
         lines.append(f"{bound}: this one is at most {far} from the best of all")
-    if "assumed" in choice:
-        lines.append(f"assumed: {choice['assumed']}")
     return "\n".join(lines)

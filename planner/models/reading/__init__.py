@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, did_you_mean
 
 from ...inputs.documents import naming, read_document
 from ..model import Model
@@ -55,8 +54,7 @@ def _file(
     if path.is_dir():
         path /= "config.json"
     elif given != "-" and not path.exists() and path.suffix != ".json":
-        near = get_close_matches(_bare(str(given)), map(_bare, PRESETS), 1, 0.6)
-        hint = f"; did you mean {preset_of(near[0])}?" if near else ""
+        hint = did_you_mean(str(given), PRESETS)
         if re.fullmatch(r"[\w.-]+/[\w.-]+", str(given)):
             fetch = f"hf download {given} config.json --local-dir {path.name}"
             hint += f" (the Hub is not asked: `{fetch}`, then give {path.name}/config.json)"

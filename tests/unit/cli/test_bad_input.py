@@ -193,7 +193,7 @@ def test_build_names_a_device_that_is_too_small(pipeloom: Command, tmp_path: Pat
     stages = [stage(weight_bytes=3)] * 2
     path = written(tmp_path / "p.json", profile_document(stages=stages, device_memory=4.5))
     done = pipeloom("build", "1f1b", path, "-m", 2, "--json")
-    words = "device_memory: rank 0 holds 8 with all that stays, more than 4.5"
+    words = "of its stages, more than 4.5: build keeps --memory-limit only"
     assert done.code == 0
     assert words in done.err
 

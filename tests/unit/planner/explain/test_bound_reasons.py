@@ -77,9 +77,8 @@ def test_the_busiest_rank_is_why_where_memory_is_ample() -> None:
     assert reason.rank == 1
     assert reason.words == (
         "rank 1 computes for 54 ms and runs one op at a time",
-        "no order helps, only another cut, or more stages a rank (interleaved:2, say): shared out "
-        "evenly, "
-        "each rank would compute for 36 ms",
+        "no order helps, only another cut or placement: shared out evenly, each rank would compute "
+        "for 36 ms",
     )
 
 

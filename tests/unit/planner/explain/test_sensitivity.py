@@ -12,6 +12,7 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
+from pipeloom.planner.explain.explanation import explain
 from pipeloom.planner.explain.sensitivity import (
     bubble,
     changes,
@@ -67,6 +68,20 @@ def test_a_change_costs_no_more_than_the_same_order_under_it() -> None:
         assert change.bound <= change.cost * (1 + 1e-9)
         assert change.cost <= schedule.known_timing.period
         assert change.bubble == pytest.approx(bubble(schedule.problem, change.cost))
+
+
+def test_more_of_a_change_costs_no_more_and_what_gains_nothing_is_no_row() -> None:
+    schedule = optimize(problem(1.0), time_limit=1.0)
+    alone, everywhere, *_ = changes(schedule, 0.1)
+    assert alone.what.endswith("alone")
+    assert everywhere.cost is not None
+    assert alone.cost is not None
+    assert everywhere.cost <= alone.cost
+    stages = (StageProfile(1.0, 1.0, 1.0),) * 2
+    ample = optimize(Problem.linear(Profile(stages, 2, 0.5), 4, 100.0), time_limit=0.1)
+    told = str(explain(ample, seconds=0.05))
+    assert "no gain by one more microbatch's M_B on every rank" in told
+    assert f"{max(ample.known_timing.peak_memory):g} is enough for this schedule" in told
 
 
 def test_whoever_stops_it_gets_bounds_alone() -> None:

@@ -61,3 +61,11 @@ def test_an_infeasible_limit_is_explained_by_the_smallest_one(
     )
     assert done.code == 1
     assert (done.json["smallest_memory_limit"], done.json["rank"]) == (1.0, 0)
+
+
+def test_schedules_of_a_system_are_called_so(pipeloom: Command, profile: Path) -> None:
+    words = ["optimize", profile, "-m", 4, "--memory-limit", 4, "-q", "--for", "megatron"]
+    answer = pipeloom(*words, "--explain", "--json").json
+    assert {change["cost"] for change in answer["explanation"]["changes"]} == {None}
+    done = pipeloom(*words, "--explain", "-o", "-")
+    assert "\nwhy no other schedule\n" in done.err

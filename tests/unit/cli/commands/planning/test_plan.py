@@ -105,7 +105,7 @@ def test_the_command_that_predicts_the_plan_gives_its_step(
 def test_the_passing_that_loses_is_named_with_its_reason(pipeloom: Command) -> None:
     words = (*WORDS, "--pp", 4, "--work-limit", 10)
     both = pipeloom(*words, "--passing", "auto").out
-    assert "\npassing weights: no schedule was found; none takes less than " in both
+    assert "\npassing weights: no schedule that fits was found; none takes less than " in both
     assert "\npassing " not in pipeloom(*words).out
 
 
