@@ -122,7 +122,7 @@ class Placement:
         """The rank of each (stage, microbatch), shape (S, M)."""
         table = np.array(self.table, dtype=np.int64)
         columns = table[:, np.arange(microbatches) % table.shape[1]]
-        return np.ascontiguousarray(np.broadcast_to(columns, (stages, microbatches)))
+        return np.array(np.broadcast_to(columns, (stages, microbatches)))
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
         """The stages that live on ``rank``, for any microbatch, unless weights alone are passed."""

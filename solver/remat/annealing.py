@@ -48,7 +48,7 @@ class RematAnnealer(OrderAnnealer):
         offsets = np.cumsum([0, *map(len, whole)]).astype(np.int64)
         order = np.concatenate(whole)
         stop = offsets[:-1] + np.array(list(map(len, rows)))
-        hot, reach = self._draw(-0.5)
+        hot, reach = self._draw()
         moves = max(100, int(best.slice // (2 * len(order))))
         reached, least = start, simulate(Schedule(problem, start)).cost(problem.objective)
         for heat in cooled(hot):

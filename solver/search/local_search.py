@@ -26,6 +26,7 @@ from .kernels.remat_moves import RematState
 
 FILLING_OP = 3  # simulated ops that an op counts whose order has W's filled in
 SLICES = 4  # in a round of annealing
+HOTTEST = -2.0, -0.5  # log10 of the first temperature of a round, in units of an op's mean time
 COLD = 0.03  # the last temperature of a round, in units of the first
 
 Heat: TypeAlias = tuple[float, float]
@@ -50,9 +51,9 @@ class OrderAnnealer:
     def able(self) -> bool:
         return self._unit > 0.0
 
-    def _draw(self, hottest: float) -> tuple[float, int]:
+    def _draw(self) -> tuple[float, int]:
         """The first temperature of a round, and its reach."""
-        hot = self._unit * 10 ** self._rng.uniform(-3.0, hottest)
+        hot = self._unit * 10 ** self._rng.uniform(*HOTTEST)
         return hot, int(self._rng.choice((3, 8, 20)))
 
     def _run(  # noqa: PLR0917
@@ -79,7 +80,7 @@ class Annealer(OrderAnnealer):
 
     def round(self, best: Incumbent) -> None:
         assert best.order is not None
-        hot, reach = self._draw(-1.0)
+        hot, reach = self._draw()
         rows = tuple(map(split_backwards, best.order))
         offsets, order = offsets_of(rows), np.concatenate(rows)
         moves = max(100, int(best.slice // len(order)))
@@ -97,7 +98,7 @@ class FillingAnnealer(OrderAnnealer):
 
     def round(self, best: Incumbent) -> None:
         assert best.order is not None
-        hot, reach = self._draw(-0.5)
+        hot, reach = self._draw()
         rows = tuple(map(split_backwards, best.order))
         offsets, found = offsets_of(rows), np.concatenate(rows)
         runs = found[found & KIND_MASK != OpKind.W]

@@ -26,7 +26,7 @@ class OverlapAnnealer(OrderAnnealer):
     def round(self, best: Incumbent) -> None:
         rows, pairs, _ = best.found()
         order, at_once, offsets = split_pairs(rows, pairs)
-        hot, reach = self._draw(-1.0)
+        hot, reach = self._draw()
         moves = max(100, int(best.slice // len(order)))
         for heat in cooled(hot):
             c, found, found_at_once = self._arrays, order.copy(), at_once.copy()

@@ -1,15 +1,16 @@
-"""Methods that improve the best schedule in turn; what finds nothing has fewer turns."""
+"""Methods that improve the best schedule in turn; what finds nothing gets less time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
+from time import monotonic
 from typing import Protocol
 
 from ..core.incumbent import Incumbent
+from ..core.stopping import OPS_A_SECOND
 from ..core.worker_threads import Pieces
 
-LONGEST_PAUSE = 7  # turns that a search waits at most which finds nothing
+LEAST_SHARE = 1 / 8  # of the time of a method that finds something, for one that finds nothing
 
 
 class Round(Protocol):
@@ -22,15 +23,18 @@ class Round(Protocol):
 
 
 def improve(best: Incumbent, rounds: Sequence[Round]) -> Pieces:
-    """Goes round while any of ``rounds`` is able; one that finds nothing pauses ever longer."""
-    pauses, due = [0] * len(rounds), [0] * len(rounds)
-    for turn in count():
-        if not any(each.able for each in rounds):
-            return
-        for i, each in enumerate(rounds):
-            if each.able and due[i] <= turn:
-                before = best.cost
-                each.round(best)
-                pauses[i] = 0 if best.cost < before else min(2 * pauses[i] + 1, LONGEST_PAUSE)
-                due[i] = turn + 1 + pauses[i]
-                yield
+    """Runs the round that has had least time while any is able; time without success counts more:
+    twice as much after each round that found nothing, up to eight times as much."""
+    spent, weight = [0.0] * len(rounds), [1.0] * len(rounds)
+    while able := [i for i, each in enumerate(rounds) if each.able]:
+        i = min(able, key=lambda i: spent[i])
+        before, began = best.cost, _clock(best)
+        rounds[i].round(best)
+        weight[i] = 1.0 if best.cost < before else min(2 * weight[i], 1 / LEAST_SHARE)
+        spent[i] += weight[i] * (_clock(best) - began)
+        yield
+
+
+def _clock(best: Incumbent) -> float:
+    """Seconds, or the work that takes so many where all is to be repeatable."""
+    return best.work.used / OPS_A_SECOND if best.limited else monotonic()

@@ -159,9 +159,9 @@ def _tables(problem: Problem) -> Tables:
     shape = costs.owner.shape
 
     def spread(table: np.ndarray, axes: int) -> np.ndarray:
-        """With the microbatch as its last axis."""
+        """With the microbatch as its last axis; writable, since read-only arrays compile anew."""
         wide = table if table.ndim > axes else table[..., None]
-        return np.ascontiguousarray(np.broadcast_to(wide, (*table.shape[: axes - 1], *shape)))
+        return np.array(np.broadcast_to(wide, (*table.shape[: axes - 1], *shape)))
 
     durations = spread(costs.durations[:7], 2)
     kept = spread(costs.kept[[0, 1, -1]], 2)
@@ -175,7 +175,7 @@ def _tables(problem: Problem) -> Tables:
     ]
     return Tables(
         durations, both, _least_times(durations, both), costs.into_f, costs.into_b,
-        m_b, m_w, kept, costs.limit * (1 + _TOLERANCE), costs.owner, np.array(before),
+        m_b, m_w, kept, costs.limit * (1 + _TOLERANCE), costs.owner.copy(), np.array(before),
         canonical=problem.objective is Objective.MAKESPAN,
         period=problem.objective is Objective.PERIOD,
     )  # fmt: skip
