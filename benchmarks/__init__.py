@@ -89,8 +89,9 @@ class Benchmark(Protocol):
     measured rows, of which some cases may be missing. ``columns``: tables, by part.
 
     A benchmark may also have ``worse(before, now)``, which compares a row with the one recorded
-    (by default they have to be equal unless they are timed), and ``pictures(rows)``: files of the
-    repository that are drawn from the rows, by path.
+    (by default they have to be equal unless they are timed), and ``files(rows)``: the text of files
+    of the repository that are made from the rows, by path; and ``ROOMS`` of the library that it
+    measures.
     """
 
     @property

@@ -21,15 +21,14 @@ from .recording import ROOMS, Record, environment, is_current
 from .table import filled, line, markdown, rendered
 from .workers import ROOT, load, measured
 
-BENCHMARKS = ("published", "gaps", "rivals")
+BENCHMARKS = ("published", "gaps", "replay", "plans", "predict", "rivals", "speed")
 FORMER = (
-    "simulator", "combinations", "plans",
-    "scaling", "receives",
-    "runtime_overhead", "graphs", "port", "post_validation", "predict", "one_gpu", "slow_link",
-    "answers", "random_instances", "fuzz", "chaos", "small_exact",
+    "combinations",
+    "receives",
+    "runtime_overhead", "graphs", "port", "post_validation", "one_gpu", "slow_link",
+    "random_instances", "fuzz", "chaos", "small_exact",
 )  # fmt: skip
 """Programs of their own, run by ``python -m benchmarks.NAME`` and by this one without a name."""
-FORMER_OPTIONS = {"answers": ["--check"]}
 PAGES = ("README.md", "docs/results.md", *(f"benchmarks/{name}/README.md" for name in BENCHMARKS))
 MOST_LOAD = 0.5
 """The load average above which nothing timed is recorded."""
@@ -45,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in FORMER:
             print(f"== {name}", flush=True)
             former = import_module(f"benchmarks.{name}").main
-            worst = max(worst, former(FORMER_OPTIONS.get(name, [])))
+            worst = max(worst, former([]))
     return max(worst, report(check=options.check) if options.report else 0)
 
 
@@ -187,8 +186,7 @@ def _age(name: str, benchmark: Benchmark, here: dict[str, Any]) -> Iterator[str]
 
 
 def report(*, check: bool) -> int:
-    """Writes the passages of all pages, and pictures, from the records; with ``check`` 1 where one
-    differs."""
+    """Writes pages, and other files, from the records; with ``check`` 1 where one differs."""
     files = dict(_files())
     different = [name for name, text in files.items() if not _is(ROOT / name, text)]
     for name in different:
@@ -223,8 +221,8 @@ def _files() -> Iterator[tuple[str, str]]:
         text = (ROOT / page).read_text(encoding="utf-8")
         yield page, filled(text, partial(passage, page))
     for one, record in known.values():
-        if pictures := getattr(one, "pictures", None):
-            yield from pictures(record.rows).items()
+        if drawn := getattr(one, "files", None):
+            yield from drawn(record.rows).items()
 
 
 def _sentence(claim: Claim) -> str:

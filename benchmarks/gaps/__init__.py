@@ -22,7 +22,7 @@ def worse(before: Row, now: Row) -> Iterator[str]:
         yield f"cost: {before['cost']:.6g} recorded, {now['cost']:.6g} now"
 
 
-def pictures(rows: Rows) -> dict[str, str]:
+def files(rows: Rows) -> dict[str, str]:
     """The certified frontier of one model."""
     known = [*of_part(rows, "frontier below"), *of_part(rows, "frontier table5")]
     return {"docs/images/frontier-6.2b.svg": picture("6.2B-24", known)}

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
-from benchmarks.scaling import HERE
-from benchmarks.scaling.curves import SCHEMES, faults
+from benchmarks import of_part
+from benchmarks.plans.curves import CURVES, SCHEMES, STAGES, faults
+from benchmarks.recording import Record
 
 
 def test_what_is_recorded_has_the_published_shape() -> None:
-    known = json.loads((HERE / "results" / "curves.json").read_text(encoding="utf-8"))
-    curves = [
-        each | {"tokens": {int(gpus): value for gpus, value in each["tokens"].items()}}
-        for each in known["scaling"]
-    ]
+    rows = Record.of("plans").rows
+    curves = of_part(rows, CURVES)
     assert len(curves) == 4 * len(SCHEMES)
-    assert list(faults(curves, known["degrees"])) == []
+    assert list(faults(curves, of_part(rows, STAGES))) == []
+    assert list(faults(curves, of_part(rows, STAGES)[::-1])) != []

@@ -115,7 +115,7 @@ def test_measured_layers_take_the_place_of_calculated_ones(tmp_path: Path) -> No
 
 
 def test_published_runs_are_predicted_by_the_shipped_calibration() -> None:
-    """A sample of what ``python -m benchmarks.predict`` holds in full against measurements."""
+    """A sample of what ``python -m benchmarks predict`` holds in full against measurements."""
     document = json.loads(PUBLISHED.read_text())
     document["vtrain"]["rows"] = document["vtrain"]["rows"][::40]
     off = []

@@ -1,4 +1,4 @@
-"""The instance and the clock."""
+"""The cost model's kernel as a search calls it, on a schedule whose stages all differ."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def unequal_profile(seed: int = 0) -> Profile:
     return Profile(stages, RANKS, tuple(map(tuple, t_comm.tolist())))
 
 
-def measure(repeats: int) -> dict[str, float]:
+def simulated(repeats: int) -> dict[str, float]:
     """Times the kernel alone, as a search calls it, and :func:`simulate` with all around it."""
     schedule = build_family("zb-h1", unequal_profile(), MICROBATCHES)
     order = np.concatenate(schedule.order)

@@ -1,9 +1,11 @@
-"""Cases that are planned, and what is held against each plan."""
+"""Plans beside published configurations: none of these is better, by ``predict``'s own model."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 from pipeloom.compiler import compile_schedule
@@ -13,11 +15,15 @@ from pipeloom.ir.verify.program import verify_program
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.planner.configurations.evaluation import fullest
 from pipeloom.planner.plan import Plan, plan
-from pipeloom.planner.prediction.measured_rows import MeasuredRow
+from pipeloom.planner.prediction.measured_rows import MeasuredRow, read_rows
 from pipeloom.planner.prediction.step import StepTimes
 
-from ..markdown import markdown
+from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part
 
+GRID_PART, PUBLISHED_PART = "grid", "published configurations"
+MEASURED = Path(__file__).parents[1] / "predict" / "published.json"
+FIRST, MOST = 100.0, 1600.0
+"""Millions of simulated ops of a plan; four times as many where these miss, but not more."""
 VTRAIN = "vtrain"
 WITHIN = 0.05
 """How far a plan may be from its bound."""
@@ -30,6 +36,34 @@ GRID = {
 }
 _ALIKE = ("layers", "gpus", "global_batch", "seq", "precision", "attention", "gradients")
 _FLAGS = ("fused_cross_entropy", "compile")
+
+
+def cases(size: Size) -> Iterator[Case]:
+    for name in list(GRID)[: 1 if size == "small" else None]:
+        yield Case(GRID_PART, name)
+    if size != "small":
+        for name in _published():
+            yield Case(PUBLISHED_PART, name)
+
+
+def measure(case: Case) -> Row:
+    """The case with as little work as its plan needs to miss nothing."""
+    study = partial(of_grid, case.name, GRID.get(case.name, {}))
+    if case.part == PUBLISHED_PART:
+        study = partial(of_published, case.name, _published()[case.name])
+    return _of_least_work(study)
+
+
+def _of_least_work(study: Callable[[float], Row]) -> Row:
+    work = FIRST
+    while missed(found := study(work)) and work < MOST:
+        work = min(4 * work, MOST)
+    return found | {"work": work}
+
+
+@cache
+def _published() -> dict[str, list[MeasuredRow]]:
+    return published_cases(read_rows(MEASURED))
 
 
 def published_cases(rows: Iterable[MeasuredRow]) -> dict[str, list[MeasuredRow]]:
@@ -77,11 +111,10 @@ def _plan(
     try:
         found = plan(model, cluster, work_limit=work, **given)
     except InfeasibleError as error:
-        return None, {"name": name, "nothing fits": str(error)}
+        return None, {"nothing fits": str(error)}
     spent = {"cpu_seconds": time.process_time() - cpu}
     schedule = found.best.schedule
     return found, {
-        "name": name,
         "plan": found.best.name,
         "schedule": found.best.found.schedule,
         "step_ms": found.best.step_ms,
@@ -104,33 +137,57 @@ def _contains(found: Plan, row: MeasuredRow) -> bool:
     )
 
 
-def missed(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line for each plan that falls short."""
+def missed(row: Mapping[str, Any]) -> list[str]:
+    """A line for each way in which a plan falls short."""
+    if "plan" not in row:
+        return []
     lines = []
-    for each in found:
-        if "plan" not in each:
-            continue
-        best = min((p["step_ms"] for p in each.get("published", [])), default=float("inf"))
-        if best < each["step_ms"] * (1 - 1e-9):
-            lines.append(f"missed: {each['name']}: published {best:.1f} ms, {each['step_ms']:.1f}")
-        if each["gap"] > WITHIN:
-            lines.append(f"missed: {each['name']}: gap {each['gap'] * 100:.1f} %")
-        if not each["valid"]:
-            lines.append(f"missed: {each['name']}: the schedule or its program is not valid")
+    best = _nearest(row)
+    if best is not None and best < 1 - 1e-9:
+        lines.append("a published configuration is better")
+    if row["gap"] > WITHIN:
+        lines.append("the gap is too wide")
+    if not row["valid"]:
+        lines.append("the schedule or its program is not valid")
     return lines
 
 
-def table(found: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown, one line a case."""
-    head = ["case", "plan", "schedule", "step ms", "gap", "published / plan", "GiB"]
-    lines = []
-    for each in found:
-        if "plan" not in each:
-            lines.append([each["name"], "nothing fits", *[""] * 5])
-            continue
-        ratios = [p["step_ms"] / each["step_ms"] for p in each.get("published", [])]
-        shown = ", ".join(f"{ratio:.3f}" for ratio in ratios)
-        figures = [f"{each['step_ms']:.1f}", f"{each['gap'] * 100:.2f} %", shown]
-        names = [each[key] for key in ("name", "plan", "schedule")]
-        lines.append([*names, *figures, f"{each['memory_gib']:.1f}"])
-    return "\n".join(markdown(head, lines, left=3))
+def _nearest(row: Mapping[str, Any]) -> float | None:
+    """The step of the best published configuration in units of the plan's."""
+    steps = [each["step_ms"] / row["step_ms"] for each in row.get("published", [])]
+    return min(steps, default=None)
+
+
+def judge(rows: Rows) -> Iterator[Claim]:
+    for part, what in ((GRID_PART, "of Llama-3 8B, 70B, 405B and Mixtral on 8 to 1,024 H100"),
+                       (PUBLISHED_PART, "of published cases of large runs")):  # fmt: skip
+        planned = [row for row in of_part(rows, part) if "plan" in row]
+        if planned:
+            words = f"{len(planned)} plans {what}: within {max(r['gap'] for r in planned):.1%} of "
+            words += "the bound on all plans."
+            nearest = [each for row in planned if (each := _nearest(row)) is not None]
+            if nearest:
+                words += " No published configuration is better, by the model, in "
+                words += f"{sum(each >= 1 - 1e-9 for each in nearest)} cases; the nearest is "
+                words += f"{min(nearest) - 1:.1%} slower."
+            yield Claim(part, words, not any(map(missed, planned)), part.split()[0] + "-plans")
+
+
+def _beside(row: Row) -> str | None:
+    """Published steps in units of the plan's."""
+    steps = [f"{each['step_ms'] / row['step_ms']:.3f}" for each in row.get("published", [])]
+    return ", ".join(steps) or None
+
+
+_TABLE = Table(
+    [
+        Column("case", "case"),
+        Column("plan", lambda row: row.get("plan", "nothing fits")),
+        Column("schedule", "schedule"),
+        Column("step ms", "step_ms", ".1f"),
+        Column("gap", "gap", ".2%"),
+        Column("published / plan", _beside),
+        Column("GiB", "memory_gib", ".1f"),
+    ]
+)
+columns = {GRID_PART: _TABLE, PUBLISHED_PART: _TABLE}

@@ -14,18 +14,10 @@ STATUSES = ("optimal", "feasible", "infeasible", "refused", "invalid", "crash")
 """The better first."""
 
 Answer = Mapping[str, Any]
-Answers = Mapping[str, Answer]
 
 
-def broken(known: Answers, found: Answers) -> Iterator[str]:
-    """Each fault of each answer, one line a fault."""
-    for name, now in found.items():
-        before = known.get(name)
-        faults = ["not recorded"] if before is None else _faults(before, now)
-        yield from (f"{name}: {words}" for words in faults)
-
-
-def _faults(before: Answer, now: Answer) -> Iterator[str]:
+def worse(before: Answer, now: Answer) -> Iterator[str]:
+    """Each fault of an answer compared with the one recorded."""
     if before["profile"] != now["profile"]:
         yield "another profile than the one recorded"
     if "status" not in before:

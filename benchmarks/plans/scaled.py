@@ -1,0 +1,81 @@
+"""The best plans of one model on 8 to 4096 GPUs, and where their steps go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from pipeloom.planner.scaling import ScalePoint, Scaling, scaling
+
+from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part
+
+PART = "scaled plans"
+MODEL, GPU, CLUSTER, SEQUENCE = "llama-3-8b", "H100", "dgx-h100", 8192
+GPUS = [2**power for power in range(3, 13)]
+WEAK, STRONG = 2, 1024
+"""Sequences of a step: on each GPU, or on all of them."""
+WORK = 100.0
+"""Millions of simulated ops of each plan."""
+
+
+def cases(size: Size) -> Iterator[Case]:
+    for kind in ("weak", "strong"):
+        for gpus in GPUS if size != "small" else []:
+            yield Case(PART, f"{kind} {gpus}", {"kind": kind, "gpus": gpus})
+
+
+def measure(case: Case) -> Row:
+    kind, gpus = case.given["kind"], case.given["gpus"]
+    batch = WEAK * gpus if kind == "weak" else STRONG
+    found = scaling(MODEL, gpu=GPU, gpus=[gpus], global_batch=batch, seq=SEQUENCE, work_limit=WORK)
+    (point,) = found.to_dict()["points"]
+    settings = {"scaling": kind, "work": WORK, "seq": SEQUENCE}
+    return settings | {key: value for key, value in point.items() if key != "efficiency"}
+
+
+def judge(rows: Rows) -> Iterator[Claim]:
+    missing = [row["case"] for row in rows if row["plan"] is None]
+    words = f"{len(rows) - len(missing)} of {len(rows)} numbers of GPUs up to 4,096 have a plan."
+    yield Claim(PART, words, not missing)
+
+
+def _tokens(row: Row) -> float | None:
+    plan = row["plan"]
+    return None if plan is None else float(plan["tokens_per_s_per_gpu"])
+
+
+def _share(*kinds: str) -> Callable[[Row], float]:
+    def value(row: Row) -> float:
+        total: float = sum(row["parts_ms"].values())
+        return float(sum(row["parts_ms"].get(kind, 0.0) for kind in kinds)) / total
+
+    return value
+
+
+columns = {
+    PART: Table(
+        [
+            Column("scaling", "scaling"),
+            Column("GPUs", "gpus"),
+            Column("batch", "global_batch"),
+            Column("plan", lambda row: None if row["plan"] is None else row["plan"]["name"]),
+            Column("tokens/s/GPU", _tokens, ".0f"),
+            Column("compute", _share("compute"), ".1%"),
+            Column("averaging of gradients", _share("dp"), ".1%"),
+            Column("bubble and links", _share("bubble", "links", "uneven"), ".1%"),
+        ]
+    )
+}
+
+
+def files(rows: Rows) -> dict[str, str]:
+    """A picture of each kind of scaling."""
+    found = {}
+    for kind in ("weak", "strong"):
+        points = tuple(
+            ScalePoint(row["gpus"], row["global_batch"], row["plan"], row["parts_ms"])
+            for row in of_part(rows, PART)
+            if row["scaling"] == kind
+        )
+        picture = Scaling(MODEL, CLUSTER, kind, points).picture()
+        found[f"benchmarks/plans/{kind}.svg"] = picture
+    return found

@@ -1,0 +1,68 @@
+"""The replay: answers of the optimizer to questions of all kinds, and schedules of all families.
+
+To compare two trees, run this folder against the library of another one:
+``PYTHONPATH=OTHER/src:. python -m benchmarks replay --check``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from pipeloom.planner.build import families
+
+from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part
+from .asking import ask
+from .comparing import STATUSES, majority
+from .comparing import worse as worse
+from .instances import built, questions
+
+ROOMS = ("ir", "solver", "planner")
+QUESTIONS, FAMILIES = "questions", "families"
+FEW = 1
+"""Questions of a kind that the small size has."""
+
+
+def cases(size: Size) -> Iterator[Case]:
+    kinds = Counter[str]()
+    for question in questions():
+        kinds[question.kind] += 1
+        if size != "small" or kinds[question.kind] <= FEW:
+            yield Case(QUESTIONS, question.name, {"asked": question})
+    for family in built(families()):
+        yield Case(FAMILIES, family.name, {"asked": family})
+
+
+def measure(case: Case) -> Row:
+    """The answers with six seeds, or a digest of the family's schedule."""
+    return {"kind": case.given["asked"].kind} | ask(case.given["asked"])
+
+
+def judge(rows: Rows) -> Iterator[Claim]:
+    own = of_part(rows, QUESTIONS)
+    counts = Counter(majority(row["status"]) for row in own)
+    words = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+    wrong = counts["invalid"] + counts["crash"]
+    yield Claim(QUESTIONS, f"Of {len(own)} questions to the optimizer: {words}.", not wrong)
+
+
+def _count(status: str) -> Column:
+    def value(rows: list[Row]) -> int:
+        return sum(majority(row["status"]) == status for row in rows)
+
+    return Column(status, value)
+
+
+columns = {
+    QUESTIONS: Table(
+        [
+            Column("kind", "kind"),
+            Column("questions", len),
+            *map(_count, STATUSES[:4]),
+            Column("CPU s", lambda rows: sum(row["seconds"] for row in rows), ".0f"),
+        ],
+        by=lambda row: row["kind"],
+        total=True,
+    ),
+    FAMILIES: Table([Column("", "kind"), Column("schedules", len)], by=lambda row: row["kind"]),
+}
