@@ -113,24 +113,22 @@ def check_cut(source: ModelSource, count: int) -> None:
         return
 
 
-MOST_STAGES = 4096
-"""Stages beyond which a source has no end: it makes as many as it is asked for."""
+MOST_CHUNKS = 64
+"""Stages a rank beyond which no placement goes."""
 
 
 def most_stages(source: ModelSource, count: int) -> int | None:
-    """The most stages that ``source``, which can be cut into ``count``, can be cut into.
+    """The most stages into which ``source``, which can be cut into ``count``, may be planned.
 
-    Numbers in between may be impossible. None where there is no limit up to :data:`MOST_STAGES`.
+    Placements cut each stage into as many pieces. So the number ends before the first multiple of
+    ``count`` that is impossible, although a source whose stages must divide its layers can be cut
+    into some larger numbers. None where :data:`MOST_CHUNKS` times ``count`` is possible, too.
     """
-    can, cannot = count, 2 * count
-    while _is_possible(source, cannot):
-        can, cannot = cannot, 2 * cannot
-        if cannot > MOST_STAGES:
-            return None
-    while cannot - can > 1:
-        middle = (can + cannot) // 2
-        can, cannot = (middle, cannot) if _is_possible(source, middle) else (can, middle)
-    return can
+    for stages in range(2 * count, MOST_CHUNKS * count + 1, count):
+        if not _is_possible(source, stages):
+            fewer = range(stages - 1, stages - count, -1)
+            return next((n for n in fewer if _is_possible(source, n)), stages - count)
+    return None
 
 
 def _is_possible(source: ModelSource, count: int) -> bool:

@@ -74,19 +74,23 @@ class Cut:
         return [nn.Identity] * count
 
 
-def test_the_most_stages_of_a_source_can_be_made_and_one_more_cannot() -> None:
+def test_the_most_stages_of_a_source_can_be_made_and_so_can_all_multiples_below() -> None:
     for source, begin, most in (
         (GPT(), 2, 8),
         (GPT(), 8, 8),
         (MLP(), 3, 8),
         (small(), 3, 4),
         (GPT(cuts=(4, 2, 2)), 3, 3),
-        (Cut(lambda count: 24 % count == 0), 3, 24),
+        (Cut(lambda count: 24 % count == 0), 2, 8),  # not 10
+        (Cut(lambda count: 24 % count == 0), 4, 12),
+        (Cut(lambda count: 24 % count == 0), 6, 12),
+        (Cut(lambda count: count in {2, 4, 6, 7, 16}), 2, 7),
         (Cut(lambda count: count == 5), 5, 5),
     ):
         model = cast(ModelSource, source)
         assert most_stages(model, begin) == most
-        assert len(checked_stages(model, most)) == most
+        for multiple in (*range(begin, most + 1, begin), most):
+            assert len(checked_stages(model, multiple)) == multiple
         with pytest.raises((InputError, ValueError)):
             checked_stages(model, most + 1)
     assert most_stages(cast(ModelSource, Cut(lambda count: True)), 2) is None
