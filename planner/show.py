@@ -15,6 +15,7 @@ from pipeloom.ir.errors import InputError, printable
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.formats.atomic_write import write_bytes
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.report import plan_vs_measured
 from pipeloom.report.attribution import Attribution, attribute
 from pipeloom.report.bars import memory_scale
@@ -28,7 +29,7 @@ from .inputs.documents import PICTURES, Document, Planned, naming, read_document
 from .inputs.problem_setup import check_choice
 from .measured.samples import is_plan
 from .solving.progress import Listener, Note, unheard
-from .verify import schedule_in, verify
+from .verify import bound_is_checked, schedule_in
 
 STUCK = "can never run: "
 """How the verifier's line about ops that wait for each other begins."""
@@ -161,17 +162,17 @@ def _read(given: Drawable, tell: Listener) -> Schedule:
 def _fault(document: dict[str, Any], schedule: Schedule) -> str | None:
     """The first violation of a document, or that its bound is only claimed; None if neither."""
     try:
-        found = verify(document)
+        violations = verify_schedule(document)
     except InputError as error:
         return f"not valid: {error.lines[0]}"
     bound = None if schedule.report is None else schedule.report.lower_bound
-    stuck = [line for line in found.violations if line.startswith(STUCK)]
+    stuck = [line for line in violations if line.startswith(STUCK)]
     measured = bound is None and not is_plan(schedule)  # its times are others than its profile's
     if stuck:
         return f"{stuck[0]}; drawn by the times in the file"
-    if found.violations and not measured:
-        return f"not valid: {found.violations[0]}; drawn by the times in the file"
-    if found.bound is False:
+    if violations and not measured:
+        return f"not valid: {violations[0]}; drawn by the times in the file"
+    if not violations and bound_is_checked(schedule) is False:
         return "its lower bound is not checked, but taken from the file"
     return None
 
