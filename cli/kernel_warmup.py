@@ -25,4 +25,4 @@ def announce_compiling() -> None:
 
 
 def _announce() -> None:
-    say("compiling kernels, once on this machine: some seconds")
+    say("compiling kernels, once on this machine; a time limit does not count this")

@@ -12,9 +12,12 @@ import pickle
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
+from time import monotonic
 from typing import Any, Literal, TypeVar, cast
 
 import numba
+from numba.core import event
 from numba.core.caching import IndexDataCacheFile
 
 _DIGEST = hashlib.sha256
@@ -68,3 +71,36 @@ class _CheckedFile(IndexDataCacheFile):
         entry = files._dump(data)
         with files._open_for_write(files._data_path(name)) as file:
             file.write(_DIGEST(entry).digest() + entry)
+
+
+class _CompileClock(event.Listener):
+    """Counts the seconds in which at least one thread compiles; passes are nested."""
+
+    def __init__(self) -> None:
+        self._lock, self._passes, self._since, self._before = Lock(), 0, 0.0, 0.0
+
+    @property
+    def seconds(self) -> float:
+        with self._lock:
+            return self._before + (monotonic() - self._since if self._passes else 0.0)
+
+    def on_start(self, _: event.Event) -> None:
+        with self._lock:
+            if self._passes == 0:
+                self._since = monotonic()
+            self._passes += 1
+
+    def on_end(self, _: event.Event) -> None:
+        with self._lock:
+            self._passes -= 1
+            if self._passes == 0:
+                self._before += monotonic() - self._since
+
+
+_CLOCK = _CompileClock()
+event.register("numba:run_pass", _CLOCK)  # type: ignore[no-untyped-call]
+
+
+def seconds_compiling() -> float:
+    """How long this process has compiled kernels so far; loading them from disk does not count."""
+    return _CLOCK.seconds

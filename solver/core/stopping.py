@@ -9,6 +9,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pipeloom.ir.kernels import seconds_compiling
+
 OPS_A_SECOND = 1e8  # roughly what the simulator does on one core
 
 
@@ -19,18 +21,18 @@ class StoppingCriterion(Protocol):
 
 
 class TimeLimit:
-    """``seconds`` from the moment it is made."""
+    """``seconds`` from the moment it is made, in which kernels are not being compiled."""
 
     def __init__(self, seconds: float = inf) -> None:
         self.seconds = seconds
-        self._deadline = monotonic() + seconds
+        self._deadline = monotonic() - seconds_compiling() + seconds
 
     def __call__(self) -> bool:
         return self.left <= 0.0
 
     @property
     def left(self) -> float:
-        return max(0.0, self._deadline - monotonic())
+        return max(0.0, self._deadline - monotonic() + seconds_compiling())
 
     @property
     def share_left(self) -> float:

@@ -11,7 +11,7 @@ from pipeloom.cli import kernel_warmup as kernels
 from pipeloom.ir.cost import simulator as simulate
 from tests.support.command_line import Command
 
-LINE = "pipeloom: compiling kernels, once on this machine: some seconds\n"
+LINE = "pipeloom: compiling kernels, once on this machine; a time limit does not count this\n"
 
 
 def until_announced() -> None:
