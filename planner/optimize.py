@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.layered_profile import LayeredProfile
+from pipeloom.ir.model.placement import PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
@@ -137,30 +139,20 @@ def optimize(
     search = CachedSearch.of(options, cache, progress)
     microbatches = source.number(microbatches)
     limits: dict[str, Any] = {"memory_limit": memory_limit_of(memory_limit, source)}
-    limits["objective"] = objective_of(objective, source)
-    limits["where"] = source.where
+    limits |= {"objective": objective_of(objective, source), "where": source.where}
     if system is not None:
-        rules = _rules(min_layers, max_layers)
         _check_alike(source, cut, f"--for {for_}")
-        given = (
-            system.cuttable(layers_of(source, "none", "none"), source.where)
-            if cut
-            else system.plain(stages_of(source, microbatches, "none", "none"), source.where)
-        )
-        limits |= {"placement": spec, "rules": rules}
+        given = _given_to(system, source, microbatches, cut=cut)
+        limits |= {"placement": spec, "rules": _rules(min_layers, max_layers)}
         return _for_system(system, given, microbatches, search, **limits)
     if cut:
         _check_alike(source, cut, "a cut chosen by optimize")
         layers = layers_of(source, recompute, offload)
         limits |= {"way": Way(partition or "joint"), "rules": _rules(min_layers, max_layers)}
-        answer = plan_partition(layers, microbatches, search, placement=spec, **limits)
-        if spec.name == AUTO:
-            return answer
-        del limits["way"]
-        return with_others(answer, lambda: cut_bounds(layers, microbatches, spec, **limits))
-    stages = stages_of(source, microbatches, recompute, offload)
+        return _of_layers(layers, microbatches, search, spec, **limits)
     if copies == 2:
         _check_alike(source, cut, "--copies 2")
+    stages = stages_of(source, microbatches, recompute, offload)
     if passing == "auto":
         limits |= {"placed": spec.name == AUTO, "copies": copies}
         return plan_passing(stages, microbatches, search, **limits)
@@ -171,32 +163,48 @@ def optimize(
     return _one_placement(stages, microbatches, search, spec, **limits)
 
 
+def _of_layers(
+    layers: LayeredProfile,
+    microbatches: int,
+    search: CachedSearch,
+    spec: PlacementSpec,
+    *,
+    way: Way,
+    **limits: Any,
+) -> Answer:
+    """The best cut and schedule of layers, with the line on other placements where one is given."""
+    answer = plan_partition(layers, microbatches, search, placement=spec, way=way, **limits)
+    if spec.name == AUTO:
+        return answer
+    return with_others(answer, partial(cut_bounds, layers, microbatches, spec, **limits))
+
+
 def _one_placement(
     stages: Profile,
     microbatches: int,
     search: CachedSearch,
     spec: PlacementSpec,
     *,
-    passing: str,
-    slow: Slow,
     where: str,
-    start: Schedule | Planned | Document | None,
+    passing: str = "activations",
+    slow: Slow = None,
+    start: Schedule | Planned | Document | None = None,
+    kinds: Collection[PlacementKind] = tuple(PlacementKind),
     **limits: Any,
 ) -> Answer:
     """The best schedule of one placement, or of weights that are passed."""
-
-    def make(spec: PlacementSpec) -> Problem:
-        found = {"passing": passing, "placement": spec, "where": where, **limits}
-        return slowed(make_problem(stages, microbatches, **found), slow)
-
-    answer = _one_problem(make(spec), search, where, start)
+    asked = {"passing": passing, "placement": spec, "where": where, **limits}
+    problem = slowed(make_problem(stages, microbatches, **asked), slow)
+    answer = _one_problem(problem, search, where, start)
     if passing == "weights":
         lacking = [each for each in missing_sizes(stages) if each != "activation_bytes"]
         tell_missing(stages, lacking, search, where)
         return answer
     if start is not None:
         return answer
-    return with_others(answer, lambda: other_bounds(stages, answer.schedule.problem, make))
+    limits |= {"kinds": kinds, "change": partial(slowed, slow=slow)}
+    own = problem.placement
+    return with_others(answer, partial(other_bounds, stages, microbatches, own, **limits))
 
 
 def _placement(
@@ -225,6 +233,15 @@ def _check_slow(
         raise InputError(f"slow: expected each stage on one rank, got {given}")
 
 
+def _given_to(
+    system: System, source: ProfileSource, microbatches: int, *, cut: bool
+) -> Profile | LayeredProfile:
+    """The stages, or the layers to be cut, as the system can run them."""
+    if cut:
+        return system.cuttable(layers_of(source, "none", "none"), source.where)
+    return system.plain(stages_of(source, microbatches, "none", "none"), source.where)
+
+
 def _for_system(
     system: System,
     given: Profile | LayeredProfile,
@@ -240,60 +257,20 @@ def _for_system(
     placements."""
     plans = system.plans(given, microbatches, placement, search.options, rules=rules, **limits)
     unsearched = system.unsearched(given, microbatches, placement)
-    asked = {"placement": placement, "rules": rules, "where": where, **limits}
-    free = _any_order(system, given, microbatches, search, **asked) if system.any_order else None
-    answer = answer_for(system, plans, unsearched, search, free)
-    if placement.name == AUTO:
-        return answer
-    return with_others(answer, lambda: _bounds_for(system, given, microbatches, answer, **asked))
-
-
-def _bounds_for(
-    system: System,
-    given: Profile | LayeredProfile,
-    microbatches: int,
-    answer: Answer,
-    *,
-    placement: PlacementSpec,
-    rules: Rules,
-    where: str,
-    **limits: Any,
-) -> dict[str, float]:
-    """The bounds of the system's other placements; where it runs any order, on any order."""
     if not system.any_order:
-        return system.other_bounds(
-            given, microbatches, placement, answer.cost, rules=rules, **limits
-        )
-    limits |= {"where": where}
+        answer = answer_for(system, plans, unsearched, search, None)
+        asked = {"rules": rules, "beat": answer.cost, **limits}
+        others = partial(system.other_bounds, given, microbatches, placement, **asked)
+        return answer if placement.name == AUTO else with_others(answer, others)
+    limits |= {"where": where, "kinds": system.kinds}
     if isinstance(given, LayeredProfile):
-        limits |= {"rules": rules, "kinds": system.kinds}
-        return cut_bounds(given, microbatches, placement, **limits)
-
-    def make(spec: PlacementSpec) -> Problem:
-        return make_problem(given, microbatches, placement=spec, **limits)
-
-    return other_bounds(given, answer.schedule.problem, make, system.kinds)
-
-
-def _any_order(
-    system: System,
-    given: Profile | LayeredProfile,
-    microbatches: int,
-    search: CachedSearch,
-    *,
-    placement: PlacementSpec,
-    rules: Rules,
-    **limits: Any,
-) -> Answer:
-    """What the optimizer finds for the system's placements."""
-    if isinstance(given, LayeredProfile):
-        limits |= {"way": Way.JOINT, "rules": rules, "kinds": system.kinds}
-        return plan_partition(given, microbatches, search, placement=placement, **limits)
-    if placement.name == AUTO:
-        limits |= {"kinds": system.kinds, "copies": 1}
-        return plan_placement(given, microbatches, search, **limits)
-    problem = make_problem(given, microbatches, placement=placement, **limits)
-    return _one_problem(problem, search, limits["where"])
+        limits |= {"way": Way.JOINT, "rules": rules}
+        free = _of_layers(given, microbatches, search, placement, **limits)
+    elif placement.name == AUTO:
+        free = plan_placement(given, microbatches, search, copies=1, **limits)
+    else:
+        free = _one_placement(given, microbatches, search, placement, **limits)
+    return answer_for(system, plans, unsearched, search, free)
 
 
 def _check_alike(source: ProfileSource, cut: bool, what: str) -> None:

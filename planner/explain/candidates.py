@@ -16,15 +16,13 @@ class Candidate:
 
     ``cost``: of its best schedule, in milliseconds: the objective's, or the step where schemes are
     compared. ``lower_bound``: of its schedules. ``reason``: why it is not the answer; None for the
-    answer. ``bubble_rate``: of its best schedule. ``seconds``: how long it was searched. Figures
-    are None where they are not known.
+    answer. ``seconds``: how long it was searched. Figures are None where they are not known.
     """
 
     name: str
     cost: float | None
     lower_bound: float | None
     reason: str | None
-    bubble_rate: float | None = None
     seconds: float | None = None
 
 
@@ -46,7 +44,6 @@ def candidates_of(
             each["cost"],
             each["lower_bound"],
             None if each[what] == chosen else each["reason"] or "costs more",
-            each.get("bubble_rate"),
             each.get("seconds"),
         )
         for each in entries

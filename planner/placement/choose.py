@@ -14,7 +14,6 @@ from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, gap_between
 from pipeloom.ir.units import duration
 from pipeloom.report.summaries import percent
-from pipeloom.solver.core.progress import Progress
 from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.core.worker_threads import workers_abreast
@@ -78,7 +77,7 @@ def plan_placement(
         return _answer(*known, search)
     chosen = best_placement(
         entries,
-        PlacementSearches(search),
+        partial(_search_at, search),
         seconds=math.inf if asked.work_limit is not None else asked.time_limit,
         abreast=workers_abreast(),
         should_stop=asked.should_stop,
@@ -120,25 +119,6 @@ def assumed_cut(profile: Profile, best: Schedule) -> str | None:
     return f"each stage can be cut into {pieces} equal pieces{most}; {better}"
 
 
-class PlacementSearches:
-    """Makes the search of each placement, which tells the listener of ``search`` how far it is."""
-
-    def __init__(self, search: CachedSearch) -> None:
-        self._search = search
-
-    def __call__(self, problem: Problem, name: str) -> PlacementSearch:
-        def told(now: Progress) -> None:
-            self._search.progress(Searching(name, now))
-
-        made = PlacementSearch.of(problem, self._search.options, progress=told)
-        made.told = partial(self._end, name)
-        return made
-
-    def _end(self, name: str, schedule: Schedule) -> None:
-        ending = "stopped" if self._search.stopped else "work is done"
-        self._search.progress(Searched(name, schedule, ending))
-
-
 class PlacementSearch(Solving):
     """The optimizer at one placement. ``told``: of its schedule once it is done."""
 
@@ -154,6 +134,20 @@ class PlacementSearch(Solving):
         if self.done:
             self.told(schedule)
         return schedule
+
+
+def _search_at(search: CachedSearch, problem: Problem, name: str) -> PlacementSearch:
+    """The search of a placement, which tells the listener of ``search`` how far it is."""
+
+    def told(schedule: Schedule) -> None:
+        ending = "stopped" if search.stopped else "work is done"
+        search.progress(Searched(name, schedule, ending))
+
+    made = PlacementSearch.of(
+        problem, search.options, progress=lambda now: search.progress(Searching(name, now))
+    )
+    made.told = told
+    return made
 
 
 def choice_facts(chosen: Chosen) -> dict[str, Any]:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
-from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.model.placement import PlacementKind
-from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.units import duration
 from pipeloom.report.summaries import percent
-from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.tolerances import CLOSED
-from pipeloom.solver.placement.search import placements, room
+from pipeloom.solver.placement.search import bounded_placements
+from pipeloom.solver.placement.successive_halving import Contender
 
 from ..explain.answer import Answer
-from ..inputs.placement_spec import PlacementSpec
 
 MOST_BOUNDED = 20_000
 """Ops of a schedule; for more, other placements are not bounded."""
@@ -45,23 +42,12 @@ def with_others(answer: Answer, bounds: Callable[[], Mapping[str, float]]) -> An
 
 
 def other_bounds(
-    profile: Profile,
-    given: Problem,
-    make: Callable[[PlacementSpec], Problem],
-    kinds: Collection[PlacementKind] = tuple(PlacementKind),
+    profile: Profile, microbatches: int, own: Placement, **limits: Any
 ) -> dict[str, float]:
-    """The bounds of the placements of these ``kinds`` but for that of ``given``; ``make``: the
-    problem of another placement."""
+    """The bounds of all placements but for an answer's ``own``, as of :func:`bounded_placements`,
+    which takes ``limits``."""
     if profile.num_stages % profile.ranks:
         return {}
-    names = [one.name for _, one in placements(profile, kinds) if one != given.placement]
-    return {name: _bound(make(PlacementSpec.of(name))) for name in names}
-
-
-def _bound(problem: Problem) -> float:
-    """Infinite where nothing fits, on the devices too."""
-    limit = room(problem.profile, problem.placement, problem.memory_limit)
-    try:
-        return lower_bound(replace(problem, memory_limit=limit)).value
-    except InfeasibleError:
-        return math.inf
+    entries = bounded_placements(profile, microbatches, copies=1, **limits)
+    fit = [one for one in entries if isinstance(one, Contender)]
+    return {one.name: one.bound for one in fit if one.problem.placement != own}
