@@ -1,36 +1,61 @@
-"""A training script of torch.distributed.pipelining and its port, side by side in one run."""
+"""A training script of torch.distributed.pipelining and its port, a step of one after a step of the
+other in the same processes."""
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
+from collections.abc import Iterator
 from tempfile import TemporaryDirectory
 
-import torch
+from .. import Case, Claim, Column, Row, Rows, Size, Table
 
-from pipeloom.runtime.launch.processes import launch
-
-from ..recording import record
-from .compare import MOST_CHANGED, Row, changed_lines, measure, render, rows_of
-from .plans import FAMILIES, RANKS, write_plans
-
-HERE = Path(__file__).parent
+ROOMS = ("runtime", "compiler")
+PART, STEPS, MOST_CHANGED = "port", 20, 8
+SCHEDULES = ("1F1B", "Interleaved1F1B", "ZBVZeroBubble")
+"""The names of torch's schedules."""
 
 
-def main(arguments: list[str]) -> int:
-    """Measures, prints and records; 1 where losses differ or more lines changed than promised."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.port", description=__doc__)
-    parser.add_argument("--steps", type=int, default=20, help="of which the median counts")
-    options = parser.parse_args(arguments)
-    changed, rows = changed_lines(), compared(list(FAMILIES), options.steps)
-    print(f"{changed} lines changed (at most {MOST_CHANGED})\n\n{render(rows)}", end="")
-    result = {"torch": torch.__version__, "steps": options.steps, "changed_lines": changed}
-    print(f"recorded in {record(HERE, 'port', result | {'schedules': rows})}")
-    return 0 if changed <= MOST_CHANGED and all(row["losses_equal"] for row in rows) else 1
+def cases(size: Size) -> Iterator[Case]:
+    for name in SCHEDULES[: 1 if size == "small" else None]:
+        yield Case(PART, name, timed=True)
 
 
-def compared(names: list[str], steps: int) -> list[Row]:
-    """A row for each of torch's schedules."""
+def measure(case: Case) -> Row:
+    """Medians of steps and of processor time, the losses, and the lines that the port changes."""
+    from pathlib import Path
+
+    from pipeloom.runtime.launch.processes import launch
+
+    from . import compare
+    from .plans import RANKS, write_plans
+
     with TemporaryDirectory() as folder:
         write_plans(Path(folder))
-        return rows_of(names, launch(measure, RANKS, (names, steps, folder), timeout=3600))
+        given = ([case.name], STEPS, folder)
+        (row,) = compare.rows_of([case.name], launch(compare.measure, RANKS, given, timeout=3600))
+    return {"steps": STEPS, "changed_lines": compare.changed_lines(), **row}
+
+
+def judge(rows: Rows) -> Iterator[Claim]:
+    changed = max(row["changed_lines"] for row in rows)
+    equal = all(row["losses_equal"] for row in rows)
+    words = (
+        f"A training script of torch.distributed.pipelining is ported in {changed} changed lines, "
+        f"with {'equal' if equal else 'DIFFERENT'} losses up to rounding."
+    )
+    yield Claim(PART, words, equal and changed <= MOST_CHANGED, "port")
+
+
+columns = {
+    PART: Table(
+        [
+            Column("schedule", "case"),
+            Column("torch ms", "torch_ms", ".1f"),
+            Column("ours ms", "ours_ms", ".1f"),
+            Column("ours / torch", "ratio", ".3f"),
+            Column("processor: torch ms", "torch_cpu_ms", ".0f"),
+            Column("ours ms", "ours_cpu_ms", ".0f"),
+            Column("ours / torch", "cpu_ratio", ".3f"),
+            Column("losses apart", "losses_apart", ".1e"),
+        ]
+    )
+}

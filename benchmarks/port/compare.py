@@ -13,10 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..markdown import markdown
 from . import ported, script
 
-MOST_CHANGED = 8
 ROUNDING = 1e-5
 """How far losses may be apart, relative: sums of float32 in another order, over several steps."""
 WARM_UP = 2
@@ -94,20 +92,3 @@ def _median(ranks: Sequence[Sequence[Span]]) -> float:
 def _used(ranks: Sequence[Sequence[float]]) -> float:
     steps = [sum(step) for step in zip(*ranks, strict=True)]
     return 1e3 * float(statistics.median(steps[WARM_UP:] or steps))
-
-
-def render(rows: Sequence[Row]) -> str:
-    head = ["schedule", "torch", "ours", "ours / torch", "processor: torch", "ours"]
-    head += ["ours / torch", "losses apart"]
-    cells = [
-        [
-            row["schedule"],
-            *(f"{row[key]:.1f} ms" for key in ("torch_ms", "ours_ms")),
-            f"{row['ratio']:.3f}",
-            *(f"{row[key]:.0f} ms" for key in ("torch_cpu_ms", "ours_cpu_ms")),
-            f"{row['cpu_ratio']:.3f}",
-            f"{row['losses_apart']:.1e}",
-        ]
-        for row in rows
-    ]
-    return "".join(f"{line}\n" for line in markdown(head, cells))

@@ -58,7 +58,7 @@ class PlacedMessages:
 
     Receives of a channel are in the order of its sends. ``slack`` 1 lets a rank be up to an op
     later than planned: where every op's time varies by 20 %, slack 0 costs up to 2.3 % (more, the
-    longer messages take), slack 1 nothing and some buffers more (``benchmarks/receives``).
+    longer messages take), slack 1 nothing and some buffers more (``benchmarks/overhead``).
     """
 
     messages: Messages

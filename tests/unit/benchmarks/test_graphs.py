@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.graphs.steps import OURS, SPLIT, WHOLE, Case, summary, table
+from benchmarks.split.steps import OURS, SPLIT, WHOLE, Case, summary
 
 
 def test_a_step_counts_from_the_first_ranks_start_to_the_last_ranks_end() -> None:
@@ -17,4 +17,3 @@ def test_a_step_counts_from_the_first_ranks_start_to_the_last_ranks_end() -> Non
     assert found["ms"] == pytest.approx(dict.fromkeys(ways, 25.0))
     assert found["cpu_ms"] == pytest.approx(dict.fromkeys(ways, 30.0))
     assert found["torch_says"] == "no"
-    assert table([found])[-1] == "| 64 | 2 |" + " 25.0 (30.0) |" * len(ways)

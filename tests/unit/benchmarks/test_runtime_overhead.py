@@ -1,4 +1,4 @@
-"""The sleeping stage as a graph, and the targets of a run with it."""
+"""The sleeping stage as a graph."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 import pytest
 import torch
 
-from benchmarks.runtime_overhead.sleeping import ROWS, WIDTH
-from benchmarks.runtime_overhead.traced import TracedStage
+from benchmarks.overhead.sleeping import ROWS, WIDTH
+from benchmarks.overhead.traced import TracedStage
 from pipeloom.runtime.executor.stage_runner import Cell
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.graphs.graph_runner import GraphRunner, runner_kind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -18,10 +18,9 @@ from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.measure.activation_ledger import Memory
 from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
 
-from .priority import before_others
+from ..overhead.priority import before_others
 
 ROWS, BLOCKS = 512, 4
-WIDTHS = (128, 256, 512)
 
 
 class Block(nn.Module):
@@ -123,14 +122,10 @@ class Torchs:
 RUNTIMES: dict[str, Callable[[nn.Module, Tensor], Split]] = {"ours": Ours, "torch": Torchs}
 
 
-def measure_split(widths: Iterable[int], rounds: int) -> list[dict[str, Any]]:
-    """One row a width and runtime; a process of its own, as the priority is its own."""
+def apart(width: int, rounds: int) -> dict[str, dict[str, float]]:
+    """By runtime: medians, in a process of its own, as the priority is its own."""
     torch.set_num_threads(1)
     before_others()
-    return [row for width in widths for row in _measure(width, rounds)]
-
-
-def _measure(width: int, rounds: int) -> list[dict[str, Any]]:
     torch.manual_seed(0)
     stages = {
         name: make(Blocks(width), torch.randn(ROWS, width)) for name, make in RUNTIMES.items()
@@ -139,23 +134,18 @@ def _measure(width: int, rounds: int) -> list[dict[str, Any]]:
     for _ in range(rounds + 2):
         for name, stage in stages.items():
             times[name].append(_round(stage))
-    rows = []
+    found = {}
     for name, stage in stages.items():
         bw, b, w = map(list, zip(*times[name][2:], strict=True))
-        ratios = [(b + w) / bw for bw, b, w in times[name][2:]]
-        rows.append(
-            {
-                "width": width,
-                "runtime": name,
-                "ratio": statistics.median(ratios),
-                "bw_ms": statistics.median(bw) * 1e3,
-                "b_ms": statistics.median(b) * 1e3,
-                "w_ms": statistics.median(w) * 1e3,
-                **_memory(stage),
-                "extra_forwards": _extra_forwards(RUNTIMES[name], width),
-            }
-        )
-    return rows
+        found[name] = {
+            "ratio": statistics.median((b + w) / bw for bw, b, w in times[name][2:]),
+            "bw_ms": statistics.median(bw) * 1e3,
+            "b_ms": statistics.median(b) * 1e3,
+            "w_ms": statistics.median(w) * 1e3,
+            **_memory(stage),
+            "extra_forwards": _extra_forwards(RUNTIMES[name], width),
+        }
+    return found
 
 
 def _round(stage: Split) -> tuple[float, float, float]:

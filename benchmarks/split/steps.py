@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -22,15 +22,13 @@ from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.options import StagesAs
 from pipeloom.solver.families import build_family
 
-from ..markdown import markdown
-from ..runtime_overhead.both import Span, Step, in_turn, stages_here, torch_step
-from ..runtime_overhead.table import median_step
-from .measuring import LENGTH, ROWS, blocks
+from ..overhead.steps import Span, Step, in_turn, median_step, stages_here, torch_step
+from .stages import LENGTH, ROWS, blocks
 
 LATENCY = 0.1  # planned, where an F, a B and a W take 1
 OURS: tuple[StagesAs, ...] = ("eager", "aten", "inductor")
 SPLIT, WHOLE = "torch's compiled zb-h1", "torch's compiled 1f1b"
-NARROW = 128  # the widest at which compiled stages are to be faster than eager ones
+NARROW = 128  # the widest of which more steps are taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,6 @@ class Case:
         return least if self.width > NARROW else 4 * least
 
 
-CASES = tuple(Case(width, ranks) for ranks in (2, 4) for width in (64, 128, 256, 512))
 Found = tuple[dict[str, list[Span]], dict[str, list[float]], str]
 
 
@@ -118,28 +115,3 @@ def summary(case: Case, found: Mapping[int, Found]) -> dict[str, Any]:
     cpu = {way: 1e3 * sum(statistics.median(rank[way]) for rank in taken) for way in times}
     row = {"width": case.width, "ranks": case.ranks, "steps": len(taken[0]["eager"])}
     return {**row, "ms": times, "cpu_ms": cpu, "torch_says": found[0][2]}
-
-
-def table(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Lines of Markdown; in brackets the processor's time."""
-    ways = [*OURS, SPLIT, WHOLE]
-    lines = []
-    for row in rows:
-        times = [f"{row['ms'][way]:.1f} ({row['cpu_ms'][way]:.1f})" for way in ways]
-        lines.append([str(row["width"]), str(row["ranks"]), *times])
-    return markdown(["d", "ranks", *(f"{way} ms" for way in ways)], lines)
-
-
-def judged(rows: Iterable[Mapping[str, Any]]) -> dict[str, bool]:
-    """Whether a step of compiled stages is as fast as it should be, row by row."""
-    found: dict[str, bool] = {}
-    for row in rows:
-        name, ms = f"zb-h1, d = {row['width']}, {row['ranks']} ranks", row["ms"]
-        own, strict = ms["inductor"], row["width"] <= NARROW
-        ratio = own / ms["eager"]
-        word = "below" if strict else "not above"
-        met = ratio < 1 if strict else ratio <= 1
-        found[f"{name}: inductor {word} eager ({ratio:.3f})"] = met
-        for other in (SPLIT, WHOLE):
-            found[f"{name}: inductor below {other} ({own / ms[other]:.3f})"] = own < ms[other]
-    return found

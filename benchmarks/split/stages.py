@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from pipeloom.runtime.measure.activation_ledger import Ledger
 from pipeloom.runtime.rank.heap import keep_pages
 from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
 
-from ..runtime_overhead.split import Ours, Split, Torchs
+from .apart import Ours, Split, Torchs
 
 ROWS, LENGTH, WARMUP = 4, 128, 3
 
@@ -95,14 +95,11 @@ def ways(module: nn.Module, x: Tensor) -> dict[str, Split]:
 WHOLE = ("eager", "torch.compile")
 
 
-def measure(names: Sequence[str], rounds: int, device: str) -> list[dict[str, Any]]:
-    """One row a stage and way: medians of ``rounds``, in milliseconds."""
+def run_ways(name: str, rounds: int, device_name: str) -> dict[str, dict[str, float]]:
+    """By way: medians of ``rounds``, in milliseconds."""
+    device = torch.device(device_name)
     torch.set_num_threads(1)
-    keep_pages(torch.device(device))  # as a rank's process does, for all ways
-    return [row for name in names for row in _measure(name, rounds, torch.device(device))]
-
-
-def _measure(name: str, rounds: int, device: torch.device) -> list[dict[str, Any]]:
+    keep_pages(device)  # as a rank's process does, for all ways
     torch.manual_seed(0)
     module, width = STAGES[name]()
     module = module.to(device)
@@ -113,12 +110,12 @@ def _measure(name: str, rounds: int, device: torch.device) -> list[dict[str, Any
         for way, stage in tried.items():
             times[way].append(_round(stage, device, split=way not in WHOLE))
     kept = {way: found[WARMUP:] for way, found in times.items()}
-    rows = []
-    for way, found in kept.items():
-        medians = {kind: statistics.median(r[kind] for r in found) for kind in found[0]}
+    found = {}
+    for way, taken in kept.items():
+        medians = {kind: statistics.median(each[kind] for each in taken) for kind in taken[0]}
         medians |= ratios(kept, way) if way not in WHOLE else {}
-        rows.append({"stage": name, "way": way, **medians, **_held(way, module, x)})
-    return rows
+        found[way] = {**medians, **_held(way, module, x)}
+    return found
 
 
 def ratios(times: Mapping[str, Sequence[Mapping[str, float]]], way: str) -> dict[str, float]:

@@ -22,16 +22,17 @@ from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.model.transfers import owners
+from pipeloom.runtime.launch.processes import launch
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.options import StagesAs
 from pipeloom.solver.families import build_family
 
 from .bare import BareRank
-from .priority import before_others
+from .priority import before_others, cores_awake
 from .sleeping import ROWS, WIDTH, OurStage, TorchStage, loss, sleep_until
 from .traced import TracedStage
 
-RANKS = 4
+RANKS, STEPS = 4, 20
 CHUNKS = {"interleaved-1f1b:2": 2, "zb-v": 2}
 LONG = 10.0  # ms an op
 SOON = 2e-3  # seconds
@@ -74,19 +75,43 @@ Step = Callable[[], object]
 Span = tuple[float, float]
 
 
-def measure(
-    cases: list[Case], steps: int, stages_as: StagesAs = "eager"
-) -> list[dict[str, list[Span]]]:
-    """On one rank: when each step began and ended, by runtime; two more go before.
+def measured(case: Case, stages_as: StagesAs) -> dict[str, Any]:
+    """The median step of each runtime in milliseconds."""
+    steps = case.steps(STEPS)
+    with cores_awake() as awake:
+        found = launch(_on_a_rank, RANKS, (case, steps, stages_as), timeout=3600)
+    row = {f"{name}_ms": median_step([rank[name] for rank in found.values()]) for name in found[0]}
+    return {
+        "family": case.family,
+        "microbatches": case.microbatches,
+        "stage_ms": case.milliseconds,
+        "ops_a_rank": case.ops_a_rank,
+        "steps": steps,
+        "cores_awake": awake,
+        "ideal_ms": case.ideal,
+        **row,
+    }
 
-    ``steps``: of each case at most; see :meth:`Case.steps`.
-    """
+
+def in_a_loop(milliseconds: float) -> dict[str, Any]:
+    """F, B and W of a stage in a loop of plain torch, the median of the ranks."""
+    with cores_awake():
+        found = launch(_loop, RANKS, (milliseconds, 10 * STEPS))
+    return {
+        "stage_ms": milliseconds,
+        "ideal_ms": 3 * milliseconds,
+        "loop_ms": statistics.median(found.values()),
+    }
+
+
+def _on_a_rank(case: Case, steps: int, stages_as: StagesAs) -> dict[str, list[Span]]:
+    """When each step began and ended, by runtime; two more go before."""
     torch.set_num_threads(1)
     before_others()
-    return [_measure(case, case.steps(steps), stages_as) for case in cases]
+    return _measure(case, steps, stages_as)
 
 
-def measure_loop(milliseconds: float, rounds: int) -> float:
+def _loop(milliseconds: float, rounds: int) -> float:
     """On one rank, without messages or a runtime: F, B and W of a stage in a loop of plain torch.
 
     Milliseconds, the median of ``rounds``: what any runtime costs here whose B is autograd's.
@@ -105,6 +130,16 @@ def measure_loop(milliseconds: float, rounds: int) -> float:
         weigh()
         taken.append(time.perf_counter() - begin)
     return 1e3 * statistics.median(taken[2:])
+
+
+def median_step(ranks: list[list[Span]]) -> float:
+    """The median step of all ranks, from the first one's start to the last one's end, in
+    milliseconds."""
+    steps = zip(*ranks, strict=True)
+    taken: list[float] = [
+        max(end for _, end in step) - min(begin for begin, _ in step) for step in steps
+    ]
+    return 1e3 * statistics.median(taken)
 
 
 def _measure(case: Case, steps: int, stages_as: StagesAs) -> dict[str, list[Span]]:

@@ -29,14 +29,13 @@ def before_others() -> bool:
 
 
 @contextmanager
-def cores_awake(wanted: bool) -> Iterator[bool]:
-    """A context in which an idle core polls, where that is ``wanted`` and allowed; gives whether it
-    does.
+def cores_awake() -> Iterator[bool]:
+    """A context in which an idle core polls, where that is allowed; gives whether it does.
 
     A core of a virtual machine that halts is given to somebody else, and comes back late and cold.
     """
     try:
-        file = LATENCY_REQUEST.open("wb", buffering=0) if wanted else None
+        file = LATENCY_REQUEST.open("wb", buffering=0)
     except OSError:
         file = None
     if file is None:

@@ -1,8 +1,7 @@
-"""Runs compiled programs with op times that vary, in simulation.
+"""How early to post receives: what buffers cost against what late ranks lose, in simulation.
 
-``python -m benchmarks.receives`` prints the table of ``README.md`` (10 s): the makespan of
-programs whose receives are posted ``slack`` ops early against that of a program that posts all of
-them at the start, over 50 draws of lognormal op times around the plan.
+Programs whose receives are posted ``slack`` ops early, against one that posts all of them at the
+start, over 50 draws of lognormal op times around the plan.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import reduce
 from statistics import mean
+from typing import Any
 
 import numpy as np
 
@@ -29,26 +29,14 @@ from pipeloom.ir.model.program import (
 )
 from pipeloom.solver.families import build_family
 
-from ..markdown import markdown
-
 RANKS, MICROBATCHES, DRAWS, VARIATION = 8, 24, 50, 0.2
 START = 10**6  # more ops early than there are: at the start
 SLACKS = (START, 0, 1, 2)
+FAMILIES, DELAYS = ("1f1b", "zb-h1", "zb-h2", "interleaved-1f1b:2"), (0.02, 0.3)
 
 
-def table() -> list[str]:
-    """The table, one line a string."""
-    names = ["family", "t_comm / T_F", "all at the start", *(f"slack {k}" for k in SLACKS[1:])]
-    rows = [
-        [family, str(t_comm), *row(family, t_comm)]
-        for family in ("1f1b", "zb-h1", "zb-h2", "interleaved-1f1b:2")
-        for t_comm in (0.02, 0.3)
-    ]
-    return markdown(names, rows)
-
-
-def row(family: str, t_comm: float) -> list[str]:
-    """Buffers of all ranks and the time lost, of each way to post receives."""
+def measured(family: str, t_comm: float) -> dict[str, Any]:
+    """Buffers of all ranks and the time lost, by slack."""
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * RANKS, RANKS, t_comm=t_comm)
     start = compute(build_family(family, profile, MICROBATCHES))
     programs = [
@@ -57,12 +45,12 @@ def row(family: str, t_comm: float) -> list[str]:
     random = np.random.default_rng(0)
     drawn = [vary(start, random) for _ in range(DRAWS)]
     spans = [mean(makespan(program, times, t_comm) for times in drawn) for program in programs]
-    buffers = [sum(map(len, program.buffers)) for program in programs]
-    lost = [span / spans[0] - 1 for span in spans]
-    return [
-        f"{count} buffers" if k == 0 else f"{count}, +{lost[k]:.2%}"
-        for k, count in enumerate(buffers)
-    ]
+    return {
+        "family": family,
+        "t_comm": t_comm,
+        "buffers": [sum(map(len, program.buffers)) for program in programs],
+        "lost": [span / spans[0] - 1 for span in spans],
+    }
 
 
 def vary(program: Program, random: np.random.Generator) -> dict[Op, float]:

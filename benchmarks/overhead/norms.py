@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -12,18 +11,18 @@ from typing import Any
 
 import torch
 
-from benchmarks.runtime_overhead.priority import before_others
-from benchmarks.runtime_overhead.sleeping import ROWS, WIDTH, OurStage, loss
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.steady_state.steady_state import step_time
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.runtime.launch.processes import launch
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.solver.families import build_family
 
-from ..markdown import markdown
+from .priority import before_others
+from .sleeping import ROWS, WIDTH, OurStage, loss
 
-RANKS, MILLISECONDS, LATENCY = 4, 10.0, 0.1
+RANKS, MILLISECONDS, LATENCY, STEPS, ROUNDS = 4, 10.0, 0.1, 12, 3
 ANY, NONE = float("inf"), 1e-9
 
 
@@ -55,11 +54,23 @@ WAYS = (
 )
 
 
-def measure(cases: Sequence[Case], steps: int, rounds: int) -> list[dict[str, list[float]]]:
-    """On one rank: seconds from each step's begin to the next one's, by way."""
+def measured(case: Case) -> dict[str, Any]:
+    """The median step of all ranks and rounds in milliseconds, by way; ``planned_ms``: that of
+    iterations one after the other."""
+    found = launch(_on_a_rank, RANKS, (case, STEPS, ROUNDS), timeout=3600)
+    medians = {
+        way.name: 1e3 * statistics.median(gap for rank in found.values() for gap in rank[way.name])
+        for way in WAYS
+    }
+    planned = step_time(case.schedule())
+    return {"steps": STEPS, "rounds": ROUNDS, "planned_ms": planned, "step_ms": medians}
+
+
+def _on_a_rank(case: Case, steps: int, rounds: int) -> dict[str, list[float]]:
+    """Seconds from each step's begin to the next one's, by way."""
     torch.set_num_threads(1)
     before_others()
-    return [_measure(case, steps, rounds) for case in cases]
+    return _measure(case, steps, rounds)
 
 
 def _measure(case: Case, steps: int, rounds: int) -> dict[str, list[float]]:
@@ -90,40 +101,3 @@ def _pipeline(case: Case, way: Way) -> Pipeline:
         optimizer=partial(torch.optim.SGD, lr=0.0),
         clip_grad_norm=way.clip,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """``seconds``: the median step of all ranks and rounds, by way; ``planned``: a free-running
-    one's."""
-
-    case: Case
-    planned: float
-    seconds: dict[str, float]
-
-    @classmethod
-    def of(cls, case: Case, ranks: Sequence[dict[str, list[float]]]) -> Row:
-        medians = {
-            way.name: statistics.median(gap for rank in ranks for gap in rank[way.name])
-            for way in WAYS
-        }
-        return cls(case, step_time(case.schedule()) / 1e3, medians)
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "family": self.case.family,
-            "microbatches": self.case.microbatches,
-            "planned_ms": self.planned * 1e3,
-            "step_ms": {name: seconds * 1e3 for name, seconds in self.seconds.items()},
-        }
-
-
-def table(rows: Sequence[Row]) -> list[str]:
-    """The step without a norm in milliseconds, the others as ratios to it."""
-    names = [way.name for way in WAYS[1:]]
-    lines = []
-    for row in rows:
-        ratios = (f"{row.seconds[name] / row.seconds['none']:.3f}" for name in names)
-        base = [f"{seconds * 1e3:.1f} ms" for seconds in (row.planned, row.seconds["none"])]
-        lines.append([row.case.family, str(row.case.microbatches), *base, *ratios])
-    return markdown(["schedule", "M", "planned", "no norm", *names], lines)

@@ -1,0 +1,151 @@
+"""Costs of the runtime: its steps beside torch's and a bare loop's, a norm of all gradients, and
+how early receives are posted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+
+from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part
+
+ROOMS = ("runtime", "compiler")
+MODULES, GRAPHS, LOOP, NORM, RECEIVES = "modules", "graphs", "plain loop", "norm", "receives"
+LENGTHS = (5.0, 20.0, 0.0)
+FAMILIES = ("1f1b", "interleaved-1f1b:2", "zb-h1", "zb-v")
+STAGES_AS = {MODULES: "eager", GRAPHS: "aten"}
+AT_MOST = {5.0: 1.03, 20.0: 1.01}  # of ideal, of modules, by the stages' milliseconds
+ABOVE_LOOP = {5.0: 0.01, 20.0: 0.005}  # of ideal, of graphs
+WITHOUT_COMPUTE = {MODULES: 0.25, GRAPHS: 0.2}  # of torch's
+RUNTIMES = ("ours", "torch", "bare")
+WAYS = {"ahead": "steps ahead", "waiting": "all wait", "clipped": "ahead, every step clips"}
+
+
+def cases(size: Size) -> Iterator[Case]:
+    for part in STAGES_AS:
+        for ms, family, count in product(LENGTHS, FAMILIES, (16, 32)):
+            if size != "small" or (part, ms, family, count) == (MODULES, 5.0, "zb-h1", 16):
+                given = {"milliseconds": ms, "family": family, "microbatches": count}
+                yield Case(part, f"{family} M={count} {ms:g} ms", given, timed=True)
+        for ms in AT_MOST if size != "small" else ():
+            yield Case(LOOP, f"{part} {ms:g} ms", {"milliseconds": ms}, timed=True)
+    for family in ("1f1b", "zb-h1", "zb-h2")[2 if size == "small" else 0 :]:
+        given = {"family": family, "microbatches": 12}
+        yield Case(NORM, f"{family} M=12", given, timed=True)
+    for family, t_comm in product(("1f1b", "zb-h1", "zb-h2", "interleaved-1f1b:2"), (0.02, 0.3)):
+        given = {"family": family, "t_comm": t_comm}
+        yield Case(RECEIVES, f"{family} {t_comm}", given)
+
+
+def measure(case: Case) -> Row:
+    if case.part == RECEIVES:
+        from .receives import measured
+
+        return measured(**case.given)
+    from . import norms, steps
+
+    if case.part == NORM:
+        return norms.measured(norms.Case(**case.given))
+    if case.part == LOOP:
+        return steps.in_a_loop(**case.given)
+    return steps.measured(steps.Case(**case.given), STAGES_AS[case.part])  # type: ignore[arg-type]
+
+
+def judge(rows: Rows) -> Iterator[Claim]:
+    for part in STAGES_AS:
+        if own := of_part(rows, part):
+            yield from _steps(part, own, of_part(rows, LOOP))
+    if own := of_part(rows, NORM):
+        worst = max(row["step_ms"]["ahead"] / row["step_ms"]["waiting"] for row in own)
+        words = (
+            "With a norm of all gradients that clips no step, stepping ahead of it takes at most "
+            f"{worst:.3f} of a step in which all ranks wait for it."
+        )
+        yield Claim(NORM, words, worst <= 1)
+    if own := of_part(rows, RECEIVES):
+        worst = max(row["lost"][2] for row in own)
+        words = f"Receives posted one op early lose at most {worst:.2%} of a step, in simulation."
+        yield Claim(RECEIVES, words)
+
+
+def _steps(part: str, rows: Rows, loops: Rows) -> Iterator[Claim]:
+    """Targets of steps: of ideal, and of torch's."""
+    loop = {row["case"]: row["loop_ms"] / row["ideal_ms"] for row in loops}
+    for ms, most in AT_MOST.items():
+        bound = most
+        if part == GRAPHS:
+            bound = loop.get(f"{part} {ms:g} ms", 1.0) + ABOVE_LOOP[ms]
+        if own := [row["ours_ms"] / row["ideal_ms"] for row in rows if row["stage_ms"] == ms]:
+            words = (
+                f"Stages of {ms:g} ms as {part}: steps take {min(own):.3f} to {max(own):.3f} of "
+                f"ideal, {bound:.3f} is the target."
+            )
+            yield Claim(part, words, max(own) <= bound)
+    longer = [row for row in rows if row["stage_ms"]]
+    below = sum(row["ours_ms"] < row["torch_ms"] for row in longer)
+    if longer:
+        words = f"Stages as {part}: {below} of {len(longer)} steps are shorter than torch's."
+        yield Claim(part, words, below == len(longer))
+    if short := [row["ours_ms"] / row["torch_ms"] for row in rows if not row["stage_ms"]]:
+        words = (
+            f"Stages as {part}, without compute: {min(short):.2f} to {max(short):.2f} of torch's "
+            f"step, {WITHOUT_COMPUTE[part]} is the target."
+        )
+        yield Claim(part, words, max(short) <= WITHOUT_COMPUTE[part])
+
+
+def _of_ideal(name: str) -> Column:
+    def cell(row: Row) -> str | None:
+        taken = row.get(f"{name}_ms")
+        if taken is None:
+            return None
+        if row["ideal_ms"]:
+            return f"{taken:.1f} ms, {taken / row['ideal_ms']:.3f}"
+        return f"{taken / row['ops_a_rank']:.3f} ms an op"
+
+    return Column(f"{name}, / ideal", cell)
+
+
+def _slack(number: int) -> Callable[[Row], str]:
+    return lambda row: f"{row['buffers'][number]}, {row['lost'][number]:+.2%}"
+
+
+def _norm(way: str) -> Callable[[Row], float]:
+    return lambda row: float(row["step_ms"][way] / row["step_ms"]["none"])
+
+
+_STEPS = Table(
+    [
+        Column("stage ms", "stage_ms", "g"),
+        Column("schedule", "family"),
+        Column("M", "microbatches"),
+        Column("ideal ms", "ideal_ms", ".1f"),
+        *map(_of_ideal, RUNTIMES),
+    ]
+)
+columns = {
+    MODULES: _STEPS,
+    GRAPHS: _STEPS,
+    LOOP: Table(
+        [
+            Column("beside", "case"),
+            Column("F + B + W in a loop of plain torch, ms", "loop_ms", ".2f"),
+            Column("/ ideal", lambda row: row["loop_ms"] / row["ideal_ms"], ".3f"),
+        ]
+    ),
+    NORM: Table(
+        [
+            Column("schedule", "case"),
+            Column("planned ms", "planned_ms", ".1f"),
+            Column("no norm, ms", lambda row: row["step_ms"]["none"], ".1f"),
+            *(Column(words, _norm(way), ".3f") for way, words in WAYS.items()),
+        ]
+    ),
+    RECEIVES: Table(
+        [
+            Column("family", "family"),
+            Column("t_comm / T_F", "t_comm"),
+            Column("buffers, all at the start", lambda row: row["buffers"][0]),
+            *(Column(f"slack {k}", _slack(k + 1)) for k in range(3)),
+        ]
+    ),
+}
