@@ -109,7 +109,11 @@ class FirstStep:
         if not any(given):
             _check("microbatches: expected one number", counts, "replicas")
         if averaging is not None:
-            averaging.check_trained([sum(column) for column in zip(*trains, strict=True)])
+            sums = [sum(column) for column in zip(*trains, strict=True)]
+            try:  # only the ranks of that stage know, in all replicas
+                gathered(self._context.transport, lambda: averaging.check_trained(sums))
+            except InputError as error:
+                raise agreed(error, everywhere=True) from None
 
 
 def _check(what: str, values: Sequence[object], those: str = "ranks") -> None:

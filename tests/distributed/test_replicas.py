@@ -147,12 +147,12 @@ class Mixed(nn.Module):
         return x * self.low * self.high
 
 
-def of_replica(program: Program, stage: nn.Module) -> tuple[Pipeline, int]:
-    """The pipeline of one rank with this stage, and the number of its replica."""
-    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "pp"))
+def of_replica(program: Program, *stages: nn.Module) -> tuple[Pipeline, int]:
+    """The pipeline of these stages, one a rank, and the number of its replica."""
+    mesh = init_device_mesh("cpu", (2, len(stages)), mesh_dim_names=("dp", "pp"))
     groups = {"group": mesh["pp"].get_group(), "data_group": mesh["dp"].get_group()}
     loss = nn.functional.mse_loss
-    return Pipeline(program, [stage], loss=loss, timeout=60, **groups), mesh.get_local_rank("dp")
+    return Pipeline(program, [*stages], loss=loss, timeout=60, **groups), mesh.get_local_rank("dp")
 
 
 def batch(replica: int) -> tuple[list[Tensor], list[Tensor]]:
@@ -234,12 +234,13 @@ def test_a_parameter_that_all_replicas_freeze_or_thaw(trains: bool) -> None:
     assert set(found.values()) == {True}
 
 
-def begun_unlike(program: Program, frozen: Sequence[str]) -> str:
-    """What the first step says where each replica freezes its own of these parameters."""
-    stage = Mixed()
-    pipeline, replica = of_replica(program, stage)
+def begun_unlike(program: Program, frozen: Sequence[str], ranks: int) -> str:
+    """What the first step says where each replica freezes its own of these parameters of the last
+    stage."""
+    stages = [Mixed() for _ in range(ranks)]
+    pipeline, replica = of_replica(program, *stages)
     inputs, targets = batch(replica)
-    stage.get_parameter(frozen[replica]).requires_grad_(False)
+    stages[-1].get_parameter(frozen[replica]).requires_grad_(False)
     try:
         pipeline.step(inputs, target=targets)
     except (PipeloomError, ConnectionError) as error:
@@ -247,8 +248,15 @@ def begun_unlike(program: Program, frozen: Sequence[str]) -> str:
     return ""
 
 
-def test_replicas_that_freeze_other_parameters_before_the_first_step_are_refused_alike() -> None:
-    program = compile_schedule(schedule("1f1b", 1, MICROBATCHES), data_parallel=True)
-    arguments = program, ["low", "high"]
-    for told in launch(begun_unlike, 1, arguments, replicas=2, timeout=50).values():
-        assert "InputError: step: expected requires_grad alike in all replicas of low" in told
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_replicas_that_freeze_other_parameters_before_the_first_step_are_refused_alike(
+    ranks: int,
+) -> None:
+    """On all ranks, though only the last one has the stage."""
+    program = compile_schedule(schedule("1f1b", ranks, MICROBATCHES), data_parallel=True)
+    arguments = program, ["low", "high"], ranks
+    said = launch(begun_unlike, ranks, arguments, replicas=2, timeout=100).values()
+    assert len(said) == 2 * ranks
+    line = f"InputError: rank {ranks - 1}: step: expected requires_grad alike in all replicas of "
+    for told in said:
+        assert told.startswith(f"{line}low of stage {ranks - 1}")
