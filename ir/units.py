@@ -22,9 +22,15 @@ def memory_unit(most: float) -> str:
     return "" if most >= 1000 else " in the profile's unit"
 
 
-def exact_amount(memory: float) -> str:
-    """``7.94``, ``2.1 G``, ``1.610612736 G``: with all digits, for who types it in again."""
-    return _prefixed(memory, 15 if float(memory).is_integer() else 12)
+def sufficient_size(memory: float) -> str:
+    """``7.94``, ``2.1 GB``, ``1.6107 GB``: five digits, rounded up, so that it suffices as a
+    limit."""
+    if not 0 < memory < math.inf:
+        return memory_size(memory)
+    shown = float(f"{memory:.5g}")
+    if shown < memory:
+        shown += 10.0 ** (math.floor(math.log10(memory)) - 4)
+    return _prefixed(shown, 5) + ("B" if memory >= 1000 else "")
 
 
 def _prefixed(memory: float, digits: int) -> str:

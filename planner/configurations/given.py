@@ -163,7 +163,7 @@ def _headroom(given: float | str | None, cluster: Cluster) -> float:
     if size == inf:  # none
         return 0.0
     if 0 < size < 1e-3:
-        raise InputError(f"headroom: expected a size such as 4GB, got {given} (bytes)")
+        raise InputError(f"headroom: expected a size such as 4GB, got {given:g} bytes")
     if size >= cluster.gpu.memory_gib:
         device = f"{cluster.gpu.memory_gib:g} GiB of {cluster.gpu.name}"
         raise InputError(f"headroom: expected less than the {device}, got {size:.4g} GiB")

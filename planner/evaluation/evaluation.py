@@ -17,7 +17,7 @@ from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, Status, Timing
-from pipeloom.ir.units import amount, exact_amount
+from pipeloom.ir.units import amount, sufficient_size
 from pipeloom.report.summaries import gap, scope, transfer_note, uncosted
 from pipeloom.solver.core.schedule_cost import status_under
 from pipeloom.solver.core.tolerances import ROUNDING
@@ -178,7 +178,7 @@ class Evaluation:
         if error.smallest is None:
             return str(error)
         of = " of device memory" if error.device else ""
-        return f"infeasible: needs {exact_amount(error.smallest)}{of} on rank {error.rank}"
+        return f"infeasible: needs {sufficient_size(error.smallest)}{of} on rank {error.rank}"
 
     @property
     def uncosted(self) -> str | None:

@@ -65,8 +65,8 @@ def made_without_barrier(planned: Schedule) -> str | None:
         return None
     return (
         "all ranks wait before they step, as clipping or loss scaling need, but the schedule was "
-        'made for the period, which is without: optimize --objective makespan, or put "barrier": '
-        "true into the profile"
+        "made for the period, which is without: compile --post-validation waits for none; or "
+        'optimize --objective makespan, or put "barrier": true into the profile'
     )
 
 

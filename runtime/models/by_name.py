@@ -9,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
+from torch import nn
+
 from pipeloom.ir.errors import InputError, in_brief
 
 from ..pipeline.model_source import ModelSource
@@ -35,7 +37,7 @@ def load_source(name: str) -> ModelSource:
     value = load_attribute(name, "examples.gpt:GPT, or hf:PATH")
     if _is_source(value):
         return cast("ModelSource", value)
-    if not callable(value):
+    if not callable(value) or isinstance(value, nn.Module):
         raise InputError(f"{name}: {_lacks(value)}; expected a model source or a callable")
     return _made_by(value, name)
 
@@ -121,4 +123,6 @@ def _missing(value: object) -> list[str]:
 
 
 def _lacks(value: object) -> str:
-    return f"{type(value).__name__} has no {', '.join(_missing(value))}"
+    own = " (docs/tutorials/own-model.md makes a source of a module)"
+    lacks = f"{type(value).__name__} has no {', '.join(_missing(value))}"
+    return lacks + own * isinstance(value, nn.Module)

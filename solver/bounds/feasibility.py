@@ -8,7 +8,7 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.units import exact_amount
+from pipeloom.ir.units import sufficient_size
 
 from ..core.relaxations import least_kept
 from ..core.tolerances import ROUNDING
@@ -56,9 +56,9 @@ def check_feasible(problem: Problem) -> None:
         return
     least, given = needs(problem), np.array(problem.memory_limit)
     raise InfeasibleError(
-        f"memory limit {exact_amount(given[rank])} is too small for rank {rank}: one microbatch "
-        f"holds {exact_amount(least[rank])} there; the smallest feasible limit is "
-        f"{exact_amount(least[rank])}",
+        f"memory limit {sufficient_size(given[rank])} is too small for rank {rank}: one microbatch "
+        f"holds {sufficient_size(least[rank])} there; the smallest feasible limit is "
+        f"{sufficient_size(least[rank])}",
         smallest=float(least[rank]),
         rank=rank,
     )

@@ -18,7 +18,7 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, Transfer
-from pipeloom.ir.units import counted, exact_amount
+from pipeloom.ir.units import counted, sufficient_size
 
 from ..core.tolerances import ROUNDING
 
@@ -161,9 +161,9 @@ def finished(
     if over:
         rank = max(over, key=lambda r: peak[r])
         raise InfeasibleError(
-            f"{name}: rank {rank} holds {exact_amount(peak[rank])}, more than its memory limit "
-            f"{exact_amount(limit[rank])}; the smallest limit for this family is "
-            f"{exact_amount(peak[rank])}",
+            f"{name}: rank {rank} holds {sufficient_size(peak[rank])}, more than its memory limit "
+            f"{sufficient_size(limit[rank])}; the smallest limit for this family is "
+            f"{sufficient_size(peak[rank])}",
             smallest=peak[rank],
             rank=rank,
         )

@@ -12,7 +12,7 @@ import numpy as np
 from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.units import exact_amount
+from pipeloom.ir.units import sufficient_size
 
 from ..bounds.feasibility import needs
 from ..core.tolerances import ROUNDING
@@ -42,7 +42,7 @@ class MinMemory:
         cut = "this cut does not fit" if self.alone else "no cut fits"
         what = "device_memory" if self.device else "the memory limit"
         which = "feasible one" if self.proven or self.alone else "one found that is feasible"
-        least = f"the smallest {which} is {exact_amount(self.limit)}, for rank {self.rank}"
+        least = f"the smallest {which} is {sufficient_size(self.limit)}, for rank {self.rank}"
         return f"{cut} in {what}; {least}"
 
 

@@ -11,7 +11,7 @@ from pipeloom.ir.model.placement import Placement, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.units import exact_amount
+from pipeloom.ir.units import sufficient_size
 
 from ..bounds import lower_bound
 from ..core.schedule_cost import iteration_time
@@ -210,9 +210,9 @@ def _device_lacks(problem: Problem, error: InfeasibleError) -> str | None:
     if device - stays > problem.memory_limit[rank]:
         return None
     return (
-        f"device_memory {exact_amount(device)} is too small for rank {rank}: weights, gradients "
-        f"and optimizer state hold {exact_amount(stays)} there, "
-        f"one microbatch {exact_amount(least)}"
+        f"device_memory {sufficient_size(device)} is too small for rank {rank}: weights, gradients "
+        f"and optimizer state hold {sufficient_size(stays)} there, "
+        f"one microbatch {sufficient_size(least)}"
     )
 
 

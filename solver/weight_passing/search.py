@@ -26,7 +26,7 @@ from pipeloom.ir.errors import InfeasibleError, InvalidScheduleError
 from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.units import exact_amount
+from pipeloom.ir.units import memory_size, sufficient_size
 
 from ..bounds.general import busy
 from ..core.incumbent import Incumbent
@@ -155,8 +155,8 @@ class WeightPassingSearch:
         rank = int(lacks.argmax())
         holds = given[rank] + float(lacks[rank])
         raise InfeasibleError(
-            f"device_memory {exact_amount(given[rank])} is too small for rank {rank}: the schedule "
-            f"found that exceeds it least holds {exact_amount(holds)} there",
+            f"device_memory {memory_size(given[rank])} is too small for rank {rank}: the schedule "
+            f"found that exceeds it least holds {sufficient_size(holds)} there",
             smallest=holds,
             rank=rank,
             device=True,

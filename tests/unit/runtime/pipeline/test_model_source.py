@@ -32,6 +32,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "class Partial:\n    def loss(self): ...\n"
         "def needs(argument): ...\n"
         "number = 3\n"
+        "from torch import nn\nnet = nn.Linear(1, 1)\n"
     )
     name = f"models_{tmp_path.name}".replace("-", "_")
     (tmp_path / f"{name}.py").write_text(text)
@@ -51,6 +52,7 @@ def test_an_instance_or_a_callable_is_a_source(module: str, attribute: str) -> N
     [
         ("missing", "has no attribute missing"),
         ("number", "int has no stages, tied, loss, batch, optimizer"),
+        ("net", "Linear has no .*own-model.md makes a source of a module"),
         ("Partial", "Partial has no stages, tied, batch, optimizer"),
         ("needs", "calling it without arguments failed: TypeError"),
     ],
