@@ -22,11 +22,11 @@ from .table import filled, line, markdown, rendered
 from .workers import ROOT, load, measured
 
 BENCHMARKS = (
-    "published", "gaps", "replay", "plans", "predict", "rivals", "overhead", "split", "port",
-    "speed",
+    "published", "gaps", "replay", "plans", "predict", "rivals", "slow_link", "overhead",
+    "split", "port", "speed",
 )  # fmt: skip
 FORMER = (
-    "combinations", "one_gpu", "slow_link", "random_instances", "fuzz", "chaos", "small_exact",
+    "combinations", "one_gpu", "random_instances", "fuzz", "small_exact",
 )  # fmt: skip
 """Programs of their own, run by ``python -m benchmarks.NAME`` and by this one without a name."""
 PAGES = ("README.md", "docs/results.md", *(f"benchmarks/{name}/README.md" for name in BENCHMARKS))

@@ -59,7 +59,7 @@ def _in_a_process(name: str, case: Case) -> Row:
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         return {"failed": lines[-1] if lines else f"exit code {done.returncode}"}
-    found: Row = json.loads(done.stdout)
+    found: Row = json.loads(done.stdout.splitlines()[-1])
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from pipeloom.planner.evaluation.evaluation import Evaluation
 from pipeloom.planner.passing.choose import choose, searching
 from pipeloom.runtime.probes.link_probe import LinkSamples, link_of
 
+from . import allclose  # noqa: F401 - compared with by whoever runs an experiment
 from .configurations import Configuration
 from .measuring import Measured, measured
 from .network import namespaces
@@ -26,9 +26,7 @@ from .workers import run_tasks
 
 PROBE_BYTES, PROBES = 400_000, 9
 SECONDS = 20.0  # that the optimizer has for all schemes together
-ALLOWED = 0.15  # by how much a prediction may miss what is measured
 TIE = 0.01  # step times as near as that are one
-LOSSES = 1e-4  # relative: float32 sums in another order
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,6 @@ def _result(
     torch = _row(fully_sharded(profile, configuration.microbatches), runs[-1])
     model = configuration.model
     return {
-        "name": configuration.name,
         "model": {
             key: getattr(model, key)
             for key in ("layers", "width", "heads", "context", "microbatch")
@@ -128,29 +125,3 @@ def _row(time: float, run: Measured) -> dict[str, Any]:
         "losses": run.losses,
         "wires": run.wires,
     }
-
-
-def faults(result: Mapping[str, Any]) -> list[str]:
-    """The faults of a configuration's result, in words."""
-    found = [
-        f"{row['scheme']}: predicted {row['predicted_ms']:.0f} ms, measured "
-        f"{row['measured_ms']:.0f}"
-        for row in result["schemes"]
-        if abs(row["error"]) > ALLOWED
-    ]
-    first = result["schemes"][0]
-    found += [
-        f"{row['scheme']}: losses are not those of {first['scheme']}"
-        for row in result["schemes"]
-        if not allclose(row["losses"], first["losses"])
-    ]
-    if result["auto"] not in result["winners"]:
-        found.append(f"auto picks {result['auto']}, {' or '.join(result['winners'])} is faster")
-    return [f"{result['name']}: {fault}" for fault in found]
-
-
-def allclose(losses: Sequence[float], others: Sequence[float]) -> bool:
-    """Equal but for the order in which float32 sums are made."""
-    return len(losses) == len(others) and all(
-        math.isclose(a, b, rel_tol=LOSSES) for a, b in zip(losses, others, strict=True)
-    )

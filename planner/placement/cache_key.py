@@ -23,7 +23,7 @@ class PlacementQuestion:
 
     @property
     def problems(self) -> Sequence[Problem]:
-        """Those of the placements that fit."""
+        """The placements that fit."""
         return [one.problem for one in self.placements if isinstance(one, Contender)]
 
     @property

@@ -1,4 +1,4 @@
-"""What the chaos benchmark takes for a broken promise."""
+"""What training under faults takes for a broken promise."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.chaos.faults import differing, ended
-from benchmarks.chaos.started import Started
+from benchmarks.slow_link.chaos.faults import differing, ended
+from benchmarks.slow_link.chaos.started import Started
 
 
 class Ended(Started):

@@ -6,8 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from benchmarks.slow_link import last_results
-from benchmarks.slow_link.experiment import faults
+from benchmarks import of_part
+from benchmarks.recording import Record
+from benchmarks.slow_link import NAMES, RING, cases, judge
+from benchmarks.slow_link.configurations import CONFIGURATIONS
 from benchmarks.slow_link.measuring import RankRun, measured
 from benchmarks.slow_link.network import Names, Ring, address, commands, way
 from benchmarks.slow_link.prediction import fully_sharded, wires
@@ -82,8 +84,13 @@ def test_fully_sharded_steps_by_hand() -> None:
 
 
 def test_the_record_has_no_fault_and_winners_of_each_kind() -> None:
-    results = last_results([])
-    assert len(results) >= 6
-    assert [fault for result in results for fault in faults(result)] == []
-    alone = {result["winners"][0] for result in results if len(result["winners"]) == 1}
+    rows = of_part(Record.of("slow_link").rows, RING)
+    assert len(rows) >= 6
+    assert all(claim.met for claim in judge(rows))
+    alone = {row["winners"][0] for row in rows if len(row["winners"]) == 1}
     assert alone >= {"activations", "weights", "fsdp"}
+
+
+def test_each_configuration_is_a_case() -> None:
+    assert [one.name for one in CONFIGURATIONS] == list(NAMES)
+    assert [case.name for case in cases("usual") if case.part == RING] == list(NAMES)

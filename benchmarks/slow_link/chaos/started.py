@@ -82,7 +82,9 @@ class Started:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "torch._dynamo", "benchmarks.chaos.worker"])
+        context.set_forkserver_preload(
+            ["torch", "torch._dynamo", "benchmarks.slow_link.chaos.worker"]
+        )
         both = {**trial.settings, **settings}
         attempt = Attempt(trial.program, self.folder, port, both, poisoned)
         self.ranks: list[BaseProcess] = [
