@@ -235,7 +235,7 @@ def test_an_infeasible_limit_is_a_no_that_names_the_smallest(
 def test_the_smallest_limit_that_is_printed_is_enough(pipeloom: Command, tmp_path: Path) -> None:
     stage = profile_document()["stages"][0] | {"m_b": 5_712_912.7, "m_w": 1_000_001}
     path = written(tmp_path / "bytes.json", profile_document(stages=[stage, stage]))
-    for command in (["optimize"], ["build", "zb-h1"]):
+    for command in (["optimize", "--placement", "linear"], ["build", "zb-h1"]):
         words = [*command, path, "-m", 3, "--memory-limit"]
         printed = pipeloom(*words, 9).err.split(" is ")[-1].partition(" (")[0].strip()
         assert pipeloom(*words, printed, "--json").code == 0
