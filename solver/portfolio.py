@@ -40,6 +40,7 @@ from .search.list_search import ListTuner
 from .search.local_search import Annealer, FillingAnnealer
 from .search.overlap_annealing import OverlapAnnealer
 from .search.periodic_search import search_periodic
+from .search.restarts import Restarts
 from .search.rounds import Round, improve
 from .search.unrolling import SpliceSearch, Unroller, fewer_microbatches
 from .search.window_search import WindowSearch
@@ -160,7 +161,8 @@ class ConstructAndImprove:
             if little_memory(best.problem):
                 rounds = [*rounds[:-1], filling, ends, rounds[-1], scheduler]
             else:
-                rounds = [*rounds, ends, scheduler, filling]
+                rounds = [*rounds, ends, filling]
+            rounds.append(Restarts(best.problem, self._rng))
         splices, windows = SpliceSearch(best.problem, self._rng), WindowSearch(best, self._rng)
         yield from improve(best, [*rounds, splices, windows])
 
@@ -177,8 +179,8 @@ def search_elsewhere(
         Annealer(best.problem, rng),
     ]
     if LinearInstance.of(best.problem) is None and as_many_each_way(best.problem):
-        rounds += [FillingAnnealer(best.problem, rng), ListTuner(best.problem, rng)]
-        rounds += [TailBuilder(best.problem, rng)]
+        rounds += [FillingAnnealer(best.problem, rng), TailBuilder(best.problem, rng)]
+        rounds.append(Restarts(best.problem, rng))
     yield from improve(best, [*rounds, WindowSearch(best, rng), *proofs])
 
 

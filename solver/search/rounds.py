@@ -19,7 +19,9 @@ class Round(Protocol):
     @property
     def able(self) -> bool: ...
 
-    def round(self, best: Incumbent) -> None: ...
+    def round(self, best: Incumbent) -> bool | None:
+        """True where it went on without finding a better schedule yet."""
+        ...
 
 
 def improve(best: Incumbent, rounds: Sequence[Round]) -> Pieces:
@@ -29,8 +31,8 @@ def improve(best: Incumbent, rounds: Sequence[Round]) -> Pieces:
     while able := [i for i, each in enumerate(rounds) if each.able]:
         i = min(able, key=lambda i: spent[i])
         before, began = best.cost, _clock(best)
-        rounds[i].round(best)
-        weight[i] = 1.0 if best.cost < before else min(2 * weight[i], 1 / LEAST_SHARE)
+        went_on = rounds[i].round(best)
+        weight[i] = 1.0 if went_on or best.cost < before else min(2 * weight[i], 1 / LEAST_SHARE)
         spent[i] += weight[i] * (_clock(best) - began)
         yield
 

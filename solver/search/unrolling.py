@@ -68,10 +68,10 @@ class SmallSearch:
 
     def __init__(self, best: Incumbent, small: Incumbent, search: Worker) -> None:
         small.interrupt, small.slice = best.interrupt, best.slice
-        self._small, self._pieces, self.ended = small, search(small), False
+        self.small, self._pieces, self.ended = small, search(small), False
 
     def go_on(self, best: Incumbent) -> None:
-        small, before = self._small, self._small.work.used
+        small, before = self.small, self.small.work.used
         self.ended, most = True, min(SMALL_WORK * best.slice, best.work.left)
         for _ in self._pieces:
             if small.over() or small.work.used - before > most:

@@ -1,0 +1,57 @@
+"""Searches that begin anew: annealing moves single ops, and so keeps to the schedule it began with.
+
+A list scheduler of random parameters makes another one, which is annealed by itself until nothing
+more is found; then the next begins.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pipeloom.ir.model.problem import Problem
+
+from ..core.incumbent import Incumbent
+from ..core.worker_threads import Pieces
+from .list_search import ListTuner
+from .local_search import Annealer, FillingAnnealer
+from .unrolling import ENDLESS, SmallSearch
+
+LIST_ROUNDS = 8  # of the list scheduler, before orders are annealed
+VAIN_ROUNDS = 12  # of annealing in a row that find nothing, after which it begins anew
+
+
+class Restarts:
+    """Rounds of searches that do not begin with the best schedule."""
+
+    able = True
+
+    def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
+        self._problem, self._rng = problem, rng
+        self._search: SmallSearch | None = None
+
+    def round(self, best: Incumbent) -> bool:
+        """Whether this search went on; its schedule is offered once it costs less than ``best``."""
+        if self._search is None or self._search.ended:
+            small = Incumbent(self._problem, best.bound, ENDLESS)
+            self._search = SmallSearch(best, small, self._begun)
+        small = self._search.small
+        before = small.cost
+        self._search.go_on(best)
+        if small.cost < best.cost:
+            assert small.method is not None
+            order, _, cost = small.found()
+            best.offer(order, small.method, cost)
+        return small.cost < before
+
+    def _begun(self, small: Incumbent) -> Pieces:
+        lists = ListTuner(self._problem, self._rng)
+        for _ in range(LIST_ROUNDS):
+            lists.round(small)
+            yield
+        annealer, filling = (kind(self._problem, self._rng) for kind in (Annealer, FillingAnnealer))
+        annealers, vain = [annealer, annealer, filling], 0
+        while small.order is not None and vain < VAIN_ROUNDS:
+            before = small.cost
+            annealers[vain % len(annealers)].round(small)
+            vain = 0 if small.cost < before else vain + 1
+            yield
