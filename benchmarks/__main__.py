@@ -23,10 +23,10 @@ from .workers import ROOT, load, measured
 
 BENCHMARKS = (
     "published", "gaps", "replay", "plans", "predict", "rivals", "slow_link", "overhead",
-    "split", "port", "speed",
+    "split", "port", "speed", "one_gpu",
 )  # fmt: skip
 FORMER = (
-    "combinations", "one_gpu", "random_instances", "fuzz", "small_exact",
+    "combinations", "random_instances", "fuzz", "small_exact",
 )  # fmt: skip
 """Programs of their own, run by ``python -m benchmarks.NAME`` and by this one without a name."""
 PAGES = ("README.md", "docs/results.md", *(f"benchmarks/{name}/README.md" for name in BENCHMARKS))

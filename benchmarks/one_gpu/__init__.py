@@ -1,119 +1,124 @@
-"""Ranks of a GPT that share one GPU: what was planned against what is measured, in one call."""
+"""Ranks of a GPT that share one GPU: what was planned beside what is measured.
+
+Without a GPU only the tiny models of the small size run, on a CPU.
+"""
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from itertools import combinations
 from typing import Any
 
-from ..recording import environment
+from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part
+from .. import split as backward
 
-HERE = Path(__file__).parent
-RECORD = HERE / "results" / "one_gpu.json"
-BUDGET, LONGEST, LEAST = 540.0, 300.0, 20.0  # seconds in all, of one part, and left to begin one
+ROOMS = ("runtime", "compiler", "planner", "solver")
+GRADIENTS, PIPELINES, SPLIT = "gradients", "pipelines", "B and W apart"
+FAMILIES = ("1f1b", "zb-h1", "zb-v", "weipipe-interleave")
+NAMES = ("1f1b", "zb-1p", "zb-2p", "zb-v", "weipipe-interleave")
+RANKS = {2: 8, 4: 12, 8: 16}
+"""Microbatches by the number of ranks."""
+STAGES = ("blocks 512", "blocks 1024", "blocks 2048")
+ALIKE = 0.01  # plans that differ by less have no order
+STEP, HOST, PEAK, GAIN, RATIO = 0.03, 0.02, 0.10, 0.9, 1.03
+"""Targets: measured over planned, a rank's idle share with inputs there, peak memory, the part of
+the planned gain of tuning that is measured, (B + W) / BW."""
 
 
-def main(arguments: list[str]) -> int:
-    """Runs the parts, each in a process of its own, and records what each has told; 1 where a
-    target is missed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.one_gpu", description=__doc__)
-    parser.add_argument("--device", choices=["cuda", "cpu"], help="cuda where there is one")
-    parser.add_argument("--small", action="store_true", help="a tiny model, two ranks")
-    parser.add_argument(
-        "--budget", type=float, default=BUDGET, help="seconds in all, 540 by default"
-    )
-    parser.add_argument(
-        "--parts", nargs="+", metavar="NAME", help="these alone, others as recorded"
-    )
-    parser.add_argument(
-        "--resume", action="store_true", help="parts that are recorded are left out"
-    )
-    parser.add_argument("--to", type=Path, help="results/one_gpu.json; on a CPU a temporary file")
-    options = parser.parse_args(arguments)
+def cases(size: Size) -> Iterator[Case]:
+    for family in FAMILIES[2:3] if size == "small" else FAMILIES:
+        yield Case(GRADIENTS, family, timed=True)
+    given = {"ranks": 2, "microbatches": 4, "tiny": True}
+    yield Case(PIPELINES, "2 ranks, tiny", given, timed=True)
+    if size == "large" or (size == "usual" and _has_gpu()):
+        for ranks, microbatches in RANKS.items():
+            given = {"ranks": ranks, "microbatches": microbatches, "tiny": False}
+            yield Case(PIPELINES, f"{ranks} ranks", given, timed=True)
+        for name in STAGES:
+            yield Case(SPLIT, name, timed=True)
+
+
+def _has_gpu() -> bool:
     import torch
 
-    device = options.device or ("cuda" if torch.cuda.is_available() else None)
-    if device is None:
-        print("no GPU here, nothing measured; --device cpu --small tries all parts out")
-        return 0
-    path = options.to or (RECORD if device == "cuda" else Path(tempfile.mkdtemp(), "one_gpu.json"))
-    found = run_parts(path, device, options)
-    from .table import judged, render
-
-    print(render(found["parts"]))
-    targets = judged(found["parts"])
-    _write(path, found | {"targets": targets})
-    for target, met in targets.items():
-        print(f"{'not measured' if met is None else 'met' if met else 'MISSED':12} {target}")
-    print(f"recorded in {path}")
-    return 1 if False in targets.values() else 0
+    return torch.cuda.is_available()
 
 
-def run_parts(path: Path, device: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The record, with what these parts have told; it is written after each of them."""
-    from .sizes import FULL, SMALL
+def measure(case: Case) -> Row:
+    from . import ranks
 
-    end = time.monotonic() + options.budget
-    names = part_names([*(SMALL if options.small else FULL).ranks])
-    wanted = options.parts or names
-    unknown = [name for name in wanted if name not in names]
-    if unknown:
-        raise SystemExit(f"--parts: expected some of {' '.join(names)}, got {' '.join(unknown)}")
-    keep = (options.resume or options.parts) and path.exists()
-    parts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["parts"] if keep else {}
-    here = {"environment": environment(), "device": device, "small": options.small}
-    found = here | {"parts": parts}
-    for name in wanted:
-        if options.resume and _done(parts.get(name, {})):
-            continue
-        left = end - time.monotonic()
-        if left < LEAST:
-            parts.setdefault(name, {"part": {"failed": "no time left"}})
-            continue
-        print(f"== {name} ({left:.0f} s left)", flush=True)
-        parts[name] = _run(name, device, options.small, min(left, LONGEST))
-        _write(path, found)
-    return found
+    device = "cuda" if _has_gpu() else "cpu"
+    if case.part == GRADIENTS:
+        return {"device": device, "difference": ranks.difference(case.name, device)}
+    if case.part == SPLIT:
+        return backward.measure(Case(backward.STAGES, case.name), ranks.gpu(device))
+    return ranks.measured(**case.given, names=NAMES, device=device)
 
 
-def part_names(ranks: Sequence[int]) -> list[str]:
-    """The parts in the order in which they run: the most wanted first."""
-    return ["environment", "gradients", *(f"ranks-{p}" for p in ranks), "split"]
+def judge(rows: Rows) -> Iterator[Claim]:
+    for row in of_part(rows, GRADIENTS):
+        words = f"Gradients of {row['case']} on two ranks of a {row['device']} are one process's"
+        words += f", to {row['difference']:.1e}."
+        yield Claim(GRADIENTS, words, row["difference"] <= 1e-10)
+    own = [row for row in of_part(rows, PIPELINES) if not row["tiny"]]
+    found = [(n, each) for row in own for n, each in row["schedules"].items()]
+    activations = [each for name, each in found if name != "weipipe-interleave"]
+    if found:
+        yield _most("Measured over planned steps", STEP, [_ratio(each) for _, each in found])
+        yield _most("A rank's idle share", HOST, [each["host"] for each in activations], 0.0)
+        yield _most("Peak memory over planned", PEAK, [_peak(each) for each in activations])
+        ordered = all(map(_ordered, own))
+        yield Claim(PIPELINES, "Schedules are measured in the order of their plans.", ordered)
+        gains = [(row["tuned_gain"], row["planned_gain"]) for row in own if "tuned_gain" in row]
+        words = "Planned again on its own times, 1F1B's gain is at least nine tenths of the plan's."
+        yield Claim(PIPELINES, words, all(took >= GAIN * plan for took, plan in gains))
+    for row in of_part(rows, SPLIT):
+        ratio = row["ways"]["interception"]["of_eager"]
+        words = f"{row['case']}: (B + W) / BW is {ratio:.3f}, {RATIO} is the target."
+        yield Claim(SPLIT, words, ratio <= RATIO)
 
 
-def _run(name: str, device: str, small: bool, seconds: float) -> dict[str, Any]:
-    """The results that a part wrote before it ended, or before its time was over."""
-    from .telling import told
-
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "told")
-        words = [name, "--device", device, "--to", str(file), *(["--small"] * small)]
-        command = [sys.executable, "-m", "benchmarks.one_gpu.part", *words]
-        begin = time.monotonic()
-        failure = ""
-        try:
-            code = subprocess.run(command, timeout=seconds, check=False).returncode
-            failure = f"exit code {code}" if code else ""
-        except subprocess.TimeoutExpired:
-            failure = f"not done after {seconds:.0f} s"
-        found = told(file)
-    if failure:
-        found.setdefault("part", {"failed": failure})
-    return found | {"seconds": round(time.monotonic() - begin, 1)}
+def _most(words: str, most: float, found: list[float], middle: float = 1.0) -> Claim:
+    """A claim that all figures are within ``most`` of ``middle``."""
+    text = f"{words}: {min(found):.3f} to {max(found):.3f}, within {most:g} of {middle:g} wanted."
+    return Claim(PIPELINES, text, all(abs(each - middle) <= most for each in found))
 
 
-def _done(part: dict[str, Any]) -> bool:
-    """Whether nothing of it failed."""
-    failed = (isinstance(value, dict) and "failed" in value for value in part.values())
-    return bool(part) and not any(failed)
+def _ratio(found: Row) -> float:
+    return float(found["measured_ms"] / found["planned_ms"])
 
 
-def _write(path: Path, found: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+def _peak(found: Row) -> float:
+    """The rank furthest from its planned peak, as measured over planned."""
+    pairs = zip(found["peak"], found["planned_peak"], strict=True)
+    ratios = [peak / plan for peak, plan in pairs if plan]
+    return max(ratios, key=lambda ratio: abs(ratio - 1), default=1.0)
+
+
+def _ordered(row: Row) -> bool:
+    """Whether of any two schedules the one planned shorter is measured shorter."""
+    times = [(each["planned_ms"], each["measured_ms"]) for each in row["schedules"].values()]
+    return all(
+        (plan < other) == (took < other_took)
+        for (plan, took), (other, other_took) in combinations(times, 2)
+        if abs(plan - other) > ALIKE * max(plan, other)
+    )
+
+
+def _schedule(name: str) -> Column:
+    def cell(row: Row) -> str | None:
+        found: dict[str, Any] | None = row["schedules"].get(name)
+        if found is None:
+            return None
+        text = f"{found['measured_ms']:.1f} / {found['planned_ms']:.1f} ms"
+        return f"{text}, host {found['host']:.1%}, peak {_peak(found):.2f}"
+
+    return Column(name, cell)
+
+
+_way: Callable[[Row], float] = lambda row: row["ways"]["interception"]["of_eager"]  # noqa: E731
+columns = {
+    GRADIENTS: Table([Column("family", "case"), Column("difference", "difference", ".1e")]),
+    PIPELINES: Table([Column("on one GPU", "case"), *map(_schedule, NAMES)]),
+    SPLIT: Table([Column("stage", "case"), Column("(B + W) / BW", _way, ".3f")]),
+}

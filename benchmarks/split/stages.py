@@ -74,7 +74,7 @@ class LlamaLayer(nn.Module):
 
 
 STAGES: dict[str, Callable[[], tuple[nn.Module, int]]] = {
-    **{f"blocks {width}": partial(blocks, width) for width in (64, 128, 256, 512)},
+    **{f"blocks {width}": partial(blocks, width) for width in (64, 128, 256, 512, 1024, 2048)},
     "llama 256": lambda: (LlamaLayer(256), 256),
 }
 
