@@ -31,9 +31,10 @@ KINDS = ("v", "several stages a rank")
 Found = TypeVar("Found")
 
 
-def beside(problem: Problem, cost: float) -> Incumbent:
+def beside(problem: Problem, cost: float, work: float | None = None) -> Incumbent:
     """An incumbent that is said to cost so much, with no bound."""
-    best = Incumbent(problem, Bound(0.0, "none", ""), SolveOptions(time_limit=30))
+    limits = SolveOptions(time_limit=30, work_limit=work)
+    best = Incumbent(problem, Bound(0.0, "none", ""), limits)
     best.offer(one_at_a_time(problem), "one-at-a-time", cost)
     return best
 
@@ -116,7 +117,7 @@ def test_windows_teach_each_other_what_longer_questions_alone_refute_too() -> No
 def test_windows_of_all_ranks_take_longer_than_those_of_one() -> None:
     """The same instance: of seven microbatches all ranks prove what rank 3 alone does not."""
     problem = gap_problem("v", 0, 17)
-    best, placed = beside(problem, 1250.6), GeneralPlacement.of(problem)
+    best, placed = beside(problem, 1250.6, 3000), GeneralPlacement.of(problem)
     fold = RankWindows(best, placed, placed.hosts[3])
     for m in range(1, 7):
         list(fold.grow(m))
