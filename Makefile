@@ -4,8 +4,7 @@
 # make docs   the site, in build/site: all links and public names checked, all snippets tried
 # make coverage  the tests, and the lines that none of them runs (compiled kernels cannot be seen)
 # make bench  the long runs, hours: the tests marked slow, properties on ten times the examples, and
-#             benchmarks/, compared with their records (those not yet compared: of the frontier
-#             each eighth instance in at most half an hour)
+#             benchmarks/, compared with their records, and random checks
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -34,7 +33,7 @@ lint: setup
 # Kernels are compiled, for a minute, beside the checks of types; the fuzz uses nearly all.
 # Tests that launch processes run after the others: they mostly wait for one another.
 test: setup
-	$(BIN)/python -m benchmarks.fuzz --count 20 > /dev/null 2>&1 & $(MAKE) lint && wait
+	$(BIN)/python -m tests.fuzz --count 20 > /dev/null 2>&1 & $(MAKE) lint && wait
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/distributed
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/distributed
 
@@ -52,6 +51,10 @@ bench: setup
 	$(BIN)/python -m pytest -m slow
 	$(BIN)/python -m pytest -n 2 --hypothesis-profile thorough tests/property
 	$(BIN)/python -m benchmarks --check
+	$(BIN)/python -m benchmarks.combinations
+	$(BIN)/python -m tests.property.random_instances
+	$(BIN)/python -m tests.property.small_exact
+	$(BIN)/python -m tests.fuzz
 
 clean:
 	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .pytest_cache

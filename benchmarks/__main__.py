@@ -10,7 +10,6 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,10 +24,6 @@ BENCHMARKS = (
     "published", "gaps", "replay", "plans", "predict", "rivals", "slow_link", "overhead",
     "split", "port", "speed", "one_gpu",
 )  # fmt: skip
-FORMER = (
-    "combinations", "random_instances", "fuzz", "small_exact",
-)  # fmt: skip
-"""Programs of their own, run by ``python -m benchmarks.NAME`` and by this one without a name."""
 PAGES = ("README.md", "docs/results.md", *(f"benchmarks/{name}/README.md" for name in BENCHMARKS))
 MOST_LOAD = 0.5
 """The load average above which nothing timed is recorded."""
@@ -40,11 +35,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.report and not (options.names or options.record or options.resume):
         return report(check=options.check)
     worst = max(run(name, options) for name in options.names or BENCHMARKS)
-    if not options.names:
-        for name in FORMER:
-            print(f"== {name}", flush=True)
-            former = import_module(f"benchmarks.{name}").main
-            worst = max(worst, former([]))
     return max(worst, report(check=options.check) if options.report else 0)
 
 

@@ -5,7 +5,7 @@ Without a GPU only the tiny models of the small size run, on a CPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
@@ -73,7 +73,7 @@ def judge(rows: Rows) -> Iterator[Claim]:
         words = "Planned again on its own times, 1F1B's gain is at least nine tenths of the plan's."
         yield Claim(PIPELINES, words, all(took >= GAIN * plan for took, plan in gains))
     for row in of_part(rows, SPLIT):
-        ratio = row["ways"]["interception"]["of_eager"]
+        ratio = _apart(row)
         words = f"{row['case']}: (B + W) / BW is {ratio:.3f}, {RATIO} is the target."
         yield Claim(SPLIT, words, ratio <= RATIO)
 
@@ -116,9 +116,12 @@ def _schedule(name: str) -> Column:
     return Column(name, cell)
 
 
-_way: Callable[[Row], float] = lambda row: row["ways"]["interception"]["of_eager"]  # noqa: E731
+def _apart(row: Row) -> float:
+    return float(row["ways"]["interception"]["of_eager"])
+
+
 columns = {
     GRADIENTS: Table([Column("family", "case"), Column("difference", "difference", ".1e")]),
     PIPELINES: Table([Column("on one GPU", "case"), *map(_schedule, NAMES)]),
-    SPLIT: Table([Column("stage", "case"), Column("(B + W) / BW", _way, ".3f")]),
+    SPLIT: Table([Column("stage", "case"), Column("(B + W) / BW", _apart, ".3f")]),
 }

@@ -1,4 +1,4 @@
-"""A slice of ``python -m benchmarks.fuzz``, another one each day, and that its checks can fail."""
+"""A slice of ``python -m tests.fuzz``, another one each day, and that its checks can fail."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks.fuzz import checked, today
-from benchmarks.fuzz.cases import Case, _options, random_case
-from benchmarks.fuzz.checks import check
-from benchmarks.fuzz.damage import REMOVED_KEYS, damaged
-from benchmarks.fuzz.documents import sound
 from pipeloom.cli import failures
 from pipeloom.ir.formats.lengths_document import LengthsDocument
 from pipeloom.ir.formats.validation import Document
+from tests.fuzz import checked, today
+from tests.fuzz.cases import Case, _options, random_case
+from tests.fuzz.checks import check
+from tests.fuzz.damage import REMOVED_KEYS, damaged
+from tests.fuzz.documents import sound
 
 COUNT, PARTS = 1000, 2
 
@@ -29,7 +29,7 @@ def test_whatever_is_read_is_told_in_readable_lines(
     seed, size = today(), COUNT // PARTS
     with capsys.disabled():
         sys.stderr.write(
-            f"\npython -m benchmarks.fuzz --seed {seed} --first {part * size} --count {size}\n"
+            f"\npython -m tests.fuzz --seed {seed} --first {part * size} --count {size}\n"
         )
     faults = [
         f"{case}: {line}"

@@ -12,9 +12,9 @@ from typing import IO
 
 import pytest
 
-from benchmarks.fuzz.cases import sound_lines
 from pipeloom.cli.main import COMMANDS, main
 from pipeloom.ir.formats import load_program
+from tests.fuzz.cases import sound_lines
 from tests.support.command_line import Command
 
 FULL = Path("/dev/full")
@@ -34,7 +34,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> Lines:
     """Words of each command, and of the others."""
     folder = tmp_path_factory.mktemp("sound")
     found = sound_lines(folder)
-    assert set(found) == set(COMMANDS), "benchmarks/fuzz/documents.py has a line of each command"
+    assert set(found) == set(COMMANDS), "tests/fuzz/documents.py has a line of each command"
     files = {kind: str(folder / f"sound-{kind}") for kind in ("profile", "schedule")}
     others = {name: [word.format(**files) for word in words] for name, words in OTHERS.items()}
     return found | others

@@ -7,9 +7,9 @@ from itertools import chain
 
 import pytest
 
-from benchmarks.fuzz.documents import sound
 from pipeloom.ir.formats import dump_schedule, parse_schedule
 from pipeloom.ir.verify.schedule import verify_schedule
+from tests.fuzz.documents import sound
 
 
 def test_unknown_keys_of_transfers_and_averages_are_let_pass() -> None:

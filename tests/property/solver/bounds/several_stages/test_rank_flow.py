@@ -7,7 +7,6 @@ from itertools import cycle
 import pytest
 
 from benchmarks.gaps.instances import problem_of as gap_problem
-from benchmarks.small_exact.instances import problem_of
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
@@ -15,6 +14,7 @@ from pipeloom.solver.bounds import PLACED, lower_bound
 from pipeloom.solver.bounds.several_stages.general_placement import GeneralPlacement
 from pipeloom.solver.bounds.several_stages.rank_flow import flow_bound
 from pipeloom.solver.core.stopping import Budget
+from tests.property.small_exact.instances import problem_of
 from tests.support.oracle import known_optimum
 
 KINDS = ("v", "several stages a rank")

@@ -7,10 +7,10 @@ from itertools import cycle
 import pytest
 
 from benchmarks.gaps.instances import problem_of as gap_problem
-from benchmarks.small_exact.instances import problem_of
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.bounds.several_stages.rank_moments import rank_relaxation
 from pipeloom.solver.core.stopping import Budget
+from tests.property.small_exact.instances import problem_of
 from tests.support.oracle import known_optimum
 
 KINDS = ("v", "several stages a rank", "two copies")

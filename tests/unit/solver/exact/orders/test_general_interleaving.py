@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-from benchmarks.small_exact.instances import problem_of
 from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
@@ -20,6 +19,7 @@ from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.exact.orders.general_interleaving import GeneralInterleaving, rank_orders
 from pipeloom.solver.exact.orders.rank_orders import BACKWARD, FORWARD, WEIGHT, OpClass
 from pipeloom.solver.exact.orders.target_bisection import ask
+from tests.property.small_exact.instances import problem_of
 from tests.support.oracle import exhaustive_optimum, known_optimum
 
 KINDS = ("v", "several stages a rank", "two copies")

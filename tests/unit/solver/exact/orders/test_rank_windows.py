@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from benchmarks.gaps.instances import problem_of as gap_problem
-from benchmarks.small_exact.instances import problem_of
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
@@ -25,6 +24,7 @@ from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.relaxations import unfused
 from pipeloom.solver.exact.orders.rank_windows import RankWindows, bound_by_windows, several_ranks
 from pipeloom.solver.exact.orders.target_bisection import bisect
+from tests.property.small_exact.instances import problem_of
 from tests.support.oracle import known_optimum
 
 KINDS = ("v", "several stages a rank")

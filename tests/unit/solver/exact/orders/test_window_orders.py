@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from benchmarks.gaps.instances import problem_of as large_problem_of
-from benchmarks.small_exact.instances import problem_of
 from pipeloom.ir.cost.dependency_graph import ScheduleGraph
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InfeasibleError
@@ -22,6 +21,7 @@ from pipeloom.solver.exact.orders.schedule_window import ScheduleWindow
 from pipeloom.solver.exact.orders.target_bisection import find
 from pipeloom.solver.exact.orders.window_orders import WindowOrders
 from pipeloom.solver.remat.portfolio import one_at_a_time_with_remat
+from tests.property.small_exact.instances import problem_of
 from tests.support.oracle import TooManyOrdersError, exhaustive_optimum
 
 WORK = 1_000_000_000

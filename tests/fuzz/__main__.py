@@ -1,4 +1,4 @@
-"""``python -m benchmarks.fuzz``."""
+"""``python -m tests.fuzz``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A slice of ``python -m benchmarks.random_instances``, and that its checks can fail."""
+"""A slice of ``python -m tests.property.random_instances``, and that its checks can fail."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.random_instances import checks, summary, work_of
-from benchmarks.random_instances.checks import check
-from benchmarks.random_instances.instances import Instance, random_instance
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.optimize import optimize
+from tests.property.random_instances import checks, summary, work_of
+from tests.property.random_instances.checks import check
+from tests.property.random_instances.instances import Instance, random_instance
 
 SLICE, PARTS, WORK = 300, 10, 2.0
 ORDINARY = 1  # parts; the others are slow

@@ -1,4 +1,10 @@
-"""Damaged files and odd options under every command: one readable line, or it is said which."""
+"""Damaged files and odd options under every command.
+
+Documents are damaged at random, half of them crossed with another valid one, and one command in
+seven has an odd option. Checked are exit codes, readable lines that name the file or the option,
+``--json``, SVG, and that nothing else is written. A failed case is run again by the words in
+brackets before it; ``record.json`` holds the last whole run.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
 
-from ..recording import record
+from tests.support.recorded import record
+
 from .cases import Case, random_case
 from .checks import Outcome, check
 
@@ -38,9 +45,7 @@ def main(arguments: list[str]) -> int:
     result = {"seed": options.seed, "cases": options.count, "exit_codes": dict(outcomes)}
     print(f"{result}, {len(faults)} faults, {seconds:.0f} s")
     if options.count >= COUNT:
-        print(
-            f"recorded in {record(HERE, 'fuzz', result | {'faults': faults, 'seconds': seconds})}"
-        )
+        print(f"recorded in {record(HERE, result | {'faults': faults, 'seconds': seconds})}")
     return 1 if faults else 0
 
 
@@ -58,7 +63,7 @@ def checked(seed: int, first: int, count: int) -> Iterator[tuple[Case, Outcome]]
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seed", type=int, default=today(), help="today's date by default")
     parser.add_argument("--first", type=int, default=0, help="the first case of the seed")
     parser.add_argument(

@@ -1,5 +1,9 @@
-"""Random instances of every shape: valid, never below a bound, and no crash, or it is said
-which."""
+"""Random instances of every shape: valid, never below a bound, and no crash.
+
+Up to 8 ranks and 12 microbatches, with times, delays, memory and limits of all magnitudes. Checked
+are what ``optimize`` and every family find, refusals of limits that are too small, the oracle's
+optimum of tiny instances, and that nothing warns. The recorded gaps are those of hardly any work.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,9 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from ..recording import record
-from ..spreading import add_workers, spread
+from tests.support.recorded import record
+from tests.support.spreading import add_workers, spread
+
 from .checks import Outcome, check
 from .instances import Instance, random_instance
 
@@ -40,13 +45,13 @@ def main(arguments: list[str]) -> int:
     }
     print("\n".join(f"{key}: {value}" for key, value in result.items() if key != "faults"))
     if options.count >= COUNT:
-        print(f"recorded in {record(HERE, 'random', result)}")
+        print(f"recorded in {record(HERE, result)}")
     return 1 if result["faults"] else 0
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.random_instances", description=__doc__
+        prog="python -m tests.property.random_instances", description=__doc__
     )
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""A sample of ``python -m benchmarks.small_exact``, and that its checks can fail."""
+"""A sample of ``python -m tests.property.small_exact``, and that its checks can fail."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from benchmarks.small_exact import checked, checks, summary
-from benchmarks.small_exact.checks import Found
-from benchmarks.small_exact.instances import KINDS
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.optimize import optimize
+from tests.property.small_exact import checked, checks, summary
+from tests.property.small_exact.checks import Found
+from tests.property.small_exact.instances import KINDS
 
 TODAY = datetime.now(UTC).date().toordinal() * 10_000
 """A new seed every day."""
@@ -24,7 +24,7 @@ TODAY = datetime.now(UTC).date().toordinal() * 10_000
 
 @pytest.mark.parametrize("count", [100, pytest.param(3000, marks=pytest.mark.slow)])
 def test_no_bound_is_above_an_optimum(count: int) -> None:
-    again = f"python -m benchmarks.small_exact --seed {TODAY} --count {count}"
+    again = f"python -m tests.property.small_exact --seed {TODAY} --count {count}"
     found = list(map(checked, range(TODAY, TODAY + count)))
     assert [f"{one.kind}, seed {one.seed}: {line}" for one in found for line in one.wrong] == [], (
         again
