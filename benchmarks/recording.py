@@ -26,8 +26,6 @@ HERE = Path(__file__).parent
 BEFORE = "recorded before origins were kept"
 """The note of an origin without commit, code, load and date."""
 _PACKAGES = ("numpy", "numba", "ortools", "pulp", "torch")
-UNKNOWN = "recorded before 0.2.0, without commit, code and load"
-"""The origin of rows that have none; files of that time have it as their commit."""
 _LIBRARY = Path(pipeloom.__file__).parent
 ROOMS = ("ir", "solver", "compiler", "runtime", "planner", "report", "cli")
 
@@ -160,41 +158,9 @@ def _cpu() -> str:
 
 
 def record(folder: Path, name: str, result: dict[str, Any]) -> Path:
-    """Writes ``result`` with the environment to ``folder/results/name.json``.
-
-    Each row of its lists has an ``origin``: those that :func:`recorded` gave keep their own.
-    """
-    path, here = _path(folder, name), environment()
+    """Writes ``result`` with its origin to ``folder/results/name.json``."""
+    path = folder / "results" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
-    text = json.dumps({"environment": here, **_with_origin(result, _in_words(here))}, indent=1)
+    text = json.dumps({"environment": environment(), **result}, indent=1)
     path.write_text(text + "\n", encoding="utf-8")
     return path
-
-
-def recorded(folder: Path, name: str) -> dict[str, Any]:
-    """The result that is recorded there, with its environment; empty where there is none."""
-    path = _path(folder, name)
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return _with_origin(found, UNKNOWN)
-
-
-def _with_origin(result: dict[str, Any], origin: str) -> dict[str, Any]:
-    """The result, the rows of its lists with ``origin`` where they have none."""
-
-    def marked(value: Any) -> Any:
-        return {"origin": origin} | value if isinstance(value, dict) else value
-
-    return {
-        key: [marked(each) for each in value] if isinstance(value, list) else value
-        for key, value in result.items()
-    }
-
-
-def _in_words(here: dict[str, Any]) -> str:
-    rooms = " ".join(f"{room}:{code}" for room, code in here["rooms"].items())
-    torch = f"torch {here.get('torch', '-')}"
-    return f"{here['date']} commit {here['commit']} load {here['load']} {torch} {rooms}"
-
-
-def _path(folder: Path, name: str) -> Path:
-    return folder / "results" / f"{name}.json"
