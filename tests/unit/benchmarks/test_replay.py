@@ -10,7 +10,6 @@ import pytest
 from benchmarks.replay.asking import SEEDS, ask
 from benchmarks.replay.comparing import worse
 from benchmarks.replay.instances import Question, questions
-from benchmarks.replay.profiles import equal
 
 KNOWN = {
     "profile": "p", "status": ["optimal"] * 4 + ["feasible"] * 2,
@@ -21,7 +20,10 @@ FAMILY = {"profile": "p", "order": "a", "seconds": 1.0}
 
 
 def question(limit: float) -> Question:
-    return Question("equal", equal(2, limit), 2, {"placement": "linear"}, 1.0)
+    stage = {"t_f": 2.0, "t_b": 2.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.4}
+    profile = {"format": "pipeloom.profile", "version": 1, "ranks": 2, "stages": [stage]}
+    limited = profile | {"t_comm": 0.1, "memory_limit": limit}
+    return Question("equal", "a question", limited, 2, {"placement": "linear"}, 1.0)
 
 
 def test_at_least_150_questions_of_all_kinds_with_names_of_their_own() -> None:
