@@ -41,16 +41,15 @@ class Way:
     """``clip``: the norm that is allowed; None: nobody asks for one."""
 
     name: str
-    meaning: str
     clip: float | None
     ahead: bool
 
 
 WAYS = (
-    Way("none", "no norm", None, False),
-    Way("ahead", "steps ahead, no step clips", ANY, True),
-    Way("waiting", "all wait for the norm", ANY, False),
-    Way("clipped", "steps ahead, every step clips", NONE, True),
+    Way("none", None, False),
+    Way("ahead", ANY, True),
+    Way("waiting", ANY, False),
+    Way("clipped", NONE, True),
 )
 
 

@@ -32,7 +32,6 @@ from pipeloom.solver.families import build_family
 RANKS, MICROBATCHES, DRAWS, VARIATION = 8, 24, 50, 0.2
 START = 10**6  # more ops early than there are: at the start
 SLACKS = (START, 0, 1, 2)
-FAMILIES, DELAYS = ("1f1b", "zb-h1", "zb-h2", "interleaved-1f1b:2"), (0.02, 0.3)
 
 
 def measured(family: str, t_comm: float) -> dict[str, Any]:

@@ -95,43 +95,6 @@ METHODS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One built schedule beside its formulas: bubble in ms, memory in parts."""
-
-    method: str
-    ranks: int
-    microbatches: int
-    times: Times
-    bubble: tuple[float, float]  # published, built
-    parameters: tuple[float, float]
-    activations: tuple[float, float]
-
-    @property
-    def holds(self) -> bool:
-        return METHODS[self.method].holds(self.times)
-
-    @property
-    def equal(self) -> bool:
-        pairs = (self.bubble, self.parameters, self.activations)
-        return all(math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9) for a, b in pairs)
-
-    def row(self) -> Row:
-        """For the record: the bubble as built over published where there is one."""
-        published, built = self.bubble
-        return {
-            "method": self.method,
-            "ranks": self.ranks,
-            "microbatches": self.microbatches,
-            "times": str(self.times),
-            "condition_holds": self.holds,
-            "equal": self.equal,
-            "bubble": {"published": round(published, 6), "built": round(built, 6)},
-            "parameters": self.parameters[1],
-            "activations": self.activations[1],
-        }
-
-
 def cases(size: Size) -> Iterator[Case]:
     for method, ranks, rounds, times in product(METHODS, RANKS, ROUNDS, TIMES):
         if size != "small" or ranks == SHOWN:
@@ -140,24 +103,33 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    return cell(*case.given["which"]).row()
+    return cell(*case.given["which"])
 
 
-def cell(name: str, ranks: int, rounds: int, times: Times) -> Cell:
-    """A method's schedule. Raises AssertionError if it is not valid."""
+def cell(name: str, ranks: int, rounds: int, times: Times) -> Row:
+    """A method's schedule beside its formulas: bubble in ms, memory in parts.
+
+    Raises AssertionError if it is not valid.
+    """
     method = METHODS[name]
     schedule = build_family(method.family, times.profile(ranks), rounds * ranks)
     wrong = verify_schedule(dump_schedule(schedule))
     assert not wrong, wrong
-    return Cell(
-        name,
-        ranks,
-        rounds * ranks,
-        times,
-        (method.bubble(ranks, times), idle(schedule.known_timing, method.at_rank(ranks))),
-        (method.parameters, max(footprint(schedule).weights)),
-        (float(method.activations(ranks)), held(schedule)),
-    )
+    bubble = method.bubble(ranks, times), idle(schedule.known_timing, method.at_rank(ranks))
+    parameters = method.parameters, max(footprint(schedule).weights)
+    activations = method.activations(ranks), held(schedule)
+    pairs = (bubble, parameters, activations)
+    return {
+        "method": name,
+        "ranks": ranks,
+        "microbatches": rounds * ranks,
+        "times": str(times),
+        "condition_holds": method.holds(times),
+        "equal": all(math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9) for a, b in pairs),
+        "bubble": {"published": round(bubble[0], 6), "built": round(bubble[1], 6)},
+        "parameters": parameters[1],
+        "activations": activations[1],
+    }
 
 
 def held(schedule: Schedule) -> float:

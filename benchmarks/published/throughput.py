@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import fields
 from statistics import median
 from typing import Any
 
@@ -12,66 +12,6 @@ from .. import Row as Figures
 from .assumed import BASE, SOURCES, Assumptions, variations
 from .cells import Row, load_rows
 from .schemes import FAMILY, Prediction, predict
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """One published row beside its predictions, by scheme."""
-
-    row: Row
-    found: dict[str, Prediction]
-
-    @property
-    def winner(self) -> str:
-        """The fastest of those that are predicted to fit."""
-        fitting = {name: cell.throughput for name, cell in self.found.items() if cell.fits}
-        return max(fitting, key=lambda name: fitting[name], default="none")
-
-    @property
-    def right(self) -> bool:
-        return self.winner == self.row.winner
-
-    def memory_right(self, scheme: str) -> bool:
-        """Whether it is predicted to fit where it did, and not to where it did not."""
-        return self.found[scheme].fits == (self.row.throughput[scheme] is not None)
-
-    def error(self, scheme: str) -> float | None:
-        """Predicted over published throughput, less 1; None where it ran out of memory."""
-        published = self.row.throughput[scheme]
-        return None if published is None else self.found[scheme].throughput / published - 1.0
-
-    def memory_error(self, scheme: str) -> float | None:
-        """The same of memory; None where none is published."""
-        published = self.row.memory.get(scheme)
-        return None if published is None else self.found[scheme].memory / published - 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """``winners`` of 21 rows and ``memory`` of 105 cells right; ``error``: the median of those of
-    size."""
-
-    winners: int
-    memory: int
-    error: float
-
-    @classmethod
-    def of(cls, compared: list[Compared]) -> Agreement:
-        errors = [
-            abs(e) for one in compared for name in FAMILY if (e := one.error(name)) is not None
-        ]
-        return cls(
-            sum(one.right for one in compared),
-            sum(one.memory_right(name) for one in compared for name in FAMILY),
-            median(errors),
-        )
-
-
-def compare(given: Assumptions = BASE) -> list[Compared]:
-    return [
-        Compared(row, {name: predict(row, name, given) for name in FAMILY}) for row in load_rows()
-    ]
-
 
 ROWS, CHANGED = "weipipe throughput", "weipipe assumptions"
 WINNERS_NEEDED = 20  # of 21
@@ -88,19 +28,49 @@ def cases(size: Size) -> Iterator[Case]:
 
 def measure(case: Case) -> Figures:
     """A published row with its predictions, or their agreement with an assumption changed."""
-    if case.part == CHANGED:
-        found = asdict(Agreement.of(compare(case.given["assumptions"])))
-        return found | ({"assumptions": _plain()} if case.name == UNCHANGED else {})
-    row: Row = case.given["row"]
-    one = Compared(row, {name: predict(row, name, BASE) for name in FAMILY})
+    if case.part == ROWS:
+        return compared(case.given["row"], BASE)
+    found = agreement([compared(row, case.given["assumptions"]) for row in load_rows()])
+    return found | ({"assumptions": _plain()} if case.name == UNCHANGED else {})
+
+
+def agreement(rows: Rows) -> Figures:
+    """Winners and cells of memory that are right, and the median of the errors' sizes."""
+    cells = [cell for row in rows for cell in row["cells"].values()]
+    fits = (cell["predicted_to_fit"] == (cell["published"] is not None) for cell in cells)
+    return {
+        "winners": sum(row["winner"] == row["predicted_winner"] for row in rows),
+        "memory": sum(fits),
+        "error": median(abs(cell["error"]) for cell in cells if cell["error"] is not None),
+    }
+
+
+def compared(row: Row, given: Assumptions) -> Figures:
+    """A published row beside its predictions; the fastest of those that are predicted to fit."""
+    found = {name: predict(row, name, given) for name in FAMILY}
+    fitting = {name: each.throughput for name, each in found.items() if each.fits}
     return {
         "gpus": row.table,
         "hidden": row.hidden,
         "sequence": row.sequence,
         "microbatch": row.microbatch,
         "winner": row.winner,
-        "predicted_winner": one.winner,
-        "cells": {name: _cell(one, name) for name in FAMILY},
+        "predicted_winner": max(fitting, key=lambda name: fitting[name], default="none"),
+        "cells": {name: _cell(row, name, each) for name, each in found.items()},
+    }
+
+
+def _cell(row: Row, scheme: str, found: Prediction) -> dict[str, Any]:
+    """Predicted beside published figures; None where it ran out of memory, or none is published."""
+    published, memory = row.throughput[scheme], row.memory.get(scheme)
+    return {
+        "published": published,
+        "predicted": found.throughput,
+        "error": None if published is None else found.throughput / published - 1.0,
+        "published_memory": memory,
+        "predicted_memory": found.memory,
+        "memory_error": None if memory is None else found.memory / memory - 1.0,
+        "predicted_to_fit": found.fits,
     }
 
 
@@ -117,31 +87,15 @@ def _plain() -> dict[str, dict[str, Any]]:
     }
 
 
-def _cell(one: Compared, scheme: str) -> dict[str, Any]:
-    found = one.found[scheme]
-    return {
-        "published": one.row.throughput[scheme],
-        "predicted": found.throughput,
-        "error": one.error(scheme),
-        "published_memory": one.row.memory.get(scheme),
-        "predicted_memory": found.memory,
-        "memory_error": one.memory_error(scheme),
-        "predicted_to_fit": found.fits,
-    }
-
-
 def judge(rows: Rows) -> Iterator[Claim]:
-    own = of_part(rows, ROWS)
-    right = sum(row["winner"] == row["predicted_winner"] for row in own)
-    cells = [cell for row in own for cell in row["cells"].values()]
-    fits = sum(cell["predicted_to_fit"] == (cell["published"] is not None) for cell in cells)
-    words = (
-        f"The fastest scheme is predicted in {right} of {len(own)} rows of WeiPipe's tables, and "
-        f"whether memory suffices in {fits} of {len(cells)} cells."
-    )
-    wrong = len(own) - right
-    if own:
-        yield Claim(ROWS, words, wrong <= 21 - WINNERS_NEEDED and fits == len(cells))
+    if own := of_part(rows, ROWS):
+        found, cells = agreement(own), len(own) * len(FAMILY)
+        words = (
+            f"The fastest scheme is predicted in {found['winners']} of {len(own)} rows of "
+            f"WeiPipe's tables, and whether memory suffices in {found['memory']} of {cells} cells."
+        )
+        wrong = len(own) - found["winners"]
+        yield Claim(ROWS, words, wrong <= 21 - WINNERS_NEEDED and found["memory"] == cells)
 
 
 def _throughput(name: str) -> Column:
