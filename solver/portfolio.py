@@ -47,6 +47,7 @@ from .search.window_search import WindowSearch
 
 EXACT_OPS = 400  # up to which ``auto`` tries an exact solver
 FIRST_OPS = 2_000_000  # built in the first schedules, before anything runs side by side
+LEFT = 0.9  # of the time or work, down to which a first periodic schedule is looked for
 MOVED = {FALLBACK, Method.START, Method.LIST, Method.ANNEAL, Method.FILL, Method.PAIR}
 """If the best schedule comes from one of these, no family and no repeated piece was as good."""
 
@@ -94,7 +95,7 @@ def start(best: Incumbent, seed: int) -> ConstructAndImprove:
         closed_form_bounds(best)
         build_families(best)
         for _ in search_periodic(best):
-            if best.over() or best.method == Method.PERIODIC:
+            if best.over() or best.method == Method.PERIODIC or best.share_left < LEFT:
                 break
         if as_many_each_way(best.problem) and not best.over():
             ListTuner(best.problem, np.random.default_rng(seed)).first(best)
