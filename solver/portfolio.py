@@ -162,8 +162,8 @@ class ConstructAndImprove:
             if little_memory(best.problem):
                 rounds = [*rounds[:-1], filling, ends, rounds[-1], scheduler]
             else:
-                rounds = [*rounds, ends, filling]
-            rounds.append(Restarts(best.problem, self._rng))
+                rounds = [*rounds, ends, scheduler, filling]
+            rounds.append(Restarts(best, self._rng))
         splices, windows = SpliceSearch(best.problem, self._rng), WindowSearch(best, self._rng)
         yield from improve(best, [*rounds, splices, windows])
 
@@ -180,8 +180,8 @@ def search_elsewhere(
         Annealer(best.problem, rng),
     ]
     if LinearInstance.of(best.problem) is None and as_many_each_way(best.problem):
-        rounds += [FillingAnnealer(best.problem, rng), TailBuilder(best.problem, rng)]
-        rounds.append(Restarts(best.problem, rng))
+        rounds += [FillingAnnealer(best.problem, rng), ListTuner(best.problem, rng)]
+        rounds += [TailBuilder(best.problem, rng), Restarts(best, rng)]
     yield from improve(best, [*rounds, WindowSearch(best, rng), *proofs])
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeloom.ir.model.problem import Problem
-
 from ..core.incumbent import Incumbent
+from ..core.stopping import OPS_A_SECOND
 from ..core.worker_threads import Pieces
 from .list_search import ListTuner
 from .local_search import Annealer, FillingAnnealer
@@ -18,16 +17,21 @@ from .unrolling import ENDLESS, SmallSearch
 
 LIST_ROUNDS = 8  # of the list scheduler, before orders are annealed
 VAIN_ROUNDS = 12  # of annealing in a row that find nothing, after which it begins anew
+ROOM = 16  # slices of work for which there is to be time or work where it begins
 
 
 class Restarts:
     """Rounds of searches that do not begin with the best schedule."""
 
-    able = True
-
-    def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
-        self._problem, self._rng = problem, rng
+    def __init__(self, best: Incumbent, rng: np.random.Generator) -> None:
+        self._best, self._problem, self._rng = best, best.problem, rng
         self._search: SmallSearch | None = None
+
+    @property
+    def able(self) -> bool:
+        budget, slices = self._best.budget(), ROOM * self._best.slice
+        left = min(budget.time.left * OPS_A_SECOND, budget.work.left)
+        return left >= slices or (self._search is not None and not self._search.ended)
 
     def round(self, best: Incumbent) -> bool:
         """Whether this search went on; its schedule is offered once it costs less than ``best``."""

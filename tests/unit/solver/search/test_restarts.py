@@ -19,15 +19,15 @@ STAGE = StageProfile(6.0, 6.5, 4.5, m_b=1.05, m_w=0.6)
 PROBLEM = Problem(Profile((STAGE,) * 6, 3, t_comm=0.4), 7, Placement.v(3), (7.0,) * 3)
 
 
-def begun() -> Incumbent:
-    best = Incumbent(PROBLEM, work_bound(PROBLEM), SolveOptions(work_limit=50))
+def begun(work: float = 600) -> Incumbent:
+    best = Incumbent(PROBLEM, work_bound(PROBLEM), SolveOptions(work_limit=work))
     best.offer(one_at_a_time(PROBLEM), "one-at-a-time")
     return best
 
 
 def test_it_finds_nearly_the_work_and_what_it_offers_is_valid() -> None:
     best = begun()
-    restarts = Restarts(PROBLEM, np.random.default_rng(3))
+    restarts = Restarts(best, np.random.default_rng(3))
     before = best.cost
     went_on = [restarts.round(best) for _ in range(4)]
     assert went_on[0]
@@ -38,8 +38,13 @@ def test_it_finds_nearly_the_work_and_what_it_offers_is_valid() -> None:
 
 def test_a_better_schedule_of_others_stays_while_it_goes_on() -> None:
     found = begun()
-    Restarts(PROBLEM, np.random.default_rng(3)).round(found)
+    Restarts(found, np.random.default_rng(3)).round(found)
     best = begun()
     best.offer(found.found()[0], "elsewhere", 0.1)
-    assert Restarts(PROBLEM, np.random.default_rng(4)).round(best)
+    assert Restarts(best, np.random.default_rng(4)).round(best)
     assert best.method == "elsewhere"
+
+
+def test_it_does_not_begin_where_little_work_is_left() -> None:
+    assert not Restarts(begun(50), np.random.default_rng(3)).able
+    assert Restarts(begun(), np.random.default_rng(3)).able
