@@ -11,7 +11,8 @@ from benchmarks import Case, Column, Row, Table, recording
 from benchmarks.__main__ import BENCHMARKS, alike, judged, main
 from benchmarks.recording import BEFORE, Record, environment, is_current, words
 from benchmarks.table import filled, rendered
-from benchmarks.workers import load, measure
+from benchmarks.workers import ROOT, load, measure
+from tools import size
 
 OLD = {"note": BEFORE, "cpu": "old"}
 
@@ -87,3 +88,20 @@ def test_a_case_that_fails_is_a_claim_that_is_not_met() -> None:
 
 def test_pages_are_those_of_the_records() -> None:
     assert main(["--report", "--check"]) == 0
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_a_page_is_short(name: str) -> None:
+    assert size.words((ROOT / "benchmarks" / name / "README.md").read_text()) <= 200
+
+
+def test_the_page_of_results_has_the_counts_of_random_checks() -> None:
+    folders = ("fuzz", "property/small_exact", "property/random_instances")
+    fuzz, small, drawn = (
+        json.loads((ROOT / "tests" / each / "record.json").read_text()) for each in folders
+    )
+    bounds = sum(kind["bounds"] for kind in small["kinds"].values())
+    page = (ROOT / "docs" / "results.md").read_text()
+    for count in (fuzz["cases"], small["count"], bounds, drawn["schedules_verified"]):
+        assert f"{count:,} " in page
+    assert fuzz["faults"] == small["wrong"] == drawn["faults"] == []
