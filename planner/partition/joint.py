@@ -32,9 +32,8 @@ from ..explain.candidates import candidates_of, candidates_table
 from ..inputs.placement_spec import AUTO, BIDIRECTIONAL, PlacementSpec
 from ..inputs.problem_setup import check_microbatches
 from ..placement.choose import placement_facts
-from ..solving.progress import Note
+from ..solving.cache import CutQuestion
 from ..solving.search import CachedSearch
-from .cache_key import CutQuestion
 
 
 def plan_partition(
@@ -61,9 +60,8 @@ def plan_partition(
     check_microbatches(microbatches, max(len(each.table) for each in posed))
     limit = profile.cluster.limit_from(memory_limit)
     question = CutQuestion(profile, microbatches, posed, limit, objective, way, rules, asked)
-    known = None if search.cache is None else search.cache.find_more(question)
-    if search.cache is not None and known is not None:
-        search.progress(Note(f"taken from the cache: {search.cache.path(question)}"))
+    known = search.known(question)
+    if known is not None:
         return _answer(*known, search, stopped=False)
     found = best_partition(
         profile,
@@ -82,10 +80,8 @@ def plan_partition(
     schedule = _reported(found, monotonic() - begin, asked.seed)
     if schedule is None:
         raise _refusal(found, placement, where, facts)
-    answer = _answer(schedule, facts, search, stopped=search.stopped)
-    if search.cache is not None and not answer.stopped:
-        search.cache.keep(question, schedule, facts)
-    return answer
+    search.keep(question, schedule, facts)
+    return _answer(schedule, facts, search, stopped=search.stopped)
 
 
 def other_bounds(

@@ -28,9 +28,9 @@ from pipeloom.solver.placement.search import (
 from ..explain.answer import Answer, NothingFits
 from ..explain.candidates import candidates_of, candidates_table
 from ..inputs.slow_ranks import Slow, slowed
-from ..solving.progress import Note, Searched, Searching
+from ..solving.cache import PlacementQuestion
+from ..solving.progress import Searched, Searching
 from ..solving.search import CachedSearch
-from .cache_key import PlacementQuestion
 
 BARELY = 1.0
 """Seconds; a placement that may still win after fewer of them was barely searched."""
@@ -69,11 +69,10 @@ def plan_placement(
         kinds=kinds,
         change=partial(slowed, slow=slow),
     )
-    asked, cache = search.options, search.cache
+    asked = search.options
     question = PlacementQuestion(entries, asked)
-    known = cache.find_more(question) if cache is not None and question.problems else None
-    if cache is not None and known is not None:
-        search.progress(Note(f"taken from the cache: {cache.path(question)}"))
+    known = search.known(question) if question.problems else None
+    if known is not None:
         return _answer(*known, search)
     chosen = best_placement(
         entries,
@@ -87,8 +86,7 @@ def plan_placement(
         raise _nothing_fits(chosen, _words(choice), {"choice": choice})
     if (assumed := assumed_cut(profile, chosen.best)) is not None:
         choice["assumed"] = assumed
-    if cache is not None and not search.stopped:
-        cache.keep(question, chosen.best, choice)
+    search.keep(question, chosen.best, choice)
     return _answer(chosen.best, choice, search)
 
 

@@ -10,9 +10,10 @@ it is never taken where it is below the bound in closed form.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,11 +21,17 @@ from pipeloom import __version__
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_profile, dump_schedule, finite, parse_schedule, write_json
 from pipeloom.ir.formats.json_reader import read_json
-from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.layered_profile import LayeredProfile
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.options import SolveOptions
+from pipeloom.solver.partition.candidate_pool import Way
+from pipeloom.solver.partition.cuts import Rules
+from pipeloom.solver.placement.search import TriedPlacement, room
+from pipeloom.solver.placement.successive_halving import Contender
 
 FORMAT = "pipeloom.cache"
 SAME = 1 - 1e-6
@@ -70,6 +77,74 @@ class Question:
         return self.problem if same else None
 
 
+@dataclass(frozen=True, slots=True)
+class PlacementQuestion:
+    """Which of these placements, some of which do not fit, and which schedule."""
+
+    placements: Sequence[Contender | TriedPlacement]
+    options: SolveOptions
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        """The placements that fit."""
+        return [one.problem for one in self.placements if isinstance(one, Contender)]
+
+    @property
+    def key(self) -> str:
+        """A hash: questions of the same key have the same answer."""
+        fit = [Question(problem, self.options).key for problem in self.problems]
+        others = [
+            [one.name, one.why_not] for one in self.placements if isinstance(one, TriedPlacement)
+        ]
+        return digest({"placements": fit, "others": others})
+
+    def answered_by(self, schedule: Schedule) -> Problem | None:
+        """The problem of the schedule's placement; None where that is none of these."""
+        return next((one for one in self.problems if one == schedule.problem), None)
+
+
+@dataclass(frozen=True, slots=True)
+class CutQuestion:
+    """Which cut, placement and schedule; ``memory_limit``: one a rank."""
+
+    profile: LayeredProfile
+    microbatches: int
+    placements: tuple[Placement, ...]
+    memory_limit: tuple[float, ...]
+    objective: Objective
+    way: Way
+    rules: Rules
+    options: SolveOptions
+
+    @property
+    def key(self) -> str:
+        """A hash: questions of the same key have the same answer."""
+        profile = self.profile.as_stages
+        asked = {
+            "layers": dump_profile(profile),
+            "tied": list(self.profile.tied),
+            "microbatches": self.microbatches,
+            "placements": [[p.name, p.table] for p in self.placements],
+            "memory_limit": finite(self.memory_limit),
+            "objective": self.objective.value,
+            "way": self.way.value,
+            "rules": [self.rules.least, self.rules.most],
+        }
+        return digest(asked | limits_of(self.options))
+
+    def answered_by(self, schedule: Schedule) -> Problem | None:
+        """The problem of the schedule's cut; None where it is no cut of these layers."""
+        found = schedule.problem
+        placement = next((p for p in self.placements if p == found.placement), None)
+        sizes = [len(stage.layers) for stage in found.profile.stages]
+        if placement is None or 0 in sizes or sum(sizes) != len(self.profile.layers):
+            return None
+        profile = self.profile.cut([0, *accumulate(sizes)][:-1])
+        limit = room(profile, placement, self.memory_limit)
+        problem = Problem(profile, self.microbatches, placement, limit, self.objective)
+        return problem if found == problem else None
+
+
 def limits_of(options: SolveOptions) -> dict[str, Any]:
     """The options that decide on an answer beside the problem, and the version that gave it."""
     names = ("solver", "seed", "time_limit", "work_limit")
@@ -92,13 +167,8 @@ class ScheduleCache:
     def path(self, question: CacheQuestion) -> Path:
         return self._folder / f"{question.key}.json"
 
-    def find(self, question: CacheQuestion) -> Schedule | None:
-        """The answer, if it is there and holds."""
-        found = self.find_more(question)
-        return None if found is None else found[0]
-
-    def find_more(self, question: CacheQuestion) -> tuple[Schedule, dict[str, Any]] | None:
-        """The same with what else was kept of it."""
+    def find(self, question: CacheQuestion) -> tuple[Schedule, dict[str, Any]] | None:
+        """The answer, if it is there and holds, with what else was kept of it."""
         path = self.path(question)
         if not path.exists():
             return None
@@ -131,8 +201,8 @@ class NotKeptError(Exception):
 class KeptAnswers(ScheduleCache):
     """A cache that is only read: where it has no answer a solve ends with NotKeptError."""
 
-    def find_more(self, question: CacheQuestion) -> tuple[Schedule, dict[str, Any]]:
-        found = super().find_more(question)
+    def find(self, question: CacheQuestion) -> tuple[Schedule, dict[str, Any]]:
+        found = super().find(question)
         if found is None:
             raise NotKeptError
         return found
@@ -144,7 +214,7 @@ class NewAnswers(ScheduleCache):
     def __init__(self) -> None:
         self.entries: dict[str, dict[str, Any]] = {}
 
-    def find_more(self, question: CacheQuestion) -> None:
+    def find(self, question: CacheQuestion) -> None:
         return None
 
     def write(self, key: str, entry: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.units import memory_size
@@ -12,7 +12,7 @@ from pipeloom.solver.core.options import Order, SolveOptions
 from pipeloom.solver.core.tolerances import ROUNDING
 from pipeloom.solver.optimize import optimize
 
-from .cache import Question, ScheduleCache
+from .cache import CacheQuestion, Question, ScheduleCache
 from .progress import Listener, Note, Searched, Searching, unheard
 
 if TYPE_CHECKING:
@@ -63,18 +63,30 @@ class CachedSearch:
         compared by their step, where weights are passed. ``start``: an order that is known. Raises
         what the optimizer does.
         """
-        if self.cache is None:
-            return self.run(problem, name, by_step=by_step, start=start)
         question = Question(problem, self.options, by_step)
-        known = self.cache.find(question)
+        known = self.known(question, f"{name}: " if name else "")
         if known is not None:
-            label = f"{name}: " if name else ""
-            self.progress(Note(f"{label}taken from the cache: {self.cache.path(question)}"))
-            return known
+            return known[0]
         schedule = self.run(problem, name, by_step=by_step, start=start)
-        if not self.stopped:
-            self.cache.keep(question, schedule)
+        self.keep(question, schedule)
         return schedule
+
+    def known(
+        self, question: CacheQuestion, label: str = ""
+    ) -> tuple[Schedule, dict[str, Any]] | None:
+        """The answer in the cache and what else was kept of it, of which the listener is told in a
+        line that begins with ``label``; None where there is none."""
+        found = None if self.cache is None else self.cache.find(question)
+        if self.cache is not None and found is not None:
+            self.progress(Note(f"{label}taken from the cache: {self.cache.path(question)}"))
+        return found
+
+    def keep(
+        self, question: CacheQuestion, schedule: Schedule, more: dict[str, Any] | None = None
+    ) -> None:
+        """Keeps an answer in the cache, if there is one, unless the search was stopped."""
+        if self.cache is not None and not self.stopped:
+            self.cache.keep(question, schedule, more)
 
     def run(
         self, problem: Problem, name: str = "", *, by_step: bool = False, start: Order | None = None

@@ -55,8 +55,9 @@ def folder(tmp_path: Path, schedule: Schedule) -> Folder:
 
 
 def test_what_is_kept_is_found(folder: Folder, schedule: Schedule) -> None:
-    found = folder.cache.find(QUESTION)
-    assert found is not None
+    known = folder.cache.find(QUESTION)
+    assert known is not None
+    found, _ = known
     assert dump_schedule(found) == dump_schedule(schedule)
     assert found.problem is QUESTION.problem
     assert found.report == schedule.report
