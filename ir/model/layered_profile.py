@@ -94,6 +94,4 @@ def _offloaded(stages: Sequence[StageProfile]) -> float | None:
     one cannot be."""
     if all(s.offload_bytes is None for s in stages) or any(s.m_o is None for s in stages):
         return None
-    return sum(
-        s.m_b - (s.m_o or 0.0) if s.offload_bytes is None else s.offload_bytes for s in stages
-    )
+    return sum(stage.moved for stage in stages)

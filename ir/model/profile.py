@@ -6,7 +6,7 @@ Times are milliseconds, memory is bytes; any one consistent unit works.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
@@ -81,6 +81,12 @@ class StageProfile:
     def changed(self, change: Callable[[StageProfile], StageProfile]) -> StageProfile:
         """``change`` of the stage, or of it for every microbatch."""
         return StageProfile.of(tuple(map(change, self.each))) if self.each else change(self)
+
+    def scaled(self, by: float, keys: Iterable[str]) -> StageProfile:
+        """The stage with the figures of these keys ``by`` times as large, where they are known."""
+        figures = {key: getattr(self, key) for key in keys}
+        known = {key: figure * by for key, figure in figures.items() if figure is not None}
+        return replace(self, **known)
 
     @property
     def kept(self) -> float:
@@ -216,6 +222,10 @@ class Profile:
         shares = cache(lambda source, target: links.shares(source, target, self.ranks))
         return [shares(*pair) for pair in messages]
 
+    def changed(self, change: Callable[[StageProfile], StageProfile]) -> Profile:
+        """``change`` of each stage, or of it for every microbatch."""
+        return replace(self, stages=tuple(stage.changed(change) for stage in self.stages))
+
     def split(self, chunks: int) -> Profile:
         """Each stage cut evenly into ``chunks`` consecutive ones; messages stay as large, and with
         it what is kept for recomputing or beside the host. Which chunks of tied stages share
@@ -227,7 +237,7 @@ class Profile:
         if chunks < 1:
             raise ValueError(f"cannot cut a stage into {chunks} chunks")
         self.check_stages(self.num_stages * chunks)
-        parts = [stage.changed(lambda one: _part(one, 1.0 / chunks)) for stage in self.stages]
+        parts = self.changed(lambda stage: _part(stage, 1.0 / chunks)).stages
         stages = tuple(part for part in parts for _ in range(chunks))
         tied = tuple(
             tuple(stage * chunks + chunk for stage in group for chunk in range(chunks))
@@ -278,10 +288,7 @@ def check_limit(limit: object) -> None:
 
 
 def _part(stage: StageProfile, share: float) -> StageProfile:
-    sizes = {key: getattr(stage, key) for key in (*_DIVIDED, *_CAPPED)}
-    known = {key: size for key, size in sizes.items() if size is not None}
-    parts = {
-        key: min(size, stage.m_b * share) if key in _CAPPED else size * share
-        for key, size in known.items()
-    }
-    return replace(stage, **parts, layers=())
+    part = stage.scaled(share, _DIVIDED)
+    sizes = {key: getattr(stage, key) for key in _CAPPED}
+    kept = {key: min(size, part.m_b) for key, size in sizes.items() if size is not None}
+    return replace(part, **kept, layers=())

@@ -213,8 +213,7 @@ def fullest(step: StepTimes) -> float:
 
 
 def _fused(profile: Profile) -> Profile:
-    stages = (replace(s, t_b=s.fused, t_w=0.0, m_w=0.0) for s in profile.stages)
-    return replace(profile, stages=tuple(stages))
+    return profile.changed(lambda stage: replace(stage, t_b=stage.fused, t_w=0.0, m_w=0.0))
 
 
 def _bound(step: StepTimes, asked: BoundedConfiguration) -> float:

@@ -23,9 +23,11 @@ from pipeloom.solver.core.schedule_cost import status_under
 from pipeloom.solver.core.tolerances import ROUNDING
 
 from ..explain.candidates import Candidate, least_bound
-from .scaling import enlarged, laden
 
 STRAIN = 1.1
+GROWING = ("t_f", "t_b", "t_w", "activation_bytes")
+"""Figures of a stage that grow with its microbatch."""
+SENT = ("activation_bytes", "weight_bytes", "grad_bytes")
 FIGURES = (
     "averaging", "iteration_time", "bubble_rate", "work_ratio", "peak_memory", "lower_bound_rate",
     "gap", "scope", "link_bytes", "balance", "assumed",
@@ -294,12 +296,14 @@ class Evaluation:
 
     def step_time_at(self, size: float) -> float:
         """The step time of the same order with microbatches ``size`` times as large."""
-        return step_between_ops(self._on(enlarged(self.profile, size)))
+        grown = self.profile.changed(lambda stage: stage.scaled(size, GROWING))
+        return step_between_ops(self._on(replace(grown, t_comm=None)))  # by the links alone
 
     @cached_property
     def strained(self) -> float:
         """The step time where all messages take a tenth longer: the less it grows the better."""
-        return step_between_ops(self._on(laden(self.profile, STRAIN)))
+        laden = self.profile.changed(lambda stage: stage.scaled(STRAIN, SENT))
+        return step_between_ops(self._on(laden))
 
     def _on(self, profile: Profile) -> Schedule:
         problem = replace(self.schedule.problem, profile=profile)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
 from typing import TypeAlias
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import StageProfile
+from pipeloom.solver.core.relaxations import with_stages
 
 Slow: TypeAlias = Mapping[int, float] | None
 """By rank, how many times as long it takes as its profile says."""
+_TIMES = ("t_f", "t_b", "t_w", "t_bw", "t_fb", "t_r")
 
 
 def slowed(problem: Problem, slow: Slow) -> Problem:
@@ -30,11 +29,8 @@ def slowed(problem: Problem, slow: Slow) -> Problem:
         two = problem.placement.kind is PlacementKind.BIDIRECTIONAL
         got = "--placement bidirectional" if two else "--passing weights"
         raise InputError(f"slow: expected each stage on one rank, got {got}")
-    stages = tuple(
-        stage.changed(partial(_longer, times=slow.get(rank, 1.0)))
-        for stage, rank in zip(problem.profile.stages, problem.owner[:, 0].tolist(), strict=True)
-    )
-    return replace(problem, profile=replace(problem.profile, stages=stages))
+    times = [slow.get(rank, 1.0) for rank in problem.owner[:, 0].tolist()]
+    return with_stages(problem, lambda stage, own: stage.scaled(own, _TIMES), times)
 
 
 def _check(slow: Mapping[int, float], ranks: int) -> None:
@@ -43,10 +39,3 @@ def _check(slow: Mapping[int, float], ranks: int) -> None:
             raise InputError(f"slow: expected a number > 0 of rank {rank}, got {times!r}")
         if not 0 <= rank < ranks:
             raise InputError(f"slow: expected ranks 0..{ranks - 1}, got {rank}")
-
-
-def _longer(stage: StageProfile, times: float) -> StageProfile:
-    keys = ("t_f", "t_b", "t_w", "t_bw", "t_fb", "t_r")
-    known = {key: getattr(stage, key) for key in keys}
-    longer = {key: time * times for key, time in known.items() if time is not None}
-    return replace(stage, **longer)

@@ -92,10 +92,9 @@ class SequenceCosts:
     def _part(self, s: int, sequences: list[int]) -> StageProfile:
         """The stage of a microbatch of these sequences."""
         stage, share = self.problem.profile.stages[s], self.lengths[sequences].sum() / self.tokens
-        sizes = {key: getattr(stage, key) for key in BY_TOKENS}
-        changed: dict[str, Any] = {k: x * float(share) for k, x in sizes.items() if x is not None}
         times = self.times[:, s, sequences].sum(axis=1).tolist()
-        return replace(stage, **changed, **dict(zip(OP_TIMES, times, strict=True)))
+        sized = stage.scaled(float(share), BY_TOKENS)
+        return replace(sized, **dict(zip(OP_TIMES, times, strict=True)))
 
 
 def packing_bound(costs: SequenceCosts, replicas: int) -> float:

@@ -74,10 +74,7 @@ class System:
                 f"{where}: stages: expected a multiple of {profile.ranks} for {self.name}, got "
                 f"{profile.num_stages}"
             )
-        return replace(
-            profile,
-            stages=tuple(s.changed(lambda one: replace(one, t_fb=None)) for s in profile.stages),
-        )
+        return profile.changed(lambda stage: replace(stage, t_fb=None))
 
     def cuttable(self, layers: LayeredProfile, where: str) -> LayeredProfile:
         """Without pairs, and with those layers kept together that the system has in one stage.

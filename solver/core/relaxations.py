@@ -64,18 +64,12 @@ def has_remat(problem: Problem) -> bool:
 
 
 def without_recomputing(profile: Profile) -> Profile:
-    def change(stage: StageProfile) -> StageProfile:
-        return replace(stage, t_r=None, m_r=None)
-
-    return replace(profile, stages=tuple(stage.changed(change) for stage in profile.stages))
+    return profile.changed(lambda stage: replace(stage, t_r=None, m_r=None))
 
 
 def without_offloading(profile: Profile) -> Profile:
-    def change(stage: StageProfile) -> StageProfile:
-        return replace(stage, m_o=None, offload_bytes=None)
-
-    stages = tuple(stage.changed(change) for stage in profile.stages)
-    return replace(profile, stages=stages, host_link=None)
+    bare = profile.changed(lambda stage: replace(stage, m_o=None, offload_bytes=None))
+    return replace(bare, host_link=None)
 
 
 def recomputing(problem: Problem) -> Problem:
