@@ -40,8 +40,7 @@ from .partition.joint import other_bounds as cut_bounds
 from .partition.joint import plan_partition
 from .partition.systems import System, answer_for, find_system
 from .passing.choose import missing_sizes, plan_passing, tell_missing
-from .placement.choose import plan_placement
-from .placement.others import other_bounds, with_others
+from .placement.choose import other_bounds, plan_placement, with_others
 from .solving.cache import ScheduleCache
 from .solving.progress import Listener, Note
 from .solving.search import CachedSearch, memory_held, too_full

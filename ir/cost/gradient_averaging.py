@@ -7,9 +7,10 @@ its ranks where the stage is replicated within the pipeline. It does so one afte
 become ready (of two at one time the lower stage first), over a link that carries nothing else. Ops
 do not wait for it, the optimizer's step does.
 
-With D replicas a stage takes a ring all-reduce (:mod:`.all_reduce`): 2 (D - 1) times a part of 1 /
-D of its gradient. For stages wrapped in ``fully_shard`` the second half of that is the gathering
-before the next step.
+With D replicas a stage takes a ring all-reduce
+(:func:`.steady_state.iteration_graph.all_reduces`): 2 (D - 1) times a part of 1 / D of its
+gradient. For stages wrapped in ``fully_shard`` the second half of that is the gathering before the
+next step.
 """
 
 from __future__ import annotations

@@ -1,28 +1,19 @@
 """Profiles, schedules and programs as files; the formats are in ``docs/formats.md``."""
 
-from .atomic_write import check_writable, write_json, write_text
-from .cluster_document import PROFILE
-from .profile_json import doubtful_keys, dump_profile, finite, load_profile, parse_profile
-from .program_json import dump_program, load_program, parse_program
-from .schedule_document import PROGRAM, SCHEDULE
-from .schedule_json import dump_schedule, load_schedule, parse_schedule
-
-__all__ = [
-    "PROFILE",
-    "PROGRAM",
-    "SCHEDULE",
-    "check_writable",
-    "doubtful_keys",
-    "dump_profile",
-    "dump_program",
-    "dump_schedule",
-    "finite",
-    "load_profile",
-    "load_program",
-    "load_schedule",
-    "parse_profile",
-    "parse_program",
-    "parse_schedule",
-    "write_json",
-    "write_text",
-]
+from .atomic_write import check_writable as check_writable
+from .atomic_write import write_json as write_json
+from .atomic_write import write_text as write_text
+from .cluster_document import PROFILE as PROFILE
+from .profile_json import doubtful_keys as doubtful_keys
+from .profile_json import dump_profile as dump_profile
+from .profile_json import finite as finite
+from .profile_json import load_profile as load_profile
+from .profile_json import parse_profile as parse_profile
+from .program_json import dump_program as dump_program
+from .program_json import load_program as load_program
+from .program_json import parse_program as parse_program
+from .schedule_document import PROGRAM as PROGRAM
+from .schedule_document import SCHEDULE as SCHEDULE
+from .schedule_json import dump_schedule as dump_schedule
+from .schedule_json import load_schedule as load_schedule
+from .schedule_json import parse_schedule as parse_schedule

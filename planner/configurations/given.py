@@ -20,7 +20,7 @@ from ..models.model import Model
 from ..models.reading import ModelLike, read_model
 from ..models.run import KEYS, TrainingRun, plain_fields, without_ends
 from ..models.run_faults import faults_of
-from ..models.run_values import RunValues
+from ..models.words import RunValues
 from ..prediction.memory import GIB
 from ..prediction.schedule_word import check_schedule
 from ..prediction.setup import check_precision, order_of, usual

@@ -16,7 +16,7 @@ from pipeloom.ir.errors import InputError
 from .model import Model
 from .precision import Precision
 from .run_faults import faults_of
-from .run_values import RunValues
+from .words import RunValues
 
 RECOMPUTED_MODULES = (
     "core_attn",

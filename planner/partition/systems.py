@@ -33,9 +33,8 @@ from ..explain.candidates import candidates_of, candidates_table
 from ..inputs.placement_spec import AUTO, PlacementSpec
 from ..inputs.problem_setup import check_choice
 from ..solving.search import CachedSearch
-from .family_cut import FamilyPlan, best_family_cut
+from .family_cut import FamilyPlan, best_family_cut, bound_from
 from .joint import stages_of, stages_table
-from .more_stages import bound_from
 
 OWN_SHARE = 0.1
 """Share of the time for a system's own schedules where it runs any other order as well."""

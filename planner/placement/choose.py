@@ -1,14 +1,18 @@
-"""``optimize`` without ``--placement``: one search for each placement, and a table of them."""
+"""``optimize`` without ``--placement``: one search for each placement, and a table of them.
+
+With a given placement: the line on how much less other placements may cost, by their bounds.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.placement import PlacementKind
+from pipeloom.ir.model.placement import Placement, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, gap_between
@@ -24,6 +28,7 @@ from pipeloom.solver.placement.search import (
     best_placement,
     bounded_placements,
 )
+from pipeloom.solver.placement.successive_halving import Contender
 
 from ..explain.answer import Answer, NothingFits
 from ..explain.candidates import candidates_of, candidates_table
@@ -194,3 +199,40 @@ def _words(choice: dict[str, Any]) -> str:
         far = percent(choice["gap"])
         lines.append(f"{bound}: this one is at most {far} from the best of all")
     return "\n".join(lines)
+
+
+MOST_BOUNDED = 20_000
+"""Ops of a schedule; for more, other placements are not bounded."""
+
+
+def with_others(answer: Answer, bounds: Callable[[], Mapping[str, float]]) -> Answer:
+    """``answer`` with a line on the least of ``bounds``, of other placements by their names.
+
+    Nothing is added where none may cost less, or where bounds would take long.
+    """
+    found = bounds() if answer.schedule.num_ops <= MOST_BOUNDED else {}
+    if not found or answer.cost <= 0:
+        return answer
+    name = min(found, key=lambda name: found[name])
+    share = 1 - found[name] / answer.cost
+    if share <= CLOSED:
+        return answer
+    line = (
+        f"another placement may cost up to {percent(share)} less: {name}, by its bound of "
+        f"{duration(found[name])} (without --placement all are tried)"
+    )
+    words = f"{answer.words}\n{line}" if answer.words else line
+    other = {"other_placement": {"placement": name, "lower_bound": found[name]}}
+    return replace(answer, words=words, facts=answer.facts | other)
+
+
+def other_bounds(
+    profile: Profile, microbatches: int, own: Placement, **limits: Any
+) -> dict[str, float]:
+    """The bounds of all placements but for an answer's ``own``, as of :func:`bounded_placements`,
+    which takes ``limits``."""
+    if profile.num_stages % profile.ranks:
+        return {}
+    entries = bounded_placements(profile, microbatches, copies=1, **limits)
+    fit = [one for one in entries if isinstance(one, Contender)]
+    return {one.name: one.bound for one in fit if one.problem.placement != own}

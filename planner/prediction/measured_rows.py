@@ -20,7 +20,7 @@ from ..clusters.cluster_json import read_cluster
 from ..inputs.documents import Document, naming, read_document
 from ..models.reading import read_model
 from ..models.run import KEYS, TrainingRun
-from ..models.run_values import RunValues
+from ..models.words import RunValues
 from .setup import Setup
 
 VTRAIN = {"gpu": "A100-80GB", "seq": 1024, "precision": "fp16", "recompute": "full"}

@@ -2,7 +2,8 @@
 
 :mod:`pipeloom.ir.verify.certificate` has the arguments, and checks them. Those of inequalities are
 found here, by branch and bound over counts (:mod:`.refutation`): each leaf is a linear program, and
-its dual values are the multipliers.
+its dual values are the multipliers. The numbers of arguments in closed form the checker finds by
+itself.
 """
 
 from __future__ import annotations
@@ -13,16 +14,21 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
 
+from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.formats import dump_schedule
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.certificate import CLOSED_FORMS
 from pipeloom.ir.verify.certificates.linear import LinearFacts
 from pipeloom.ir.verify.certificates.rows import NotProvenError
 from pipeloom.ir.verify.schedule_facts import Facts, read_facts
 
+from ..bounds import lower_bounds
+from ..bounds.unlike import Figures, longest_pass
+from ..core.relaxations import plain, unfused
 from ..core.stopping import NEVER, FirstOf, StoppingCriterion, TimeLimit
 from ..core.tolerances import CLOSED
-from .closed_forms import closed_forms, simple_arguments
 from .refutation import MARGIN, refuted
 
 ATTEMPTS = 20
@@ -99,3 +105,35 @@ def _by_moments(facts: Facts, known: float, stop: StoppingCriterion) -> Certifie
 
 def _of_moments(value: float, nodes: list[dict[str, Any]]) -> Certified:
     return Certified(value, {"kind": "moments", "nodes": nodes})
+
+
+_Argument = dict[str, Any]
+_OF_RANK, _OF_STAGE = ("memory-time", "head-tail"), ("slots", "crossings")
+
+
+def simple_arguments(ranks: int) -> list[_Argument]:
+    """The arguments of any problem, which take no time."""
+    return [*({"kind": "work", "rank": rank} for rank in range(ranks)), {"kind": "critical-path"}]
+
+
+def closed_forms(problem: Problem, least: float) -> Iterator[_Argument]:
+    """The arguments of the bounds in closed form above ``least``, that of the best bound first."""
+    with suppress(InfeasibleError, InputError):
+        bounds = [bound for bound in lower_bounds(problem) if bound.value > least]
+        for bound in sorted(bounds, key=lambda bound: -bound.value):
+            if bound.name == "arrivals":
+                yield {"kind": "arrivals"}
+            elif bound.name in _OF_STAGE and bound.rank is not None:
+                stage = problem.placement.stages_of(bound.rank)[0]
+                yield {"kind": bound.name, "stage": stage}
+            elif problem.profile.unlike and bound.name in _OF_RANK and bound.rank is not None:
+                yield {"kind": bound.name, "rank": bound.rank}
+            elif problem.profile.unlike and bound.name == "through":
+                yield from _through(problem)
+
+
+def _through(problem: Problem) -> Iterator[_Argument]:
+    if problem.placement.passing is Passing.ACTIVATIONS:
+        found = longest_pass(Figures.of(plain(unfused(problem))))
+        chosen = {"microbatches": list(found.microbatches)}
+        yield {"kind": "through", "stage": found.stage, "by": found.by} | chosen

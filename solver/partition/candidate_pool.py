@@ -17,11 +17,10 @@ from ..bounds import lower_bound as bound_of
 from ..core.stopping import NEVER, Budget, StoppingCriterion
 from ..core.tolerances import CLOSED, ROUNDING
 from ..placement.search import room
-from .candidate import CutCandidate
+from .candidate import CutCandidate, effort, quick_schedule
 from .cut_bounds import CutBounds
 from .cuts import Cut
 from .min_memory import MinMemory, of_cut, smallest
-from .quick_schedule import effort, quick_schedule
 
 MOST_LEFT = 400  # cuts that are bounded one by one in the end
 LOOKED_AT = 100  # simulated ops that a cut's bounds count, by stages squared and microbatches

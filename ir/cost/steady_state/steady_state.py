@@ -26,7 +26,8 @@ Rules, beside the contract's for ops and the schedule's for transfers (``after``
 - Gradients are averaged over replicas of the pipeline beside all that, and before the next
   iteration (:mod:`..gradient_averaging`).
 - The gradients of a replicated stage (:func:`...model.transfers.holders`) are summed before that,
-  once all its ranks are as far (:mod:`..all_reduce`); a rank does so stage by stage.
+  once all its ranks are as far (:func:`.iteration_graph.all_reduces`); a rank does so stage by
+  stage.
 
 Without ``links`` there are no wires, and nothing waits for any.
 """

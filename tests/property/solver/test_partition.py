@@ -23,11 +23,11 @@ from pipeloom.solver.core.options import Order
 from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.optimize import optimize
+from pipeloom.solver.partition.candidate import quick_schedule
 from pipeloom.solver.partition.candidate_pool import CandidatePool, Way
 from pipeloom.solver.partition.cut_bounds import CutBounds
 from pipeloom.solver.partition.cuts import Cut, Cutter, Rules
 from pipeloom.solver.partition.min_memory import of_cut, smallest
-from pipeloom.solver.partition.quick_schedule import quick_schedule
 from pipeloom.solver.partition.refinement import LOOKING, ROUNDS
 from pipeloom.solver.partition.search import best_partition, look
 from pipeloom.solver.placement.search import kept, room

@@ -13,7 +13,7 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Timing
-from pipeloom.planner.passing.merged_stages import expanded, planned_as_one
+from pipeloom.planner.passing.candidates import expanded, planned_as_one
 from pipeloom.solver.families import FAMILIES
 
 STAGE = StageProfile(1.0, 2.0, 1.0, 1.0, 0.5, 1e6)
