@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pipeloom.ir.errors import InputError, PipeloomError
 
-from .argument_types import count, seconds, whole
+from .arguments import count, seconds, whole
 from .failures import say
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .argument_types import at_least_one
+from .arguments import at_least_one
 
 COUNTS = {
     "gpus": "GPUs; tp x pp x cp x dp by default",

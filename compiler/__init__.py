@@ -1,7 +1,7 @@
 """From a schedule to a program: who computes what, when, becomes what each rank does in turn.
 
-A pass is a function from a program to a program, each in a file of its own in ``passes/``; the list
-is :func:`passes`. It is one list for all schedules, whatever is passed: where ops are placed
+A pass is a function from a program to a program, in the files of ``passes/``; the list is
+:func:`passes`. It is one list for all schedules, whatever is passed: where ops are placed
 and what the transfers say decides what each pass finds to do.
 """
 
@@ -14,15 +14,14 @@ from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.model.weight_versions import refuse_where_stale
 
-from .passes.allocate_buffers import share_buffers
 from .passes.average_gradients import average_gradients
 from .passes.compute import compute
 from .passes.deadlock_check import prove
 from .passes.drain_sends import drain_sends
-from .passes.free_buffers import free_received
 from .passes.norm_relay import relay_norms
 from .passes.optimizer_steps import step_stages
 from .passes.place_messages import PlaceMessages
+from .passes.receive_buffers import free_received, share_buffers
 from .passes.reduce_gradients import Groups, ReduceGradients, tied_groups
 
 Pass: TypeAlias = Callable[[Program], Program]

@@ -1,1 +1,1 @@
-"""Lowering steps, one file each: valid program in, valid program out."""
+"""Lowering steps, in files by what they are about: valid program in, valid program out."""

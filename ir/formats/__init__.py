@@ -3,7 +3,7 @@
 from .atomic_write import check_writable as check_writable
 from .atomic_write import write_json as write_json
 from .atomic_write import write_text as write_text
-from .cluster_document import PROFILE as PROFILE
+from .profile_document import PROFILE as PROFILE
 from .profile_json import doubtful_keys as doubtful_keys
 from .profile_json import dump_profile as dump_profile
 from .profile_json import finite as finite

@@ -13,9 +13,15 @@ from ..model.layered_profile import LayeredProfile
 from ..model.layers import Layer, LayerKind
 from ..model.links import Groups, Link, Links, Sharing
 from ..model.profile import DataParallel, Profile, StageProfile
-from .cluster_document import PROFILE, DataParallelDocument, LinkDocument, LinksDocument
 from .json_reader import read_document
-from .profile_document import LayeredProfileDocument, ProfileDocument
+from .profile_document import (
+    PROFILE,
+    DataParallelDocument,
+    LayeredProfileDocument,
+    LinkDocument,
+    LinksDocument,
+    ProfileDocument,
+)
 from .stage_document import EACH, CostDocument, LayerDocument
 from .validation import keys_in_doubt, validated
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ..formats.cluster_document import DataParallelDocument
 from ..formats.json_reader import show
+from ..formats.profile_document import DataParallelDocument
 from .schedule_facts import Facts
 
 _RELATIVE = 1e-6

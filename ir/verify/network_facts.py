@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..formats.cluster_document import LinkDocument
-from ..formats.profile_document import ProfileDocument
+from ..formats.profile_document import LinkDocument, ProfileDocument
 
 _Link = tuple[float, float]  # latency in ms, bytes a ms
 

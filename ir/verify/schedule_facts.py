@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..errors import InputError
-from ..formats.cluster_document import LinkDocument
+from ..formats.profile_document import LinkDocument
 from ..formats.schedule_document import OpEntry, ReportDocument, ScheduleDocument
 from ..formats.stage_document import StageDocument
 from ..formats.validation import validated

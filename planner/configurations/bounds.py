@@ -36,8 +36,7 @@ from ..models.run import SELECTIVE, Sharding, TrainingRun
 from ..models.states import States, states_of
 from ..models.work import LayerWork
 from ..prediction.collective_times import CollectiveTimes
-from ..prediction.kernel_times import KernelTimes
-from ..prediction.layer_times import OPS
+from ..prediction.layer_times import OPS, KernelTimes
 from ..prediction.memory import GIB, beside
 from ..prediction.setup import Setup, layers_of, placement_of
 from ..prediction.step import Memo, StepTimes

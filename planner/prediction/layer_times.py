@@ -5,19 +5,105 @@ What computation hides of messages, beside the averaging of gradients (:mod:`.st
 * tensor and expert parallel ones nothing: the next kernel waits for them;
 * context parallel ones that go round a ring (sends) as long as the attention of the same op takes,
   but for its last round.
+
+How long a kernel takes on a GPU: a roofline whose peaks real kernels reach in part.
+
+* A product takes its FLOPs at ``gemm`` of the peak, less what a short inner dimension k costs,
+  k / (k + ``gemm_depth``), and what a small result leaves idle: it is dealt to the
+  multiprocessors in tiles of 128 x 128 (NVIDIA, "Matrix multiplication background", 2023).
+* Fused attention takes its FLOPs at ``attention`` of the peak; a multiprocessor takes 128 queries
+  of a head at a time (Dao, 2023, section 3.2). In a ring each round is a kernel of its own.
+* All else, and products that are too shallow, wait for ``memory`` of the bandwidth.
+* No kernel takes less than the host needs to launch one, ``kernel_ms``.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pipeloom.ir.model.ops import OpKind
 
-from ..models.work import Attention, Collective, CollectiveKind, Gemm, Group, LayerWork
+from ..clusters.cluster import Cluster
+from ..models.precision import Precision
+from ..models.work import Attention, Collective, CollectiveKind, Elementwise, Gemm, Group, LayerWork
 from .collective_times import CollectiveTimes
-from .kernel_times import KernelTimes
+
+TILE = 128
+RATES = {
+    Precision.FP32: "fp32",
+    Precision.BF16: "bf16",
+    Precision.FP16: "fp16",
+    Precision.FP8: "fp8",
+    Precision.MXFP8: "fp8",
+    Precision.NVFP4: "fp4",
+}
+"""The word of a GPU's rates."""
+
+
+@dataclass(frozen=True)
+class KernelTimes:
+    """Milliseconds of kernels on a GPU of ``cluster``."""
+
+    cluster: Cluster
+    precision: Precision = Precision.BF16
+    """The run's: attention and what is not narrow compute in its wide format."""
+
+    @property
+    def peak(self) -> float:
+        """Dense teraflops that the GPU's maker publishes for the run's precision."""
+        return self.cluster.gpu.peak(RATES[self.precision])
+
+    def of(self, kernel: Gemm | Attention | Elementwise) -> float:
+        """Time of one kernel, or of the passes that one stands for."""
+        if isinstance(kernel, Gemm):
+            return self._gemm(kernel)
+        if isinstance(kernel, Attention):
+            return self._attention(kernel)
+        return kernel.kernels * self.at_least(self.moving(kernel.bytes / kernel.kernels))
+
+    def total(self, kernels: Iterable[Gemm | Attention | Elementwise]) -> float:
+        return sum(map(self.of, kernels))
+
+    def moving(self, size: float) -> float:
+        """To read or write so many bytes of the device's memory."""
+        gpu, reached = self.cluster.gpu, self.cluster.efficiency
+        return size / (gpu.gigabytes_per_second * reached.memory * 1e6)
+
+    def at_least(self, time: float) -> float:
+        return max(time, self.cluster.efficiency.kernel_ms)
+
+    def _gemm(self, gemm: Gemm) -> float:
+        reached = self.cluster.efficiency
+        full = gemm.k / (gemm.k + reached.gemm_depth) * self._filled(gemm)
+        time = gemm.flops / (self._rate(gemm.precision) * full)
+        return self.at_least(max(time, self.moving(gemm.bytes)))
+
+    def _rate(self, precision: Precision) -> float:
+        """FLOPs a millisecond that a large product reaches."""
+        reached = self.cluster.efficiency
+        share = reached.gemm_narrow if precision.is_narrow else reached.gemm
+        return self.cluster.gpu.peak(RATES[precision]) * share * 1e9
+
+    def _filled(self, gemm: Gemm) -> float:
+        """Share of the multiprocessors that have a tile. Beyond one tile each, last waves that are
+        not full are not counted: without them published times are met better."""
+        tiles = gemm.m * gemm.n * gemm.count / TILE**2
+        return min(1.0, tiles / self.cluster.gpu.multiprocessors)
+
+    def _attention(self, kernel: Attention) -> float:
+        reached = self.cluster.efficiency
+        rows = kernel.sequences * kernel.heads * kernel.queries
+        share = reached.attention * min(1.0, rows / TILE / self.cluster.gpu.multiprocessors)
+        if kernel.op is OpKind.B:
+            share *= reached.attention_backward
+        if kernel.rounds > 1:
+            share *= reached.attention_ring
+        rate = self.cluster.gpu.peak(RATES[self.precision.wide]) * share * 1e9
+        time = max(kernel.flops / rate, self.moving(kernel.bytes))
+        return kernel.rounds * self.at_least(time / kernel.rounds)
+
 
 OPS = (OpKind.F, OpKind.R, OpKind.B, OpKind.W)
 SCORES = "core_attn"

@@ -29,7 +29,7 @@ from ..models.reading import ModelLike, read_model
 from ..models.run import Sharding, TrainingRun
 from ..models.states import States, states_of
 from ..models.work import Attention, Gemm, Kernel, LayerWork, ModelWork, WorkKind
-from .kernel_times import RATES
+from .layer_times import RATES
 from .step_end import Exchange
 
 

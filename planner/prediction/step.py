@@ -25,8 +25,7 @@ from ..models.run import FULL
 from ..models.states import States
 from ..models.work import Group, LayerWork
 from .collective_times import CollectiveTimes
-from .kernel_times import KernelTimes
-from .layer_times import OPS, LayerTimes, Traffic, layer_times
+from .layer_times import OPS, KernelTimes, LayerTimes, Traffic, layer_times
 from .setup import OpOrder, Setup
 from .step_end import StepTail
 

@@ -15,8 +15,7 @@ from ..models.run import Sharding, TrainingRun
 from ..models.states import step_collectives
 from ..models.work import Collective, Parameters
 from .collective_times import CollectiveTimes
-from .kernel_times import KernelTimes
-from .layer_times import Traffic
+from .layer_times import KernelTimes, Traffic
 
 STEPPED = 38.0
 """Bytes that Adam in mixed precision moves a parameter: float32 gradients read for the norm, read

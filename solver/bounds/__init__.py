@@ -26,7 +26,6 @@ from .linear import head_tail
 from .low_memory.activation_slots import slots
 from .low_memory.crossings import crossings
 from .remat import recomputed_or_held, recomputed_or_idle
-from .several_stages.bidirectional import visits_head_tail, visits_throughput
 from .several_stages.general_placement import (
     GeneralPlacement,
     last_forward,
@@ -34,6 +33,8 @@ from .several_stages.general_placement import (
     through,
     throughput,
     turnover,
+    visits_head_tail,
+    visits_throughput,
 )
 from .unlike import unlike_bounds
 from .weight_arrival import weight_arrivals

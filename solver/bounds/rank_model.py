@@ -21,7 +21,7 @@ class RankModel:
     """The kinds that a rank runs ``count`` times, with their T_F, T_B, T_W, M_B, M_W, shape (K,).
 
     A kind is a stage, ``count`` the number of microbatches; or a stage of one microbatch, each once
-    (:mod:`.several_stages.bidirectional`). ``turn``: from the start of its F to the start
+    (:mod:`.several_stages.general_placement`). ``turn``: from the start of its F to the start
     of its B, at least. ``limit``: of the rank's memory, rounding included.
     """
 

@@ -6,8 +6,7 @@ import argparse
 
 from pipeloom.ir.units import counted
 
-from ...argument_types import stages
-from ...arguments import add_output, add_schedule, example
+from ...arguments import add_output, add_schedule, example, stages
 from ...inputs import options, typed
 from ...output import check_output, finish
 from ...progress import ProgressDisplay

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ...argument_types import at_least_one
-from ...arguments import FORMATS, add_output, add_schedule, example
+from ...arguments import FORMATS, add_output, add_schedule, at_least_one, example
 from ...inputs import typed
 from ...model_arguments import need_torch
 from ...output import check_output, print_json, say_words

@@ -6,7 +6,6 @@ import argparse
 
 from pipeloom.report.text_table import table
 
-from ...argument_types import stages
 from ...arguments import (
     FAMILY_EXAMPLES,
     Together,
@@ -16,6 +15,7 @@ from ...arguments import (
     add_output,
     add_profile,
     example,
+    stages,
 )
 from ...inputs import MICROBATCHES, options, read_profile, typed
 from ...output import answer, check_output, finish_schedule

@@ -11,8 +11,16 @@ from typing import Any
 
 from pipeloom.ir.errors import InputError
 
-from ...argument_types import limit, scale
-from ...arguments import Together, add_folder, add_limits, add_quiet, add_workers, example
+from ...arguments import (
+    Together,
+    add_folder,
+    add_limits,
+    add_quiet,
+    add_workers,
+    example,
+    limit,
+    scale,
+)
 from ...failures import say
 from ...inputs import options, typed
 from ...output import answer, check_folder

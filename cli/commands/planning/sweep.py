@@ -8,8 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ...argument_types import limits
-from ...arguments import Together, add_cache, add_folder, add_table, add_workers, example
+from ...arguments import Together, add_cache, add_folder, add_table, add_workers, example, limits
 from ...inputs import searched
 from ...output import answer
 

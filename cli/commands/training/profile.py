@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from pipeloom.ir.errors import InputError
 from pipeloom.report.text_table import table
 
-from ...argument_types import count, limit, number, seconds, whole
-from ...arguments import add_output, add_quiet, example
+from ...arguments import add_output, add_quiet, count, example, limit, number, seconds, whole
 from ...inputs import options, typed
 from ...model_arguments import add_model, add_stages_as, announce_loading, need_torch
 from ...output import check_output, finish

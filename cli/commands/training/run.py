@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.units import counted
 
-from ...argument_types import amount, count
-from ...arguments import example
+from ...arguments import amount, count, example
 from ...inputs import options, typed
 from ...model_arguments import (
     DTYPES,

@@ -58,8 +58,7 @@ from ...core.tolerances import ROUNDING, counts_within
 from ..general import busy
 from ..milp_relaxation import SECONDS, least_of, new_solver
 from ..rank_model import RankModel, held_until_last_backward
-from .bidirectional import rank_visits
-from .general_placement import GeneralPlacement
+from .general_placement import GeneralPlacement, rank_visits
 
 WORDS = "what must happen between five moments on each rank, as a small MILP"
 

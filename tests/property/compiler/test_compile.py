@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pipeloom.compiler import compile_schedule, passes
 from pipeloom.compiler.passes.compute import compute
 from pipeloom.compiler.passes.deadlock_check import prove
-from pipeloom.compiler.passes.free_buffers import free_received
+from pipeloom.compiler.passes.receive_buffers import free_received
 from pipeloom.compiler.passes.reduce_gradients import tied_groups
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.memory_footprint import footprint

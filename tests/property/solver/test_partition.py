@@ -28,8 +28,7 @@ from pipeloom.solver.partition.candidate_pool import CandidatePool, Way
 from pipeloom.solver.partition.cut_bounds import CutBounds
 from pipeloom.solver.partition.cuts import Cut, Cutter, Rules
 from pipeloom.solver.partition.min_memory import of_cut, smallest
-from pipeloom.solver.partition.refinement import LOOKING, ROUNDS
-from pipeloom.solver.partition.search import best_partition, look
+from pipeloom.solver.partition.search import LOOKING, ROUNDS, best_partition, look
 from pipeloom.solver.placement.search import kept, room
 from tests.support.layered_profiles import layered, placement
 from tests.support.oracle import exhaustive_optimum

@@ -29,8 +29,7 @@ from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.exact.orders.target_bisection import ask
 from pipeloom.solver.exact.orders.unlike_interleaving import UnlikeInterleaving
 from pipeloom.solver.families import FAMILIES, build_family
-from pipeloom.solver.optimize import optimize
-from pipeloom.solver.unlike import plan_unlike
+from pipeloom.solver.optimize import optimize, plan_unlike
 from tests.support.certified import facts_of
 from tests.support.oracle import exhaustive_optimum
 

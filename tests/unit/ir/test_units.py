@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pipeloom.cli.argument_types import limit
+from pipeloom.cli.arguments import limit
 from pipeloom.ir.units import amount, counted, sufficient_size
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import pipeloom
-from pipeloom.planner.models.link_needs import LinkNeed
+from pipeloom.planner.models.arithmetic import LinkNeed
 
 LLAMA = pipeloom.arithmetic("llama-2-70b", micro_batch=8)
 

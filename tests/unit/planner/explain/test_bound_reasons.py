@@ -15,7 +15,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Report, Schedule
 from pipeloom.ir.units import duration
-from pipeloom.planner.explain.bound_reasons import losses, why
+from pipeloom.planner.explain.explanation import losses, why
 from pipeloom.solver.bounds import lower_bound, lower_bounds
 from pipeloom.solver.bounds.general import busy
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time

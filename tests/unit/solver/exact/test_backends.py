@@ -22,7 +22,7 @@ from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.schedule_cost import objective_cost
 from pipeloom.solver.core.stopping import NEVER
 from pipeloom.solver.exact import BACKENDS, ExactResult
-from pipeloom.solver.exact.cp_sat_model import CpSatModel
+from pipeloom.solver.exact.cp_sat import CpSatModel
 from pipeloom.solver.exact.cp_sat_thread import CpSatThread
 from pipeloom.solver.exact.formulation import Formulation
 from pipeloom.solver.families import build_family

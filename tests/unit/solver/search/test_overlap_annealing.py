@@ -16,7 +16,7 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.planner.explain.bound_reasons import losses, why
+from pipeloom.planner.explain.explanation import losses, why
 from pipeloom.solver.bounds import lower_bounds
 from pipeloom.solver.core.overlap_relaxation import least_times, overlap_work
 from pipeloom.solver.families import build_family

@@ -17,7 +17,10 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.bounds.general import work
-from pipeloom.solver.bounds.several_stages.bidirectional import visits_head_tail, visits_throughput
+from pipeloom.solver.bounds.several_stages.general_placement import (
+    visits_head_tail,
+    visits_throughput,
+)
 
 KINDS = (OpKind.F, OpKind.B, OpKind.W)
 
