@@ -31,7 +31,7 @@ class Restarts:
     def able(self) -> bool:
         budget, slices = self._best.budget(), ROOM * self._best.slice
         left = min(budget.time.left * OPS_A_SECOND, budget.work.left)
-        return left >= slices or (self._search is not None and not self._search.ended)
+        return left > slices or (self._search is not None and not self._search.ended)
 
     def round(self, best: Incumbent) -> bool:
         """Whether this search went on; its schedule is offered once it costs less than ``best``."""
