@@ -106,8 +106,9 @@ def _leaders(told: _Row, tied: Iterable[Group]) -> dict[Member, Member]:
     """The first copy of each tensor."""
     leaders = {(stage, name): (stage, same) for (stage, name), (same, _) in told.items()}
     order = {member: place for place, member in enumerate(told)}
+    plain = {(stage, unwrapped(name)): (stage, name) for stage, name in told}
     for group in tied:
-        firsts = {leaders[stage, name] for stage, name in group}
+        firsts = {leaders[plain[stage, unwrapped(name)]] for stage, name in group}
         least = min(firsts, key=order.__getitem__)
         leaders |= {member: least for member, first in leaders.items() if first in firsts}
     return leaders
