@@ -34,8 +34,8 @@ lint: setup
 # Tests that launch processes run after the others: they mostly wait for one another.
 test: setup
 	$(BIN)/python -m tests.fuzz --count 20 > /dev/null 2>&1 & $(MAKE) lint && wait
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/distributed
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/distributed
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/distributed --ignore tests/parity
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/distributed tests/parity
 
 # Snippets that need no torch run as a reader would type them; the others are marked in the pages.
 docs: setup
@@ -51,7 +51,7 @@ bench: setup
 	$(BIN)/python -m pytest -m slow
 	$(BIN)/python -m pytest -n 2 --hypothesis-profile thorough tests/property
 	$(BIN)/python -m benchmarks --check
-	$(BIN)/python -m benchmarks.combinations
+	$(BIN)/python -m tests.parity
 	$(BIN)/python -m tests.property.random_instances
 	$(BIN)/python -m tests.property.small_exact
 	$(BIN)/python -m tests.fuzz

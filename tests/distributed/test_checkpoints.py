@@ -36,8 +36,8 @@ from pipeloom.runtime.train import checkpoints
 from pipeloom.runtime.train.checkpoint_files import latest
 from pipeloom.runtime.train.settings import RunSettings
 from pipeloom.runtime.train.train import train
-from tests.distributed.cases.gradients import schedule
 from tests.distributed.cases.state import MICROBATCHES, Model
+from tests.support.schedules import schedule
 
 ROOT = Path(__file__).parents[2]
 SOURCE = "tests.distributed.cases.state:Model"

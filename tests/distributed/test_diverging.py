@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from pipeloom import compile_schedule, run
-from tests.distributed.cases.gradients import schedule
 from tests.distributed.cases.state import MICROBATCHES, Model
+from tests.support.schedules import schedule
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from pipeloom.compiler.exporters import EXPORTERS
 from pipeloom.runtime.launch.processes import launch
 from pipeloom.runtime.train.settings import RunSettings
 from pipeloom.runtime.train.train import run_program
-from tests.distributed.cases.gradients import schedule
 from tests.support.models import mean_losses
+from tests.support.schedules import schedule
 
 ROOT = Path(__file__).parents[2]
 RANKS, MICROBATCHES = 2, 4

@@ -17,8 +17,8 @@ import pytest
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.formats import dump_program
-from tests.distributed.cases.gradients import schedule
 from tests.support.interrupted import Started
+from tests.support.schedules import schedule
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 MODEL = ["--model", "examples.gpt:small", "-q"]

@@ -15,9 +15,9 @@ from pipeloom.ir.verify.program import verify_program
 from pipeloom.runtime.launch.processes import launch
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.solver.families import ASYNCHRONOUS
-from tests.distributed.cases.gradients import schedule
 from tests.support.families import families_of
 from tests.support.models import TinyTransformer, named, reference, worst
+from tests.support.schedules import schedule
 
 REPLICAS, RANKS, MICROBATCHES, STEPS = 2, 2, 3, 3
 FAMILIES = ("1f1b", "zb-h1", "zb-v", "chimera", "weipipe-interleave")

@@ -1,5 +1,5 @@
-"""Meshes: pipelines whose stages are tensor or expert parallel, in replicas, sharded, train as one
-process does."""
+"""Meshes: pipelines whose stages are expert parallel, or tensor parallel over a sequence, train as
+one process does, in replicas and in hybrid shards; other meshes are in `tests/parity`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,9 @@ from tests.distributed.cases.meshes import Case, Outcome, run_cases
 FLOAT = torch.float32
 TP, EP = (("pp", 2), ("tp", 2)), (("pp", 2), ("ep", 2))
 CASES = [
-    Case("1f1b", TP),
     Case("zb-h1", TP, sequence=True, ahead=True, clip=1e-2),
-    Case("zb-v", TP, sequence=True, given_up="O"),
     Case("zb-h1", TP, sequence=True, given_up="R", options=(("param_dtype", FLOAT),), bound=1e-5),
-    Case("zb-h1", TP, cut=(0,), tie=False, ahead=True, clip=1e-2),
     Case("weipipe-interleave", TP, sequence=True),
-    Case("1f1b", EP),
     Case("zb-h1", EP),
     Case("zb-h1", EP, sharded=("ep",), tie=False),
     Case("zb-v", EP, ahead=True),
@@ -30,52 +26,24 @@ CASES = [
     Case("1f1b", (("pp", 1), ("rep", 2), ("dp", 2)), sharded=("rep", "dp"), tie=False),
     Case("1f1b", (("pp", 1), ("dp", 2), ("ep", 2)), sharded=("dp",), tie=False),
 ]
-CUBE = (("pp", 2), ("dp", 2), ("tp", 2))
-LARGE = [
-    Case("zb-h1", CUBE, sequence=True, ahead=True),
-    Case("zb-v", CUBE, sequence=True, sharded=("dp",), tie=False),
-]
-MORE = [
-    Case("1f1b", CUBE, sequence=True),
-    Case("chimera", CUBE),
-    Case("zb-h1", CUBE, sequence=True, sharded=("dp",), tie=False, ahead=True),
-    Case("zb-v", CUBE, sequence=True),
-    Case("wzb1", CUBE),
-    Case("weipipe-interleave", CUBE, sequence=True),
-    Case("zb-h1", (("pp", 2), ("rep", 2), ("dp", 2)), sharded=("rep", "dp"), tie=False),
-    Case("zb-v", (("pp", 2), ("rep", 2), ("dp", 2)), sharded=("rep", "dp"), tie=False),
-    Case("zb-h1", (("pp", 2), ("ep", 2), ("tp", 2))),
-    Case("zb-v", (("pp", 2), ("dp", 2), ("ep", 2)), sharded=("dp",), tie=False),
-]
 
 
 @cache
-def results(large: bool) -> tuple[dict[Case, list[Outcome]], dict[str, str]]:
-    """Of all cases in one launch, and what is refused in the small ones'."""
-    cases, processes = (LARGE, 8) if large else (CASES, 4)
-    found = launch(run, processes, (cases, not large), timeout=280, message_timeout=100)
+def results() -> tuple[dict[Case, list[Outcome]], dict[str, str]]:
+    """Of all cases in one launch, and what is refused."""
+    found = launch(run, 4, timeout=280, message_timeout=100)
     rows = [outcomes for outcomes, _ in found.values()]
-    return {case: [row[i] for row in rows] for i, case in enumerate(cases)}, found[0][1]
+    return {case: [row[i] for row in rows] for i, case in enumerate(CASES)}, found[0][1]
 
 
-def run(cases: list[Case], refused: bool) -> tuple[list[Outcome], dict[str, str]]:
-    return run_cases(cases), refusals() if refused else {}
+def run() -> tuple[list[Outcome], dict[str, str]]:
+    return run_cases(CASES), refusals()
 
 
-@pytest.mark.parametrize(
-    "case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in LARGE)], ids=str
-)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_meshes_train_as_one_process(case: Case) -> None:
-    for outcome in results(case in LARGE)[0][case]:
+    for outcome in results()[0][case]:
         check(case, outcome)
-
-
-@pytest.mark.slow
-def test_more_meshes_do() -> None:
-    found = launch(run_cases, 8, (MORE,), timeout=280, message_timeout=100)
-    for i, case in enumerate(MORE):
-        for row in found.values():
-            check(case, row[i])
 
 
 def check(case: Case, outcome: Outcome) -> None:
@@ -100,7 +68,7 @@ SAID = {
 
 
 def test_meshes_that_do_not_fit_are_told() -> None:
-    _, found = results(False)
+    _, found = results()
     assert found.keys() == SAID.keys()
     for name, words in SAID.items():
         assert words in found[name], (name, found[name])

@@ -15,8 +15,8 @@ from pipeloom import HuggingFace, Pipeline
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.models.by_name import load_source
-from tests.distributed.cases.gradients import schedule
 from tests.support.hub import on_threads, own
+from tests.support.schedules import schedule
 
 hugging = pytest.importorskip("transformers")
 
@@ -36,9 +36,7 @@ MODELS = {
 @pytest.mark.parametrize(
     ("kind", "pieces", "ranks", "placement"),
     [
-        ("gpt2", {"stages": 4}, 4, "linear"),
         ("gpt2", {"stages": 2}, 2, "v"),
-        ("llama", {}, 4, "linear"),
         ("llama", {}, 2, "interleaved:2"),
     ],
 )

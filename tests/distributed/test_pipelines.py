@@ -18,9 +18,9 @@ from pipeloom.runtime.errors import LaunchError
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.train.settings import RunSettings
 from pipeloom.runtime.train.train import run_program
-from tests.distributed.cases.gradients import schedule
 from tests.support.hub import on_threads, own
 from tests.support.models import TinyTransformer
+from tests.support.schedules import schedule
 
 
 @pytest.mark.parametrize("stages_as", ["eager", "aten"])

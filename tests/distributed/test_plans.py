@@ -22,8 +22,6 @@ RUN: dict[str, Any] = {"gpus": 4, "pp": 4, "global_batch": 8, "micro_batch": 1, 
 PLANS: dict[str, dict[str, Any]] = {
     "chosen": {},
     "1f1b": {"schedule": "1f1b"},
-    "interleaved": {"schedule": "interleaved-1f1b", "vp": 2},
-    "v-half": {"schedule": "v-half"},
 }
 SHORT: dict[str, Any] = {
     **{"format": "pipeloom.cluster", "version": 1, "gpus_per_node": 4, "host": "nvlink-c2c"},

@@ -27,8 +27,8 @@ from pipeloom.runtime.launch.processes import launch
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.probes.held_bytes import local_bytes
 from pipeloom.runtime.profiling.profiler import measure_profile
-from tests.distributed.cases.gradients import schedule
 from tests.distributed.cases.shards import HIDDEN, ROWS, WIDTH, Split, loss
+from tests.support.schedules import schedule
 
 RANKS, SHARDS, MICROBATCHES, REPEATS = 2, 2, 2, 1
 KINDS = {OpKind.F, OpKind.B, OpKind.W, OpKind.BW}

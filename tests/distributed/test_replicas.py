@@ -29,8 +29,8 @@ from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.train.replicas import count_replicas
 from pipeloom.runtime.train.settings import RunSettings
 from pipeloom.runtime.train.train import run_program
-from tests.distributed.cases.gradients import schedule
 from tests.support.models import TinyTransformer, full, mean_losses
+from tests.support.schedules import schedule
 
 REPLICAS, RANKS, MICROBATCHES, STEPS = 2, 2, 3, 3
 SOURCE = "tests.support.models:TinyTransformer"

@@ -11,10 +11,7 @@ from tests.distributed.cases.shards import CLIP, Case, Outcome, refusals, run_ca
 from tests.support.launched import in_one_launch
 
 CASES = [
-    Case("1f1b"),
-    Case("zb-h1"),
     Case("zb-h1", ahead=True),
-    Case("1f1b", ranks=1),
     Case("1f1b", ranks=1, sharded=True),
 ]
 

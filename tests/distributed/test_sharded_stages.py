@@ -19,12 +19,11 @@ from pipeloom.ir.errors import InputError
 from pipeloom.runtime.launch.processes import launch
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.stages.store import made
-from tests.distributed.cases.gradients import BOUNDS, schedule
 from tests.support.models import WIDTH, Untied, gradient, named, reference, worst
+from tests.support.schedules import BOUNDS, schedule
 
 REPLICAS, RANKS, MICROBATCHES, STEPS = 2, 2, 3, 3
-CASES = [("1f1b", torch.float32), ("zb-v", torch.float64)]
-MORE = [("1f1b", torch.float64), ("zb-h1", torch.float32), ("zb-h1", torch.float64)]
+CASES = [("zb-v", torch.float64)]
 
 
 @dataclass(frozen=True)
@@ -77,43 +76,6 @@ def test_sharded_stages_train_as_one_process(
         check(rows[CASES.index((family, dtype))], dtype)
 
 
-@pytest.mark.slow
-def test_more_of_them_do() -> None:
-    found = launch(cases, REPLICAS * RANKS, (MORE,), timeout=200, message_timeout=60)
-    for rows in found.values():
-        for outcome, (_, dtype) in zip(rows, MORE, strict=True):
-            check(outcome, dtype)
-
-
-@pytest.mark.slow
-def test_steps_are_taken_back_as_they_are_waited_for() -> None:
-    """With every step clipped; shapes told anew each step."""
-    found = launch(clipped, REPLICAS * RANKS, timeout=200, message_timeout=60)
-    assert all(found.values())
-
-
-def clipped() -> bool:
-    mesh = _mesh()
-    source = Odd()
-    ends = []
-    for ahead in (True, False):
-        pipeline = _pipeline(
-            "zb-h1",
-            source,
-            mesh,
-            clip_grad_norm=1e-2,
-            post_validation=ahead,
-            varying_shapes=not ahead,
-        )
-        for step in range(STEPS):
-            _step(pipeline, source, mesh, step)
-        pipeline.finish()
-        modules = pipeline.modules.values()
-        ends.append([p.to_local().clone() for m in modules for p in m.parameters()])  # type: ignore[operator]
-        pipeline.close()
-    return all(map(torch.equal, *ends))
-
-
 def check(outcome: Outcome, dtype: torch.dtype) -> None:
     """As one process, and each process keeps its shard alone."""
     assert outcome.gradients <= BOUNDS[dtype]
@@ -148,11 +110,6 @@ def trained() -> Found:
     mesh = _mesh()
     found = [_trained(family, dtype, mesh) for family, dtype in CASES]
     return found, _refused(mesh), _mixed(mesh), _returned(mesh)
-
-
-def cases(chosen: list[tuple[str, torch.dtype]]) -> list[Outcome]:
-    mesh = _mesh()
-    return [_trained(family, dtype, mesh) for family, dtype in chosen]
 
 
 def _mesh() -> DeviceMesh:

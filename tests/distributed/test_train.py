@@ -12,8 +12,8 @@ from pipeloom.ir.formats import dump_program, load_schedule
 from pipeloom.ir.formats.atomic_write import write_json
 from pipeloom.runtime.train.settings import RunSettings
 from pipeloom.runtime.train.train import run_program, train
-from tests.distributed.cases.gradients import schedule
 from tests.support.models import TinyTransformer, mean_losses
+from tests.support.schedules import schedule
 
 RANKS, MICROBATCHES, STEPS = 2, 3, 4
 SOURCE = "tests.support.models:TinyTransformer"

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 
 from pipeloom.runtime.errors import LaunchError
 from pipeloom.runtime.launch.processes import launch
 from tests.distributed.cases import transport as transport_cases
-from tests.distributed.cases.gradients import BOUNDS, Case
 from tests.distributed.cases.transport import SIZES
 from tests.support.hub import on_threads
 
@@ -71,6 +69,5 @@ def test_a_message_of_another_size_is_refused() -> None:
 def test_a_pipeline_trains_as_one_process_over_a_transport_that_it_is_given(
     launched: Launched,
 ) -> None:
-    case = Case("zb-h1", 2, 4, torch.float64, steps=3)
-    for outcome in launched(transport_cases.trains, 2, (case,), timeout=120).values():
-        assert outcome.difference <= BOUNDS[case.dtype]
+    for apart in launched(transport_cases.trains, 2, timeout=120).values():
+        assert apart <= 1e-12

@@ -20,8 +20,8 @@ from pipeloom.ir.errors import InputError
 from pipeloom.runtime.launch.processes import launch
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.stages.store import made
-from tests.distributed.cases.gradients import schedule
 from tests.support.models import TinyTransformer, gradient, named, reference, worst
+from tests.support.schedules import schedule
 
 REPLICAS, RANKS, MICROBATCHES = 2, 2, 3
 Wrap = Callable[[nn.Module, DeviceMesh], nn.Module]

@@ -6,8 +6,8 @@
     rank 1: recv(b) ──┘
 
 A pipeline is given the transport of its rank by ``Pipeline(..., transport=own())``. As no two ranks
-run at once, they may share what a process has one of: random numbers, what tracing patches. It
-starts in no time, where processes take seconds.
+run at once, they may share what a process has one of, such as what tracing patches. It starts in no
+time, where processes take seconds.
 """
 
 from __future__ import annotations
@@ -68,9 +68,11 @@ class Hub:
         self.values: defaultdict[Hashable, dict[int, bytes]] = defaultdict(dict)
 
     def wait_for(self, ready: Callable[[], bool], what: str, seconds: float) -> None:
-        """Lets others run until it is ``ready``."""
+        """Lets others run until it is ``ready``. A rank's random numbers are its own."""
+        drawn = torch.get_rng_state()
         self.turn.notify_all()
         self.turn.wait_for(lambda: ready() or self.fault is not None, seconds)
+        torch.set_rng_state(drawn)
         if not ready():
             if self.fault is not None:
                 raise ConnectionError(self.fault.text)

@@ -4,16 +4,12 @@ without, and one process's outputs with the same parameters."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
 
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.pipeline.pipeline import Pipeline
@@ -30,9 +26,8 @@ class Moody(nn.Module):
     mean: Tensor
     seen: Tensor
 
-    def __init__(self, draws: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.draws = draws
         self.frozen = nn.Dropout(0.5).eval()
         self.register_buffer("mean", torch.zeros((), dtype=torch.float64))
         self.register_buffer("seen", torch.zeros(()))
@@ -41,22 +36,20 @@ class Moody(nn.Module):
         self.seen += 1
         if self.training:
             self.mean.lerp_(x.detach().double().mean(), 0.1)
-        noise = torch.rand(()).item() if self.draws else 0.5
         # the norms after it take away the mean, of which each copy of a stage has its own
-        out: Tensor = self.frozen(x) * (1 + noise * self.training) + self.mean.to(x.dtype)
+        out: Tensor = self.frozen(x) * (1 + 0.5 * self.training) + self.mean.to(x.dtype)
         return out
 
 
 @dataclass(frozen=True)
 class MoodyTransformer(TinyTransformer):
-    """Each stage but the last ends in a moody part, that ``draws`` random numbers or does not."""
+    """Each stage but the last ends in a moody part."""
 
-    draws: bool = False
     ties: bool = True
 
     def _stage(self, stage: int, count: int) -> nn.Module:
         module = super()._stage(stage, count)
-        return module if stage == count - 1 else nn.Sequential(module, Moody(self.draws))
+        return module if stage == count - 1 else nn.Sequential(module, Moody())
 
     def tied(self, count: int) -> Any:
         return [[(0, "0.embedding.weight"), (count - 1, "head.weight")]] if self.ties else []
@@ -83,27 +76,23 @@ def unequal(step: int) -> tuple[list[Tensor], list[Tensor]]:
     return [t[:, :-1] for t in tokens], [t[:, 1:] for t in tokens]
 
 
-def trained(
-    program: Program,
-    source: MoodyTransformer,
-    evaluates: bool,
-    options: dict[str, Any] | None = None,
-    wrap: Callable[[nn.Module], nn.Module] | None = None,
-) -> Outcome:
+def trained(program: Program, source: MoodyTransformer, evaluates: bool) -> Outcome:
     """Two steps, before and after each of which the model is evaluated, or not."""
     torch.manual_seed(7)
     count = program.schedule.problem.stages
-    settings: Any = {"optimizer": source.optimizer, "tied": source.tied(count)} | (options or {})
-    stages: Any = list(source.stages(count))
-    if wrap is not None:
-        stages = [partial(_wrapped, stage, wrap) for stage in stages]
-    pipeline = Pipeline(program, stages, loss=source.loss, transport=own(), **settings)
+    pipeline = Pipeline(
+        program,
+        source.stages(count),
+        loss=source.loss,
+        optimizer=source.optimizer,
+        tied=source.tied(count),
+        transport=own(),
+    )
     history: list[float] = []
     apart, compared = 0.0, 0
-    dtype = settings.get("param_dtype")
     for step in range(STEPS):
         for part in range(evaluates * 2):
-            difference, amount = _evaluated(pipeline, source, step, whole=part == 1, dtype=dtype)
+            difference, amount = _evaluated(pipeline, source, step, whole=part == 1)
             apart, compared = max(apart, difference), compared + amount
         inputs, targets = source.batch(step, pipeline.microbatches)
         losses: list[Tensor] = []
@@ -111,16 +100,12 @@ def trained(
         history += [loss.item() for loss in losses]
     peak, before = pipeline.peak_memory, pipeline.trace()
     if evaluates:
-        difference, amount = _evaluated(pipeline, source, STEPS, whole=False, dtype=dtype)
+        difference, amount = _evaluated(pipeline, source, STEPS, whole=False)
         apart, compared = max(apart, difference), compared + amount
     assert (pipeline.peak_memory, pipeline.trace()) == (peak, before)
     pipeline.close()
     trace = [str(op.op) for op in before]
     return Outcome(_hashes(pipeline), history, apart, compared, trace)
-
-
-def _wrapped(stage: Callable[[], nn.Module], wrap: Callable[[nn.Module], nn.Module]) -> nn.Module:
-    return wrap(stage())
 
 
 def _evaluated(
@@ -129,7 +114,6 @@ def _evaluated(
     step: int,
     *,
     whole: bool,
-    dtype: torch.dtype | None = None,
 ) -> tuple[float, int]:
     """How far outputs and losses are from one process's, and how many tensors were compared."""
     inputs, targets = source.batch(100 + step, pipeline.microbatches) if whole else unequal(step)
@@ -138,9 +122,7 @@ def _evaluated(
     output = pipeline.eval(given[0], target=given[1], losses=losses)
     alone = pipeline.eval(given[0])  # without a target there are no losses
     assert not torch.is_grad_enabled() or all(x.requires_grad is False for x in losses)
-    expected, wanted = _one_process(
-        pipeline, source, list(inputs), list(targets), dtype or source.dtype
-    )
+    expected, wanted = _one_process(pipeline, source, list(inputs), list(targets))
     mine = _mine(pipeline, len(inputs))
     if not mine:
         assert (output, alone, losses) == (None, None, [])
@@ -166,7 +148,6 @@ def _one_process(
     source: MoodyTransformer,
     inputs: list[Tensor],
     targets: list[Tensor],
-    dtype: torch.dtype,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Outputs and losses of the whole model, with the parameters that all ranks have now."""
     held = {
@@ -180,12 +161,9 @@ def _one_process(
         own = {name: value for (stage, name), value in state.items() if stage == s}
         module.load_state_dict(own)
     model = nn.Sequential(*modules).eval()
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to(dtype)
-    with torch.no_grad(), torch.random.fork_rng(enabled=source.draws):
+    with torch.no_grad():
         outputs = [model(x) for x in inputs]
-        exact = [x.to(source.dtype) for x in outputs]
-        return outputs, [source.loss(*pair) for pair in zip(exact, targets, strict=True)]
+        return outputs, [source.loss(*pair) for pair in zip(outputs, targets, strict=True)]
 
 
 def _hashes(pipeline: Pipeline) -> dict[str, str]:
@@ -213,31 +191,3 @@ def _hash(value: Tensor) -> str:
 def _difference(found: Tensor, expected: Tensor) -> float:
     assert found.shape == expected.shape
     return float((found.double() - expected.double()).abs().max() / expected.abs().max())
-
-
-Variant: TypeAlias = tuple[Program, MoodyTransformer, dict[str, Any]]
-
-
-def on_processes(variants: Sequence[Variant]) -> list[tuple[Outcome, Outcome]]:
-    """Of each, without evaluations and with them."""
-    return [
-        (trained(program, source, False, options), trained(program, source, True, options))
-        for program, source, options in variants
-    ]
-
-
-def in_shards(program: Program) -> tuple[Outcome, Outcome]:
-    """Two replicas of two ranks, whose stages are in ``fully_shard``."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
-    options = {"group": mesh["pp"].get_group(), "data_group": mesh["dp"].get_group()}
-    wrap = partial(_in_shards, mesh=mesh["dp"])
-    source = MoodyTransformer(draws=True, ties=False)
-    return (
-        trained(program, source, False, options, wrap),
-        trained(program, source, True, options, wrap),
-    )
-
-
-def _in_shards(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    fully_shard(module, mesh=mesh)
-    return module

@@ -24,8 +24,8 @@ from pipeloom.ir.errors import InputError, in_words, of_rank
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.executor.deferred_ops import Linear, defer
 from pipeloom.runtime.pipeline.pipeline import Pipeline
-from tests.distributed.cases.gradients import schedule
 from tests.support.by_hand import by_hand
+from tests.support.schedules import schedule
 
 
 class Failing(nn.Module):

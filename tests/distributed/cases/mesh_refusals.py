@@ -19,7 +19,7 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
 from pipeloom.runtime.errors import ExecutionError, ShapeError
 from pipeloom.runtime.pipeline.pipeline import Pipeline
-from tests.distributed.cases.gradients import schedule
+from tests.support.schedules import schedule
 
 WIDTH, MICROBATCHES = 8, 2
 

@@ -45,7 +45,6 @@ class Case:
     ahead: bool = False
     given_up: str = ""
     clip: float = 1e9
-    cut: tuple[int, ...] = (0, 1, 2, 3)
     options: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
     bound: float = 1e-12
     schedule: Schedule | None = field(default=None, compare=False)
@@ -166,7 +165,7 @@ def _stage(case: Case, source: Source, mesh: DeviceMesh, s: int, stages: int) ->
     names = dict(case.shape)
     experts = mesh["ep"].get_group() if "ep" in names else None
     module = source.stage(s, stages, experts)
-    if "tp" in names and s in case.cut:
+    if "tp" in names:
         cut(module, mesh["tp"], case.sequence)
     if case.sharded:
         over = mesh[case.sharded if len(case.sharded) > 1 else case.sharded[0]]

@@ -22,7 +22,7 @@ STEPS, MICROBATCHES = 3, 4
 
 @dataclass(frozen=True)
 class Options:
-    """A plan of :mod:`tests.distributed.cases.weights`, or a family, and how it is run."""
+    """The name of a plan, and how it is run."""
 
     plan: str
     param: torch.dtype | None = None

@@ -27,10 +27,10 @@ from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.measure.activation_ledger import Ledger
 from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.runtime.rank.options import StagesAs
 from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
 from pipeloom.solver.core.relaxations import without_offloading, without_recomputing
 from pipeloom.solver.optimize import optimize
+from tests.support.hub import own
 from tests.support.models import gradient, named, reference, worst
 
 WIDTH, WIDER, LAYERS, ROWS = 16, 96, 3, 8
@@ -92,7 +92,6 @@ class Case:
     ranks: int
     dtype: torch.dtype
     steps: int = 0
-    stages_as: StagesAs = "eager"
 
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
@@ -188,7 +187,7 @@ def run_cases(chosen: list[tuple[Case, Schedule]]) -> list[Outcome]:
 def refused(plan: Schedule) -> str:
     """Why a program that recomputes does not run a model whose numbers are of another length."""
     program, source = compile_schedule(plan), DeepModel(torch.float64)
-    pipeline = Pipeline.from_source(program, source, train=False)
+    pipeline = Pipeline.from_source(program, source, train=False, transport=own())
     inputs, targets = source.batch(0, MICROBATCHES)
     with pytest.raises(InputError) as caught:
         pipeline.step(inputs, target=targets)
@@ -199,14 +198,11 @@ def refused(plan: Schedule) -> str:
 def run_case(case: Case, plan: Schedule) -> Outcome:
     source = DeepModel(case.dtype)
     stages = plan.problem.stages
-    pipeline = Pipeline.from_source(
-        compile_schedule(plan), source, train=case.steps > 0, stages_as=case.stages_as
-    )
+    pipeline = Pipeline.from_source(compile_schedule(plan), source, train=case.steps > 0)
     losses: list[Tensor] = []
     for step in range(max(1, case.steps)):
         inputs, targets = source.batch(step, MICROBATCHES)
         pipeline.step(inputs, target=targets, losses=losses)
-    assert not pipeline.eager_stages, pipeline.eager_stages
     pipeline.close()
     history, expected = reference(
         source, stages, MICROBATCHES, steps=max(1, case.steps), train=case.steps > 0

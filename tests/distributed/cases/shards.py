@@ -21,8 +21,8 @@ from pipeloom.ir.model.program import Program
 from pipeloom.runtime.optim.shard_squares import ShardSquares, processes_of
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.loss_scale import LossScale
-from tests.distributed.cases.gradients import schedule
 from tests.support.models import full
+from tests.support.schedules import schedule
 
 WIDTH, HIDDEN, EXPERTS = 8, 12, 3
 MICROBATCHES, ROWS, STEPS, CLIP = 3, 6, 3, 1e-2

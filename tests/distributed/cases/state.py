@@ -20,17 +20,11 @@ from pipeloom import InputError, LossScale, Pipeline
 from pipeloom.compiler import compile_schedule
 from pipeloom.runtime.stages.store import made
 from pipeloom.runtime.transport import whereabouts
-from tests.distributed.cases.gradients import schedule
+from tests.support.schedules import schedule
 
 RANKS, MICROBATCHES, STEPS = 2, 4, 2
-# what goes on, by what was saved: activations and weights sent, copies on two ranks, V, others
-PAIRS = {
-    "1f1b": "zb-v",
-    "zb-v": "chimera",
-    "chimera": "weipipe-interleave",
-    "weipipe-interleave": "interleaved-1f1b",
-    "interleaved-1f1b": "1f1b",
-}
+# what goes on, by what was saved: copies on two ranks, weights sent, activations sent
+PAIRS = {"chimera": "weipipe-interleave", "weipipe-interleave": "zb-v"}
 
 
 @dataclass(frozen=True)
@@ -56,7 +50,7 @@ Losses: TypeAlias = tuple[float, ...]
 @dataclass(frozen=True)
 class Outcome:
     """On one rank. ``whole``: losses without a break, by family; ``resumed``: those after it, by
-    what was saved; ``clipped``, ``sharded`` and ``alike``: both of other pipelines; ``said``: what
+    what was saved; ``clipped`` and ``sharded``: both of other pipelines; ``said``: what
     was refused, by case; ``names``: keys of a state; ``buffers``: values of each buffer, and what
     the evaluation gave before and after a load, by family; ``replicas``: the same of replicas."""
 
@@ -64,7 +58,6 @@ class Outcome:
     resumed: dict[str, Losses]
     clipped: tuple[Losses, Losses]
     sharded: tuple[Losses, Losses]
-    alike: tuple[Losses, Losses]
     said: dict[str, str]
     names: frozenset[str]
     buffers: dict[str, Buffers]
@@ -117,7 +110,7 @@ def run_cases(folder: str) -> Outcome:
         dcp.load({"pipeline": pipeline}, checkpoint_id=f"{folder}/{saved}")
         resumed[saved] = steps(pipeline, STEPS)
         pipeline.close()
-    found = clipped(folder), sharded(folder), alike(folder), refused(), names()
+    found = clipped(folder), sharded(folder), refused(), names()
     families = "chimera", "weipipe-interleave", "1f1b"
     buffers = {family: one_value(partial(normed, family)) for family in families}
     return Outcome(whole, resumed, *found, buffers, one_value(normed_replica))
@@ -184,26 +177,6 @@ def one_rank(model: Model, module: nn.Module, mesh: DeviceMesh, **options: Any) 
         group=mesh["pp"].get_group(),
         **options,
     )
-
-
-def alike(folder: str) -> tuple[Losses, Losses]:
-    """Weights that are stashed, then weights that are computed with in float32: both losses of
-    each, without a break and with one."""
-    found: list[Losses] = []
-    for family, options in {
-        "pipedream": {"model": replace(MODEL, tie_weights=False)},
-        "weipipe-interleave": {"param_dtype": torch.float32},
-    }.items():
-        pipeline = make(family, **options)
-        steps(pipeline, 0)
-        dcp.save({"pipeline": pipeline}, checkpoint_id=f"{folder}/alike-{family}")
-        whole = steps(pipeline, STEPS)
-        pipeline.close()
-        pipeline = make(family, **options)
-        dcp.load({"pipeline": pipeline}, checkpoint_id=f"{folder}/alike-{family}")
-        found += [whole, steps(pipeline, STEPS)]
-        pipeline.close()
-    return found[0] + found[2], found[1] + found[3]
 
 
 def make_sharded(model: Model) -> Pipeline:

@@ -19,9 +19,9 @@ from torch.distributed.tensor.parallel import loss_parallel
 from benchmarks.port.compare import Measured, measure
 from pipeloom import PlannedSchedule
 from pipeloom.ir.errors import InputError
-from tests.distributed.cases.gradients import schedule
 from tests.support.mesh_models import Source, cut
 from tests.support.models import TinyTransformer, difference, reference
+from tests.support.schedules import schedule
 
 RANKS = 4
 CASES = (

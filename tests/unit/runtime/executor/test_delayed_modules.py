@@ -27,11 +27,11 @@ from pipeloom.runtime.rank.options import StagesAs
 from pipeloom.runtime.stages.store import made
 from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
 from pipeloom.runtime.transport import Routes, connect
-from tests.distributed.cases.gradients import profile, schedule
 from tests.support.by_hand import by_hand
 from tests.support.delayed_linear import Delayed, DelayedLinear, Layer
 from tests.support.hub import on_threads, own
 from tests.support.models import WIDTH
+from tests.support.schedules import profile, schedule
 
 RANKS, MICROBATCHES = 2, 4
 RANGE = range(RANKS)

@@ -12,7 +12,7 @@ from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import OPTIMIZED, Schedule
 from pipeloom.runtime.measure import plan_deviation as lateness
-from tests.distributed.cases.gradients import schedule
+from tests.support.schedules import schedule
 
 
 def lasting(op: float, family: str = "1f1b") -> Schedule:

@@ -19,7 +19,7 @@ from pipeloom.ir.errors import InputError, PipeloomError
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.options import IN_MODEL
 from pipeloom.runtime.tensors.microbatches import merge, split, split_options
-from tests.distributed.cases.gradients import schedule
+from tests.support.schedules import schedule
 from tests.unit.runtime.pipeline.test_pipeline import (
     MICROBATCHES,
     SPLIT,

@@ -12,9 +12,9 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.runtime.pipeline.pipeline import Pipeline
-from tests.distributed.cases.gradients import schedule
 from tests.support.hub import on_threads, own
 from tests.support.models import TinyTransformer
+from tests.support.schedules import schedule
 
 RANKS, MICROBATCHES = 2, 4
 Seen = tuple[Measurement, list[int]]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeloom import InputError, LossScale, Pipeline, compile_schedule
-from tests.distributed.cases.gradients import schedule
+from tests.support.schedules import schedule
 
 
 def made(**options: Any) -> Pipeline:

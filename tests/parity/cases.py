@@ -13,16 +13,18 @@ import torch
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.errors import PipeloomError
 from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.ops import Op, OpKind, pack
 from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 from pipeloom.solver.families import FAMILIES, build_family
 from pipeloom.solver.weight_passing.replicate import replicate
-from pipeloom.solver.weight_passing.streaming import Streaming, streamed
+from pipeloom.solver.weight_passing.round_orders import rows
+from pipeloom.solver.weight_passing.streaming import Route, Streaming, streamed
 from tests.support.random_schedules import random_order
 
 PIECES = (
@@ -41,10 +43,11 @@ PIECES = (
 )
 HUGGING = ("gpt2", "llama", "mixtral", "gemma2", "mamba")
 RANDOM, ANYWHERE, ENDS = "any order", "any rank for any op", "replicated ends"
+ROUTES = ("one way", "fanned out", "by way of a bystander", "no op waits for weights")
 MANY = ("interleaved-1f1b:2", "wave:2")
 AXES: dict[str, tuple[Any, ...]] = {
-    "ranks": (2, 3, 4),
-    "plan": ("1f1b", *FAMILIES, *MANY, *(RANDOM, ANYWHERE, ENDS) * 4),
+    "ranks": (2, 3, 4, 1),
+    "plan": ("1f1b", *FAMILIES, *MANY, *(RANDOM, ANYWHERE, ENDS) * 4, *ROUTES),
     "microbatches": (4, 2, 3, 5, 6, 8),
     "model": ("parts", "parts", *HUGGING),
     "tensor parallel": ("none", "some", "all"),
@@ -97,6 +100,10 @@ UNCUT = {"hook", "lengths"}
 """Choices that models of Hugging Face have not, and stages that are not tensor parallel."""
 
 
+class UnmadeError(Exception):
+    """There is no schedule of a case."""
+
+
 @dataclass(frozen=True)
 class Step:
     """``count`` microbatches by the program of so many, which ``update``; ``resumes``: before it
@@ -126,6 +133,8 @@ class Case:
             for axis, values in AXES.items()
             if draw.random() < (1.0 if axis in ("plan", "ranks") else share)
         }
+        if picked["ranks"] == 1:  # nothing is sent, tied or skipped
+            picked["ranks"] = 2
         if "thaws" in picked:
             picked |= {"frozen": "all", "restores": "no"}
             picked |= {"empty": "none", "all frozen": "none"}
@@ -159,8 +168,17 @@ class Case:
         return dict(self.choices).get(axis, AXES[axis][0])
 
     def __str__(self) -> str:
-        where = f"--seed {self.seed} --first {self.number} --count 1"
-        return f"[{where}] {', '.join(f'{k}={v}' for k, v in self.choices)}"
+        """The words that run it again after ``python -m tests.parity``."""
+        numbers = [f"seed={self.seed}", f"number={self.number}"]
+        return ", ".join(numbers + [f"{k}={v}" for k, v in self.choices])
+
+    @classmethod
+    def read(cls, text: str) -> Case:
+        """The case that these words are."""
+        words = dict(part.split("=") for part in text.split(", "))
+        seed, number = int(words.pop("seed")), int(words.pop("number"))
+        known = {axis: {str(value): value for value in values} for axis, values in AXES.items()}
+        return cls.of(seed, number, {axis: known[axis][word] for axis, word in words.items()})
 
     @property
     def dtype(self) -> torch.dtype:
@@ -182,8 +200,17 @@ class Case:
 
     def cut(self, stage: int) -> bool:
         """Whether a stage is tensor parallel."""
-        some = self["tensor parallel"] == "some" and self._some("tensor parallel", stage)
-        return some or bool(self["tensor parallel"] == "all")
+        if self["tensor parallel"] != "some":
+            return bool(self["tensor parallel"] == "all")
+        alike = {s for group in self.tied for s, _ in group}
+        return stage == 0 or stage in alike or self._some("tensor parallel", stage)
+
+    @property
+    def in_processes(self) -> bool:
+        """Whether ranks cannot be threads: there are more of them than one pipeline's, or Inductor
+        compiles."""
+        inductor = "inductor" in (self["compiled"], self["stages_as"])
+        return self.replicas * self.width > 1 or inductor
 
     @property
     def hugging(self) -> bool:
@@ -205,6 +232,8 @@ class Case:
         found |= {p for p, way in ways.items() if way == "some" and self._some(p, stage)}
         if self["tied"] == "idle":
             found.add("idle")
+        if stage == self.stages - 1:  # an optimizer wants some parameter
+            found.discard("all frozen")
         unlike = {"none": set[str](), "middle": {"all frozen", "hook", "empty"}}
         return found - unlike.get(self["tied"], {"all frozen"})
 
@@ -270,7 +299,8 @@ class Case:
     def resumed(self, count: int) -> Schedule:
         """The schedule after a resumption: as many stages, on other ranks."""
         made = _anywhere if self["restores"] == ANYWHERE else _any_order
-        return made(self._profile(self.stages), count, Random(f"{self.number} resumed"), count)
+        draw = Random(f"{self.number} resumed")
+        return made(self._profile(self.stages), count, draw, self["microbatches"])
 
     def schedule(self, count: int) -> Schedule:
         return _planned(self, count)
@@ -282,14 +312,24 @@ class Case:
 
 @cache
 def _planned(case: Case, count: int) -> Schedule:
+    try:
+        return _made(case, count)
+    except PipeloomError as error:
+        raise UnmadeError(str(error)) from error
+
+
+def _made(case: Case, count: int) -> Schedule:
     plan, ranks = case["plan"], case["ranks"]
     draw = Random(f"{case.number} plan")
     if plan in (RANDOM, ANYWHERE):
         make = _any_order if plan == RANDOM else _anywhere
-        found = make(case._profile(draw.randint(2, 2 * ranks)), count, draw, count)
+        profile = case._profile(draw.randint(2, 2 * ranks))
+        found = make(profile, count, draw, case["microbatches"])
     elif plan == ENDS:
         found = build_family("weipipe-interleave", case._profile(ranks), count)
         found = replicate(found, [0, ranks - 1])
+    elif plan in ROUTES:
+        found = _routed(plan, case._profile(ranks), count)
     else:
         found = build_family(plan, case._profile(ranks), count)
     activations = found.problem.placement.passing is Passing.ACTIVATIONS
@@ -306,15 +346,67 @@ def _any_order(profile: Profile, count: int, draw: Random, seed: int) -> Schedul
 
 
 def _anywhere(profile: Profile, count: int, draw: Random, seed: int) -> Schedule:
-    """Each stage of each microbatch on a random rank: weights are sent, too."""
-    size = profile.num_stages * count
-    owners = [Random(f"{seed} {i}").randrange(profile.ranks) for i in range(size)]
-    owner = np.reshape(owners, (profile.num_stages, count))
+    """Each stage of each microbatch on a random rank: weights are sent, too. Ranks run the same
+    stages whether there are ``seed`` microbatches or more."""
+    owner = np.array(
+        [
+            [Random(f"{seed} {s} {j % seed}").randrange(profile.ranks) for j in range(count)]
+            for s in range(profile.num_stages)
+        ]
+    )
     placement = Placement.of_ops(Passing.MIXED, profile.ranks, owner)
     problem = Problem(profile, count, placement, profile.limit_from(None))
     homes = [draw.randrange(profile.ranks) for _ in profile.stages]
     order = [pack(ops) for ops in random_order(problem, 0.5, Random(seed))]
     return streamed(problem, order, Streaming(), homes)
+
+
+def _routed(how: str, profile: Profile, count: int) -> Schedule:
+    """Weights round a ring, with other transfers than the families'."""
+    if how == "by way of a bystander":
+        return _by_way(profile, count)
+    if how == "no op waits for weights":
+        return _without_waiting(build_family("weipipe-interleave", profile, count))
+    placement = Placement.round_robin(profile.ranks)
+    problem = Problem(profile, count, placement, profile.limit_from(None))
+    one_way = Streaming(1, Route.ONE_WAY, 2, lead=0)
+    plan = one_way if how == "one way" else Streaming(3, Route.FAN, home=Route.BOTH_WAYS)
+    return streamed(problem, rows(problem, 2, deep=1), plan)
+
+
+def _without_waiting(schedule: Schedule) -> Schedule:
+    """Weights go on as soon as they come; no op waits for D, which takes what was kept for it."""
+
+    def change(transfer: Transfer) -> Transfer:
+        if transfer.kind is TransferKind.WEIGHT:
+            return replace(transfer, after=0, room=0)
+        return replace(transfer, before=len(schedule.order[transfer.target]))
+
+    return timed(replace(schedule, transfers=tuple(map(change, schedule.transfers))))
+
+
+def _by_way(profile: Profile, count: int) -> Schedule:
+    """All goes by way of rank 1, which runs and owns nothing."""
+    others = [rank for rank in range(profile.ranks) if rank != 1]
+    runs = np.array([[others[j % len(others)] for j in range(count)]])
+    placement = Placement.of_ops(Passing.WEIGHTS, profile.ranks, runs)
+    problem = Problem(profile, count, placement, profile.limit_from(None))
+    order: list[list[Op]] = [[] for _ in range(profile.ranks)]
+    for j, rank in enumerate(runs[0].tolist()):
+        stages = range(profile.num_stages)
+        order[rank] += [Op(OpKind.F, s, j) for s in stages]
+        order[rank] += [Op(OpKind.BW, s, j) for s in reversed(stages)]
+    owner = [others[s % len(others)] for s in range(profile.num_stages)]
+    straight = streamed(problem, list(map(pack, order)), Streaming(), owner)
+    hops = [
+        hop
+        for t in straight.transfers
+        for hop in (
+            replace(t, target=1, before=0, room=0),
+            replace(t, source=1, after=0, blocks=None),
+        )
+    ]
+    return timed(replace(straight, transfers=tuple(hops)))
 
 
 def given_up(schedule: Schedule, how: str, draw: Random) -> Schedule:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from pipeloom import LossScale, Pipeline
 from pipeloom.ir.errors import PipeloomError
 from pipeloom.runtime.tensors.microbatches import Batch
+from tests.support.hub import own
 
 from .cases import Case, Step
 from .models import (
@@ -44,19 +45,20 @@ def patience(case: Case) -> float:
     return SECONDS * (5 if "inductor" in (case["compiled"], case["stages_as"]) else 1)
 
 
-def run_cases(cases: Sequence[Case], folder: str) -> list[Found | str]:
-    """On every rank of one launch: of each case what was found, or why no pipeline was made."""
+def run_cases(
+    cases: Sequence[Case], folder: str, tell: Callable[[tuple[int, Found | str]], object]
+) -> None:
+    """On every rank of one launch: tells of each case what was found, or why no pipeline was
+    made."""
     torch.set_num_threads(1)
-    found = list[Found | str]()
-    for case in cases:
+    for i, case in enumerate(cases):
         ranked = Ranked(case, folder)
         try:
             pipeline = ranked.made(resumed=False)
         except PipeloomError as error:
-            found.append(str(error))
+            tell((i, str(error)))
             continue
-        found.append(ranked.run(pipeline))
-    return found
+        tell((i, ranked.run(pipeline)))
 
 
 class Ranked:
@@ -135,6 +137,7 @@ class Ranked:
             stages_as=case["stages_as"],
             memory=case["memory"],
             timeout=patience(case),
+            transport=own(),
             **dtypes,
             **groups,
         )
@@ -220,10 +223,18 @@ class Ranked:
     def _resumed(self, before: Pipeline) -> Pipeline:
         """Another pipeline that goes on from what this one saves."""
         path = Path(self.folder) / str(self.case.number)
-        save({"pipeline": before}, checkpoint_id=path)
+        state: dict[str, Any] = {}
+        if own() is None:
+            save({"pipeline": before}, checkpoint_id=path)
+        else:
+            rows = before.gather(before.state_dict())
+            state = {part: {k: v for row in rows for k, v in row[part].items()} for part in rows[0]}
         before.close()
         after = self.made(resumed=True)
-        load({"pipeline": after}, checkpoint_id=path)
+        if own() is None:
+            load({"pipeline": after}, checkpoint_id=path)
+        else:
+            after.load_state_dict(state)
         return after
 
 

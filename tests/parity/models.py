@@ -336,7 +336,7 @@ def parallel(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
     rows = partial(RowwiseParallel, input_layouts=Replicate())
     styles: dict[str, Callable[[], ParallelStyle]] = {
         **dict.fromkeys(("product", "head", "lm_head"), columns),
-        **dict.fromkeys(("embedding", "embed_tokens", "wte"), rows),
+        **dict.fromkeys(("embedding", "embed_tokens", "embeddings", "wte"), rows),
         **dict.fromkeys(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"), ColwiseParallel),
         **dict.fromkeys(("o_proj", "down_proj"), RowwiseParallel),
     }
@@ -371,14 +371,17 @@ def with_metrics(output: Tensor, target: Tensor, *, weight: float = 1.0) -> tupl
 
 def optimizer(case: Case, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """An optimizer; epsilon is large, as noise of rounding would be a whole step else."""
+    lr = 0.1 if case["scale_grads"] else 0.005
     match case["optimizer"]:
         case "momentum":
-            return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+            return torch.optim.SGD(parameters, lr=lr, momentum=0.9)
         case "adamw":
-            return torch.optim.AdamW(parameters, lr=0.03, weight_decay=0.5, eps=1e-3)
+            # fully_shard gives what nothing uses a gradient of zeros, by which it would decay
+            decay = 0.0 if case.sharded else 0.5
+            return torch.optim.AdamW(parameters, lr=0.03, weight_decay=decay, eps=1e-3)
         case "adam":
             return torch.optim.Adam(parameters, lr=0.03, amsgrad=True, eps=1e-3)
-    return torch.optim.SGD(parameters, lr=0.1)
+    return torch.optim.SGD(parameters, lr=lr)
 
 
 def batch(case: Case, step: int, count: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:

@@ -21,7 +21,7 @@ from pipeloom.ir.model.schedule import Schedule, Updates
 from .cases import Case, Step
 from .models import Noise, batch, make_stage, mean_square, optimizer, thaw, with_metrics
 
-DIVERGED = 1e3
+DIVERGED = 1e12
 Losses: TypeAlias = dict[tuple[int, int], float]  # by step and microbatch
 
 
@@ -107,9 +107,7 @@ class Plain:
             return
         if self._steps():
             self.optimizer.step()
-        if case["rates"] == "falling":
-            for group in self.optimizer.param_groups:
-                group["lr"] *= 0.7
+        self._lower_rates()
         if step.number < len(case.steps) - 1:
             self.optimizer.zero_grad()
 
@@ -138,6 +136,12 @@ class Plain:
                 self.optimizer.zero_grad()
             history.append([{n: p.detach().clone() for n, p in each.items()} for each in named])
         self.stale = []
+        self._lower_rates()
+
+    def _lower_rates(self) -> None:
+        if self.optimizer is not None and self.case["rates"] == "falling":
+            for group in self.optimizer.param_groups:
+                group["lr"] *= 0.7
 
     def _steps(self) -> bool:
         """Whether the norm lets the optimizer step; gradients are clipped."""

@@ -1,8 +1,0 @@
-"""``python -m benchmarks.combinations``."""
-
-import sys
-
-from . import main
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,180 @@
+"""Trains cases by the runtime and by plain PyTorch, and compares.
+
+Cases that need processes share those of one launch, by how many these are; the others are threads.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeloom.ir.errors import PipeloomError
+from pipeloom.runtime.errors import LaunchError
+from pipeloom.runtime.launch.processes import launch
+from tests.support.hub import on_threads
+
+from .cases import Case, UnmadeError
+from .comparing import compared
+from .plain import Found, Plain
+from .ranks import AFTER, patience, run_cases
+
+LONGEST = 400
+Rows = Sequence[Found | str]  # of each rank what it found, or its refusal
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``faults``: lines on what is not as promised; ``refused``: the line of a refusal; ``unmade``:
+    why there is no such case."""
+
+    faults: tuple[str, ...] = ()
+    refused: str | None = None
+    unmade: str | None = None
+
+
+def group_of(case: Case) -> int:
+    """Cases that run together: as many processes, or 0 for threads."""
+    return case["ranks"] * case.replicas * case.width if case.in_processes else 0
+
+
+def checked(cases: Sequence[Case]) -> Iterator[tuple[Case, Outcome]]:
+    """Each case with what came of it."""
+    groups = defaultdict[int, dict[Case, Found]](dict)
+    for case in cases:
+        wanted = _wanted(case)
+        if isinstance(wanted, Outcome):
+            yield case, wanted
+        else:
+            groups[group_of(case)][case] = wanted
+    for group in groups.values():
+        for case, found in _trained([*group]):
+            yield case, _judged(case, found, group[case])
+
+
+def check(case: Case) -> Outcome:
+    """Trains the case both ways and compares."""
+    ((_, outcome),) = checked([case])
+    return outcome
+
+
+def refusals(cases: Sequence[Case]) -> Iterator[tuple[Case, str | None]]:
+    """Each case with the line in which it is refused, or None."""
+    compiled = list[Case]()
+    for case in cases:
+        outcome = _unmade(case)
+        if outcome is None:
+            compiled.append(case)
+        else:
+            yield case, outcome.refused
+    for case in compiled:
+        for _, found in _trained([case]):
+            rows = [found] if isinstance(found, LaunchError) else found
+            lines = {str(row) for row in rows if isinstance(row, str | LaunchError)}
+            yield case, min(lines, default=None)
+
+
+def _wanted(case: Case) -> Found | Outcome:
+    """The result of one process, or why there is none."""
+    if (outcome := _unmade(case)) is not None:
+        return outcome
+    try:
+        return Plain(case).run()
+    except Exception as error:
+        return Outcome(unmade=f"one process: {type(error).__name__}: {error}")
+
+
+def _unmade(case: Case) -> Outcome | None:
+    """Why there is no program of the case, if there is none."""
+    try:
+        for count in {step.count for step in case.steps}:
+            case.program(count)
+    except (UnmadeError, ValueError) as error:
+        return Outcome(unmade=str(error))
+    except PipeloomError as error:
+        return _refused(str(error))
+    return None
+
+
+def _trained(cases: Sequence[Case]) -> Iterator[tuple[Case, Rows | LaunchError]]:
+    """What ranks find of each case, or the failure that ended it."""
+    with tempfile.TemporaryDirectory() as folder:
+        rest = [*cases]
+        while rest:
+            rows, error = _launched(rest, folder)
+            yield from zip(rest, rows, strict=False)
+            rest = rest[len(rows) :]
+            if error is not None:
+                yield rest.pop(0), error
+
+
+def _launched(cases: Sequence[Case], folder: str) -> tuple[list[Rows], LaunchError | None]:
+    """What ranks find of the first of these cases, up to one that fails."""
+    if not cases[0].in_processes:
+        return _on_threads(cases[0], folder)
+    told = defaultdict[int, list[Found | str]](list)
+    world, error = group_of(cases[0]), None
+    most = max(map(patience, cases))
+    seconds = 2 * most + sum(map(patience, cases))
+    limits: Any = {"timeout": seconds, "message_timeout": most}
+    try:
+        launch(
+            run_cases,
+            world,
+            (cases, folder),
+            listener=lambda row: told[row[0]].append(row[1]),
+            **limits,
+        )
+    except LaunchError as failure:
+        error = failure
+    done = next((i for i in range(len(cases)) if len(told[i]) < world), len(cases))
+    return [told[i] for i in range(done)], error
+
+
+def _on_threads(case: Case, folder: str) -> tuple[list[Rows], LaunchError | None]:
+    rows: list[Found | str] = []
+    try:
+        on_threads(
+            run_cases, case["ranks"], ([case], folder, lambda row: rows.append(row[1])), timeout=60
+        )
+    except LaunchError as failure:
+        return [], failure
+    return [rows], None
+
+
+def _judged(case: Case, found: Rows | LaunchError, wanted: Found) -> Outcome:
+    if isinstance(found, LaunchError):
+        return _failed(found)
+    refusals = [row for row in found if isinstance(row, str)]
+    trained = [row for row in found if not isinstance(row, str)]
+    if not refusals:
+        return Outcome(tuple(compared(case, trained, wanted)))
+    if trained:
+        return Outcome((f"refused by some ranks: {refusals[0]}",))
+    return _refused(refusals[0])
+
+
+def _failed(error: LaunchError) -> Outcome:
+    text = str(error)
+    told = any(f": {kind}: " in text for kind in ("InputError", "ShapeError"))
+    if error.exit_code == 2 or (told and AFTER not in text):
+        return _refused(text)
+    last = [line for line in error.details.splitlines() if line.startswith("  File")][-1:]
+    return Outcome((f"{text} {' '.join(last)}".replace("\n", " | "),))
+
+
+def _refused(line: str) -> Outcome:
+    readable = len(line.splitlines()) == 1 and len(line) <= LONGEST
+    return Outcome(refused=line) if readable else Outcome((f"refused in {line!r}",))
+
+
+def shrunk(case: Case, outcome: Outcome) -> tuple[Case, Outcome]:
+    """The case with as few choices as still are at fault."""
+    for axis, _ in case.choices:
+        less = case.without(axis)
+        found = check(less)
+        if found.faults:
+            case, outcome = less, found
+    return case, outcome

@@ -1,0 +1,125 @@
+"""Few cases in which every pair of features that can meet does: greedy, from a fixed seed.
+
+Features are numbered; a set of them is an integer, with one bit each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from functools import cache
+from itertools import combinations
+from random import Random
+
+from .features import CONFLICTS, FEATURES, Feature
+
+TRIED = 30  # rows made anew for each that is kept
+COSTS = {
+    **{("stages_as", "graphs"): 4},
+    **{("model", "hugging"): 3, ("ranks", "3"): 2, ("ranks", "4"): 3},
+    **{("mesh", mesh): 4 for mesh in FEATURES["mesh"] if mesh != "none"},
+}
+"""Pairs that a feature must have more than another of its axis, as it takes longer."""
+ALL: list[Feature] = [(axis, value) for axis, values in FEATURES.items() for value in values]
+AT = {feature: i for i, feature in enumerate(ALL)}
+AXES = [[AT[axis, value] for value in values] for axis, values in FEATURES.items()]
+
+
+@cache
+def allowed() -> list[int]:
+    """Of each feature those that no conflict keeps from it; those of its axis are kept."""
+    found = [(1 << len(ALL)) - 1] * len(ALL)
+    apart = [pair for axis in AXES for pair in combinations(axis, 2)]
+    apart += [(AT[one], AT[other]) for each in CONFLICTS for one, other in each.pairs()]
+    for i, j in apart:
+        found[i] &= ~(1 << j)
+        found[j] &= ~(1 << i)
+    return found
+
+
+@cache
+def can_meet() -> list[int]:
+    """Of each feature those that some row has beside it."""
+    found = [0] * len(ALL)
+    for i, j in combinations(range(len(ALL)), 2):
+        if allowed()[i] >> j & 1 and _completed(allowed()[i] & allowed()[j], bound()):
+            found[i] |= 1 << j
+            found[j] |= 1 << i
+    return found
+
+
+@cache
+def bound() -> list[list[int]]:
+    """The axes that are in a conflict."""
+    names = {axis for each in CONFLICTS for pair in each.pairs() for axis, _ in pair}
+    return [axis for axis in AXES if ALL[axis[0]][0] in names]
+
+
+def _completed(left: int, axes: list[list[int]]) -> bool:
+    """Whether each axis has a feature of those that are left, so that all may meet."""
+    if not axes:
+        return True
+    first, *rest = axes
+    kept = [left & allowed()[i] for i in first if left >> i & 1]
+    return any(_completed(each, rest) for each in kept)
+
+
+def _open(left: int, axes: list[list[int]]) -> bool:
+    return all(any(left >> i & 1 for i in axis) for axis in axes)
+
+
+@cache
+def rows(without: tuple[Feature, ...] = (), seed: int = 0) -> list[dict[str, str]]:
+    """The cover: a feature of each axis, row by row; none of those ``without``."""
+    absent = sum(1 << AT[feature] for feature in without)
+    missing = [0 if absent >> i & 1 else met & ~absent for i, met in enumerate(can_meet())]
+    draw, found = Random(seed), list[dict[str, str]]()
+    while any(missing):
+        made = [row for _ in range(TRIED) if (row := _row(missing, ~absent, draw))]
+        best = max(made, key=lambda row: _gain(row, missing))
+        for i in best:
+            missing[i] &= ~sum(1 << j for j in best)
+        found.append(dict(ALL[i] for i in sorted(best)))
+    return found
+
+
+def _gain(row: list[int], missing: list[int]) -> int:
+    chosen = sum(1 << i for i in row)
+    return sum((missing[i] & chosen).bit_count() for i in row)
+
+
+def _row(missing: list[int], left: int, draw: Random) -> list[int]:
+    """From a pair that is missing, on each axis the feature that meets most of what is missing;
+    empty where these leave none on some axis."""
+    start = draw.choice([(i, others) for i, others in enumerate(missing) if others])
+    other = draw.choice([j for j in range(len(ALL)) if start[1] >> j & 1])
+    row, chosen = [start[0], other], 1 << start[0] | 1 << other
+    left &= allowed()[start[0]] & allowed()[other]
+    axes = [axis for axis in AXES if not {*row} & {*axis}]
+    draw.shuffle(axes)
+    for n, axis in enumerate(axes):
+        gains = [
+            ((missing[i] & chosen).bit_count() + draw.random() - COSTS.get(ALL[i], 0), i)
+            for i in axis
+            if left >> i & 1
+        ]
+        for _, i in sorted(gains, reverse=True):
+            if _open(left & allowed()[i], axes[n + 1 :]):
+                row, chosen, left = [*row, i], chosen | 1 << i, left & allowed()[i]
+                break
+        else:
+            return []
+    return row
+
+
+def uncovered(
+    cover: Iterable[Mapping[str, str]], without: Collection[Feature] = ()
+) -> list[tuple[Feature, Feature]]:
+    """Pairs of features that can meet and do not, but for those of features ``without``."""
+    met = {frozenset(pair) for row in cover for pair in combinations(row.items(), 2)}
+    return [
+        (ALL[i], ALL[j])
+        for i, j in combinations(range(len(ALL)), 2)
+        if can_meet()[i] >> j & 1
+        and frozenset((ALL[i], ALL[j])) not in met
+        and not {ALL[i], ALL[j]} & {*without}
+    ]

@@ -1,0 +1,231 @@
+"""Features of a run by axis, and which pairs of them cannot meet.
+
+A feature is a list of choices on the axes of :mod:`tests.parity.cases`, which pinned cases take in
+turn: ``split`` is ``zb-h1`` in one case and ``zb-h2`` in the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from .cases import ANYWHERE, AXES, ENDS, HUGGING, PIECES, RANDOM, ROUTES, Case
+
+Feature: TypeAlias = tuple[str, str]
+Choices: TypeAlias = dict[str, Any]
+
+
+def each(axis: str, values: Iterable[Any] = ()) -> dict[str, list[Choices]]:
+    """Each value of an axis is a feature."""
+    return {str(value): [{axis: value}] for value in values or dict.fromkeys(AXES[axis])}
+
+
+def groups(axis: str, **values: Iterable[Any]) -> dict[str, list[Choices]]:
+    """Several values of an axis are one feature."""
+    return {
+        name.replace("_", " "): [{axis: value} for value in some] for name, some in values.items()
+    }
+
+
+FEATURES: dict[str, dict[str, list[Choices]]] = {
+    "plan": groups(
+        "plan",
+        fused=("1f1b", "gpipe", "dapple"),
+        split=("zb-h1", "zb-h2"),
+        chunks=(
+            *("interleaved-1f1b:2", "zb-v", "wave:2", "dualpipev", "v-half", "looped-bfs"),
+            *("interleaved-1f1b", "v-min", "interleaved-1f1b-grouped", "wave"),
+        ),
+        any_order=(RANDOM,),
+        copies=("chimera", "dualpipe"),
+        ring=("weipipe-interleave", "weipipe-naive", "fsdp"),
+        ring_split=("wzb2", "wzb1"),
+        mixed=(ANYWHERE, ENDS, *ROUTES),
+        pipedream=("pipedream",),
+    ),
+    "mesh": {
+        "none": [{}],
+        "tensor parallel": [{"tensor parallel": how} for how in ("all", "some")],
+        "replicas": [{"replicas": 2}],
+        "sharded": [{"replicas": "sharded"}],
+        "tensor parallel replicas": [{"tensor parallel": "all", "replicas": 2}],
+    },
+    "ranks": each("ranks"),
+    "model": groups("model", parts=("parts",), hugging=HUGGING),
+    "stages_as": groups("stages_as", eager=("eager",), graphs=("aten",)),
+    "compiled": groups("compiled", no=("no",), compiled=("whole", "in place", "parts")),
+    "tied": {
+        "none": [{"tied": "none"}],
+        "ends": [{"tied": "ends", "input": "tokens"}],
+        "second name": [{"tied": "second name", "input": "tokens"}],
+        "more": [{"tied": "middle"}, {"tied": "idle"}],
+    },
+    "edges": groups(
+        "edges",
+        plain=("plain",),
+        several=("mask", "pair", "unused", "same", "as it came", "detached"),
+        odd=("transposed", "number", "nothing", "expanded", "parameter"),
+    ),
+    "dtype": {
+        "float64": [{"dtype": "float64"}],
+        "float32": [{"dtype": "float32"}],
+        "mixed": [{"dtype": "float64", "param_dtype": "float32"}],
+        "reduced": [{"reduce_dtype": "float32"}],
+    },
+    "remat": groups("remat", none=("none",), R=("R",), O=("O",), some=("some",)),
+    "optimizer": groups(
+        "optimizer", sgd=("plain", "momentum"), adam=("adamw", "adam"), none=("none",)
+    ),
+    "frozen": {
+        "none": [{"frozen": "none"}],
+        "frozen": [{"frozen": "all"}, {"frozen": "some"}, {"all frozen": "some"}],
+        "thaws": [{"frozen": "all", "thaws": True}],
+    },
+    "clip": groups("clip", none=(None,), clipped=(0.05,)),
+    "restores": groups("restores", no=("no",), activations=(RANDOM,), weights=(ANYWHERE,)),
+    **{
+        axis: each(axis)
+        for axis in (
+            *("skips", "given", "lengths", "loss", "scale_grads", "factor", "rates"),
+            *("loss_scale", "overflow", "ahead", "adds_up", "evaluates", "exchange", "memory"),
+        )
+    },
+    **{
+        piece: {"none": [{piece: "none"}], "has": [{piece: "all"}, {piece: "some"}]}
+        for piece in PIECES
+        if piece not in ("frozen", "all frozen")
+    },
+}
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Features of two axes (``"axis: value, value"``) that cannot meet; ``line``: words of the
+    refusal of a pipeline that has both, or None where there is no such case."""
+
+    one: str
+    other: str
+    line: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.one} x {self.other}"
+
+    def pairs(self) -> list[tuple[Feature, Feature]]:
+        return [(a, b) for a in _features(self.one) for b in _features(self.other)]
+
+
+def _features(words: str) -> list[Feature]:
+    axis, values = words.split(": ")
+    return [(axis, value) for value in values.split(", ")]
+
+
+PLAIN = {axis: next(iter(values)) for axis, values in FEATURES.items()}
+
+PARTS = [axis for axis in PLAIN if axis in {*PIECES, "edges", "skips", "factor", "loss"}]
+"""Axes that are about small stages of many parts, not about models of Hugging Face."""
+SENT = "plan: ring, ring split, mixed"
+REFUSALS = (
+    "norm_groups: expected the process groups over which parameters are shards",
+    "that the backward needs was changed in place since its forward",
+)
+"""Parts of other lines in which drawn cases may be refused."""
+FROZEN = "what is frozen when the Pipeline is made stays so"
+CONFLICTS: list[Conflict] = [
+    # no such case: too many processes, an odd number of ranks, another kind of model
+    Conflict("mesh: tensor parallel, replicas, sharded", "ranks: 3, 4, 1"),
+    Conflict("mesh: tensor parallel replicas", "ranks: 2, 3, 4"),
+    Conflict("plan: copies, ring split", "ranks: 1, 3"),
+    Conflict("plan: fused, split, ring, mixed, pipedream", "ranks: 1"),
+    *(
+        Conflict("model: hugging", f"{axis}: {', '.join(list(FEATURES[axis])[1:])}")
+        for axis in (*PARTS, "tied", "frozen", "overflow")
+    ),
+    # no such case: what cuts a parameter makes another of it, without its hook
+    Conflict("mesh: tensor parallel, tensor parallel replicas", "hook: has"),
+    # no such case: one feature leaves nothing of the other
+    Conflict(SENT, "remat: R, O, some"),
+    Conflict("overflow: True", "clip: none"),
+    *(
+        Conflict("optimizer: none", words)
+        for words in ("rates: falling", "clip: clipped", "loss_scale: 1024.0", "ahead: True")
+    ),
+    Conflict("ahead: True", "clip: none"),
+    Conflict("frozen: thaws", "restores: activations, weights"),
+    Conflict(
+        "mesh: tensor parallel, tensor parallel replicas",
+        "tied: second name",
+    ),
+    # compiled again and again, for a minute or on more processes: drawn cases only
+    Conflict("compiled: compiled", "lengths: each step"),
+    Conflict("compiled: compiled", "ranks: 3, 4"),
+    # torch does not do it
+    Conflict(
+        "mesh: tensor parallel, tensor parallel replicas",
+        "compiled: compiled",
+    ),
+    Conflict("batch norm: has", "compiled: compiled"),
+    Conflict("batch norm: has", "dtype: mixed"),
+    Conflict("phases: has", "dtype: float32"),
+    # refused
+    Conflict(
+        "plan: pipedream", "tied: ends, second name, more", "tied: expected none where updates"
+    ),
+    Conflict(
+        "plan: pipedream",
+        "mesh: replicas, sharded, tensor parallel replicas",
+        "data_parallel: expected none",
+    ),
+    Conflict("plan: pipedream", "dtype: mixed", "param_dtype: "),
+    Conflict("plan: pipedream", "clip: clipped", "clip_grad_norm: "),
+    Conflict("plan: pipedream", "loss_scale: 1024.0", "loss_scale: "),
+    Conflict("plan: pipedream", "adds_up: True", "update: expected True"),
+    Conflict(
+        "plan: pipedream",
+        "exchange: count, program, beside",
+        "program: expected one that steps once",
+    ),
+    Conflict("plan: pipedream", "ahead: True", "post_validation: expected"),
+    Conflict(
+        SENT, "ahead: True", "post_validation: expected a schedule that passes activations alone"
+    ),
+    Conflict("phases: has", "dtype: mixed, reduced", "expected real parameters"),
+    Conflict("phases: has", SENT, "all parameters need one dtype, got torch.complex128"),
+    Conflict("frozen: thaws", SENT, FROZEN),
+    Conflict("frozen: thaws", "dtype: mixed", FROZEN),
+    Conflict("frozen: thaws", "mesh: sharded", FROZEN),
+    Conflict("mesh: sharded", "tied: ends, second name, more", "fully_shard: expected no tied"),
+    Conflict("mesh: sharded", SENT, "fully_shard: expected a program that sends activations"),
+    Conflict(
+        "mesh: sharded", "plan: copies", "expected a program in which each stage is on one rank"
+    ),
+    Conflict("mesh: sharded", "hook: has"),
+    Conflict("mesh: sharded", "row: has"),
+    Conflict("mesh: sharded", "phases: has"),
+    Conflict("mesh: sharded", "dtype: mixed", "expected its mp_policy to say in what it computes"),
+    Conflict("mesh: sharded", "model: hugging"),  # some of them are tied
+    Conflict("plan: pipedream", "model: hugging"),
+    # another plan goes on that is refused
+    Conflict("restores: weights", "phases: has"),
+    Conflict("restores: weights", "mesh: sharded"),
+    Conflict(
+        "late mean: has", "remat: R, some", "expected a forward that changes the same buffers"
+    ),
+]
+
+
+def conflicting(conflict: Conflict) -> list[Case]:
+    """A case of each pair of features that a conflict is about, and nothing else."""
+    found = []
+    for pair in conflict.pairs():
+        more: Choices = {"ranks": 1} if ("mesh", "tensor parallel replicas") in pair else {}
+        for axis, value in pair:
+            more |= FEATURES[axis][value][0]
+        found.append(Case.of(0, 0, more))
+    return found
+
+
+def listed(line: str) -> bool:
+    """Whether a refusal is one that is known."""
+    known = [conflict.line for conflict in CONFLICTS if conflict.line is not None]
+    return any(words in line for words in (*known, *REFUSALS))
