@@ -25,16 +25,18 @@ from .inputs.placement_spec import AUTO, BIDIRECTIONAL, PlacementLike, Placement
 from .inputs.problem_setup import (
     ProfileLike,
     ProfileSource,
+    Slow,
     check_alike,
     check_choice,
     check_whole,
     layers_of,
     make_problem,
     objective_of,
+    order_of,
+    placement_of,
+    slowed,
     stages_of,
 )
-from .inputs.slow_ranks import Slow, slowed
-from .inputs.start import order_of, placement_of
 from .inputs.words import memory_limit_of, slow_of
 from .partition.joint import other_bounds as cut_bounds
 from .partition.joint import plan_partition

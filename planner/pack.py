@@ -30,9 +30,9 @@ from .inputs.problem_setup import (
     check_whole,
     make_problem,
     objective_of,
+    order_of,
     stages_of,
 )
-from .inputs.start import order_of
 from .inputs.words import memory_limit_of
 from .optimize import check_limits, positive
 from .packing.costs import Microbatches, SequenceCosts, packing_bound

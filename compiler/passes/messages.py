@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeloom.ir.cost.messages.message_table import Messages
+from pipeloom.ir.cost.messages.placed_messages import Messages
 from pipeloom.ir.model.ops import Op, OpKind, unpack
 from pipeloom.ir.model.program import Tensor, TensorKind
 from pipeloom.ir.model.schedule import Schedule, TransferKind

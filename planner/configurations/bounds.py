@@ -35,8 +35,7 @@ from ..models.model import Model
 from ..models.run import SELECTIVE, Sharding, TrainingRun
 from ..models.states import States, states_of
 from ..models.work import LayerWork
-from ..prediction.collective_times import CollectiveTimes
-from ..prediction.layer_times import OPS, KernelTimes
+from ..prediction.layer_times import OPS, CollectiveTimes, KernelTimes
 from ..prediction.memory import GIB, beside
 from ..prediction.setup import Setup, layers_of, placement_of
 from ..prediction.step import Memo, StepTimes

@@ -1,7 +1,10 @@
-"""From a profile and options to the problem that is solved."""
+"""From a profile and options to the problem that is solved, maybe for ranks that take longer
+than the others (``--slow``), or with the order of an earlier schedule to begin with.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -13,16 +16,18 @@ from pipeloom.ir.errors import InputError, UnsupportedError
 from pipeloom.ir.formats.fields import MOST_PAIRS
 from pipeloom.ir.formats.stage_document import EACH
 from pipeloom.ir.model.layered_profile import LayeredProfile
-from pipeloom.ir.model.placement import Placement, PlacementKind
+from pipeloom.ir.model.placement import Passing, Placement, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
+from pipeloom.solver.core.options import Order
+from pipeloom.solver.core.relaxations import with_stages
 from pipeloom.solver.families import FAMILIES
 from pipeloom.solver.placement.replication import BIDIRECTIONAL, why_one_way
 
 from ..solving.progress import Event, Listener, Note, unheard
-from .documents import Document, read_document, read_schedule
+from .documents import Document, Planned, read_document, read_schedule
 from .placement_spec import PlacementSpec
 
 Given = TypeVar("Given", bound=Profile | LayeredProfile)
@@ -316,3 +321,64 @@ def _round_robin(profile: Profile, spec: PlacementSpec) -> Placement:
             f"got {spec.name!r}"
         )
     return Placement.round_robin(profile.ranks)
+
+
+def order_of(start: Schedule | Planned | Document, problem: Problem) -> Order:
+    """The order of ``start``, an object or a file.
+
+    Raises InputError that begins with ``start`` where it is of other stages, ranks or numbers of
+    microbatches than ``problem``, sends weights, or has ops at once.
+    """
+    given, where = read_schedule(start)
+    if Passing.ACTIVATIONS is not given.problem.placement.passing or any(given.pairs):
+        raise InputError(f"start: {where}: expected activations sent, and one op at a time")
+    expected, found = problem.owner, given.problem.owner
+    if expected.shape != found.shape:
+        raise InputError(f"start: {where}: expected {_size(problem)}, got {_size(given.problem)}")
+    if (expected != found).any():
+        raise InputError(f"start: {where}: expected each stage on the rank where it is planned")
+    return given.order
+
+
+def placement_of(start: Schedule | Planned | Document) -> PlacementSpec:
+    """The placement of ``start``. Raises InputError where it cannot be read."""
+    placement = read_schedule(start)[0].problem.placement
+    if placement.kind is PlacementKind.CUSTOM:
+        return PlacementSpec.of(placement.owners)
+    sends_weights = placement.passing is Passing.WEIGHTS  # which :func:`order_of` refuses
+    return PlacementSpec.of("linear" if sends_weights else placement.name)
+
+
+def _size(problem: Problem) -> str:
+    microbatches = counted(problem.microbatches, "microbatch")
+    return f"{counted(problem.stages, 'stage')} and {microbatches}"
+
+
+Slow: TypeAlias = Mapping[int, float] | None
+"""By rank, how many times as long it takes as its profile says."""
+_TIMES = ("t_f", "t_b", "t_w", "t_bw", "t_fb", "t_r")
+
+
+def slowed(problem: Problem, slow: Slow) -> Problem:
+    """The problem with the times of slow ranks in its profile.
+
+    Raises InputError for a time that is none, for a rank that does not exist, and where a stage
+    runs on several ranks.
+    """
+    if not slow:
+        return problem
+    _check(slow, problem.ranks)
+    if problem.placement.passing is not Passing.ACTIVATIONS:
+        two = problem.placement.kind is PlacementKind.BIDIRECTIONAL
+        got = "--placement bidirectional" if two else "--passing weights"
+        raise InputError(f"slow: expected each stage on one rank, got {got}")
+    times = [slow.get(rank, 1.0) for rank in problem.owner[:, 0].tolist()]
+    return with_stages(problem, lambda stage, own: stage.scaled(own, _TIMES), times)
+
+
+def _check(slow: Mapping[int, float], ranks: int) -> None:
+    for rank, times in slow.items():
+        if isinstance(times, bool) or not (isinstance(times, int | float) and 0 < times < math.inf):
+            raise InputError(f"slow: expected a number > 0 of rank {rank}, got {times!r}")
+        if not 0 <= rank < ranks:
+            raise InputError(f"slow: expected ranks 0..{ranks - 1}, got {rank}")

@@ -1,4 +1,7 @@
-"""A profile of measured ops: medians of each stage's, and what files do not tell from elsewhere."""
+"""A profile of measured ops: medians of each stage's, and what files do not tell from elsewhere.
+
+What is not measured has the times and links of a profile of the same stages.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,71 @@ import statistics
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.fields import MOST_RANKS, MOST_STAGES
 from pipeloom.ir.formats.measured_profile import Figure, Measurement, fused_time, spread_of
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
 
-from ..inputs.documents import FilePath
+from ..inputs.documents import FilePath, Planned, read_schedule
+from ..inputs.problem_setup import ProfileLike, ProfileSource
 from ..inputs.words import memory_limit_of
 from ..solving.progress import Listener, Note, unheard
 from .files import read_recordings
-from .like import Like, profile_like
 from .samples import MeasuredOps, Sample
+
+Like: TypeAlias = ProfileLike | Schedule | Planned
+
+
+def profile_like(given: Like, progress: Listener | None = None) -> Profile:
+    """The profile by stages, or that of a schedule or program. Raises InputError for layers."""
+    if isinstance(given, Schedule | Planned):
+        return read_schedule(given)[0].problem.profile
+    source = ProfileSource(given, progress)
+    if isinstance(given, Mapping):
+        source.where = "like"
+    if (planned := source.in_place) is not None:
+        return planned.problem.profile
+    if not source.has_stages:
+        raise InputError(
+            f"like: expected a profile by stages, got one by layers ({source.where}): a schedule "
+            "that was made of it has its stages"
+        )
+    return source.stages
+
+
+def with_times_of(found: Measurement, given: Like) -> Measurement:
+    """A measurement with the times and links of a profile of the same stages, or of a schedule or
+    program for one. Raises InputError where that has other stages."""
+    like, profile = profile_like(given), found.profile
+    if like.num_stages != profile.num_stages:
+        raise InputError(
+            f"like: expected a profile of {counted(profile.num_stages, 'stage')}, got "
+            f"{like.num_stages}"
+        )
+    stages = tuple(map(_timed, profile.stages, like.stages))
+    links = {key: getattr(like, key) for key in ("links", "t_comm", "host_link")}
+    return replace(found, profile=replace(profile, stages=stages, **links))
+
+
+def _timed(stage: StageProfile, like: StageProfile) -> StageProfile:
+    again = None if stage.m_r is None else like.t_r
+    return replace(
+        stage,
+        t_f=like.t_f,
+        t_b=like.t_b,
+        t_w=like.t_w,
+        t_bw=like.t_bw,
+        t_fb=like.t_fb,
+        t_r=again,
+        m_r=None if again is None else stage.m_r,
+        spread=like.spread,
+    )
+
 
 FAR = 2.0
 """Outliers take so many times the median of their stage and kind."""

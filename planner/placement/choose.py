@@ -24,15 +24,15 @@ from pipeloom.solver.core.worker_threads import workers_abreast
 from pipeloom.solver.optimize import Solving
 from pipeloom.solver.placement.search import (
     Chosen,
+    Contender,
     TriedPlacement,
     best_placement,
     bounded_placements,
 )
-from pipeloom.solver.placement.successive_halving import Contender
 
 from ..explain.answer import Answer, NothingFits
 from ..explain.candidates import candidates_of, candidates_table
-from ..inputs.slow_ranks import Slow, slowed
+from ..inputs.problem_setup import Slow, slowed
 from ..solving.cache import PlacementQuestion
 from ..solving.progress import Searched, Searching
 from ..solving.search import CachedSearch

@@ -24,8 +24,7 @@ from ..clusters.cluster import Cluster
 from ..models.run import FULL
 from ..models.states import States
 from ..models.work import Group, LayerWork
-from .collective_times import CollectiveTimes
-from .layer_times import OPS, KernelTimes, LayerTimes, Traffic, layer_times
+from .layer_times import OPS, CollectiveTimes, KernelTimes, LayerTimes, Traffic, layer_times
 from .setup import OpOrder, Setup
 from .step_end import StepTail
 

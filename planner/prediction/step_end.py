@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from ..models.run import Sharding, TrainingRun
 from ..models.states import step_collectives
 from ..models.work import Collective, Parameters
-from .collective_times import CollectiveTimes
-from .layer_times import KernelTimes, Traffic
+from .layer_times import CollectiveTimes, KernelTimes, Traffic
 
 STEPPED = 38.0
 """Bytes that Adam in mixed precision moves a parameter: float32 gradients read for the norm, read

@@ -30,8 +30,7 @@ from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.cuts import Rules
-from pipeloom.solver.placement.search import TriedPlacement, room
-from pipeloom.solver.placement.successive_halving import Contender
+from pipeloom.solver.placement.search import Contender, TriedPlacement, room
 
 FORMAT = "pipeloom.cache"
 SAME = 1 - 1e-6

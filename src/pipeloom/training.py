@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.removed import telling_removed
+from pipeloom.planner.measured.profile import Like, with_times_of
 from pipeloom.runtime.models.by_name import load_source
 from pipeloom.runtime.pipeline.model_source import ModelSource
 from pipeloom.runtime.profiling.profiler import measure_profile
@@ -20,7 +21,6 @@ from pipeloom.runtime.train.train import RunResult, run_program
 
 from .planner.inputs.documents import Document, naming, read_program
 from .planner.inputs.words import memory_limit_of
-from .planner.measured.like import Like, with_times_of
 
 if TYPE_CHECKING:
     from pipeloom.ir.model.program import Program

@@ -14,8 +14,7 @@ from ...model.ops import IntArray, OpKind, fields_of, offsets_of
 from ...model.schedule import Schedule, Transfer, TransferKind
 from ...model.transfers import size
 from ..dependency_graph import NEVER
-from .message_table import Messages
-from .placed_messages import SLACK, PlacedMessages, Post
+from .placed_messages import SLACK, Messages, PlacedMessages, Post
 
 Sizes: TypeAlias = dict[TransferKind, list[float]]
 Event: TypeAlias = tuple[int, int]

@@ -8,8 +8,7 @@ from ...model.ops import FloatArray, IntArray
 from ...model.schedule import Schedule, once
 from ...model.transfers import earlier_ones
 from ..dependency_graph import MessageTable
-from ..messages.message_table import counts_before
-from ..messages.placed_messages import SLACK
+from ..messages.placed_messages import SLACK, counts_before
 from ..simulator import simulate
 from .steady_state import step_time
 

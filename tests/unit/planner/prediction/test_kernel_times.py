@@ -21,8 +21,7 @@ from pipeloom.planner.models.work import (
     Gemm,
     Group,
 )
-from pipeloom.planner.prediction.collective_times import CollectiveTimes
-from pipeloom.planner.prediction.layer_times import KernelTimes
+from pipeloom.planner.prediction.layer_times import CollectiveTimes, KernelTimes
 
 USUAL = replace(Efficiency(), kernel_ms=1e-6, gemm=0.8, gemm_narrow=0.5, memory=0.8, link=0.8)
 A100 = replace(preset("dgx-a100"), efficiency=USUAL)

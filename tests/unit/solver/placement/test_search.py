@@ -24,13 +24,13 @@ from pipeloom.solver.optimize import Solving, optimize
 from pipeloom.solver.placement import search as placement_search
 from pipeloom.solver.placement.search import (
     Chosen,
+    StartSolve,
     TriedPlacement,
     bounded_placements,
     overfull,
     placements,
     room,
 )
-from pipeloom.solver.placement.successive_halving import StartSolve
 
 STAGE = StageProfile(2.0, 2.0, 1.0, 1.0, 0.5, weight_bytes=2.0, grad_bytes=1.0)
 PROFILE = Profile((STAGE,) * 2, 2, 0.1)
