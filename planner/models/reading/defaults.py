@@ -19,16 +19,23 @@ _QWEN = _LLAMA | {
     "max_position_embeddings": 32768,
 }
 _QWEN_MOE = _QWEN | {"hidden_size": 2048, "num_hidden_layers": 24, "decoder_sparse_step": 1}
-_GEMMA_2 = {
+_GEMMA = {
     "vocab_size": 256000,
+    "hidden_size": 3072,
+    "intermediate_size": 24576,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "head_dim": 256,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 8192,
+}
+_GEMMA_2 = _GEMMA | {
     "hidden_size": 2304,
     "intermediate_size": 9216,
     "num_hidden_layers": 26,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
-    "head_dim": 256,
-    "tie_word_embeddings": True,
-    "max_position_embeddings": 8192,
     "sliding_window": 4096,
 }
 _MISTRAL = _LLAMA | {
@@ -59,17 +66,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "mistral": _MISTRAL | {"sliding_window": 4096},
     "qwen2": _QWEN | {"max_window_layers": 28},
     "qwen3": _QWEN | {"head_dim": 128, "max_window_layers": 28},
-    "gemma": {
-        "vocab_size": 256000,
-        "hidden_size": 3072,
-        "intermediate_size": 24576,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
-        "head_dim": 256,
-        "tie_word_embeddings": True,
-        "max_position_embeddings": 8192,
-    },
+    "gemma": _GEMMA,
     "gemma2": _GEMMA_2,
     "gemma3_text": _GEMMA_2 | {"vocab_size": 262208, "max_position_embeddings": 131072},
     "gpt2": {

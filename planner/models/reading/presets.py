@@ -68,6 +68,25 @@ def _gpt2(hidden: int, layers: int, heads: int) -> dict[str, Any]:
     return {"model_type": "gpt2", "n_embd": hidden, "n_layer": layers, "n_head": heads}
 
 
+def _deepseek_v2(  # noqa: PLR0917
+    hidden: int, layers: int, heads: int, width: int, expert_width: int, experts: int
+) -> dict[str, Any]:
+    return {
+        "model_type": "deepseek_v2",
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": width,
+        "moe_intermediate_size": expert_width,
+        "vocab_size": 102400,
+        "n_routed_experts": experts,
+        "n_shared_experts": 2,
+        "num_experts_per_tok": 6,
+        "first_k_dense_replace": 1,
+        "max_position_embeddings": 163840,
+    }
+
+
 _LLAMA_2 = {
     "llama-2-7b": _llama_2(4096, 32, 32, 32, 11008) | {"nominal_parameters": 7e9},
     "llama-2-13b": _llama_2(5120, 40, 40, 40, 13824) | {"nominal_parameters": 13e9},
@@ -114,35 +133,8 @@ _GEMMAS = {
     | {"sliding_window": 512},
 }
 _DEEPSEEK = {
-    "deepseek-v2-lite": {
-        "model_type": "deepseek_v2",
-        "hidden_size": 2048,
-        "num_hidden_layers": 27,
-        "num_attention_heads": 16,
-        "intermediate_size": 10944,
-        "moe_intermediate_size": 1408,
-        "vocab_size": 102400,
-        "q_lora_rank": None,
-        "n_routed_experts": 64,
-        "n_shared_experts": 2,
-        "num_experts_per_tok": 6,
-        "first_k_dense_replace": 1,
-        "max_position_embeddings": 163840,
-    },
-    "deepseek-v2": {
-        "model_type": "deepseek_v2",
-        "hidden_size": 5120,
-        "num_hidden_layers": 60,
-        "num_attention_heads": 128,
-        "intermediate_size": 12288,
-        "moe_intermediate_size": 1536,
-        "vocab_size": 102400,
-        "n_routed_experts": 160,
-        "n_shared_experts": 2,
-        "num_experts_per_tok": 6,
-        "first_k_dense_replace": 1,
-        "max_position_embeddings": 163840,
-    },
+    "deepseek-v2-lite": _deepseek_v2(2048, 27, 16, 10944, 1408, 64) | {"q_lora_rank": None},
+    "deepseek-v2": _deepseek_v2(5120, 60, 128, 12288, 1536, 160),
     "deepseek-v3": {"model_type": "deepseek_v3", "num_nextn_predict_layers": 1},
     "kimi-k2": {
         "model_type": "kimi_k2",
