@@ -8,20 +8,25 @@ from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.schedule import Schedule
 
 
+def check_passing(schedule: Schedule, form: str) -> None:
+    """Raises InputError where stages do not stay on a rank."""
+    passing = schedule.problem.placement.passing
+    if passing is not Passing.ACTIVATIONS:
+        raise InputError(
+            f"schedule: passing: {form} keeps each stage on one rank; got {passing.value}"
+        )
+
+
 def named_parts(schedule: Schedule, form: str) -> list[tuple[Layer, ...]]:
     """The layers, stage by stage. Raises InputError where stages do not stay on a rank, or lack
     layers."""
-    problem = schedule.problem
-    if problem.placement.passing is not Passing.ACTIVATIONS:
-        raise InputError(
-            f"schedule: passing: {form} keeps each stage on one rank; "
-            f"got {problem.placement.passing.value}"
-        )
-    for number, stage in enumerate(problem.profile.stages):
+    check_passing(schedule, form)
+    stages = schedule.problem.profile.stages
+    for number, stage in enumerate(stages):
         if not stage.layers:
             raise InputError(
                 f"profile: stages[{number}]: layers: missing; expected the layers that it was cut "
                 "from, "
                 f"as optimize writes them for a profile by layers"
             )
-    return [stage.layers for stage in problem.profile.stages]
+    return [stage.layers for stage in stages]

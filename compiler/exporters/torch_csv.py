@@ -19,13 +19,14 @@ from pipeloom.ir.cost.remat import pulled
 from pipeloom.ir.cost.simulator import simulate, timed
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.placement import Passing, Placement
+from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Updates
 from pipeloom.ir.units import counted
 
 from ..passes.compute import check_complete
+from .stage_layers import check_passing
 
 _KINDS = {"F": OpKind.F, "I": OpKind.B, "W": OpKind.W, "B": OpKind.BW}
 _LETTERS = {kind: letter for letter, kind in _KINDS.items()}
@@ -43,11 +44,7 @@ def write(schedule: Schedule) -> str:
         raise InputError(
             f"schedule: updates: torch-csv steps once an iteration; got {schedule.updates.value}"
         )
-    passing = schedule.problem.placement.passing
-    if passing is not Passing.ACTIVATIONS:
-        raise InputError(
-            f"schedule: passing: torch-csv keeps each stage on one rank; got {passing.value}"
-        )
+    check_passing(schedule, "torch-csv")
     if pulled(schedule.order):
         raise InputError("schedule: order: torch-csv has no letter for R, O and L; got some")
     for rank, ops in enumerate(schedule.order):
