@@ -38,6 +38,7 @@ from .schedule_document import SCHEDULE, OpEntry, ReportDocument, ScheduleDocume
 from .validation import validated
 
 _NUMBERS = ("stage", "from", "to", "copy", "after", "before", "room", "blocks")
+"""Keys of a transfer beside its kind and its times; others are other programs' own."""
 _ENDS = {"from": "source", "to": "target"}  # as Transfer calls them
 _NAMES = [kind.name for kind in OpKind]
 _KINDS = {name: number for number, name in enumerate(_NAMES)}
@@ -132,12 +133,8 @@ def _timing(document: ScheduleDocument) -> Timing:
     )
 
 
-_TRANSFER = ("stage", "copy", "from", "to", "after", "before", "room", "blocks")
-"""Keys of a transfer beside its kind and its times; others are other programs' own."""
-
-
 def _transfer(entry: Mapping[str, Any]) -> Transfer:
-    names = {key: _ENDS.get(key, key) for key in _TRANSFER if key in entry}
+    names = {key: _ENDS.get(key, key) for key in _NUMBERS if key in entry}
     given = {name: entry[key] for key, name in names.items() if entry[key] is not None}
     return Transfer(TransferKind(entry["tensor"]), **given)
 

@@ -7,7 +7,7 @@ allocate. A gigabyte is 10^9 bytes, a GiB 2^30.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 PRECISIONS = ("fp32", "bf16", "fp8", "fp4", "fp16")
@@ -43,14 +43,7 @@ class Gpu:
 
     def to_dict(self) -> dict[str, Any]:
         """The object of a cluster file."""
-        return {
-            "name": self.name,
-            "teraflops": dict(self.teraflops),
-            "memory_gib": self.memory_gib,
-            "gigabytes_per_second": self.gigabytes_per_second,
-            "multiprocessors": self.multiprocessors,
-            "source": self.source,
-        }
+        return asdict(self) | {"teraflops": dict(self.teraflops)}
 
 
 _VOLTA = {"fp32": 15.7, "fp16": 125.0}

@@ -39,14 +39,13 @@ def parts_of(step: StepTimes) -> dict[str, float]:
     busiest = float((step.work + step.again).max())
     exposed = {kind: each.exposed for kind, each in step.communication().items()}
     inner = {kind: exposed[kind] for kind in ("tp", "cp", "ep", "etp") if exposed.get(kind)}
-    optimizer = max(end.optimizer for end in step.ends) + step.cluster.efficiency.step_ms
     makespan = float(step.makespan)
     return {
         "compute": busiest - sum(inner.values()),
         **inner,
         "bubble": makespan - busiest,
-        "dp": step.time - optimizer - makespan,
-        "step": optimizer,
+        "dp": step.time - step.stepping - makespan,
+        "step": step.stepping,
     }
 
 
