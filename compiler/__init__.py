@@ -14,15 +14,13 @@ from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.model.weight_versions import refuse_where_stale
 
-from .passes.average_gradients import average_gradients
 from .passes.compute import compute
 from .passes.deadlock_check import prove
-from .passes.drain_sends import drain_sends
 from .passes.norm_relay import relay_norms
 from .passes.optimizer_steps import step_stages
-from .passes.place_messages import PlaceMessages
+from .passes.place_messages import PlaceMessages, drain_sends
 from .passes.receive_buffers import free_received, share_buffers
-from .passes.reduce_gradients import Groups, ReduceGradients, tied_groups
+from .passes.reduce_gradients import Groups, ReduceGradients, average_gradients, tied_groups
 
 Pass: TypeAlias = Callable[[Program], Program]
 

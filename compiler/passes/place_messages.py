@@ -1,4 +1,7 @@
-"""Sends, receives and waits of all messages, placed as planned."""
+"""Sends, receives and waits of all messages, placed as planned.
+
+The last waits for sends, where they hold up nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,19 @@ from dataclasses import dataclass, replace
 from pipeloom.ir.cost.messages.placed_messages import SLACK, PlacedMessages, Post
 from pipeloom.ir.model.program import (
     Buffer,
+    Compute,
     Instruction,
     Program,
     Receive,
     Send,
     Tensor,
+    TensorKind,
     WaitReceive,
     WaitSend,
 )
 
-from .messages import tensors
-from .segments import joined, segments
+from .messages import taken_on, tensors
+from .segments import Row, joined, segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +68,25 @@ def _makers(
         Post.WAIT_SEND: lambda x: WaitSend(names[x]),
         Post.WAIT_RECEIVE: lambda x: WaitReceive(names[x]),
     }
+
+
+def drain_sends(program: Program) -> Program:
+    """Moves the waits for sends after the rank's last op to the very end.
+
+    They overlap the optimizer's step there. Those for the owner's own weights stay before it: it
+    changes them.
+    """
+    before = taken_on(program.schedule)
+
+    def drained(row: Row) -> Row:
+        last = max((i for i, item in enumerate(row) if isinstance(item, Compute)), default=-1)
+        tail = row[last + 1 :]
+        late = [
+            item
+            for item in tail
+            if isinstance(item, WaitSend)
+            and (item.tensor.kind is not TensorKind.WEIGHT or item.tensor in before)
+        ]
+        return (*row[: last + 1], *(item for item in tail if item not in late), *late)
+
+    return replace(program, instructions=tuple(map(drained, program.instructions)))

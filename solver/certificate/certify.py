@@ -1,9 +1,11 @@
 """The best bound that has a certificate, and its argument.
 
 :mod:`pipeloom.ir.verify.certificate` has the arguments, and checks them. Those of inequalities are
-found here, by branch and bound over counts (:mod:`.refutation`): each leaf is a linear program, and
-its dual values are the multipliers. The numbers of arguments in closed form the checker finds by
-itself.
+found here, by branch and bound over counts (:class:`Refutation`): each leaf is a linear program,
+and its dual values are the multipliers. The numbers of arguments in closed form the checker finds
+by itself.
+
+Trees that refute lower costs: branch and bound over counts, by linear programs.
 """
 
 from __future__ import annotations
@@ -11,17 +13,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from fractions import Fraction
 from math import inf, isfinite
-from typing import Any
+from typing import Any, cast
 
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.formats import dump_schedule
+from pipeloom.ir.formats.certificate import Node
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.verify.certificate import CLOSED_FORMS
+from pipeloom.ir.verify.certificate import CLOSED_FORMS, check_tree
 from pipeloom.ir.verify.certificates.linear import LinearFacts
-from pipeloom.ir.verify.certificates.rows import NotProvenError
+from pipeloom.ir.verify.certificates.rows import COUNTS, NotProvenError, Variable
 from pipeloom.ir.verify.schedule_facts import Facts, read_facts
 
 from ..bounds import lower_bounds
@@ -29,7 +33,121 @@ from ..bounds.unlike import Figures, longest_pass
 from ..core.relaxations import plain, unfused
 from ..core.stopping import NEVER, FirstOf, StoppingCriterion, TimeLimit
 from ..core.tolerances import CLOSED
-from .refutation import MARGIN, refuted
+
+MARGIN = CLOSED / 2
+"""Relative: how far below the known bound the certified one is, room for rounding."""
+NODES = 1_000
+NEAR = 0.998  # of the bound: a relaxation as good is what is refuted where the tree is too large
+_WHOLE = 1e-6
+_PENALTIES = 1e3, 30.0, 3.0  # of an inequality that is not kept, so that leaves have dual values
+_MOST = 4.0  # of the cost, in units of the bound
+_ORDER = "cnozapqr"
+"""What is recomputed, then F's before the first B decide most."""
+_Node = dict[str, Any]
+
+
+def refuted(
+    instance: LinearFacts, value: float, stop: StoppingCriterion = NEVER
+) -> tuple[Refutation, list[_Node] | None]:
+    """A tree that exact arithmetic takes as well: smaller penalties make for smaller multipliers,
+    by which less of what rows miss by rounding is multiplied."""
+    for penalty in _PENALTIES:
+        refutation = Refutation(instance, value, penalty)
+        nodes = refutation.nodes(stop)
+        if nodes is None:
+            break
+        try:
+            check_tree(instance, Fraction(value), cast("list[Node]", nodes))
+        except NotProvenError:
+            refutation.left = 1 - 10 * MARGIN
+        else:
+            return refutation, nodes
+    return refutation, None
+
+
+class Refutation:
+    """Refutes that a schedule costs less than ``value``: a tree of ranges of the counts.
+
+    ``left``: where it cannot, less than what may be refuted next, in units of ``value``: the cost
+    of a solution, or half of the way to ``root``, that of the relaxation.
+    """
+
+    def __init__(self, instance: LinearFacts, value: float, penalty: float = _PENALTIES[0]) -> None:
+        from ortools.linear_solver import pywraplp
+
+        self.left, self.root = 0.0, inf
+        self._solver = pywraplp.Solver.CreateSolver("GLOP")
+        cost: Variable = "C", 0
+        self._variables = {cost: self._solver.NumVar(0.0, _MOST, "")}
+        self._counts: list[Variable] = []
+        for variable, (low, high) in instance.box().items():
+            count = variable[0][0] in COUNTS
+            most = float(high) * (1.0 if count else _MOST)
+            self._variables[variable] = self._solver.NumVar(float(low), most, "")
+            self._counts += [variable] if count and low < high else []
+        self._counts.sort(key=lambda variable: (_place(variable), -variable[1]))
+        self._missed = self._solver.NumVar(0.0, self._solver.infinity(), "")
+        self._rows = list(self._constraints(instance, value))
+        objective = self._solver.Objective()
+        objective.SetCoefficient(self._variables[cost], 1.0)
+        objective.SetCoefficient(self._missed, penalty)
+
+    def _constraints(self, instance: LinearFacts, value: float) -> Iterator[tuple[str, int, Any]]:
+        for name, i, (terms, least) in instance.rows(Fraction(value)):
+            row = self._solver.Constraint(float(least), self._solver.infinity())
+            for variable, factor in terms.items():
+                row.SetCoefficient(self._variables[variable], float(factor))
+            row.SetCoefficient(self._missed, 1.0)
+            yield name, i, row
+
+    def nodes(self, stop: StoppingCriterion = NEVER) -> list[_Node] | None:
+        """The tree, each node before its branches; None where a leaf cannot be refuted in time."""
+        found: list[_Node] = []
+        open_ = [{v: (self._variables[v].lb(), self._variables[v].ub()) for v in self._counts}]
+        while open_ and len(found) < NODES and not stop():
+            node, branches = self._node(open_.pop())
+            if node is None:
+                return None
+            found.append(node)
+            open_ += branches
+        if open_ and self.root < 1:
+            self.left = self.root if self.root > NEAR else (1 + self.root) / 2
+        return None if open_ else found
+
+    def _node(self, box: dict[Variable, Any]) -> tuple[_Node | None, list[dict[Variable, Any]]]:
+        for variable, (low, high) in box.items():
+            self._variables[variable].SetBounds(low, high)
+        if self._solver.Solve() != self._solver.OPTIMAL:
+            return None, []
+        cost = self._solver.Objective().Value()
+        self.root = min(self.root, cost)
+        if cost > 1 + MARGIN / 10:
+            return {"multipliers": list(self._multipliers())}, []
+        for variable in self._counts:
+            value = self._variables[variable].solution_value()
+            if abs(value - round(value)) > _WHOLE:
+                return _branch(variable, int(value), box)
+        self.left = cost
+        return None, []
+
+    def _multipliers(self) -> Iterator[dict[str, Any]]:
+        for name, stage, row in self._rows:
+            value = row.dual_value()
+            if value > 0:
+                yield {"inequality": name, "stage": stage, "by": value}
+
+
+def _place(variable: Variable) -> int:
+    return _ORDER.index(variable[0][0])
+
+
+def _branch(
+    variable: Variable, most: int, box: dict[Variable, Any]
+) -> tuple[_Node, list[dict[Variable, Any]]]:
+    (low, high), (count, stage) = box[variable], variable
+    node = {"count": count, "stage": stage, "most": most}
+    return node, [box | {variable: (most + 1, high)}, box | {variable: (low, most)}]
+
 
 ATTEMPTS = 20
 ENOUGH = 1 - 0.9 * CLOSED  # of the bound: proves it

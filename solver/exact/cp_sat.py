@@ -30,9 +30,8 @@ from ..core.stopping import OPS_A_SECOND, TimeLimit
 from ..core.tolerances import ROUNDING
 from . import ExactResult
 from .cp_sat_thread import CpSatThread
-from .formulation import Formulation
+from .formulation import Formulation, Positions, to_positions, to_schedule
 from .integer_time import Ticks
-from .solution_mapping import Positions, to_positions, to_schedule
 
 
 @dataclass

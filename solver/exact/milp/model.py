@@ -30,9 +30,8 @@ from ...core.schedule_cost import objective_cost
 from ...core.stopping import TimeLimit
 from ...core.tolerances import ROUNDING
 from .. import ExactResult
-from ..formulation import Formulation
+from ..formulation import Formulation, Positions, to_positions, to_schedule
 from ..integer_time import Ticks
-from ..solution_mapping import Positions, to_positions, to_schedule
 from .cbc import Outcome, run_cbc
 
 NODE = 50  # simulated ops that a node of the search tree counts for each pair of ops
