@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from pipeloom.ir.model.program import Program
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.model.weight_versions import refuse_where_stale
+from pipeloom.ir.model.schedule import Schedule, refuse_where_stale
 
 from .passes.compute import compute
 from .passes.deadlock_check import prove

@@ -17,8 +17,7 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted, duration
 from pipeloom.report.text_table import table
 
-from .clusters.cluster import Cluster
-from .clusters.cluster_json import read_cluster
+from .clusters.cluster import Cluster, read_cluster
 from .clusters.gpus import GPUS
 from .configurations.configuration import PLACED_BY, has_placement
 from .inputs.documents import Document

@@ -12,8 +12,7 @@ from pipeloom.ir.model.ops import KIND_MASK, OpKind
 from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
-from pipeloom.ir.model.schedule import OPTIMIZED, Schedule, Status, gap_between
-from pipeloom.ir.model.weight_versions import staleness
+from pipeloom.ir.model.schedule import OPTIMIZED, Schedule, Status, gap_between, staleness
 from pipeloom.ir.units import counted, duration, memory_size
 
 from .bars import peak_memory, timed

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..model.profile import StageProfile
-from ..model.schedule import Schedule, TransferKind
+from ..model.schedule import Schedule, TransferKind, versions
 from ..model.transfers import owned, size
-from ..model.weight_versions import versions
 from .messages.passing_memory import passing_memory
 from .simulator import timed
 

@@ -33,8 +33,7 @@ from ..clusters.cluster import Cluster
 from ..clusters.efficiency import Efficiency
 from ..models.model import Model
 from ..models.run import SELECTIVE, Sharding, TrainingRun
-from ..models.states import States, states_of
-from ..models.work import LayerWork
+from ..models.work import LayerWork, States, states_of
 from ..prediction.layer_times import OPS, CollectiveTimes, KernelTimes
 from ..prediction.memory import GIB, beside
 from ..prediction.setup import Setup, layers_of, placement_of

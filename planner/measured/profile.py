@@ -63,17 +63,8 @@ def with_times_of(found: Measurement, given: Like) -> Measurement:
 
 def _timed(stage: StageProfile, like: StageProfile) -> StageProfile:
     again = None if stage.m_r is None else like.t_r
-    return replace(
-        stage,
-        t_f=like.t_f,
-        t_b=like.t_b,
-        t_w=like.t_w,
-        t_bw=like.t_bw,
-        t_fb=like.t_fb,
-        t_r=again,
-        m_r=None if again is None else stage.m_r,
-        spread=like.spread,
-    )
+    times = {key: getattr(like, key) for key in ("t_f", "t_b", "t_w", "t_bw", "t_fb", "spread")}
+    return replace(stage, **times, t_r=again, m_r=None if again is None else stage.m_r)
 
 
 FAR = 2.0

@@ -3,6 +3,6 @@
 ``model = read_model(given)`` (``reading``) of a name, a file or a mapping; ``run =
 TrainingRun.of(keys, model)`` (``run``); ``work_of(model, run)`` (``layers``) is a
 :class:`.work.ModelWork`: what each layer does and holds; ``states_of(parameters, run)``
-(``states``): bytes of weights, gradients and optimizer, and what data parallel ranks exchange once
+(``work``): bytes of weights, gradients and optimizer, and what data parallel ranks exchange once
 a step.
 """

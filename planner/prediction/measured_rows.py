@@ -16,7 +16,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.json_reader import show
 from pipeloom.ir.formats.validation import misspelt
 
-from ..clusters.cluster_json import read_cluster
+from ..clusters.cluster import read_cluster
 from ..inputs.documents import Document, naming, read_document
 from ..models.reading import read_model
 from ..models.run import KEYS, TrainingRun

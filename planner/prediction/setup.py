@@ -27,8 +27,7 @@ from ..models.model import Model
 from ..models.precision import Precision
 from ..models.reading import ModelLike, read_model
 from ..models.run import Sharding, TrainingRun
-from ..models.states import States, states_of
-from ..models.work import Attention, Gemm, Kernel, LayerWork, ModelWork, WorkKind
+from ..models.work import Attention, Gemm, Kernel, LayerWork, ModelWork, States, WorkKind, states_of
 from .layer_times import RATES
 from .step_end import Exchange
 

@@ -22,8 +22,7 @@ from pipeloom.ir.model.schedule import Schedule, TransferKind
 
 from ..clusters.cluster import Cluster
 from ..models.run import FULL
-from ..models.states import States
-from ..models.work import Group, LayerWork
+from ..models.work import Group, LayerWork, States
 from .layer_times import OPS, CollectiveTimes, KernelTimes, LayerTimes, Traffic, layer_times
 from .setup import OpOrder, Setup
 from .step_end import StepTail

@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ..models.run import Sharding, TrainingRun
-from ..models.states import step_collectives
-from ..models.work import Collective, Parameters
+from ..models.work import Collective, Parameters, step_collectives
 from .layer_times import CollectiveTimes, KernelTimes, Traffic
 
 STEPPED = 38.0

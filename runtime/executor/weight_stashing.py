@@ -8,7 +8,7 @@ between.
 
 A forward runs on tensors of its own that share the parameters' memory. A step that finds them still
 in use moves the parameters to a copy first, so a version is kept as long as a microbatch needs it,
-and none is copied that nobody needs. See :mod:`pipeloom.ir.model.weight_versions` for how many
+and none is copied that nobody needs. See :mod:`pipeloom.ir.model.schedule` for how many
 there are.
 """
 

@@ -8,9 +8,8 @@ from pipeloom.ir.errors import InputError, InvalidScheduleError, PipeloomError, 
 from pipeloom.ir.formats import dump_program
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.program import Program
-from pipeloom.ir.model.schedule import Schedule, Updates
+from pipeloom.ir.model.schedule import Schedule, Updates, refuse_where_stale
 from pipeloom.ir.model.transfers import holders
-from pipeloom.ir.model.weight_versions import refuse_where_stale
 from pipeloom.ir.verify.program import verify_program
 
 from ..stages.tie_detection import Group, stages_of

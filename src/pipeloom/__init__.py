@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pipeloom.planner.packing.costs import refit as refit
+
     from .compiler import compile_schedule as compile_schedule
     from .ir.cost.simulator import simulate as simulate
     from .ir.errors import InfeasibleError as InfeasibleError
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
     from .planner.optimize import optimize as optimize
     from .planner.pack import Packing as Packing
     from .planner.pack import pack as pack
-    from .planner.packing.refit import refit as refit
     from .planner.plan import Plan as Plan
     from .planner.plan import plan as plan
     from .planner.predict import Prediction as Prediction
@@ -113,7 +114,7 @@ _HOMES = {
     "planner.compare": ("compare",),
     "planner.evaluation.evaluation": ("Evaluation",),
     "planner.pack": ("Packing", "pack"),
-    "planner.packing.refit": ("refit",),
+    "planner.packing.costs": ("refit",),
     "planner.plan": ("Plan", "plan"),
     "planner.predict": ("Prediction", "predict"),
     "planner.scaling": ("Scaling", "scaling"),

@@ -15,8 +15,7 @@ from pipeloom.ir.errors import InputError, InvalidScheduleError
 from pipeloom.ir.formats import dump_program
 from pipeloom.ir.formats.schedule_json import dump_schedule, parse_schedule
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule, Updates
-from pipeloom.ir.model.weight_versions import staleness, versions
+from pipeloom.ir.model.schedule import Schedule, Updates, staleness, versions
 from pipeloom.ir.verify.program import verify_program
 from pipeloom.solver.families import build_family
 

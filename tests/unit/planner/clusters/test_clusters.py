@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from pipeloom.ir.errors import InputError
-from pipeloom.planner.clusters.cluster import LINKS, NODES, preset
-from pipeloom.planner.clusters.cluster_json import parse_cluster, read_cluster
+from pipeloom.planner.clusters.cluster import LINKS, NODES, parse_cluster, preset, read_cluster
 from pipeloom.planner.clusters.efficiency import BOUNDS
 from pipeloom.planner.clusters.gpus import GPUS
 

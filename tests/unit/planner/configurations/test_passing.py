@@ -11,7 +11,7 @@ from pipeloom.ir.formats.json_reader import read_json
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.verify.program import verify_program
 from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.planner.clusters.cluster_json import read_cluster
+from pipeloom.planner.clusters.cluster import read_cluster
 from pipeloom.planner.configurations.bounds import Bounds
 from pipeloom.planner.configurations.configuration import Configuration
 from pipeloom.planner.configurations.evaluation import BoundedConfiguration, evaluate, improve

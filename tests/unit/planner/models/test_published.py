@@ -8,8 +8,7 @@ from pipeloom.ir.model.ops import OpKind
 from pipeloom.planner.models.layers import work_of
 from pipeloom.planner.models.reading import read_model
 from pipeloom.planner.models.run import TrainingRun
-from pipeloom.planner.models.states import states_of
-from pipeloom.planner.models.work import ModelWork, WorkKind
+from pipeloom.planner.models.work import ModelWork, WorkKind, states_of
 
 S, H, A, LAYERS, V = 2048, 12288, 96, 96, 51200  # GPT-3
 

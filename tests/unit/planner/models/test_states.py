@@ -7,8 +7,7 @@ import pytest
 from pipeloom.planner.models.layers import work_of
 from pipeloom.planner.models.reading import read_model
 from pipeloom.planner.models.run import TrainingRun
-from pipeloom.planner.models.states import States, states_of, step_collectives
-from pipeloom.planner.models.work import Parameters
+from pipeloom.planner.models.work import Parameters, States, states_of, step_collectives
 
 PARAMETERS = Parameters(1000, 1000.0, 0.0)
 MODEL = read_model("mixtral-8x7b")

@@ -13,8 +13,7 @@ import pytest
 import pipeloom
 from pipeloom import InputError
 from pipeloom.ir.model.profile import DataParallel
-from pipeloom.planner.clusters.cluster import preset
-from pipeloom.planner.clusters.cluster_json import read_cluster
+from pipeloom.planner.clusters.cluster import preset, read_cluster
 from pipeloom.planner.prediction.measured_rows import read_rows
 from pipeloom.planner.prediction.setup import Setup
 from pipeloom.planner.prediction.step import StepTimes
