@@ -17,6 +17,7 @@ from .torchtitan import is_wrapped, nested
 
 FILE = "FILE"
 """The exported file's name in a flag, or the text in it."""
+UNTIED = "--untie-embeddings-and-output-weights"
 # a CSV says the order; these names tell torchtitan which stages a rank has
 TORCHTITAN_NAMES = {
     PlacementKind.LINEAR: "PipelineScheduleSingle",
@@ -97,9 +98,11 @@ def for_megatron(schedule: Schedule, size: int) -> Launch:
         for group in tied
         if group != ends
     ]
-    if ends not in tied:
-        flags.append("--untie-embeddings-and-output-weights")
-        notes.append("--untie-embeddings-and-output-weights, as the profile has none of them tied")
+    if problem.stages == 1:
+        notes.append(f"{UNTIED} if the model does not tie them: a profile of one stage never says")
+    elif ends not in tied:
+        flags.append(UNTIED)
+        notes.append(f"{UNTIED}, as the profile has none of them tied")
     return Launch(tuple(flags), (*notes, *_other_order(schedule)))
 
 

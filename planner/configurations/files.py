@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 
 from pipeloom.compiler import compile_schedule
+from pipeloom.compiler.exporters.launch_flags import UNTIED
 from pipeloom.ir.cost.gradient_averaging import share_until
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InputError
@@ -50,7 +51,7 @@ def write_files(folder: Path, step: StepTimes, schedule: Schedule) -> list[str]:
     systems = {
         "torchtitan.csv": ("torch-csv", _torchtitan(run)),
         "torchtitan.json": ("torchtitan", _torchtitan(run)),
-        "megatron.txt": ("megatron-layout", _megatron(run)),
+        "megatron.txt": ("megatron-layout", _megatron(run, untied=not step.setup.model.tied)),
     }
     iteration = duration(named.known_timing.iteration_time(named.problem.objective))
     notes = [f"schedule.json: {iteration} an iteration; the optimizer and the host come on top"]
@@ -64,9 +65,9 @@ def write_files(folder: Path, step: StepTimes, schedule: Schedule) -> list[str]:
             notes += [f"{name}: {TO_MEGATRON}"] * (to == "megatron-layout")
             continue
         write_text(found.text, str(folder / name))
-        own = [flag for flag in found.flags_of(name) if "global-batch" not in flag]
+        own = [flag for flag in found.flags_of(name) if flag not in flags]
         write_text("\n".join([*flags, *own]) + "\n", str(folder / f"{name}.flags"))
-        notes += [f"{name}: {note}" for note in found.notes_of(name)]
+        notes += [f"{name}: {note}" for note in found.notes_of(name) if UNTIED not in note]
     return notes
 
 
@@ -153,7 +154,7 @@ def _unlike_torchtitan(run: TrainingRun) -> Iterator[str]:
         yield f"without ep etp is {run.tp}, in this plan {run.etp}"
 
 
-def _megatron(run: TrainingRun) -> list[str]:
+def _megatron(run: TrainingRun, *, untied: bool) -> list[str]:
     experts = run.ep > 1 or run.etp != run.tp
     return [
         f"--tensor-model-parallel-size {run.tp}",
@@ -166,6 +167,7 @@ def _megatron(run: TrainingRun) -> list[str]:
         *_NUMBERS[run.precision],
         *_SHARDED[run.sharding],
         *_recomputing(run),
+        *([UNTIED] if untied else []),
     ]
 
 

@@ -60,6 +60,9 @@ def test_megatron_is_told_layers_sizes_and_ties() -> None:
     assert notes("megatron-layout", schedule) == ""
     loose = built("1f1b", (0, 4))
     assert flags("megatron-layout", loose)[-1] == "--untie-embeddings-and-output-weights"
+    whole = build_family("1f1b", model(6, Profile((), 1)).cut((0,)), 4)
+    assert "untie" not in str(flags("megatron-layout", whole))
+    assert "a profile of one stage never says" in notes("megatron-layout", whole)
 
 
 def test_multi_token_prediction_is_counted_apart() -> None:
