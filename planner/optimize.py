@@ -256,6 +256,7 @@ def _for_system(
 ) -> Answer:
     """The system's own schedules, and where it runs any order what the optimizer finds for its
     placements."""
+    system.check_chunks(placement, given.ranks)
     plans = system.plans(given, microbatches, placement, search.options, rules=rules, **limits)
     unsearched = system.unsearched(given, microbatches, placement)
     if not system.any_order:

@@ -68,12 +68,11 @@ class System:
     def plain(self, profile: Profile, where: str) -> Profile:
         """Without pairs. Raises InputError where the profile, called ``where``, does not have as
         many stages on each rank."""
-        if profile.num_stages % profile.ranks:
-            raise InputError(
-                f"{where}: stages: expected a multiple of {profile.ranks} for {self.name}, got "
-                f"{profile.num_stages}"
-            )
-        return profile.changed(lambda stage: replace(stage, t_fb=None))
+        stages, ranks = profile.num_stages, profile.ranks
+        if stages % ranks or stages > ranks == 1:
+            expected = "1, as there is one rank," if ranks == 1 else f"a multiple of {ranks}"
+            raise InputError(f"{where}: stages: expected {expected} for {self.name}, got {stages}")
+        return _one_alone(profile).changed(lambda stage: replace(stage, t_fb=None))
 
     def cuttable(self, layers: LayeredProfile, where: str) -> LayeredProfile:
         """Without pairs, and with those layers kept together that the system has in one stage.
@@ -86,7 +85,15 @@ class System:
         together = [self._together(a, b) for a, b in kinds]
         tied = [a or b for a, b in zip(layers.tied[:-1], together, strict=True)]
         plain = tuple(replace(layer, t_fb=None) for layer in layers.layers)
-        return replace(layers, layers=plain, tied=(*tied, False))
+        return LayeredProfile(plain, (*tied, False), _one_alone(layers.cluster))
+
+    def check_chunks(self, spec: PlacementSpec, ranks: int) -> None:
+        """Raises InputError for several stages a rank on one rank, which is no pipeline."""
+        if ranks == 1 and spec.chunks not in (None, 1):
+            raise InputError(
+                f"placement: expected linear, as {self.name} interleaves on several ranks alone, "
+                f"got {spec.name!r}"
+            )
 
     def _together(self, before: LayerKind, after: LayerKind) -> bool:
         if self.any_order:  # a loss that no module computes is no stage
@@ -161,6 +168,11 @@ class System:
         what = f"any order, {PlacementKind.INTERLEAVED.value}" if self.any_order else INTERLEAVED
         bound = bound_from(given, more, microbatches)
         return [FamilyPlan(f"{what}:{more} or more", bound=bound, why_not="not searched")]
+
+
+def _one_alone(profile: Profile) -> Profile:
+    """The profile, on one rank of one stage: no system has several there."""
+    return replace(profile, max_stages=1) if profile.ranks == 1 else profile
 
 
 def _chunks(

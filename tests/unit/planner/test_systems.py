@@ -158,6 +158,20 @@ def test_megatron_interleaves_multiples_of_its_ranks_alone() -> None:
     assert reasons["interleaved-1f1b:2"] == "needs a multiple of 2 microbatches"
 
 
+@pytest.mark.parametrize("name", ["megatron", "torchtitan"])
+@pytest.mark.parametrize("layers", [True, False])
+def test_one_rank_has_one_stage(name: str, layers: bool) -> None:
+    one = replace(LAYERS, cluster=Profile((), 1))
+    given = one if layers else one.cut((0,))
+    answer = pipeloom.optimize(given, MICROBATCHES, for_=name, **QUICK)
+    assert answer.schedule.problem.placement.kind is PlacementKind.LINEAR
+    assert not [each.name for each in answer.candidates if "interleaved" in each.name]
+    assert read_parts(pipeloom.export(answer.schedule, "megatron-layout").text, "layout")
+    for more in (given, one.cut((0, 4))):
+        with pytest.raises(InputError, match=r"expected (linear|1), as"):
+            pipeloom.optimize(more, 4, for_=name, placement="interleaved:2", **QUICK)
+
+
 def test_nothing_fits() -> None:
     with pytest.raises(InfeasibleError) as caught:
         pipeloom.optimize(LAYERS, MICROBATCHES, for_="megatron", memory_limit=1.0, **QUICK)
