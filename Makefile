@@ -34,8 +34,8 @@ lint: setup
 # Tests that launch processes run after the others: they mostly wait for one another.
 test: setup
 	$(BIN)/python -m tests.fuzz --count 20 > /dev/null 2>&1 & $(MAKE) lint && wait
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/distributed --ignore tests/parity
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/distributed tests/parity
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/distributed --ignore tests/parity --ignore tests/failures
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/distributed tests/parity tests/failures
 
 # Snippets that need no torch run as a reader would type them; the others are marked in the pages.
 docs: setup

@@ -18,8 +18,8 @@ from pipeloom.runtime.errors import ExecutionError
 from pipeloom.runtime.launch import processes
 from pipeloom.runtime.launch.processes import launch
 from pipeloom.runtime.transport import making, store
-from tests.distributed.cases.failures import RANKS
 from tests.distributed.cases.store import MOMENTS, stopped_server
+from tests.failures.cases import RANKS
 
 PATIENCE = 2.0
 SERVER = "rank 0, which serves the store of torch.distributed, does not answer"

@@ -12,7 +12,7 @@ from torch import Tensor
 from .cases import Case
 from .plain import Found
 
-BOUNDS = {"float64": 1e-7, "float32": 3e-4, "bfloat16": 0.15}
+BOUNDS = {"float64": 1e-9, "float32": 3e-4, "bfloat16": 0.15}
 """Of differences, relative, by the dtypes that a case computes and sends in."""
 SMALL = {"outputs": 1.0}  # in bfloat16: they are sums of some fifty numbers
 

@@ -15,7 +15,7 @@ from torch import nn
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.transport import process_group
 from pipeloom.runtime.transport.making import meet
-from tests.distributed.cases.failures import RANKS, Doing, made, squared, step
+from tests.failures.cases import RANKS, Doing, made, squared, step
 from tests.support.launched import until
 
 

@@ -15,7 +15,7 @@ from pipeloom.runtime.measure.activation_ledger import Memory
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.tensors.skip_connections import Skips
 from pipeloom.runtime.tensors.stage_interface import ALIGNED, PackedMessage, Spec, StageInterface
-from tests.distributed.cases.failures import alone, squared
+from tests.failures.cases import alone, squared
 
 CPU = torch.device("cpu")
 

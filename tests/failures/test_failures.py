@@ -16,8 +16,8 @@ from pipeloom.ir.model.program import Program, Receive
 from pipeloom.runtime.errors import LaunchError
 from pipeloom.runtime.launch.processes import launch
 from pipeloom.runtime.pipeline.pipeline import Pipeline
-from tests.distributed.cases import failures as failure_cases
-from tests.distributed.cases.failures import program, squared
+from tests.failures import cases as failure_cases
+from tests.failures.cases import program, squared
 
 
 @pytest.mark.parametrize(
