@@ -204,8 +204,10 @@ def _files() -> Iterator[tuple[str, str]]:
         chosen = [keyed[key] for key in words] or [(n, c) for n in claims for c in claims[n]]
         if page.startswith("benchmarks/"):
             return [f"- {_sentence(c)}" for n, c in chosen if page == f"benchmarks/{n}/README.md"]
+        header = ["result", "command", "recorded"]
         cells = ([_sentence(c), _command(n, page), _when(known[n][1], c)] for n, c in chosen)
-        return markdown(["result", "command", "recorded"], cells)
+        columns = 2 if page == "README.md" else 3
+        return markdown(header[:columns], (row[:columns] for row in cells))
 
     for page in PAGES:
         text = (ROOT / page).read_text(encoding="utf-8")

@@ -83,10 +83,10 @@ class Record:
 
 
 def words(origin: dict[str, Any]) -> str:
-    """The day and the commit of an origin."""
+    """The day and the commit of an origin, with changes or without."""
     if "date" not in origin:
         return BEFORE
-    return f"{origin['date'][:10]}, {origin['commit']}"
+    return f"{origin['date'][:10]}, {origin['commit'].rstrip('+')}"
 
 
 def is_current(origin: dict[str, Any], here: dict[str, Any], rooms: Collection[str]) -> bool:

@@ -125,8 +125,8 @@ class Comparison(EvaluationTable):
             if row.uncosted is None and (row.schedule.problem.placement.name not in tried)
         ]
         cuts = "all cuts and " if self.all_cuts else ""
-        known = _known(best) + (", interrupted" if self.interrupted else "")
-        lines = [f"{OPTIMIZER}: {chosen}, {known} among {cuts}all schedules with {among}"]
+        known, end = _known(best), "; interrupted" if self.interrupted else ""
+        lines = [f"{OPTIMIZER}: {chosen}, {known} among {cuts}all schedules with {among}{end}"]
         if best.assumed is not None:
             lines.append(f"assumed: {best.assumed}")
         if other:

@@ -21,7 +21,7 @@ from .methods import family_of
 from .options import Order, SolveOptions
 from .progress import Progress, is_built
 from .schedule_cost import objective_cost, status_under
-from .stopping import OPS_A_SECOND, Budget, Interrupt, TimeLimit, WorkLimit
+from .stopping import OPS_A_SECOND, Budget, Interrupt, TimeLimit, WorkLimit, clock
 from .tolerances import CLOSED
 
 Pairs = tuple[tuple[int, ...], ...]
@@ -57,7 +57,7 @@ class Incumbent:
         self.method: str | None = None
         self.one_worker = False
         self.beat = inf
-        self._began = self._told = monotonic()
+        self._began, self._told = clock(), monotonic()
         self.limited = options.work_limit is not None
         self.time = TimeLimit(inf if self.limited else options.time_limit)
         self.work = WorkLimit(options.ops)
@@ -71,7 +71,7 @@ class Incumbent:
 
     @property
     def seconds(self) -> float:
-        return monotonic() - self._began
+        return clock() - self._began
 
     @property
     def built(self) -> bool:

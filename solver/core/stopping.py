@@ -20,19 +20,24 @@ class StoppingCriterion(Protocol):
     def __call__(self) -> bool: ...
 
 
+def clock() -> float:
+    """Seconds since some moment, but for those in which kernels are compiled."""
+    return monotonic() - seconds_compiling()
+
+
 class TimeLimit:
-    """``seconds`` from the moment it is made, in which kernels are not being compiled."""
+    """``seconds`` by :func:`clock` from the moment it is made."""
 
     def __init__(self, seconds: float = inf) -> None:
         self.seconds = seconds
-        self._deadline = monotonic() - seconds_compiling() + seconds
+        self._deadline = clock() + seconds
 
     def __call__(self) -> bool:
         return self.left <= 0.0
 
     @property
     def left(self) -> float:
-        return max(0.0, self._deadline - monotonic() + seconds_compiling())
+        return max(0.0, self._deadline - clock())
 
     @property
     def share_left(self) -> float:

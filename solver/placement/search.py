@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from time import monotonic
 from typing import Protocol, TypeAlias
 
 from pipeloom.ir.errors import InfeasibleError
@@ -21,7 +20,7 @@ from pipeloom.ir.units import sufficient_size
 
 from ..bounds import lower_bound
 from ..core.schedule_cost import iteration_time
-from ..core.stopping import NEVER, StoppingCriterion, TimeLimit
+from ..core.stopping import NEVER, StoppingCriterion, TimeLimit, clock
 from ..core.tolerances import CLOSED, ROUNDING
 from ..core.worker_threads import POLL
 from .replication import BIDIRECTIONAL, KEPT, assumed, why_one_way, why_unchecked
@@ -91,9 +90,9 @@ class Contender:
         self.bound = max(self.bound, known or 0.0)
 
     def go(self, search: Callable[[float], Schedule], seconds: float) -> None:
-        began = monotonic()
+        began = clock()
         self.take(search(seconds))
-        self.spent += monotonic() - began
+        self.spent += clock() - began
 
 
 class SuccessiveHalving:

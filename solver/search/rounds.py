@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import monotonic
 from typing import Protocol
 
 from ..core.incumbent import Incumbent
-from ..core.stopping import OPS_A_SECOND
+from ..core.stopping import OPS_A_SECOND, clock
 from ..core.worker_threads import Pieces
 
 LEAST_SHARE = 1 / 8  # of the time of a method that finds something, for one that finds nothing
@@ -39,4 +38,4 @@ def improve(best: Incumbent, rounds: Sequence[Round]) -> Pieces:
 
 def _clock(best: Incumbent) -> float:
     """Seconds, or the work that takes so many where all is to be repeatable."""
-    return best.work.used / OPS_A_SECOND if best.limited else monotonic()
+    return best.work.used / OPS_A_SECOND if best.limited else clock()
