@@ -16,6 +16,7 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted, duration
 from pipeloom.report.text_table import table
+from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 
 from .clusters.cluster import Cluster, read_cluster
 from .clusters.gpus import GPUS
@@ -206,6 +207,7 @@ def predict(
     *,
     cluster: ClusterLike | None = None,
     measured: ProfileLike | None = None,
+    should_stop: StoppingCriterion = NEVER,
     **run: Any,
 ) -> Prediction:
     """Time and memory of a step of ``model`` in the configuration that ``run`` says.
@@ -216,7 +218,8 @@ def predict(
     ``layers``, ``layers_per_stage``, ``schedule`` and more; docs/predict.md has all of them with
     their defaults. ``schedule`` is a family, such as ``zb-h1``, or ``optimal``. ``cluster``: a
     preset's name, a file or an object; None: the usual one of ``gpu``. ``measured``: a profile by
-    layers, whose times and memory take the place of calculated ones.
+    layers, whose times and memory take the place of calculated ones. Once ``should_stop`` turns
+    true the best schedule so far is taken.
 
     Raises InputError with a line for each fault.
     """
@@ -228,7 +231,7 @@ def predict(
     step = StepTimes(Setup.of(model, run, where), where)
     if measured is not None:
         step = replace(step, measured=_layers(measured, step))
-    return Prediction.of(_optimized(step) if optimal else step)
+    return Prediction.of(_optimized(step, should_stop) if optimal else step)
 
 
 def cluster_of(given: ClusterLike | None, gpu: Any) -> Cluster:
@@ -271,7 +274,7 @@ def _layers(given: ProfileLike, step: StepTimes) -> tuple[StageProfile, ...]:
     return layers
 
 
-def _optimized(step: StepTimes) -> StepTimes:
+def _optimized(step: StepTimes, stop: StoppingCriterion) -> StepTimes:
     """With the best schedule for the profile, over the placements of as many stages a rank; with a
     family's where no other is known to fit, or none that does is faster."""
     run = step.setup.run
@@ -279,19 +282,19 @@ def _optimized(step: StepTimes) -> StepTimes:
     placed = [
         replace(step, setup=replace(step.setup, run=replace(run, schedule=f))) for f in families
     ]
-    return min((found for each in placed for found in _tried(each)), key=itemgetter(0, 1))[2]
+    return min((found for each in placed for found in _tried(each, stop)), key=itemgetter(0, 1))[2]
 
 
-def _tried(step: StepTimes) -> Iterator[tuple[bool, float, StepTimes]]:
+def _tried(step: StepTimes, stop: StoppingCriterion) -> Iterator[tuple[bool, float, StepTimes]]:
     """Whether it needs too much memory and how long it takes, with the family and optimized."""
     rooms = rooms_of(step)
     yield not (step.activation_bytes <= rooms).all(), step.time, step
     with suppress(InfeasibleError):
-        found = _within(step, rooms)
+        found = _within(step, rooms, stop)
         yield False, found.time, found
 
 
-def _within(step: StepTimes, rooms: tuple[float, ...]) -> StepTimes:
+def _within(step: StepTimes, rooms: tuple[float, ...], stop: StoppingCriterion) -> StepTimes:
     """With the best schedule whose activations take at most so many bytes on each rank."""
     from .optimize import optimize
 
@@ -302,5 +305,6 @@ def _within(step: StepTimes, rooms: tuple[float, ...]) -> StepTimes:
         placement=placement_of(run).name,
         objective="makespan",
         work_limit=OPTIMIZING,
+        should_stop=stop,
     )
     return replace(step, planned=OpOrder(answer.schedule))

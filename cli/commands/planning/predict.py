@@ -13,8 +13,10 @@ from typing import Any
 from pipeloom.ir.errors import InputError
 
 from ...arguments import example
+from ...failures import say
 from ...inputs import typed
 from ...output import answer, check_output
+from ...progress import interruptible
 from ...run_arguments import RUN_KEYS, add_model_and_devices, add_run, run_options
 
 
@@ -61,9 +63,11 @@ def _predict(args: argparse.Namespace) -> int:
     from pipeloom.planner.predict import predict
 
     given = run_options(args) | ({} if args.gpu is None else {"gpu": args.gpu})
-    found = predict(
-        args.model, cluster=args.cluster, measured=args.measured, **given | dict(args.run)
-    )
+    named = {"cluster": args.cluster, "measured": args.measured}
+    with interruptible() as interrupt:
+        found = predict(args.model, **named, should_stop=interrupt, **given | dict(args.run))
+    if interrupt.pressed:
+        say("interrupted: this is the best schedule so far")
     facts = found.to_dict()
     answer(args, facts, found, facts["profile"])
     return 0

@@ -6,11 +6,12 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeloom.ir.litter import remove_litter
-from pipeloom.planner.optimize import Answer
+from pipeloom.planner.optimize import Answer, optimize
 from pipeloom.solver.exact.milp import cbc_process
 from tests.support.command_line import Command, profile_document, written
 from tests.support.interrupted import Started
@@ -56,3 +57,17 @@ def test_an_interrupted_explanation_is_one_line(
     assert (done.code, done.out) == (130, "")
     assert done.err.splitlines()[-1] == "pipeloom: interrupted; nothing was written"
     assert not out.exists()
+
+
+def test_an_interrupted_prediction_says_so(
+    pipeloom: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pressed(*given: Any, **options: Any) -> Answer:
+        os.kill(os.getpid(), signal.SIGINT)
+        return optimize(*given, **options)
+
+    monkeypatch.setattr("pipeloom.planner.optimize.optimize", pressed)
+    run = ("--gpus", 2, "--pp", 2, "--global-batch", 4, "--schedule", "optimal")
+    done = pipeloom("predict", "llama-3-8b", "--gpu", "H100", *run)
+    assert done.code == 0
+    assert done.err.splitlines()[-1] == "pipeloom: interrupted: this is the best schedule so far"
