@@ -28,7 +28,7 @@ from pipeloom.solver.families import FAMILIES
 from pipeloom.solver.placement.search import room
 
 from .compare import evaluate_families, evaluate_optimum, family_profiles
-from .evaluation.columns import BUBBLE, PEAK_MEMORY, PERIOD, PLACEMENT, STATUS, Column
+from .evaluation.columns import BUBBLE, MAKESPAN, PEAK_MEMORY, PERIOD, PLACEMENT, STATUS, Column
 from .evaluation.evaluation import Evaluation
 from .evaluation.table import EvaluationTable, evaluations_table
 from .inputs.documents import FilePath
@@ -102,7 +102,8 @@ class Sweep(EvaluationTable):
     def __str__(self) -> str:
         words = {id(swept.row): swept.words for swept in self.limits}
         limit = Column("memory limit", lambda row: words[id(row)])
-        columns = [limit, PLACEMENT, BUBBLE, PERIOD, PEAK_MEMORY, STATUS]
+        cost = PERIOD if self.objective is Objective.PERIOD else MAKESPAN
+        columns = [limit, PLACEMENT, BUBBLE, cost, PEAK_MEMORY, STATUS]
         shown = evaluations_table(self.rows, columns)
         return "\n".join([shown, *self.notes, *self._assumed()])
 
