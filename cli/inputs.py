@@ -30,12 +30,12 @@ Found = TypeVar("Found")
 def searched(
     args: argparse.Namespace,
     plan: Callable[..., Found],
-    *given: Any,
+    *,
     names: Sequence[str],
     table: Sequence[str] = TABLE_OPTIONS,
 ) -> Found:
-    """The answer of ``plan`` to the profile, ``given`` and the options of these ``names`` and of
-    ``table``; Ctrl-C keeps the best so far."""
+    """The answer of ``plan`` to the profile and the options of these ``names`` and of ``table``;
+    Ctrl-C keeps the best so far."""
     cache = "--cache" if getattr(args, "cache", None) else CACHE
     faults = typed(*table, *names, "output", cache=cache, microbatches=MICROBATCHES)
     with watched(args.quiet) as display, faults:
@@ -44,7 +44,6 @@ def searched(
             return plan(
                 profile,
                 args.microbatches,
-                *given,
                 **options(args, *table, *names),
                 cache=getattr(args, "cache", None) or os.environ.get(CACHE),
                 progress=display,

@@ -54,11 +54,12 @@ def check_feasible(problem: Problem) -> None:
     rank = int(lacks.argmax())
     if lacks[rank] <= 0:
         return
-    least, given = needs(problem), np.array(problem.memory_limit)
+    least, given = float(needs(problem)[rank]), problem.memory_limit[rank]
+    size, typed = sufficient_size(least), sufficient_size(given)
+    meant = f"; did you mean {typed}GB?" if given < 1e3 and 1e6 <= least <= given * 1e9 else ""
     raise InfeasibleError(
-        f"memory limit {sufficient_size(given[rank])} is too small for rank {rank}: one microbatch "
-        f"holds {sufficient_size(least[rank])} there; the smallest feasible limit is "
-        f"{sufficient_size(least[rank])}",
-        smallest=float(least[rank]),
+        f"memory limit {typed} is too small for rank {rank}: one microbatch holds {size} there; "
+        f"the smallest feasible limit is {size}{meant}",
+        smallest=least,
         rank=rank,
     )

@@ -39,8 +39,8 @@ def run(args: argparse.Namespace) -> int:
     from pipeloom.planner.sweep import sweep
 
     args.workers = args.workers or processes_here()
-    typed = {limit.words: limit for limit in args.memory_limits}
-    found = searched(args, sweep, typed, names=("output", "workers", "scheduler"))
+    args.memory_limits = {limit.words: limit for limit in args.memory_limits}
+    found = searched(args, sweep, names=("memory_limits", "output", "workers", "scheduler"))
     words = f"{found}\nwritten to {Path(args.output) / 'frontier.svg'} and beside it"
     answer(args, found.to_dict(), words)
     return 0 if found.built else 1

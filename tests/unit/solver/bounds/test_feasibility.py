@@ -42,3 +42,5 @@ def test_an_infeasible_limit_names_the_rank_and_the_smallest_feasible_one() -> N
         "memory limit 3.5 is too small for rank 1: one microbatch holds 4 there; "
         "the smallest feasible limit is 4"
     )
+    with pytest.raises(InfeasibleError, match=r"limit is 4 GB; did you mean 24GB\?$"):
+        optimize(problem(1e9, 4e9, 2e9, limit=24))

@@ -57,7 +57,9 @@ def test_a_profile_with_a_barrier_makes_the_makespan_the_objective(
     assert asked(True, "--json").json["objective"] == "makespan"
     assert asked(False, "--json").json["objective"] == "period"
     assert asked(True, "--objective", "period", "--json").json["objective"] == "period"
-    assert re.search("^ *objective:? +makespan, as the profile has", asked(True).out, re.MULTILINE)
+    shown = asked(True).out
+    assert re.search("^ *objective:? +makespan, as the profile has", shown, re.MULTILINE)
+    assert command != "sweep" or " makespan " in shown.splitlines()[0]
     assert "as the profile has" not in asked(True, "--objective", "period").out
 
 
@@ -134,6 +136,8 @@ def test_sweep_leaves_a_schedule_a_limit_and_a_picture(
     words += ["--placement", "linear"]
     done = pipeloom(*words, "-o", folder, "-q")
     assert (done.code, done.err) == (0, "")
+    fault = pipeloom(*words[:5], "20G", "-o", folder).err
+    assert fault.startswith("pipeloom: --memory-limits: expected a number in the profile's unit")
     results = json.loads((folder / "results.json").read_text())["results"]
     assert [r["memory_limit"] for r in results] == [0.5, 2.0, 4.0, None]
     assert [r["status"] == "infeasible" for r in results] == [True, False, False, False]
