@@ -46,7 +46,7 @@ def duration(milliseconds: float) -> str:
     """``12.011 s``, ``812.9 ms``, ``45.1 us``: five digits at most."""
     if milliseconds >= 1e4:
         return f"{milliseconds / 1e3:.5g} s"
-    if milliseconds >= 1 or milliseconds == 0:
+    if milliseconds >= 0.999995 or milliseconds == 0:  # no 1000 us
         return f"{milliseconds:.5g} ms"
     return f"{milliseconds * 1e3:.5g} us"
 

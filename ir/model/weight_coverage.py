@@ -36,9 +36,12 @@ class WeightCoverage:
         return {"elements": elements, "share": self.share, "in_b": dict(self.in_b)}
 
     def __str__(self) -> str:
+        return self.of(f"stage {self.stage}")
+
+    def of(self, part: str) -> str:
+        """The line, in which the stage is called ``part``."""
         # rounded down: what is not all of them does not read as 100 %
-        percent = math.floor(1e3 * self.share) / 10
-        words = f"W computes {percent:g} % of stage {self.stage}'s gradients"
+        words = f"W computes {math.floor(1e3 * self.share) / 10:g} % of {part}'s gradients"
         return f"{words}; in B: {_shown(self.in_b)}" if self.in_b else words
 
 
@@ -54,9 +57,9 @@ def joined(found: Iterable[Mapping[int, WeightCoverage]]) -> dict[int, WeightCov
     return dict(sorted(merged.items()))
 
 
-def worth_telling(coverage: Iterable[WeightCoverage]) -> list[str]:
-    """The lines of stages of which B computes more than a hundredth."""
-    return [str(one) for one in coverage if one.share < ENOUGH]
+def worth_telling(coverage: Iterable[WeightCoverage]) -> list[WeightCoverage]:
+    """Those of stages of which B computes more than a hundredth."""
+    return [one for one in coverage if one.share < ENOUGH]
 
 
 def _shown(elements: Mapping[str, int]) -> str:

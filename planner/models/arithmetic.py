@@ -335,7 +335,7 @@ class Arithmetic:
                 amount(need.bytes),
                 duration(need.compute_ms),
                 "all of it" if need.hidden else "a tenth",
-                f"{need.gigabytes_per_second:.3g}",
+                f"{need.gigabytes_per_second:.4g}",
                 need.link or "none",
             ]
             for need in self.links

@@ -216,16 +216,20 @@ def _words(measurement: Measurement) -> str:
         }
     held = {name: [getattr(stage, key) for stage in profile.stages] for name, key in sizes.items()}
     known = {name: figures for name, figures in held.items() if set(figures) != {None}}
+    names = [
+        stage.layers[0].name if measurement.by_layers else f"stage {s}"
+        for s, stage in enumerate(profile.stages)
+    ]
     rows = [
         [
-            stage.layers[0].name if measurement.by_layers else f"stage {s}",
+            names[s],
             *(
                 "" if figure is None else f"{duration(figure.median)} +-{figure.spread / 2:.0%}"
                 for figure in (figures[s] for figures in columns.values())
             ),
             *("" if figures[s] is None else amount(figures[s]) for figures in known.values()),
         ]
-        for s, stage in enumerate(profile.stages)
+        for s in range(len(names))
     ]
     lines = [table(["", *columns, *known], rows)]
     if measurement.delay is not None:
@@ -236,7 +240,7 @@ def _words(measurement: Measurement) -> str:
     }
     for name, link in links.items():
         if link is not None:
-            rate = f"{link.gigabytes_per_second:.3g} GB/s"
+            rate = f"{link.gigabytes_per_second:.4g} GB/s"
             lines.append(f"{name} {rate}, latency {duration(link.latency)}")
     if not kinds and {stage.t_f for stage in profile.stages} == {1.0}:
         lines.append("each op takes 1 ms, as none was run: --like says times")
@@ -246,6 +250,6 @@ def _words(measurement: Measurement) -> str:
             f"note: times spread by up to {max(spreads):.0%}, more than {UNSTEADY:.0%}: a plan "
             "relies on them; measure on an idle machine, or with more --repeats"
         )
-    lines += worth_telling(measurement.coverage)
-    lines += [f"stage {s} runs eager: {why}" for s, why in measurement.eager.items()]
+    lines += [one.of(names[one.stage]) for one in worth_telling(measurement.coverage)]
+    lines += [f"{names[s]} runs eager: {why}" for s, why in measurement.eager.items()]
     return "\n".join(lines)

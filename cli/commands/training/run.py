@@ -194,7 +194,7 @@ def _lines(result: RunResult) -> list[tuple[str, str]]:
         *([("expected", str(expected))] if (expected := result.expected) is not None else []),
         *([("replicas", _replicas(result))] if result.replicas > 1 else []),
         ("peak memory", f"{', '.join(map(amount, result.peak_memory))} (bytes, rank by rank)"),
-        *(("weights", words) for words in worth_telling(result.coverage)),
+        *(("weights", str(one)) for one in worth_telling(result.coverage)),
         *(("note", note) for note in result.notes),
     ]
 

@@ -21,4 +21,6 @@ def test_what_one_rank_found_in_b_is_in_b() -> None:
 
 def test_stages_with_next_to_nothing_in_b_are_not_told() -> None:
     stages = [WeightCoverage(s, {"a": 100}, {"b": s}) for s in range(3)]
-    assert worth_telling(stages) == ["W computes 98 % of stage 2's gradients; in B: b"]
+    (one,) = worth_telling(stages)
+    assert str(one) == "W computes 98 % of stage 2's gradients; in B: b"
+    assert one.of("head") == "W computes 98 % of head's gradients; in B: b"
