@@ -34,6 +34,12 @@ _TAKEN_BY = {
 """The commands for each format."""
 
 
+_UNMARKED = {
+    "model_type": "a model's config.json: predict and plan take it",
+    "spreads": "what plan has written: its profile.json and schedule.json are in the same folder",
+}
+"""What files without ``format`` are, by one of their keys."""
+
 _NOT_JSON = dict.fromkeys((".yaml", ".yml", ".toml"), "it is not read; write it as JSON") | {
     ".csv": "a profile is JSON; import reads a torch-csv of a schedule"
 }
@@ -143,6 +149,12 @@ def format_hint(expected: str, given: object) -> str:
     if not isinstance(given, str):
         return ""
     return _MADE_BY.get((expected, given)) or _TAKEN_BY.get(given, "")
+
+
+def unmarked_hint(data: object) -> str:
+    """Says what a file without ``format`` is, by a key that it has."""
+    keys = data if isinstance(data, Mapping) else ()
+    return next((f" (this is {words})" for key, words in _UNMARKED.items() if key in keys), "")
 
 
 def is_count(value: object) -> bool:

@@ -27,7 +27,7 @@ from typing_extensions import is_typeddict
 
 from ..errors import InputError
 from ..removed import replaced
-from .json_reader import format_hint, show
+from .json_reader import format_hint, show, unmarked_hint
 
 MOST_HINTS = 1000
 """Unknown keys of one object that are looked at."""
@@ -92,6 +92,7 @@ class Expected:
 
 
 EXACT = 2**53
+_MARKS = {("format",), ("version",)}  # a file without both is another one
 
 
 @dataclass(frozen=True)
@@ -142,8 +143,8 @@ def raise_faults(found: Iterable[DocumentFault]) -> None:
 def validated(model: type[D], data: object, where: str) -> D:
     """``data`` as the document that ``model`` declares; ``where`` names its file.
 
-    Raises InputError with a line for each fault, or for another format alone where it has one: the
-    other faults would mislead.
+    Raises InputError with a line for each fault, or for another format alone where it has one, or
+    none: the other faults would mislead.
     """
     try:
         return model.model_validate(data, context={})
@@ -152,6 +153,9 @@ def validated(model: type[D], data: object, where: str) -> D:
     gone = {f["loc"][-1]: f for f in reversed(found) if f["type"] == "removed"}
     found = [f for f in found if f["type"] != "removed" or f is gone[f["loc"][-1]]]
     formats = [f for f in found if f["loc"][-1:] == ("format",) and f["type"] == "expected"]
+    lacking = [f for f in found if f["loc"] in _MARKS and f["type"] == "missing"]
+    if len(lacking) == len(_MARKS):
+        raise InputError(f"{where}: format: {_line(model, lacking[0])}{unmarked_hint(data)}")
     raise InputError(*(f"{_path(where, f['loc'])}: {_line(model, f)}" for f in formats or found))
 
 

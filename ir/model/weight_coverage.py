@@ -58,7 +58,7 @@ def joined(found: Iterable[Mapping[int, WeightCoverage]]) -> dict[int, WeightCov
 
 
 def worth_telling(coverage: Iterable[WeightCoverage]) -> list[WeightCoverage]:
-    """Those of stages of which B computes more than a hundredth."""
+    """Coverage of the stages of which B computes more than a hundredth."""
     return [one for one in coverage if one.share < ENOUGH]
 
 

@@ -31,6 +31,8 @@ def read_model(given: ModelLike, called: str = "MODEL") -> Model:
     path = _file(given, called)
     document, where = read_document(path, "model")
     document = {str(key): value for key, value in document.items()}
+    if str(document.get("format")).startswith("pipeloom."):
+        raise InputError(f"{where}: expected a model's config.json, got a {document['format']}")
     name = str(given.get("model_type", "model")) if isinstance(given, Mapping) else where
     return _model(document, name, where)
 

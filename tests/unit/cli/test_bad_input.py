@@ -649,3 +649,23 @@ def test_what_is_read_is_not_written_over(
     line = pipeloom(*asked).refusal
     assert ": expected another file than what is read, got " in line
     assert before == {file: Path(file).read_text() for file in files.values()}
+
+
+@pytest.mark.parametrize(
+    ("command", "document", "line"),
+    [
+        (["optimize", "-m", 4], {"model_type": "llama"}, '"pipeloom.profile" (this is a model'),
+        (["show"], {"spreads": 12}, '"pipeloom.schedule" (this is what plan has written'),
+        (["plan", "--gpu", "A100", "--gpus", 8, "--global-batch", 8, "--seq", 1024],
+         profile_document(), "expected a model's config.json, got a pipeloom.profile"),
+    ],
+)  # fmt: skip
+def test_another_file_is_named_in_one_line(
+    pipeloom: Command, tmp_path: Path, command: list[Any], document: dict[str, Any], line: str
+) -> None:
+    path = written(tmp_path / "x.json", document)
+    done = pipeloom(command[0], path, *command[1:])
+    assert done.code == 2
+    assert f"pipeloom: {path}: " in done.err
+    assert line in done.err
+    assert len(done.err.splitlines()) == 1

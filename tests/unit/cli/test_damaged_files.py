@@ -64,7 +64,7 @@ def test_places_that_are_not_there(
         assert f"{schedule}: " in pipeloom(*words, schedule).refusal
 
 
-@pytest.mark.parametrize("times", [(0.0, 0.0, 0.0), (0.0, 1e-9, 0.0), (1e-300, 0.0, 1e-12)])
+@pytest.mark.parametrize("times", [(0.0, 1e-9, 0.0), (1e-300, 0.0, 1e-12)])
 @pytest.mark.parametrize("microbatches", [1, 3])
 def test_weights_are_passed_though_ops_take_next_to_no_time(
     pipeloom: Command, tmp_path: Path, times: tuple[float, ...], microbatches: int

@@ -237,7 +237,7 @@ def test_the_smallest_limit_that_is_printed_is_enough(pipeloom: Command, tmp_pat
     path = written(tmp_path / "bytes.json", profile_document(stages=[stage, stage]))
     for command in (["optimize", "--placement", "linear"], ["build", "zb-h1"]):
         words = [*command, path, "-m", 3, "--memory-limit"]
-        printed = pipeloom(*words, 9).err.split(" is ")[-1].partition(" (")[0].strip()
+        printed = pipeloom(*words, 9).err.split(" is ")[-1].partition(";")[0].partition(" (")[0]
         assert pipeloom(*words, printed, "--json").code == 0
 
 

@@ -1,0 +1,97 @@
+"""The portfolio where microbatches are unlike: the order in which they enter is a decision too.
+
+::
+
+    auto        families and entry orders; then side by side: a list scheduler by priorities that
+                are moved, then in turn with it patterns of the mean microbatch filled in, and ops
+                moved
+    heuristic   the same by one worker
+
+Patterns come from the portfolio of microbatches that are alike (:mod:`.portfolio`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.problem import Problem
+
+from .construct.one_at_a_time import one_at_a_time
+from .core.incumbent import Incumbent
+from .core.methods import Method
+from .core.options import cores
+from .core.progress import FALLBACK
+from .core.worker_threads import Pieces, Worker, side_by_side
+from .families.applicable import build_families
+from .portfolio import start
+from .proofs import closed_form_bounds, interleave
+from .search.list_search import ListTuner, PriorityTuner
+from .search.local_search import Annealer
+from .search.pattern_search import PatternSearch, offer_filled
+from .search.rounds import improve
+
+SOLVERS = ("auto", "heuristic")
+
+
+def plan_unlike(best: Incumbent, seed: int, solver: str) -> Pieces:
+    """The portfolio's pieces. Raises InputError for a solver that is for equal ones."""
+    if solver not in SOLVERS:
+        raise InputError(
+            f"solver: expected {' or '.join(SOLVERS)} where microbatches are unlike, got {solver!r}"
+        )
+    best.offer(one_at_a_time(best.problem), FALLBACK)
+    closed_form_bounds(best)
+    build_families(best)
+    if best.order is not None:
+        offer_filled(best, best.order, Method.PATTERN if best.built else FALLBACK)
+    _list_tuner(best.problem, np.random.default_rng(seed)).first(best)
+    search = _search(best, seed, pattern=True)
+    yield
+    if solver == "heuristic":
+        yield from search(best)
+        return
+    numbers = range(1, 2 if best.limited else cores())
+    workers: list[Worker] = [search]
+    workers += [partial(_elsewhere, seed=seed + n, number=n) for n in numbers]
+    yield from side_by_side(best, workers)
+
+
+def _elsewhere(best: Incumbent, seed: int, number: int) -> Pieces:
+    """The second worker refutes targets too, and searches with the work that an answer takes more
+    than there is until workers compare next."""
+    search = _search(best, seed, pattern=number % 2 == 0)(best)
+    for _ in interleave(best, seed) if number == 1 else ():
+        until = best.work.ops
+        for _ in search:
+            yield
+            if best.work.ops > until:
+                break
+    yield from search
+
+
+def _search(best: Incumbent, seed: int, *, pattern: bool) -> Worker:
+    """All methods, by random numbers of their own; patterns hold the largest memory, or the
+    mean's."""
+    rng = np.random.default_rng((seed, 0 if pattern else 1))
+
+    def mean(small: Incumbent) -> Pieces:
+        yield from start(small, int(rng.integers(1 << 31))).pieces(small)
+
+    tuner, patterns = _list_tuner(best.problem, rng), PatternSearch(best, mean, largest=pattern)
+
+    def search(view: Incumbent) -> Pieces:
+        yield from tuner.pieces(view)
+        yield from improve(view, [tuner, patterns, Annealer(best.problem, rng)])
+
+    return search
+
+
+def _list_tuner(problem: Problem, rng: np.random.Generator) -> ListTuner | PriorityTuner:
+    """By priorities where each stage has a rank of its own; else the one that leaves memory for the
+    higher stages of a rank."""
+    alone = problem.stages == len(set(Costs.of(problem).owner[:, 0].tolist()))
+    return PriorityTuner(problem, rng) if alone else ListTuner(problem, rng)
