@@ -137,7 +137,7 @@ def _on_threads(case: Case, folder: str) -> tuple[list[Rows], LaunchError | None
     rows: list[Found | str] = []
     try:
         on_threads(
-            run_cases, case["ranks"], ([case], folder, lambda row: rows.append(row[1])), timeout=60
+            run_cases, case["ranks"], ([case], folder, lambda row: rows.append(row[1])), timeout=240
         )
     except LaunchError as failure:
         return [], failure
