@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 
 .PHONY: setup demo test lint docs coverage bench clean
 
-# Python compiles what is imported, which is a tenth of what is installed: half a minute less.
+# Modules are compiled when they are first imported: compiling all of them takes half a minute.
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: pyproject.toml constraints.txt
