@@ -105,6 +105,11 @@ class Budget(FirstOf):
         """A budget of a share of this one as it was at first, from now on."""
         return Budget(share * self.time.seconds, share * self.work.ops, self.interrupt)
 
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until its time or its work is used up."""
+        return min(self.time.left, self.work.left / OPS_A_SECOND)
+
     def part(self, number: int) -> Budget:
         """A budget of one of ``number`` equal parts of what is left of this one, from now on."""
         return Budget(self.time.left / number, self.work.left / number, self.interrupt)

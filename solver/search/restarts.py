@@ -29,9 +29,9 @@ class Restarts:
 
     @property
     def able(self) -> bool:
-        budget, slices = self._best.budget(), ROOM * self._best.slice
-        left = min(budget.time.left * OPS_A_SECOND, budget.work.left)
-        return left > slices or (self._search is not None and not self._search.ended)
+        going_on = self._search is not None and not self._search.ended
+        seconds = ROOM * self._best.slice / OPS_A_SECOND
+        return going_on or self._best.budget().seconds_left > seconds
 
     def round(self, best: Incumbent) -> bool:
         """Whether this search went on; its schedule is offered once it costs less than ``best``."""

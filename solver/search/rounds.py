@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ..core.incumbent import Incumbent
-from ..core.stopping import OPS_A_SECOND, clock
+from ..core.stopping import OPS_A_SECOND
 from ..core.worker_threads import Pieces
 
 LEAST_SHARE = 1 / 8  # of the time of a method that finds something, for one that finds nothing
@@ -29,13 +29,13 @@ def improve(best: Incumbent, rounds: Sequence[Round]) -> Pieces:
     spent, weight = [0.0] * len(rounds), [1.0] * len(rounds)
     while able := [i for i, each in enumerate(rounds) if each.able]:
         i = min(able, key=lambda i: spent[i])
-        before, began = best.cost, _clock(best)
+        before, began = best.cost, _spent(best)
         went_on = rounds[i].round(best)
         weight[i] = 1.0 if went_on or best.cost < before else min(2 * weight[i], 1 / LEAST_SHARE)
-        spent[i] += weight[i] * (_clock(best) - began)
+        spent[i] += weight[i] * (_spent(best) - began)
         yield
 
 
-def _clock(best: Incumbent) -> float:
+def _spent(best: Incumbent) -> float:
     """Seconds, or the work that takes so many where all is to be repeatable."""
-    return best.work.used / OPS_A_SECOND if best.limited else clock()
+    return best.work.used / OPS_A_SECOND if best.limited else best.seconds

@@ -68,8 +68,7 @@ class WindowSearch:
 
     def _room(self) -> float:
         """The pairs of which a model is made in half of a window's time."""
-        budget = self._best.budget(SHARE, SECONDS)
-        seconds = min(budget.time.left, budget.work.left / OPS_A_SECOND)
+        seconds = self._best.budget(SHARE, SECONDS).seconds_left
         return (seconds / 2 - OP * self._ops) / self._pair
 
     def round(self, best: Incumbent) -> None:
