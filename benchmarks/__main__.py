@@ -98,7 +98,7 @@ def run(asked: str, options: argparse.Namespace) -> int:
     claims = judged(benchmark, shown)
     print("\n".join(f"{'met' if each.met else 'MISSED':6} {each.words}" for each in claims))
     if options.check:
-        print("\n".join([*_age(name, benchmark, here), *worse, f"{len(worse)} differ"]))
+        print("\n".join([*_age(known, benchmark, here), *worse, f"{len(worse)} differ"]))
     return int(bool(worse) or not all(each.met for each in claims))
 
 
@@ -164,9 +164,9 @@ def alike(before: Any, now: Any) -> bool:
     return bool(before == now)
 
 
-def _age(name: str, benchmark: Benchmark, here: dict[str, Any]) -> Iterator[str]:
+def _age(known: Record, benchmark: Benchmark, here: dict[str, Any]) -> Iterator[str]:
     """A line for each commit of the record: how many rows, and whether the code has changed."""
-    known, found = Record.of(name), dict[str, Rows]()
+    found: dict[str, Rows] = {}
     for row in known.rows:
         current = is_current(known.origin(row), here, _rooms(benchmark))
         line = f"{'with this code' if current else 'OLD CODE'}: {known.when([row])}"

@@ -155,12 +155,3 @@ def _cpu() -> str:
         return platform.processor()
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return f"{names[0]} ({len(names)} cores)" if names else platform.machine()
-
-
-def record(folder: Path, name: str, result: dict[str, Any]) -> Path:
-    """Writes ``result`` with its origin to ``folder/results/name.json``."""
-    path = folder / "results" / f"{name}.json"
-    path.parent.mkdir(exist_ok=True)
-    text = json.dumps({"environment": environment(), **result}, indent=1)
-    path.write_text(text + "\n", encoding="utf-8")
-    return path
