@@ -18,7 +18,7 @@ from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.ops import KIND_MASK, FloatArray, IntArray, OpKind
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.units import amount, counted, duration, memory_size
+from pipeloom.ir.units import amount, counted, duration, memory_size, sufficient_size
 from pipeloom.report.summaries import percent
 from pipeloom.report.text_table import table
 from pipeloom.solver.bounds import lower_bounds, work_bound
@@ -34,7 +34,16 @@ from pipeloom.solver.core.tolerances import CLOSED, ROUNDING
 from ..inputs.documents import Document, Planned, read_schedule
 from ..solving.search import memory_held
 from .candidates import Candidate
-from .sensitivity import MOST_OPS, Change, Enough, bubble, changes, enough_memory
+from .sensitivity import (
+    MOST_OPS,
+    Change,
+    Enough,
+    Held,
+    bubble,
+    changes,
+    enough_memory,
+    least_memory,
+)
 
 SEARCHED: Mapping[str, str] = {
     "relaxation": "a small MILP over the moments that every stage has (its first B, last F, last "
@@ -168,7 +177,7 @@ class Explanation:
     ``step``: where it was chosen for that, and the least that any step of its placement takes.
     ``recomputes``: the schedule's own bubble rate counts what is recomputed as work, those of
     ``now`` and ``changes`` as idle. ``placements``: those that it was chosen from, or a system's
-    schedules, as ``compared`` says. ``held``: the most that a rank holds.
+    schedules, as ``compared`` says. ``held``: where more memory buys nothing, the least that does.
     """
 
     objective: str
@@ -182,7 +191,7 @@ class Explanation:
     recomputes: bool = False
     placements: Sequence[Candidate] = ()
     compared: str = "placement"
-    held: float = 0.0
+    held: Held | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -191,7 +200,8 @@ class Explanation:
             "bound": asdict(self.reason),
             "losses": [asdict(loss) for loss in self.losses],
             "changes": [asdict(change) for change in self.changes],
-            "enough_memory": None if self.enough is None else asdict(self.enough),
+            "enough_memory": self.enough and asdict(self.enough),
+            "least_memory": self.held and asdict(self.held),
         }
 
     def __str__(self) -> str:
@@ -261,7 +271,7 @@ def explain(
     compared: str = "placement",
 ) -> Explanation:
     """Why a schedule, an object, a JSON object or a file of one, cannot be cheaper, where it loses
-    its time, and what more memory or faster links would buy.
+    its time, and what more memory, faster links, even stages or more microbatches would buy.
 
     Each change of the problem gets ``seconds`` of the optimizer, until ``should_stop`` turns true.
     ``step``: what the schedule was chosen for, in milliseconds, if so. ``placements``: those that
@@ -276,6 +286,10 @@ def explain(
     now = Change(
         "as it is", reason.value, bubble(problem, reason.value), cost, bubble(problem, cost)
     )
+    enough = enough_memory(problem)
+    least = None
+    if enough is not None and enough.microbatches == 0:
+        least = least_memory(found, seconds, should_stop, memory_held)
     return Explanation(
         problem.objective.value,
         found.num_ops,
@@ -283,12 +297,12 @@ def explain(
         losses(found),
         now,
         changes(found, seconds, should_stop, memory_held),
-        enough_memory(problem),
+        enough,
         None if step is None else (step, work_bound(problem).value),
         any(bool((order & KIND_MASK == OpKind.R).any()) for order in found.order),
         placements,
         compared,
-        max(timing.peak_memory),
+        least,
     )
 
 
@@ -325,12 +339,13 @@ def _row(change: Change) -> list[str]:
     return [change.what, percent(max(0.0, change.bound_bubble)), found]
 
 
-def _enough_words(enough: Enough, held: float) -> str:
+def _enough_words(enough: Enough, held: Held | None) -> str:
     rest = percent(max(0.0, enough.bound_bubble))
-    if enough.microbatches == 0:
+    if held is not None:
+        less = f", {memory_size(held.too_little)} is not" if held.too_little else ""
         return (
-            f"more memory cannot lower the bound: without any limit it is {rest} too; "
-            f"{memory_size(held)} is enough for this schedule"
+            f"more memory cannot lower the bound: without any limit it is {rest} too; for this "
+            f"cost {sufficient_size(held.enough)} is enough{less}"
         )
     more = counted(enough.microbatches, "more microbatch")
     fit = "fits" if enough.microbatches == 1 else "fit"

@@ -1,11 +1,12 @@
-"""The gain of more memory or faster links: by the bound at once, by the optimizer in a moment."""
+"""The gain of more memory, faster links, balance or more microbatches: by the bound at once, by the
+optimizer in a moment."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import ceil, floor, isfinite, log10
 
 import numpy as np
 
@@ -18,10 +19,13 @@ from pipeloom.ir.model.profile import Link, Links, Profile
 from pipeloom.ir.model.schedule import Schedule, TransferKind
 from pipeloom.ir.model.transfers import delay_matrix
 from pipeloom.solver.bounds import lower_bound
+from pipeloom.solver.bounds.feasibility import is_feasible
 from pipeloom.solver.bounds.general import busy
 from pipeloom.solver.core.options import Memory, SolveOptions
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.optimize import optimize
+
+from ..inputs.problem_setup import slowed
 
 MOST_OPS = 200_000
 """Beyond, the bounds take too long to be asked some twenty times."""
@@ -43,9 +47,9 @@ class Change:
     bubble: float | None = None
 
     def gains(self, now: Change) -> bool:
-        """Whether the bound falls, or a schedule was found that costs less than ``now``."""
-        found = self.cost is not None and self.cost * SAME < (now.cost or 0.0)
-        return found or self.bound * SAME < now.bound
+        """Whether a bubble rate falls: that of the bound, or of the schedule found."""
+        found = self.bubble is not None and _less(self.bubble, now.bubble or 0.0)
+        return found or _less(self.bound_bubble, now.bound_bubble)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +65,23 @@ class Enough:
     bound_bubble: float
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Limits, the same on all ranks: with ``enough`` a schedule of the same cost is known, with
+    ``too_little`` none exists."""
+
+    enough: float
+    too_little: float
+
+
 def changes(
     schedule: Schedule,
     seconds: float = 2.0,
     should_stop: StoppingCriterion = NEVER,
     memory: Memory | None = None,
 ) -> list[Change]:
-    """One more microbatch's M_B, on every rank and where it helps most alone; faster links.
+    """One more microbatch's M_B, on every rank and where it helps most alone; faster links; the
+    same work on every rank; twice the microbatches.
 
     Each gets ``seconds`` of the optimizer, none where that is 0 or both are passed; what is found
     costs no more than ``schedule``, or what a lesser change found, does under it. Nothing is tried
@@ -86,8 +100,11 @@ def changes(
         known, cost = known if more else schedule, None
         if seconds > 0 and schedule.num_ops <= MOST_TRIED and not should_stop():
             room = schedule.problem.memory_limit if problem.profile is profile else None
-            known = _found(known, problem, options, room)
-            cost = known.known_timing.cost(problem.objective)
+            if problem.microbatches != schedule.problem.microbatches:
+                cost = _cost(problem, options)
+            else:
+                known = _found(known, problem, options, room)
+                cost = known.known_timing.cost(problem.objective)
         rate = None if cost is None else bubble(problem, cost)
         found.append(Change(what, bound, bubble(problem, bound), cost, rate))
     return found
@@ -103,12 +120,48 @@ def enough_memory(problem: Problem) -> Enough | None:
         return lower_bound(more_memory(problem, count)).value <= least * SAME
 
     most = max(map(len, _stages_run(problem)))
-    low, high = -1, problem.microbatches * most
-    while high - low > 1:  # suffices(high) holds, as all microbatches fit then
-        middle = (low + high) // 2
-        low, high = (low, middle) if suffices(middle) else (middle, high)
+    high = _least(-1, problem.microbatches * most, suffices)  # all microbatches fit at the most
     limit = max(x for x in more_memory(problem, high).memory_limit if isfinite(x))
     return Enough(high, limit, least, bubble(problem, least))
+
+
+def least_memory(
+    schedule: Schedule, seconds: float, should_stop: StoppingCriterion, memory: Memory | None
+) -> Held:
+    """How low the limit can be at which the optimizer still finds a schedule that costs no more
+    than ``schedule``, in a fifth of ``seconds`` for each limit that is tried."""
+    problem, timing = schedule.problem, schedule.known_timing
+    peak, cost = max(timing.peak_memory), timing.cost(problem.objective) * SAME
+    step = 10.0 ** (floor(log10(peak)) - 2) if peak > 0 else 1.0
+    options = SolveOptions(time_limit=seconds / 5, should_stop=should_stop, memory=memory)
+    if schedule.num_ops > MOST_TRIED or problem.placement.passing is Passing.MIXED:
+        seconds = 0.0
+
+    def limited(count: int) -> Problem:
+        limits = tuple(min(limit, count * step) for limit in problem.memory_limit)
+        return replace(problem, memory_limit=limits)
+
+    def possible(count: int) -> bool:
+        one = limited(count)
+        return is_feasible(one) and lower_bound(one).value <= cost
+
+    def known(count: int) -> bool:
+        if seconds <= 0 or should_stop():
+            return False
+        found = _cost(limited(count), options)
+        return found is not None and found <= cost
+
+    own = ceil(peak / step)
+    least = _least(-1, own, possible)
+    return Held(min(peak, _least(least - 1, own, known) * step), max(0, least - 1) * step)
+
+
+def _least(low: int, high: int, suffices: Callable[[int], bool]) -> int:
+    """The least whole number above ``low`` that suffices, as ``high`` is known to."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if suffices(middle) else (middle, high)
+    return high
 
 
 def bubble(problem: Problem, cost: float) -> float:
@@ -144,6 +197,14 @@ def _variants(problem: Problem) -> Iterator[tuple[str, Problem, bool]]:
     if _delayed(problem):
         yield "links twice as fast", faster_links(problem, 0.5), False
         yield "links without delay", faster_links(problem, 0.0), True
+    if problem.placement.passing is Passing.ACTIVATIONS:
+        work = busy(problem)
+        if 0 < work.min() < work.max() / SAME:
+            even = dict(enumerate((work.mean() / work).tolist()))
+            yield "the same work on every rank", slowed(problem, even), False
+    if not problem.profile.unlike:
+        more = replace(problem, microbatches=2 * problem.microbatches)
+        yield "twice the microbatches", more, False
 
 
 def _delayed(problem: Problem) -> bool:
@@ -183,6 +244,18 @@ def _found(
         vain = room is not None and all(p <= r * SAME for p, r in zip(peaks, room, strict=True))
         return new if cost < old and not vain else kept
     return kept
+
+
+def _cost(problem: Problem, options: SolveOptions) -> float | None:
+    """What the optimizer finds; None where that is no schedule."""
+    with suppress(InfeasibleError):
+        return optimize(problem, options).known_timing.cost(problem.objective)
+    return None
+
+
+def _less(bubble: float, other: float) -> bool:
+    """Whether a bubble rate is less, rounding aside."""
+    return (1 - other) * SAME < 1 - bubble
 
 
 def _largest(problem: Problem) -> list[float]:

@@ -62,8 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--explain",
         action="store_true",
-        help="say why no schedule is cheaper, where this one idles, and what more memory or faster "
-        "links would buy (takes some seconds more)",
+        help="say why no schedule is cheaper, where this one idles, and what more memory, faster "
+        "links, even stages or more microbatches would buy (takes some seconds more)",
     )
     add_cache(
         parser,

@@ -18,6 +18,8 @@ from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from tests.property.solver.bounds.test_bounds import problems, stage_profiles
 
+NO_RELAXATIONS = ("the same work on every rank", "twice the microbatches")
+
 
 def assert_explained(problem: Problem) -> None:
     found = explain(timed(Schedule(problem, one_at_a_time(problem))), seconds=0.0)
@@ -31,7 +33,7 @@ def assert_explained(problem: Problem) -> None:
         assert sum(parts) == pytest.approx(cost, abs=1e-9)
         assert min(parts) >= -1e-9 * cost
     for change in found.changes:
-        assert change.bound <= bound * (1 + 1e-9)
+        assert change.bound <= bound * (1 + 1e-9) or change.what in NO_RELAXATIONS
     if found.enough is not None:
         assert found.enough.bound <= bound * (1 + 1e-9)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -18,10 +19,14 @@ from pipeloom.planner.explain.sensitivity import (
     changes,
     enough_memory,
     faster_links,
+    least_memory,
     more_memory,
 )
 from pipeloom.solver.bounds import lower_bound
+from pipeloom.solver.bounds.feasibility import is_feasible
+from pipeloom.solver.core.stopping import NEVER
 from pipeloom.solver.optimize import optimize
+from tests.property.planner.test_explanation import NO_RELAXATIONS
 
 
 def problem(share: float) -> Problem:
@@ -43,27 +48,26 @@ def test_memory_stops_paying_where_the_bound_stops_falling() -> None:
 
 
 def test_without_a_limit_there_is_nothing_to_buy() -> None:
-    free = problem(math.inf)
-    assert enough_memory(free) is None
-    schedule = optimize(free, time_limit=0.1)
+    schedule = optimize(problem(math.inf), time_limit=0.1)
+    assert enough_memory(schedule.problem) is None
     assert [each.what for each in changes(schedule, 0.0)] == [
         "links twice as fast",
         "links without delay",
+        "twice the microbatches",
     ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_change_raises_the_bound(kind: str) -> None:
     schedule = optimize(unequal(kind, 0), time_limit=0.05)
-    now = lower_bound(schedule.problem).value
-    found = changes(schedule, 0.0)
-    assert all(change.bound <= now * (1 + 1e-9) for change in found)
-    assert all(change.cost is None for change in found)
+    now, found = lower_bound(schedule.problem).value, changes(schedule, 0.0)
+    assert all(each.bound <= now * (1 + 1e-9) for each in found if each.what not in NO_RELAXATIONS)
+    assert {change.cost for change in found} == {None}
 
 
 def test_a_change_costs_no_more_than_the_same_order_under_it() -> None:
     schedule = optimize(problem(1.0), time_limit=2.0)
-    for change in changes(schedule, 0.05):
+    for change in changes(schedule, 0.05)[:-1]:
         assert change.cost is not None
         assert change.bound <= change.cost * (1 + 1e-9)
         assert change.cost <= schedule.known_timing.period
@@ -81,7 +85,33 @@ def test_more_of_a_change_costs_no_more_and_what_gains_nothing_is_no_row() -> No
     ample = optimize(Problem.linear(Profile(stages, 2, 0.5), 4, 100.0), time_limit=0.1)
     told = str(explain(ample, seconds=0.05))
     assert "no gain by one more microbatch's M_B on every rank" in told
-    assert f"{max(ample.known_timing.peak_memory):g} is enough for this schedule" in told
+    assert "is enough, " in told
+
+
+def test_even_stages_and_more_microbatches_are_tried() -> None:
+    stages = tuple(StageProfile(t, t, t) for t in (1.0, 1.0, 2.0, 1.0))
+    uneven = optimize(Problem.linear(Profile(stages, 4, 0.1), 8, 8.0), time_limit=0.5)
+    told = explain(uneven, seconds=0.1)
+    even, more = told.changes[-2:]
+    assert (even.what, more.what) == NO_RELAXATIONS
+    assert even.gains(told.now)
+    assert not more.gains(told.now)
+    alike = Problem.linear(Profile(stages[:2], 2, 0.1), 2, 1.0)
+    told = explain(optimize(alike, time_limit=0.2), seconds=0.1)
+    assert told.changes[-1].gains(told.now)
+
+
+def test_a_limit_is_enough_for_the_same_cost_and_a_lower_one_is_not() -> None:
+    stages = tuple(StageProfile(t, t, t) for t in (1.0, 1.0, 1.0, 2.0))
+    loose = optimize(Problem.linear(Profile(stages, 4, 0.1), 8, 8.0), time_limit=0.5)
+    held = least_memory(loose, 0.5, NEVER, None)
+    assert held.too_little < held.enough <= max(loose.known_timing.peak_memory)
+    enough, low = (
+        replace(loose.problem, memory_limit=(x,) * 4) for x in (held.enough, held.too_little)
+    )
+    cost = loose.known_timing.period
+    assert optimize(enough, time_limit=0.5).known_timing.period == pytest.approx(cost)
+    assert not is_feasible(low) or lower_bound(low).value > cost
 
 
 def test_whoever_stops_it_gets_bounds_alone() -> None:
