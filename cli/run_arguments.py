@@ -28,7 +28,8 @@ WORDS = {
     "recompute": "none (the default), selective, full, or modules: core_attn,mlp,layernorm,...",
     "sharding": "none (the default), zero1, zero2 or fsdp",
     "attention": "flash (the default) or unfused",
-    "schedule": "a family, such as zb-h1, or optimal; 1f1b or interleaved-1f1b by default",
+    "schedule": "a family, such as zb-h1, optimal, or a schedule's file; 1f1b or interleaved-1f1b "
+    "by default",
 }
 FLAGS = {
     "sequence_parallel": "norms divided over tensor parallel ranks; with tp > 1 the default",

@@ -128,6 +128,8 @@ class Plan:
 
     space: Space
     ranking: Ranking
+    where: str
+    """The word or the file of the cluster."""
 
     @cached_property
     def plans(self) -> tuple[PlannedConfiguration, ...]:
@@ -206,6 +208,11 @@ class Plan:
             notes = write_files(path, self.best.step, self.best.schedule)
         except OSError as error:
             raise InputError(f"output: {os.fspath(folder)}: {error.strerror}") from None
+        if self.best.found.order is not None:
+            line = predict_line(
+                self.space, self.where, self.best.found, str(path / "schedule.json")
+            )
+            notes = [f"this plan by predict: {line}", *notes]
         write_json(self.to_dict() | {"notes": notes}, str(path / "plan.json"))
         write_text(plans_svg(self._picture()), str(path / "plan.svg"))
         return tuple(notes)
@@ -295,11 +302,13 @@ class Plan:
             yield f"passing {passing.value}: {words}"
 
     def _predicted(self) -> Iterator[str]:
-        """The command that predicts the best plan."""
-        line = predict_line(self.space, self.best.found)
-        if line is not None:
-            again = ", which searches its schedule again" * (self.best.found.order is not None)
-            yield from ("", f"this plan by predict{again}:", f"  {line}")
+        """The command that predicts the best plan, which takes a file of what no family is."""
+        found = self.best.found
+        if found.order is None:
+            line = predict_line(self.space, self.where, found, found.schedule)
+            yield from ("", "this plan by predict:", f"  {line}")
+        else:
+            yield from ("", "with -o DIR a note has the command that predicts this plan")
 
     def _rates(self) -> Iterator[str]:
         for each in self.other_rates:
@@ -356,7 +365,8 @@ def plan(
     with closing(KeptWorkers(workers, scheduler)) as spread:
         spread.check()
         chosen = SpaceSearch(space, options, progress or unheard, spread).choose()
-    found = Plan(space, chosen)
+    where = os.fspath(cluster) if isinstance(cluster, str | os.PathLike) else space.cluster.name
+    found = Plan(space, chosen, where)
     if not found.plans:
         raise InfeasibleError(_nothing(space, chosen))
     return found

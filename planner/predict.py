@@ -13,14 +13,14 @@ from typing import Any, TypeAlias
 
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.schedule import OPTIMIZED, Schedule
 from pipeloom.ir.units import counted, duration
 from pipeloom.report.text_table import table
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 
 from .clusters.cluster import Cluster, read_cluster
 from .clusters.gpus import GPUS
-from .configurations.configuration import PLACED_BY, has_placement
+from .configurations.given_schedule import is_schedule, placed_steps, with_schedule
 from .inputs.documents import Document
 from .inputs.problem_setup import ProfileLike, ProfileSource
 from .models.reading import ModelLike
@@ -158,8 +158,8 @@ class Prediction:
 
     def _scheduled(self) -> str:
         """The schedule that was simulated, and where it has its stages."""
-        optimized = self.step.planned is not None
-        name = "the best schedule found" if optimized else self.step.setup.run.schedule
+        family = self.schedule.known_report.family
+        name = "the best schedule found" if family == OPTIMIZED else family
         return f"{name}, {self.schedule.problem.placement.name}"
 
     @property
@@ -216,21 +216,25 @@ def predict(
     ``run``: ``gpu``, ``gpus``, ``tp``, ``pp``, ``vp``, ``dp``, ``cp``, ``ep``, ``micro_batch``,
     ``global_batch``, ``seq``, ``precision``, ``recompute``, ``sequence_parallel``, ``sharding``,
     ``layers``, ``layers_per_stage``, ``schedule`` and more; docs/predict.md has all of them with
-    their defaults. ``schedule`` is a family, such as ``zb-h1``, or ``optimal``. ``cluster``: a
-    preset's name, a file or an object; None: the usual one of ``gpu``. ``measured``: a profile by
-    layers, whose times and memory take the place of calculated ones. Once ``should_stop`` turns
-    true the best schedule so far is taken.
+    their defaults. ``schedule`` is a family, such as ``zb-h1``, ``optimal``, or a schedule or its
+    file, such as ``plan`` writes. ``cluster``: a preset's name, a file or an object; None: the
+    usual one of ``gpu``. ``measured``: a profile by layers, whose times and memory take the place
+    of calculated ones. Once ``should_stop`` turns true the best schedule so far is taken.
 
     Raises InputError with a line for each fault.
     """
-    check_schedule(run.get("schedule"))
     where = cluster_of(cluster, run.get("gpu"))
-    optimal = run.get("schedule") == OPTIMAL
-    if optimal:
-        run = {key: value for key, value in run.items() if key != "schedule"}
+    schedule: Any = run.get("schedule")
+    given, optimal = is_schedule(schedule), schedule == OPTIMAL
+    if given or optimal:
+        del run["schedule"]
+    else:
+        check_schedule(schedule)
     step = StepTimes(Setup.of(model, run, where), where)
     if measured is not None:
         step = replace(step, measured=_layers(measured, step))
+    if given:
+        step = with_schedule(step, schedule)
     return Prediction.of(_optimized(step, should_stop) if optimal else step)
 
 
@@ -277,12 +281,8 @@ def _layers(given: ProfileLike, step: StepTimes) -> tuple[StageProfile, ...]:
 def _optimized(step: StepTimes, stop: StoppingCriterion) -> StepTimes:
     """With the best schedule for the profile, over the placements of as many stages a rank; with a
     family's where no other is known to fit, or none that does is faster."""
-    run = step.setup.run
-    families = [PLACED_BY[name] for name in PLACED_BY if has_placement(name, run)]
-    placed = [
-        replace(step, setup=replace(step.setup, run=replace(run, schedule=f))) for f in families
-    ]
-    return min((found for each in placed for found in _tried(each, stop)), key=itemgetter(0, 1))[2]
+    tried = (found for each in placed_steps(step) for found in _tried(each, stop))
+    return min(tried, key=itemgetter(0, 1))[2]
 
 
 def _tried(step: StepTimes, stop: StoppingCriterion) -> Iterator[tuple[bool, float, StepTimes]]:

@@ -7,11 +7,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from pipeloom.ir.model.placement import Passing
-from pipeloom.ir.model.schedule import OPTIMIZED
-
 from ..models.run import TrainingRun
-from ..prediction.schedule_word import OPTIMAL
 from ..prediction.setup import usual
 from .evaluation import Evaluated
 from .space import Space
@@ -20,18 +16,15 @@ _ALWAYS = ("gpus", "global_batch", "seq")
 _FLAGS = ("sequence_parallel", "fused_cross_entropy")
 
 
-def predict_line(space: Space, found: Evaluated) -> str | None:
-    """The command; None where ``predict`` has no words for the configuration: weights that are
-    passed, stages that are recomputed or offloaded for some microbatches only."""
-    configuration = found.configuration
-    if configuration.passing is Passing.WEIGHTS or configuration.remat or configuration.offload:
-        return None
-    cluster = [] if space.base.gpu is not None else ["--cluster", space.cluster.name]
-    words = ["pipeloom", "predict", space.model.name, *cluster, *_options(space, found)]
+def predict_line(space: Space, where: str, found: Evaluated, schedule: str) -> str:
+    """The command; ``where``: the cluster's name or file; ``schedule``: a family's name,
+    or the file of an optimized schedule."""
+    cluster = [] if space.base.gpu is not None else ["--cluster", where]
+    words = ["pipeloom", "predict", space.model.name, *cluster, *_options(space, found, schedule)]
     return shlex.join(words)
 
 
-def _options(space: Space, found: Evaluated) -> Iterator[str]:
+def _options(space: Space, found: Evaluated, schedule: str) -> Iterator[str]:
     """Options for all keys of the run that are not the defaults of ``predict``."""
     run = found.configuration.run
     usually: dict[str, Any] = {field.name: field.default for field in fields(TrainingRun)}
@@ -40,7 +33,7 @@ def _options(space: Space, found: Evaluated) -> Iterator[str]:
     for key, default in usually.items():
         value, name = getattr(run, key), f"--{key.replace('_', '-')}"
         if key == "schedule":
-            yield from (name, OPTIMAL if found.schedule == OPTIMIZED else found.schedule)
+            yield from (name, schedule)
         elif key in _FLAGS and value != default:
             yield name if value else name.replace("--", "--no-")
         elif key == "compile" and value:

@@ -24,7 +24,12 @@ def test_profile_goes_on_to_other_commands(pipeloom: Command, tmp_path: Path) ->
     done = pipeloom("predict", *WORDS, "-o", profile)
     assert done.code == 0
     assert "tokens/s/GPU" in done.out
-    assert pipeloom("build", "1f1b", profile, "-m", 8, "--json").code == 0
+    schedule = tmp_path / "schedule.json"
+    assert pipeloom("build", "1f1b", profile, "-m", 8, "-o", schedule).code == 0
+    line = pipeloom("predict", *WORDS, "--vp", 2, "--schedule", schedule).refusal
+    assert (
+        f"--schedule: {schedule}: expected 4 stages, linear, interleaved or V, on 2 ranks" in line
+    )
 
 
 def test_what_does_not_fit_is_predicted(pipeloom: Command) -> None:
@@ -78,6 +83,7 @@ def test_a_misspelt_model_type_names_what_may_be_meant(pipeloom: Command, tmp_pa
             "--gpu: expected a GPU, a cluster or a file, got 'H1000'; did you mean H100?",
         ),
         (("predict", *WORDS, "--run", "foo=1"), "--run: foo: unknown key; known: "),
+        (("predict", *WORDS, "--schedule", "no.json"), "no.json: no such file"),
     ],
 )
 def test_wrong_input_is_one_line(words: tuple[object, ...], line: str, pipeloom: Command) -> None:

@@ -1,0 +1,66 @@
+"""A step with the order of ops of a schedule that is given, such as the one that a plan wrote."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.ops import OpKind, fields_of
+from pipeloom.ir.model.placement import Passing, Placement
+from pipeloom.ir.model.schedule import Schedule, Updates
+
+from ..inputs.documents import Document, Planned, read_schedule
+from ..prediction.setup import OpOrder, placement_of
+from ..prediction.step import StepTimes
+from .configuration import PLACED_BY, has_placement
+
+
+def is_schedule(given: Any) -> bool:
+    """Whether it is a schedule or its file (a name with a dot or a slash), not a family's name."""
+    if isinstance(given, str):
+        return "." in given or "/" in given
+    return isinstance(given, Schedule | Planned | Mapping | os.PathLike)
+
+
+def placed_steps(step: StepTimes) -> Iterator[StepTimes]:
+    """The step with each placement of as many stages a rank, by a family that has it."""
+    run = step.setup.run
+    for placement, family in PLACED_BY.items():
+        if has_placement(placement, run):
+            yield replace(step, setup=replace(step.setup, run=replace(run, schedule=family)))
+
+
+def with_schedule(step: StepTimes, given: Schedule | Planned | Document) -> StepTimes:
+    """``step`` with this order of ops in place of a family's.
+
+    Raises InputError where the run has its stages elsewhere, or other numbers of them or of
+    microbatches.
+    """
+    schedule, where = read_schedule(given)
+    kinds, _, _ = fields_of(np.concatenate(schedule.order))
+    passing, moved = schedule.problem.placement.passing, bool((kinds == OpKind.O).any())
+    again = bool((kinds == OpKind.R).any())
+    serves = not any(schedule.pairs) and schedule.updates is Updates.ITERATION
+    if serves and (step.cluster.host or not moved):
+        for own in placed_steps(step):
+            if np.array_equal(_owners(own, passing), schedule.problem.owner):
+                order = OpOrder(schedule)
+                return replace(own, planned=order, remat=again, offload=moved, passing=passing)
+    run = step.setup.run
+    raise InputError(
+        f"schedule: {where}: expected {run.stages} stages, linear, interleaved or V, on {run.pp} "
+        f"ranks, {run.microbatches} microbatches, one op at a time, one update a step, and no "
+        f"offload where the cluster has no host link"
+    )
+
+
+def _owners(step: StepTimes, passing: Passing) -> Any:
+    """The rank of each stage and microbatch, as a plan has them."""
+    run, weights = step.setup.run, passing is Passing.WEIGHTS
+    placement = Placement.round_robin(run.pp) if weights else placement_of(run)
+    return placement.matrix(run.stages, run.microbatches)
