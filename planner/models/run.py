@@ -100,7 +100,7 @@ class TrainingRun:
         Raises InputError, with a line for each fault: an unknown key, a value of another kind,
         degrees that do not divide each other, the GPUs, the model or the batch.
         """
-        values = RunValues(given, (*KEYS, *_TOO))
+        values = RunValues(given, (*KEYS, *ALSO))
         run = cls(**plain_fields(values, model))
         values.raise_faults()
         run = _with_degrees(run, values, model)
@@ -148,7 +148,7 @@ class TrainingRun:
 
 
 KEYS = tuple(field.name for field in fields(TrainingRun))
-_TOO = ("microbatches", "local_batch")
+ALSO = ("microbatches", "local_batch")
 """Other words for the batch: microbatches of a replica, sequences of a replica."""
 
 

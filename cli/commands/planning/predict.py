@@ -51,9 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from pipeloom.planner.models.run import ALSO, KEYS
+    from pipeloom.planner.models.words import RunValues
+
     check_output(args)
     others = {key: f"--run: {key}" for key in dict(args.run)}
     with typed(*RUN_KEYS, "gpu", "cluster", "measured", **others):
+        RunValues(dict(args.run), (*KEYS, *ALSO)).raise_faults()
         if args.gpu is None and args.cluster is None:
             return _arithmetic(args)
         return _predict(args)
