@@ -42,11 +42,13 @@ def _prefixed(memory: float, digits: int) -> str:
     return f"{size:.{digits}g} {_PREFIXES[prefix]}".rstrip()
 
 
-def duration(milliseconds: float) -> str:
-    """``12.011 s``, ``812.9 ms``, ``45.1 us``: five digits at most."""
-    if milliseconds >= 1e4:
+def duration(milliseconds: float, most: float | None = None) -> str:
+    """``12.011 s``, ``812.9 ms``, ``45.1 us``: five digits at most, in the unit of ``most``, the
+    time itself by default."""
+    most = milliseconds if most is None else most
+    if most >= 1e4:
         return f"{milliseconds / 1e3:.5g} s"
-    if milliseconds >= 0.999995 or milliseconds == 0:  # no 1000 us
+    if most >= 0.999995 or most == 0:  # no 1000 us
         return f"{milliseconds:.5g} ms"
     return f"{milliseconds * 1e3:.5g} us"
 

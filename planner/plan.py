@@ -20,7 +20,7 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import duration
 from pipeloom.report.summaries import percent
 from pipeloom.report.svg.plans import PlanPoint, PlansPicture, plans_svg
-from pipeloom.report.text_table import table
+from pipeloom.report.text_table import Cell, table
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.stopping import NEVER
 
@@ -257,14 +257,14 @@ class Plan:
 
     def _table(self) -> str:
         header = ["plan", "schedule", "M", "step", "likely", "bound", "GiB", "free GiB", ""]
-        rows = [
+        rows: list[list[Cell]] = [
             [
                 each.name,
                 each.found.schedule,
                 str(each.found.configuration.run.microbatches),
-                duration(each.step_ms),
+                each.step_ms,
                 f"{each.prediction.step_ms_low:.0f} to {each.prediction.step_ms_high:.0f}",
-                duration(each.lower_bound),
+                each.lower_bound,
                 f"{each.prediction.memory_gib:.1f}",
                 f"{each.free_gib:.1f}",
                 "; ".join([*filter(None, [words]), *_alike(each.same_step)]),

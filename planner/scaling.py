@@ -12,9 +12,9 @@ from typing import Any
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.formats import write_json, write_text
 from pipeloom.ir.model.placement import Passing
-from pipeloom.ir.units import counted, duration
+from pipeloom.ir.units import counted
 from pipeloom.report.svg.scaling import ScaleBar, scaling_svg
-from pipeloom.report.text_table import table
+from pipeloom.report.text_table import Cell, table
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 
 from .clusters.cluster import Cluster
@@ -120,7 +120,7 @@ class Scaling:
             ]
         )
 
-    def _row(self, point: ScalePoint, kinds: list[str]) -> list[str]:
+    def _row(self, point: ScalePoint, kinds: list[str]) -> list[Cell]:
         head = [str(point.gpus), str(point.global_batch)]
         if point.plan is None:
             return [*head, *["-"] * (5 + len(kinds))]
@@ -128,7 +128,7 @@ class Scaling:
         return [
             *head,
             f"{point.plan['name']}, {point.plan['schedule']}",
-            duration(point.plan["step_ms"]),
+            point.plan["step_ms"],
             f"{point.tokens:.5g}",
             f"{(self.efficiency(point) or 0.0) * 100:.1f} %",
             f"{point.plan['mfu'] * 100:.1f} %",

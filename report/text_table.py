@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from pipeloom.ir.units import duration
 
 WIDEST = 150
 """Columns of a table in the terminal, and of the sentences under it."""
 LEAST_WORDS = 40
 """Least width of a table's last column, however wide the others are."""
 
+Cell: TypeAlias = str | float | None
+"""Words, a time in milliseconds, or nothing, which is shown as ``-``."""
 
-def table(header: list[str], rows: list[list[str]]) -> str:
+
+def table(header: list[str], rows: Iterable[Sequence[Cell]]) -> str:
     """Columns aligned by their widest cell, the first and the last to the left, the others to the
-    right.
+    right; times in a column have one unit.
 
     Words in the last that would go beyond ``WIDEST`` go on in the next line.
     """
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    columns = [_shown(column) for column in zip(header, *rows, strict=True)]
+    widths = [max(map(len, column)) for column in columns]
     last = len(header) - 1
     before = sum(widths[:last]) + 2 * last
     widths[last] = min(widths[last], max(WIDEST - before, LEAST_WORDS))
 
-    def line(cells: list[str]) -> str:
+    def line(cells: Sequence[str]) -> str:
         words = _wrapped(cells[last], widths[last])
         aligned = [
             cell.ljust(width) if i in (0, last) else cell.rjust(width)
@@ -31,7 +39,19 @@ def table(header: list[str], rows: list[list[str]]) -> str:
             ["  ".join(aligned).rstrip(), *(" " * before + more for more in words[1:])]
         )
 
-    return "\n".join([line(header), line(["-" * width for width in widths]), *map(line, rows)])
+    first, *others = zip(*columns, strict=True)
+    return "\n".join(map(line, [first, ["-" * width for width in widths], *others]))
+
+
+def _shown(column: Sequence[Cell]) -> list[str]:
+    most = max((cell for cell in column if isinstance(cell, float)), default=0.0)
+
+    def shown(cell: Cell) -> str:
+        if isinstance(cell, float):
+            return duration(cell, most) if cell > 1e-6 else "0"
+        return "-" if cell is None else cell
+
+    return list(map(shown, column))
 
 
 def _wrapped(words: str, width: int) -> list[str]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pipeloom.ir.units import duration, memory_size
+from pipeloom.ir.units import memory_size
 from pipeloom.report.summaries import percent, transfer_note
+from pipeloom.report.text_table import Cell
 
 from .evaluation import Evaluation
 
 
 class Column(NamedTuple):
     heading: str
-    cell: Callable[[Evaluation], str]
+    cell: Callable[[Evaluation], Cell]
 
 
 def share(value: float | None) -> str:
@@ -29,11 +30,11 @@ def _status(row: Evaluation) -> str:
 SCHEME = Column("scheme", lambda row: row.scheme)
 SCHEDULE = Column("schedule", lambda row: row.name)
 PLACEMENT = Column("placement", lambda row: row.schedule.problem.placement.name)
-PERIOD = Column("period", lambda row: duration(row.timing.period))
-MAKESPAN = Column("makespan", lambda row: duration(row.timing.makespan))
+PERIOD = Column("period", lambda row: row.timing.period)
+MAKESPAN = Column("makespan", lambda row: row.timing.makespan)
 BUBBLE = Column("bubble", lambda row: percent(row.bubble_rate))
-ITERATION = Column("iteration", lambda row: duration(row.iteration_time))
-STEP = Column("step", lambda row: duration(row.step_time))
+ITERATION = Column("iteration", lambda row: row.iteration_time)
+STEP = Column("step", lambda row: row.step_time)
 STEP_BUBBLE = Column("bubble", lambda row: percent(row.step_bubble_rate))
 PEAK_MEMORY = Column("peak memory", lambda row: memory_size(row.peak_memory))
 STATUS = Column("status", _status)

@@ -9,7 +9,7 @@ from typing import Any
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
 from pipeloom.report.summaries import asked_by_profile
-from pipeloom.report.text_table import table
+from pipeloom.report.text_table import Cell, table
 
 from .columns import Column
 from .evaluation import Evaluation
@@ -18,12 +18,12 @@ from .evaluation import Evaluation
 def evaluations_table(rows: Sequence[Evaluation], columns: Sequence[Column]) -> str:
     """One line a row; of what has no schedule the name, and in the last column why."""
 
-    def cells(row: Evaluation) -> list[str]:
+    def cells(row: Evaluation) -> list[Cell]:
         if row.planned is not None:
             return [column.cell(row) for column in columns]
         return [columns[0].cell(row), *["-"] * (len(columns) - 2), row.refusal]
 
-    return table([column.heading for column in columns], list(map(cells, rows)))
+    return table([column.heading for column in columns], map(cells, rows))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeloom.ir.units import counted, duration
+from pipeloom.ir.units import counted
 from pipeloom.report.text_table import table
 
 
@@ -53,15 +53,12 @@ def candidates_of(
 def candidates_table(what: str, entries: Sequence[dict[str, Any]]) -> str:
     """A table of such entries."""
 
-    def shown(value: float | None) -> str:
-        return "-" if value is None else duration(value)
-
     searched = any(_searched(each) for each in entries)
     rows = [
         [
             each[what],
-            shown(each["cost"]),
-            shown(each["lower_bound"]),
+            each["cost"],
+            each["lower_bound"],
             *([_searched(each) or "-"] if searched else []),
             "; ".join(part for part in (each["reason"], each.get("assumed")) if part),
         ]

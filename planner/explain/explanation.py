@@ -20,7 +20,7 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import amount, counted, duration, memory_size, sufficient_size
 from pipeloom.report.summaries import percent
-from pipeloom.report.text_table import table
+from pipeloom.report.text_table import Cell, table
 from pipeloom.solver.bounds import lower_bounds, work_bound
 from pipeloom.solver.bounds.feasibility import check_feasible
 from pipeloom.solver.bounds.milp_relaxation import remat_relaxation
@@ -236,8 +236,8 @@ class Explanation:
     def _where(self) -> list[str]:
         cost = self.now.cost or 0.0
         header = ["rank", "computes", "before first B", "in between", "after last F", "spare", ""]
-        rows = [
-            [str(loss.rank), *map(_duration, _times(loss)), _binds(loss, self.reason)]
+        rows: list[list[Cell]] = [
+            [str(loss.rank), *_times(loss), _binds(loss, self.reason)]
             for loss in _shown(self.losses)
         ]
         spare = {

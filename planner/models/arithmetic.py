@@ -15,7 +15,7 @@ from typing import Any
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.units import amount, counted, duration
+from pipeloom.ir.units import amount, counted
 from pipeloom.report.text_table import table
 
 from ..clusters.cluster import LINKS
@@ -333,7 +333,7 @@ class Arithmetic:
                 need.name,
                 str(need.devices),
                 amount(need.bytes),
-                duration(need.compute_ms),
+                need.compute_ms,
                 "all of it" if need.hidden else "a tenth",
                 f"{need.gigabytes_per_second:.4g}",
                 need.link or "none",

@@ -15,9 +15,9 @@ from pipeloom.ir.model.placement import Placement, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import StageProfile
 from pipeloom.ir.model.schedule import Report, Schedule, gap_between
-from pipeloom.ir.units import amount, duration
+from pipeloom.ir.units import amount
 from pipeloom.report.summaries import percent
-from pipeloom.report.text_table import table
+from pipeloom.report.text_table import Cell, table
 from pipeloom.solver.core.options import Order
 from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.partition.candidate import CutCandidate
@@ -236,11 +236,11 @@ def _words(schedule: Schedule, facts: dict[str, Any]) -> str:
 
 def stages_table(schedule: Schedule) -> str:
     """Each stage's rank, what it takes and holds, and its layers."""
-    rows = [
+    rows: list[list[Cell]] = [
         [
             str(number),
             str(rank),
-            duration(stage.t_f + stage.t_b + stage.t_w),
+            stage.t_f + stage.t_b + stage.t_w,
             amount(stage.m_b),
             "-" if stage.weight_bytes is None else amount(stage.weight_bytes),
             _names(stage),

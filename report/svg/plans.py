@@ -11,7 +11,7 @@ from .elements import FAINT, MUTED, STYLE, document, element, label, number, tic
 from .label_layout import Box, along, around, place
 
 WIDTH, HEIGHT = 900.0, 540.0
-LEFT, RIGHT, TOP, BOTTOM = 92.0, 40.0, 76.0, 70.0
+LEFT, RIGHT, TOP, BOTTOM = 92.0, 40.0, 104.0, 70.0
 BEST, OTHER, LIMIT = "#2f6cb3", "#8a97a6", "#c2416b"
 Axis: TypeAlias = Callable[[float], float]
 
@@ -59,12 +59,12 @@ def plans_svg(picture: PlansPicture) -> str:
         content.append(element("path", d=path, stroke=FAINT, fill="none"))
         at = {"class_": "muted", "text_anchor": "end"}
         content.append(label(f"{value:g}", LEFT - 10, y(value) + 4, **at))
+    at = {"class_": "muted", "text_anchor": "middle"}
     for value in _round_numbers(left, right, 9):
-        at = {"class_": "muted", "text_anchor": "middle"}
         content.append(label(f"{value:g}", x(value), HEIGHT - BOTTOM + 20, **at))
     middle = (LEFT + WIDTH - RIGHT) / 2
-    content.append(label("GiB on the fullest device", middle, HEIGHT - 24, fill=MUTED))
-    content.append(label("tokens/s/GPU", 24, TOP - 8, fill=MUTED))
+    content.append(label("GiB on the fullest device", middle, HEIGHT - 24, **at))
+    content.append(label("tokens/s/GPU", 24, TOP - 18, fill=MUTED))
     bound, device = number(y(picture.most)), number(x(picture.device_gib))
     dashed = {"stroke": OTHER, "stroke_dasharray": "5 4", "fill": "none"}
     if bounded:

@@ -49,7 +49,7 @@ NAME, HEAD, AXIS, GAP = 48.0, 28.0, 30.0, 16.0
 MEMORY_BAR = 56.0
 COPY = 4.0  # the height of a copy to or from the host, below a row
 # how wide the plot may grow for readable bars, and for visible ones
-ROOMY_WIDTH, MOST_WIDTH = 1600.0, 4000.0
+ROOMY_WIDTH, MOST_WIDTH = 2400.0, 4000.0
 
 _TRANSFER = {TransferKind.WEIGHT: "#5b6b7f", TransferKind.GRADIENT: "#c2416b"}
 
@@ -238,7 +238,7 @@ def _row(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
 
 
 def _bars(shown: Sequence[OpBar], grid: Grid, y: float, height: float) -> list[str]:
-    """Bars in one group a colour, and the microbatch's number on each that is wide enough."""
+    """Bars in one group a colour, and the microbatch's number on each that has room."""
     groups: dict[str, list[str]] = defaultdict(list)
     numbers: dict[str, list[str]] = {"#fff": [], INK: []}
     for bar in shown:
@@ -250,16 +250,23 @@ def _bars(shown: Sequence[OpBar], grid: Grid, y: float, height: float) -> list[s
             f'<rect x="{number(left)}" y="{number(at)}" width="{number(right - left)}" '
             f'height="{number(tall)}" rx="1.5">{_tooltip(bar)}</rect>'
         )
-        words = str(bar.op.microbatch)
-        if right - left >= 6.2 * len(words) + 2.5 and tall >= 9:
-            numbers[INK if is_light(rgb) else "#fff"].append(
-                f'<text x="{number((left + right) / 2)}" '
-                f'y="{number(at + tall / 2 + 3.6)}">{words}</text>'
-            )
+        middle = (left + right) / 2, at + tall / 2
+        if words := _number(str(bar.op.microbatch), *middle, right - left, tall):
+            numbers[INK if is_light(rgb) else "#fff"].append(words)
     return [
         *(element("g", "".join(rects), class_="bars", fill=fill) for fill, rects in groups.items()),
         *(element("g", "".join(n), class_="n", fill=fill) for fill, n in numbers.items() if n),
     ]
+
+
+def _number(words: str, x: float, y: float, wide: float, tall: float) -> str | None:
+    """A microbatch's number in a bar of this middle: upright, or turned where the bar is narrow."""
+    long, turned = 6.2 * len(words) + 1.6, None
+    if wide < long:
+        wide, tall, turned = tall, wide, f"rotate(-90 {number(x)} {number(y)})"
+    if wide < long or tall < 8:
+        return None
+    return element("text", words, x=x, y=y + 3.6, transform=turned)
 
 
 def _tooltip(bar: OpBar) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from pipeloom.cli.arguments import limit
 from pipeloom.ir.units import amount, counted, sufficient_size
+from pipeloom.report.text_table import table
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,11 @@ def test_a_size_that_suffices_can_be_typed_as_a_limit(memory: float) -> None:
     assert memory <= limit(sufficient_size(memory)) <= memory * (1 + 1e-4)
 
 
+def test_times_in_a_column_have_one_unit() -> None:
+    rows = table(["rank", "idle"], [["0", 0.8], ["1", 12.0], ["2", None], ["3", 0.0]]).splitlines()
+    assert [row[4:].strip() for row in rows[2:]] == ["0.8 ms", "12 ms", "-", "0"]
+
+
 def test_one_of_a_thing_is_singular() -> None:
-    assert [counted(n, "rank") for n in (0, 1, 2)] == ["0 ranks", "1 rank", "2 ranks"]
-    assert counted(3, "microbatch") == "3 microbatches"
+    things = [counted(n, "rank") for n in (0, 1, 2)] + [counted(3, "microbatch")]
+    assert things == ["0 ranks", "1 rank", "2 ranks", "3 microbatches"]

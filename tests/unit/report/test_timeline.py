@@ -25,6 +25,7 @@ from pipeloom.report.summaries import remat, summary
 from pipeloom.report.svg.timeline import timeline_svg
 from pipeloom.report.timeline_html import timeline_html
 from pipeloom.report.timeline_text import timeline_text
+from pipeloom.solver.families import build_family
 from tests.support.by_hand import by_hand
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -38,12 +39,11 @@ def small(limit: float | None = 2.0) -> Schedule:
 
 def bars_of(svg: str) -> list[tuple[str, float, float]]:
     """(tooltip, left, width) of every bar."""
-    root = ElementTree.fromstring(svg)
-    groups = [g for g in root.iter(f"{SVG}g") if g.get("class") == "bars"]
     return [
         (rect.findtext(f"{SVG}title") or "", float(rect.get("x", 0)), float(rect.get("width", 0)))
-        for group in groups
+        for group in ElementTree.fromstring(svg).iter(f"{SVG}g")
         for rect in group
+        if group.get("class") == "bars"
     ]
 
 
@@ -87,9 +87,8 @@ def test_names_are_escaped() -> None:
 
 
 def texts_of(svg: str, kind: str) -> list[str | None]:
-    return [
-        t.text for t in ElementTree.fromstring(svg).iter(f"{SVG}text") if t.get("class") == kind
-    ]
+    texts = ElementTree.fromstring(svg).iter(f"{SVG}text")
+    return [text.text for text in texts if text.get("class") == kind]
 
 
 def test_titles_name_the_setting_once_and_each_schedule_in_words() -> None:
@@ -120,11 +119,18 @@ def test_hatched_is_what_the_bubble_rate_counts() -> None:
             ((float(r.get("x", 0)) - left) / unit, float(r.get("width", 0)) / unit) for r in rows
         ]
 
-    for found, expected in (
-        (hatched(Objective.PERIOD), [(0, 7), (1, 7)]),
-        (hatched(Objective.MAKESPAN), [(0, 7), (0, 7)]),
-    ):
-        assert np.array(found) == pytest.approx(np.array(expected), abs=0.01)
+    for objective, begin in ((Objective.PERIOD, 1), (Objective.MAKESPAN, 0)):
+        assert np.array(hatched(objective)) == pytest.approx(
+            np.array([(0, 7), (begin, 7)]), abs=0.01
+        )
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_bars_are_numbered_with_several_stages_a_rank(stages: int) -> None:
+    profile = Profile((StageProfile(1, 1, 1),) * (2 * stages), 2, 0.0)
+    svg = timeline_svg([(None, build_family("interleaved-1f1b", profile, 24))])
+    groups = ElementTree.fromstring(svg).iter(f"{SVG}g")
+    assert sum(len(g) for g in groups if g.get("class") == "n") == len(bars_of(svg)) == 96 * stages
 
 
 def test_memory_is_drawn_on_one_scale_with_its_limit() -> None:
