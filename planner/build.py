@@ -14,6 +14,7 @@ from .inputs.documents import naming
 from .inputs.problem_setup import ProfileLike, ProfileSource, objective_of
 from .inputs.words import memory_limit_of
 from .partition.fixed_cut import CutLike, profiles_of
+from .placement.choose import assumed_cut
 from .solving.progress import Listener, Note, unheard
 from .solving.search import too_full
 
@@ -51,7 +52,8 @@ def build(
     if replicate:
         schedule = keep_copies(schedule, replicate)
     note, full = transfer_note(schedule), too_full(schedule)
-    notes = [note, full and f"{full}: build keeps --memory-limit only"]
+    cut = assumed_cut(fitting, schedule)
+    notes = [note, cut and f"assumed: {cut}", full and f"{full}: build keeps --memory-limit only"]
     for words in filter(None, notes):
         tell(Note(f"{source.where}: {words}"))
     return schedule

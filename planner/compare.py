@@ -24,6 +24,7 @@ from .inputs.problem_setup import ProfileLike, ProfileSource, objective_of
 from .inputs.words import memory_limit_of
 from .optimize import optimize, search_limits
 from .partition.fixed_cut import Cuts, Profiles, profiles_of
+from .placement.choose import assumed_cut
 from .solving.progress import Listener
 
 TIME_LIMIT = 20.0
@@ -100,6 +101,8 @@ class Comparison(EvaluationTable):
             note = row.refusal if row.planned is None else transfer_note(row.schedule)
             if note and (row.planned is None or row.uncosted is None):
                 names.setdefault(note, []).append(row.name)
+            if row.assumed is not None:
+                names.setdefault(f"assumed: {row.assumed}", []).append(row.name)
             if row.planned is not None and (excess := row.excess()) is not None:
                 names.setdefault(f"does not fit: {excess}", []).append(row.name)
         return [f"{', '.join(rows)}: {note}" for note, rows in names.items()]
@@ -127,8 +130,6 @@ class Comparison(EvaluationTable):
         cuts = "all cuts and " if self.all_cuts else ""
         known, end = _known(best), "; interrupted" if self.interrupted else ""
         lines = [f"{OPTIMIZER}: {chosen}, {known} among {cuts}all schedules with {among}{end}"]
-        if best.assumed is not None:
-            lines.append(f"assumed: {best.assumed}")
         if other:
             named = ", ".join(row.name for row in other)
             pairs = best.scope.endswith("without pairs")
@@ -230,7 +231,7 @@ def evaluate_families(
             return Evaluation(name, infeasible=error)
         except InputError as error:
             return Evaluation(name, why_not=str(error).removeprefix(f"{name}: "))
-        return Evaluation(name, schedule)
+        return Evaluation(name, schedule, assumed=assumed_cut(profile_of(name), schedule))
 
     return [evaluate(name) for name in names]
 

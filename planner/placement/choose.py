@@ -112,14 +112,15 @@ def _nothing_fits(chosen: Chosen, words: str, facts: dict[str, Any]) -> NothingF
     return NothingFits("", line, facts, smallest=smallest, rank=rank)
 
 
-def assumed_cut(profile: Profile, best: Schedule) -> str | None:
+def assumed_cut(profile: Profile, made: Schedule) -> str | None:
     """How stages were cut, which the model may not allow; None where they were not."""
-    pieces = best.problem.profile.num_stages // profile.num_stages
+    pieces = made.problem.profile.num_stages // profile.num_stages
     if pieces == 1:
         return None
     most = "" if profile.max_stages is None else f" (max_stages is {profile.max_stages})"
+    keep = "--placement linear, or max_stages in the profile, keeps stages as they are"
     better = "a profile of that many stages, or by layers, has their own times"
-    return f"each stage can be cut into {pieces} equal pieces{most}; {better}"
+    return f"each stage can be cut into {pieces} equal pieces{most}; {keep}; {better}"
 
 
 class PlacementSearch(Solving):

@@ -15,6 +15,7 @@ from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.profile import DataParallel, Link, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.planner.evaluation.evaluation import Evaluation
+from pipeloom.planner.placement.choose import assumed_cut
 from pipeloom.planner.sweep import Sweep, sweep
 from pipeloom.planner.sweep import _better as better
 from pipeloom.solver.bounds import lower_bound
@@ -41,6 +42,16 @@ def test_a_better_placement_than_linear_is_found_and_its_cut_is_noted() -> None:
     assert assumed.startswith(f"each stage can be cut into {pieces} equal pieces; ")
     shown = str(answer).splitlines()
     assert f"assumed {assumed}" in " ".join(shown[4].split())
+    assert "; --placement linear, or max_stages in the profile, keeps stages as they are" in assumed
+
+
+def test_families_of_more_stages_note_their_cut() -> None:
+    told: list[object] = []
+    schedule = pipeloom.build("zb-v", PROFILE, 6, progress=told.append)
+    assumed = assumed_cut(PROFILE, schedule)
+    assert str(told[0]).endswith(f": assumed: {assumed}")
+    rows = {row.name: row for row in pipeloom.compare(PROFILE, 6, no_optimizer=True).rows}
+    assert (rows["zb-v"].assumed, rows["zb-h1"].assumed) == (assumed, None)
 
 
 def test_bound_and_status_are_those_of_the_chosen_placement() -> None:

@@ -102,37 +102,21 @@ def test_two_copies_are_asked_for_alone(pipeloom: Command, profile: Path, tmp_pa
 @pytest.mark.parametrize(
     ("document", "more", "line"),
     [
-        (
-            profile_document(),
-            ["-m", 1],
-            "placement bidirectional needs two microbatches, one each way",
-        ),
+        (SMALL, ["-m", 1], "placement bidirectional needs two microbatches, one each way"),
         (
             SMALL | {"ranks": 3, "num_stages": 3, "stages": SMALL["stages"][:1]},
             ["-m", 2],
             "placement bidirectional needs an even number of ranks, not 3",
         ),
-        (
-            profile_document(),
-            ["-m", 2, "--recompute", "all"],
-            "--recompute: expected none with --placement bidire",
-        ),
-        (
-            profile_document(),
-            ["-m", 2, "--solver", "milp"],
-            "--solver: expected auto or heuristic, got 'milp'",
-        ),
-        (
-            profile_document(),
-            ["-m", 2, "--for", "megatron"],
-            "--placement: expected linear or interleaved, as",
-        ),
-        (layers_document(), ["-m", 2], "--placement: expected a profile by stages with bidirecti"),
+        (SMALL, ["--recompute", "all"], "--recompute: expected none with --placement bidire"),
+        (SMALL, ["--solver", "milp"], "--solver: expected auto or heuristic, got 'milp'"),
+        (SMALL, ["--for", "megatron"], "--placement: expected linear or interleaved, as"),
+        (layers_document(), [], "--placement: expected a profile by stages with bidirecti"),
     ],
 )
 def test_what_two_copies_are_not_for(
     pipeloom: Command, tmp_path: Path, document: dict[str, Any], more: list[str | int], line: str
 ) -> None:
     path = written(tmp_path / "p.json", document)
-    words = ["optimize", path, "--placement", "bidirectional", "--work-limit", 0.1, *more]
+    words = ["optimize", path, "--placement", "bidirectional", "--work-limit", 0.1, "-m", 2, *more]
     assert line in pipeloom(*words).refusal
