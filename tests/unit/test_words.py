@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,14 +14,20 @@ ROOT = Path(__file__).parents[2]
 LIBRARY = ("ir", "solver", "compiler", "planner", "cli", "report", "runtime", "src/pipeloom")
 DOCUMENTED = (*LIBRARY, "benchmarks", "examples")
 FILE_WORDS = {"ir/formats/schedule_document.py"}  # bounds by the names that older files have
+Definition = ast.Module | ast.ClassDef | ast.FunctionDef
 FRAGMENT = re.compile(r"(What|Of|Those|That|Where|So|As)\b")
 FORMER = re.compile(r"travel|lanes?\b|levers?\b|\brac(e|es|ing)\b|desk|sketch|urgen", re.IGNORECASE)
 
 
-def definitions(folder: str) -> Iterator[tuple[Path, ast.AST]]:
-    for path in sorted((ROOT / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            yield path.relative_to(ROOT), node
+@cache
+def definitions(folder: str) -> list[tuple[Path, Definition]]:
+    """The modules, classes and functions of a folder, with their files."""
+    return [
+        (path.relative_to(ROOT), node)
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, Definition)
+    ]
 
 
 def test_no_class_name_means_two_things() -> None:
@@ -36,11 +42,10 @@ def test_no_class_name_means_two_things() -> None:
 
 @pytest.mark.parametrize("folder", DOCUMENTED)
 def test_docstrings_are_no_fragments(folder: str) -> None:
-    documented = ast.Module | ast.ClassDef | ast.FunctionDef
     begins = [
         (str(path), text.partition("\n")[0])
         for path, node in definitions(folder)
-        if isinstance(node, documented) and (text := ast.get_docstring(node))
+        if (text := ast.get_docstring(node))
     ]
     assert begins
     assert [each for each in begins if FRAGMENT.match(each[1])] == []

@@ -62,7 +62,7 @@ def least(costs: SequenceCosts, part: list[list[int]], known: dict[str, float]) 
 
 
 @pytest.mark.parametrize(("microbatches", "replicas"), [(2, 1), (3, 1), (1, 2), (2, 2)])
-@settings(max_examples=4)
+@settings(max_examples=2)
 @given(data=st.data())
 def test_no_bound_is_above_the_best_of_all(
     microbatches: int, replicas: int, data: st.DataObject

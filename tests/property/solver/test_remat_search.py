@@ -85,25 +85,25 @@ def test_a_limit_that_nothing_else_keeps(profile: Profile, kinds: set[OpKind]) -
     problem = posed(profile, 14.0)
     with pytest.raises(InfeasibleError):
         next(lower_bounds(plain(problem)))
-    found = optimize(problem, work_limit=15.0)
+    found = optimize(problem, work_limit=5.0)
     assert verify_schedule(dump_schedule(found)) == []
     used = {op.kind for rank in range(2) for op in found.ops(rank)} - {*list(OpKind)[:4]}
     assert used
     assert used <= kinds
     alone = simulate(Schedule(problem, one_at_a_time_with_remat(problem, every=False)))
     assert found.known_timing.period < 0.9 * alone.period
-    again = optimize(problem, work_limit=15.0)
+    again = optimize(problem, work_limit=5.0)
     assert [row.tolist() for row in again.order] == [row.tolist() for row in found.order]
 
 
 def test_all_are_recomputed_where_that_is_asked_for() -> None:
     problem = posed(PROFILE, 30.0)
-    found = optimize(problem, work_limit=20.0, recompute_all=True)
+    found = optimize(problem, work_limit=8.0, recompute_all=True)
     assert (choice_of(problem, found.order) == 1).all()
 
 
 def test_where_memory_is_no_matter_no_lever_is_pulled() -> None:
-    found = optimize(posed(PROFILE, 1000.0), work_limit=20.0)
+    found = optimize(posed(PROFILE, 1000.0), work_limit=8.0)
     assert (choice_of(found.problem, found.order) == 0).all()
 
 
@@ -322,7 +322,7 @@ def test_what_need_not_be_offloaded_stays_in_hundreds() -> None:
 
 
 def test_offload_that_frees_no_place_is_proven_of_no_use() -> None:
-    found = optimize(gap_problem("offload", 0, 17), work_limit=20.0)
+    found = optimize(gap_problem("offload", 0, 17), work_limit=8.0)
     assert found.known_report.status is Status.OPTIMAL
     assert not pulled(found.order)
 
@@ -353,7 +353,7 @@ def test_more_memory_is_never_worse(seed: int) -> None:
     """Below M_B twice, plain schedules take one microbatch at a time; from 20 on they are the
     search's first."""
     limits = 10.0, 13.0, 18.0, 20.0, 23.0, 30.0
-    found = [optimize(seeded(seed, limit), work_limit=2.0) for limit in limits]
+    found = [optimize(seeded(seed, limit), work_limit=1.0) for limit in limits]
     periods = [schedule.timing.period for schedule in found if schedule.timing is not None]
     assert len(periods) == len(limits)
     for less, more in pairwise(periods):

@@ -128,7 +128,7 @@ def optimum(problem: Problem) -> float:
 
 
 @pytest.mark.parametrize(("owners", "microbatches"), [((0, 1), 2), ((0, 1), 3)])
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(data=st.data())
 def test_bounds_hold(owners: tuple[int, ...], microbatches: int, data: st.DataObject) -> None:
     check(data.draw(problems(owners, microbatches)))

@@ -67,7 +67,7 @@ def test_a_hop_of_half_an_f_costs_its_first_way_alone(
 ) -> None:
     """The published order's bubble is .190 without a delay and .300 with this one."""
     problem = make(16, 64, objective, t_comm=0.5, links=links)
-    cost, bound = report(optimize(problem, work_limit=30.0))
+    cost, bound = report(optimize(problem, work_limit=10.0))
     assert cost <= most
     assert bound >= 0.99 * cost
 
@@ -111,7 +111,7 @@ def test_smaller_devices_cost_no_time_as_long_as_transfers_hide() -> None:
     for device in (3000.0, 2000.0, 1700.0):
         profile = Profile((stage,) * 8, 4, 0.5, device_memory=(device,) * 4)
         problem = Problem(profile, 12, Placement.round_robin(4), profile.limit_from(None))
-        schedule = optimize(problem, work_limit=20.0, memory=held)
+        schedule = optimize(problem, work_limit=8.0, memory=held)
         assert report(schedule) == (72.0, 72.0)
         most.append(max(held(schedule)))
         assert most[-1] <= device
@@ -123,7 +123,7 @@ def test_by_step_the_next_iteration_counts() -> None:
     home."""
     links = Links(Link(0.0, 1e-6 / 8), shared=Sharing.PORTS)
     problem = make(6, 12, links=links)
-    by_period, by_step = (optimize(problem, work_limit=20.0, by_step=x) for x in (False, True))
+    by_period, by_step = (optimize(problem, work_limit=8.0, by_step=x) for x in (False, True))
     assert report(by_period)[0] < report(by_step)[0]
     assert step_between_ops(by_step) < 0.98 * step_between_ops(by_period)
 
@@ -131,7 +131,7 @@ def test_by_step_the_next_iteration_counts() -> None:
 @pytest.mark.parametrize("objective", Objective)
 def test_by_step_progress_is_of_steps_and_the_report_of_the_objective(objective: Objective) -> None:
     problem, told = make(4, 12, objective, links=RING), list[Progress]()
-    schedule = optimize(problem, work_limit=20.0, by_step=True, progress=told.append)
+    schedule = optimize(problem, work_limit=8.0, by_step=True, progress=told.append)
     incumbents = [each.incumbent for each in told if each.incumbent is not None]
     assert incumbents == sorted(incumbents, reverse=True)
     assert incumbents[-1] == pytest.approx(step_between_ops(schedule))
@@ -144,7 +144,7 @@ def test_by_step_progress_is_of_steps_and_the_report_of_the_objective(objective:
 def test_the_same_seed_gives_the_same_schedule() -> None:
     problem = replace(make(4, 13, Objective.MAKESPAN, stages=5, limit=15.0), microbatches=13)
     problem = replace(problem, profile=replace(problem.profile, links=RING))
-    first, second = (optimize(problem, work_limit=20.0, seed=7) for _ in range(2))
+    first, second = (optimize(problem, work_limit=8.0, seed=7) for _ in range(2))
     assert first.transfers == second.transfers
     assert report(first) == report(second)
 

