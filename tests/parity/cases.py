@@ -41,7 +41,7 @@ PIECES = (
     *("weight norm", "slices", "attention", "frozen", "in place", "idle", "hook", "all frozen"),
     *("empty", "table", "row", "phases", "neighbours", "positions"),
 )
-HUGGING = ("gpt2", "llama", "mixtral", "gemma2", "mamba")
+HUGGING = ("gemma2", "llama", "mixtral", "mamba", "gpt2")
 RANDOM, ANYWHERE, ENDS = "any order", "any rank for any op", "replicated ends"
 ROUTES = ("one way", "fanned out", "by way of a bystander", "no op waits for weights")
 MANY = ("interleaved-1f1b:2", "wave:2")
