@@ -3,13 +3,13 @@
 # make test   lint, types and tests
 # make docs   the site, in build/site: all links and public names checked, all snippets tried
 # make coverage  the tests, and the lines that none of them runs (compiled kernels cannot be seen)
-# make bench  the long runs, hours: the tests marked slow, properties on ten times the examples, and
-#             benchmarks/, compared with their records, and random checks
+# make nightly  the tests marked slow, properties on ten times the examples, random checks
+# make bench  the benchmarks, hours, compared with their records
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test lint docs coverage bench clean
+.PHONY: setup demo test lint docs coverage nightly bench clean
 
 # Modules are compiled when they are first imported: compiling all of them takes half a minute.
 setup: $(VENV)/.ready
@@ -48,14 +48,16 @@ docs: setup
 coverage: setup
 	$(BIN)/python -m pytest --cov --cov-report=term
 
-bench: setup
-	$(BIN)/python -m pytest -m slow
+nightly: setup
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 	$(BIN)/python -m pytest -n 2 --hypothesis-profile thorough tests/property
-	$(BIN)/python -m benchmarks --check
 	$(BIN)/python -m tests.parity
 	$(BIN)/python -m tests.property.random_instances
 	$(BIN)/python -m tests.property.small_exact
 	$(BIN)/python -m tests.fuzz
+
+bench: setup
+	$(BIN)/python -m benchmarks --check
 
 clean:
 	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .pytest_cache
