@@ -67,18 +67,13 @@ class Swept:
         known = self.row.to_dict() | {"memory_limit": limit, "file": self.file}
         return {key: known.get(key) for key in COLUMNS}
 
-    @property
-    def at(self) -> float:
-        """The position in the picture."""
-        return self.limit if math.isfinite(self.limit) else self.row.peak_memory
-
     def point(self, rate: Rate) -> FrontierPoint:
         """The best schedule of all placements that were tried, and the bound on all of them;
         ``rate``: the bubble rate at a cost."""
         row, least = self.row, self.row.least_bound
         bound = None if least is None else rate(least)
         return FrontierPoint(
-            self.at, rate(row.iteration_time), bound, row.least_status is Status.OPTIMAL
+            self.limit, rate(row.iteration_time), bound, row.least_status is Status.OPTIMAL
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf, isfinite
 
 from pipeloom.ir.units import memory_size, memory_unit
 
@@ -27,7 +28,8 @@ _FAMILY_COLOURS = ("#e39a2b", "#14846b", "#7656a4", "#c2416b", "#8c6d46", "#3f9f
 
 @dataclass(frozen=True, slots=True)
 class FrontierPoint:
-    """A schedule found under a memory limit. ``bound``: no valid schedule has a smaller bubble."""
+    """A schedule found under a memory limit, inf for none. ``bound``: no valid schedule has a
+    smaller bubble."""
 
     limit: float
     bubble_rate: float
@@ -56,12 +58,15 @@ class Frontier:
 
     @property
     def shown(self) -> list[tuple[str, float, float]]:
-        """The families that no other is better than, by memory and by bubble."""
+        """The families that no other is better than, by memory and by bubble; one of the schedules
+        that were searched is left out for another of these only."""
+        own = [one for one in self.families if one[0] not in self.elsewhere]
         best = {
             name
             for name, peak, rate in self.families
             if not any(
-                p <= peak and r <= rate and (p, r) != (peak, rate) for _, p, r in self.families
+                p <= peak and r <= rate and (p, r) != (peak, rate)
+                for _, p, r in (self.families if name in self.elsewhere else own)
             )
         }
         return [one for one in self.families if one[0] in best]
@@ -74,7 +79,8 @@ class _Axes:
     top: float
 
     def x(self, limit: float) -> float:
-        share = (limit - self.low) / (self.high - self.low)
+        """No limit is at the right edge."""
+        share = min(1.0, (limit - self.low) / (self.high - self.low))
         return LEFT + (WIDTH - LEFT - RIGHT) * share
 
     def y(self, rate: float) -> float:
@@ -106,7 +112,7 @@ def frontier_svg(frontier: Frontier) -> str:
 
 
 def _axes(points: Sequence[FrontierPoint], families: Sequence[tuple[str, float, float]]) -> _Axes:
-    limits = [p.limit for p in points] + [limit for _, limit, _ in families]
+    limits = [p.limit for p in points if isfinite(p.limit)] + [limit for _, limit, _ in families]
     rates = [p.bubble_rate for p in points] + [rate for _, _, rate in families]
     low, high = min(limits, default=0.0), max(limits, default=1.0)
     space = (high - low) * 0.06 or max(abs(high), 1.0) * 0.1
@@ -229,7 +235,7 @@ def _labels(
     bounds = Box(LEFT, TOP - 14, WIDTH - RIGHT, HEIGHT - BOTTOM)
     lines, last = [], ""
     for point, (x, y) in zip(points, places, strict=True):
-        text = percent(point.bubble_rate)
+        text = percent(point.bubble_rate) + ", no limit" * (point.limit == inf)
         box = place(text, x, y, taken, bounds) if text != last else None
         last = text
         if box is not None:

@@ -61,6 +61,16 @@ def test_a_family_that_another_beats_in_both_is_left_out() -> None:
     assert "gpipe" not in svg
     twice = [("zb-v", 8.0, 0.1), ("again", 8.0, 0.1)]
     assert len(Frontier("a sweep", "period", [], twice).shown) == 2
+    own = Frontier("a sweep", "period", [], marks, elsewhere={"zb-v", "v-min"})
+    assert [name for name, *_ in own.shown] == ["1f1b", "zb-v", "v-min"]
+
+
+def test_no_limit_is_at_the_right_edge() -> None:
+    svg = frontier_svg(
+        frontier(FrontierPoint(8, 0.2, 0.2, True), FrontierPoint(float("inf"), 0, 0, True))
+    )
+    assert ">0 %, no limit</text>" in svg
+    assert re.findall(r'<circle [^>]*cx="([\d.]+)" [^>]*r="5"', svg)[1] == "710"
 
 
 def test_each_placement_has_a_thin_line() -> None:

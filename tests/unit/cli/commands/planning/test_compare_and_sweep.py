@@ -157,7 +157,7 @@ def test_sweep_leaves_a_schedule_a_limit_and_a_picture(
     heading = placed["another placement:"]
     drawn = {name for name in FAMILIES if name in placed}
     assert {"zb-v", "v-min"} <= drawn
-    assert not drawn & {"gpipe", "zb-h2"}  # others hold no more and cost no more
+    assert "gpipe" not in drawn  # others of one stage a rank hold no more and cost no more
     assert {name for name in drawn if placed[name] > heading} == drawn & set(ELSEWHERE)
     assert max(placed[name] for name in drawn) < height
     answer = pipeloom(*words, "-o", folder, "-q", "--json").json
