@@ -2,7 +2,7 @@
 
 :class:`OffloadedActivations` are what autograd saved for one microbatch on one stage. Their
 storages go out once each, however many tensors share them; parameters and the stage's input, which
-is in a buffer of its own anyway, stay. On a CUDA device copies run on streams of their own, to and
+is in a buffer of its own anyway, stay. On an accelerator copies run on streams of their own, to and
 from pinned memory. On a CPU the host is the same memory: the copies are made all the same, at O and
 L, and what is out is not counted as activations.
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from ..cuda import make_event, make_stream
+from ..device import Device
 from ..dtensors import PLAIN, parts
 from ..measure.activation_ledger import Memory, Versioned, apart, unchanged
 from ..uncompiled import uncompiled
@@ -50,12 +50,12 @@ class CpuChannels:
         return _nothing
 
 
-class CudaChannels:
+class DeviceChannels:
     """A stream each way, ordered with the stream that computes by events."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: Device) -> None:
         self._device = device
-        self._out, self._back = make_stream(device), make_stream(device)
+        self._out, self._back = device.stream(), device.stream()
 
     def out(self, copies: Copies) -> Wait:
         return self._beside(self._out, copies)
@@ -65,27 +65,27 @@ class CudaChannels:
         self._back.wait_stream(self._out)
         return self._beside(self._back, copies)
 
-    def _beside(self, channel: torch.cuda.Stream, copies: Copies) -> Wait:
+    def _beside(self, channel: torch.Stream, copies: Copies) -> Wait:
         """The sources are done, and the targets free, once what is queued now has run."""
-        channel.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(channel):
+        channel.wait_stream(self._device.current())
+        with self._device.use(channel):
             _copy(copies)
-            done = make_event(timed=False)
+            done = self._device.event()
             done.record(channel)
-        return lambda: torch.cuda.current_stream(self._device).wait_event(done)
+        return lambda: self._device.current().wait_event(done)
 
 
 class Host:
     """Memory of the host, used again from step to step, and the copy channels to it."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._pinned = device.type == "cuda"
+        self._device = Device(device)
+        self._pinned = not self._device.is_host
         self._idle: defaultdict[int, list[Tensor]] = defaultdict(list)
 
     @cached_property
     def channels(self) -> CopyChannels:
-        return CudaChannels(self._device) if self._pinned else CpuChannels()
+        return DeviceChannels(self._device) if self._pinned else CpuChannels()
 
     def take(self, size: int) -> Tensor:
         idle = self._idle[size]

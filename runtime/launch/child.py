@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from pipeloom.ir.litter import tied_to_parent
 
+from ..device import set_gpu
 from ..transport.making import meet
 from ..transport.waiting import waits_for_another
 from .environment import backend_of, gpu_here, own_gpu
@@ -52,7 +53,7 @@ def call_here(
     if dist.is_initialized():
         return function(*args)
     if device.type == "cuda":
-        torch.cuda.set_device(own_gpu())
+        set_gpu(own_gpu())
     meet(gpu_here(device), backend_of, message_timeout)
     result = function(*args)
     dist.destroy_process_group()  # not after an error: it would wait for the others

@@ -19,6 +19,8 @@ import torch.distributed as dist
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.litter import own, remove_litter
 
+from ..device import device_count, gpu_uuid
+
 _SOCKET, _NAME = 107, 44
 """Bytes of a Unix socket's path at most, and those that its folder's name and its own add to
 TMPDIR."""
@@ -60,15 +62,14 @@ def number(name: str, least: int, most: int | None = None) -> int:
 def own_gpu() -> int:
     """The index of this process's GPU: where a machine has fewer than ranks, they share them."""
     local = number("LOCAL_RANK", 0) if "LOCAL_RANK" in os.environ else 0
-    return local % torch.cuda.device_count()
+    return local % device_count()
 
 
 def gpu_here(device: torch.device) -> Gpu | None:
     """The GPU that this process computes on, its current one; None on a CPU."""
     if device.type != "cuda":
         return None
-    uuid = torch.cuda.get_device_properties(torch.cuda.current_device()).uuid
-    return dist.is_nccl_available(), socket.gethostname(), str(uuid)
+    return dist.is_nccl_available(), socket.gethostname(), gpu_uuid()
 
 
 def backend_of(gpus: Sequence[Gpu | None]) -> str:

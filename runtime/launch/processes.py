@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from ..cuda import check_devices
+from ..device import check_devices
 from ..errors import LaunchError
 from .child import Told, Waits, call_here, run_child, tell
 from .environment import check_open_files, check_sockets, socket_folder, world

@@ -197,8 +197,3 @@ def unchanged(tensor: Tensor, version: int) -> Tensor:
     if tensor._version != version:
         raise ChangedInPlaceError(tensor)
     return tensor
-
-
-def device_peak(device: torch.device) -> int | None:
-    """Bytes that the allocator of a CUDA device had in use at most since its reset, else None."""
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import torch
 
-from ..cuda import make_event
+from ..device import Device
 
 Call = Callable[[], None]
 
@@ -45,7 +45,7 @@ class HostClock:
 class _Anchor:
     """An event on a device, and when the host's clock says that it was."""
 
-    event: torch.cuda.Event
+    event: torch.Event
     seconds: float
 
 
@@ -58,36 +58,36 @@ class _Anchors:
     def __init__(self) -> None:
         self._newest: dict[torch.device, _Anchor] = {}
 
-    def near(self, device: torch.device) -> _Anchor:
+    def near(self, device: Device) -> _Anchor:
         """An anchor of the last seconds; makes the current stream wait for nothing, the host
         seldom."""
-        old = self._newest.get(device)
+        old = self._newest.get(device.device)
         if old is not None and time.perf_counter() - old.seconds < RENEWED:
             return old
-        event = make_event(timed=True)
-        event.record(torch.cuda.current_stream(device))
+        event = device.event(timed=True)
+        event.record(device.current())
         event.synchronize()
         now = time.perf_counter() if old is None else dated(old, event)
-        self._newest[device] = _Anchor(event, now)
-        return self._newest[device]
+        self._newest[device.device] = found = _Anchor(event, now)
+        return found
 
 
 RENEWED = 10.0  # seconds: an event's time since the anchor has seven digits
 _ANCHORS = _Anchors()
 
 
-def dated(anchor: _Anchor, event: torch.cuda.Event) -> float:
+def dated(anchor: _Anchor, event: torch.Event) -> float:
     """The time of ``event``, in seconds of the host's clock."""
     milliseconds: float = anchor.event.elapsed_time(event)
     return anchor.seconds + milliseconds / 1e3
 
 
-class CudaClock:
+class DeviceClock:
     """Events on the current stream, told by the device's clock and dated by its anchor."""
 
-    def __init__(self, marks: int, device: torch.device) -> None:
+    def __init__(self, marks: int, device: Device) -> None:
         self._device = device
-        self._events = [make_event(timed=True) for _ in range(marks)]
+        self._events = [device.event(timed=True) for _ in range(marks)]
         self._anchor: _Anchor | None = None
 
     def start(self) -> None:
@@ -105,13 +105,14 @@ class CudaClock:
 
     def seconds(self) -> list[float]:
         assert self._anchor is not None
-        torch.cuda.current_stream(self._device).synchronize()
+        self._device.current().synchronize()
         return [dated(self._anchor, event) for event in self._events]
 
 
-Clock: TypeAlias = HostClock | CudaClock
+Clock: TypeAlias = HostClock | DeviceClock
 
 
 def make_clock(marks: int, device: torch.device) -> Clock:
     """The clock of a device, for so many marks a step."""
-    return CudaClock(marks, device) if device.type == "cuda" else HostClock(marks)
+    own = Device(device)
+    return HostClock(marks) if own.is_host else DeviceClock(marks, own)

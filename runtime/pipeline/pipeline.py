@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -17,8 +16,8 @@ from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.model.weight_coverage import WeightCoverage
 
+from ..device import Device
 from ..errors import ExecutionError
-from ..measure.activation_ledger import device_peak
 from ..measure.trace import TracedOp, measured_schedule, traced_ops
 from ..optim.optimizer_step import finish_before_state_dicts
 from ..optim.optimizers import taken_over
@@ -448,8 +447,7 @@ class Pipeline:
 
     def synchronize(self) -> None:
         """Returns once all that was queued on the device is done; at once on a CPU."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        Device(self.device).synchronize()
 
     def gather(self, value: Any) -> list[Any]:
         """The values that the ranks passed, in their order; all ranks call it."""
@@ -535,7 +533,7 @@ class Pipeline:
     @property
     def device_peak(self) -> int | None:
         """Bytes that torch's allocator had in use at most, on a CUDA device."""
-        return device_peak(self.device)
+        return Device(self.device).peak_memory()
 
     @property
     def graphs(self) -> int:

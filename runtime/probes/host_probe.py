@@ -6,6 +6,7 @@ import time
 
 import torch
 
+from ..device import Device
 from ..executor.offload import Host
 from .link_probe import LinkSamples
 
@@ -30,19 +31,14 @@ def _copies(host: Host, device: torch.device, size: int, repeats: int) -> list[f
     there, back = (torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(2))
     out, into = host.take(size), host.take(size)
     into.zero_()
-    times = []
+    finish, times = Device(device).synchronize, []
     for _ in range(WARMUP + repeats):
-        _finish(device)
+        finish()
         begin = time.perf_counter()
         leaving = host.channels.out([(out, there)])
         loading = host.channels.back([(back, into)])
         leaving()
         loading()
-        _finish(device)
+        finish()
         times.append((time.perf_counter() - begin) * 1e3 / 2)
     return times[WARMUP:]
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

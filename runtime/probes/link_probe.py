@@ -11,7 +11,7 @@ import torch
 
 from pipeloom.ir.model.profile import Link, Links
 
-from ..cuda import keep_busy
+from ..device import Device
 from ..measure.op_timer import make_clock
 from ..transport import Routes, Transport
 
@@ -93,7 +93,7 @@ def _ping_pong(
     for _ in range(WARMUP + repeats):
         clock.start()
         if transport.rank == first:  # the other's stream is idle and waits for the ping
-            keep_busy(device, AHEAD)
+            Device(device).keep_busy(AHEAD)
         timed()
         begin, end = clock.seconds()
         times.append((end - begin) * 1e3 / 2)

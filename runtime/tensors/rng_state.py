@@ -10,7 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..device import Device
 from .microbatches import tensors
+
+CPU = torch.device("cpu")
 
 
 class RandomState:
@@ -20,16 +23,15 @@ class RandomState:
     def __init__(
         self, devices: Iterable[torch.device], own: Iterable[torch.Generator] = ()
     ) -> None:
-        self._devices = sorted({x.index or 0 for x in devices if x.type == "cuda"})
-        self._cpu = torch.get_rng_state()
-        self._cuda = [torch.cuda.get_rng_state(device) for device in self._devices]
+        self._accelerators = sorted({x.index or 0 for x in devices if x.type == "cuda"})
+        known = (CPU, *(torch.device("cuda", index) for index in self._accelerators))
+        self._default = [(device, device.rng_state()) for device in map(Device, known)]
         self._own = [(generator, generator.get_state()) for generator in own]
 
     def restore(self) -> None:
         """Makes the same numbers come again."""
-        torch.set_rng_state(self._cpu)
-        for device, state in zip(self._devices, self._cuda, strict=True):
-            torch.cuda.set_rng_state(state, device)
+        for device, state in self._default:
+            device.set_rng_state(state)
         for generator, state in self._own:
             generator.set_state(state)
 
@@ -39,7 +41,7 @@ class RandomState:
         drawn."""
         after = [(generator, generator.get_state()) for generator, _ in self._own]
         try:
-            with torch.random.fork_rng(self._devices):
+            with torch.random.fork_rng(self._accelerators):
                 self.restore()
                 yield
         finally:

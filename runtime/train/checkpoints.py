@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from pipeloom.ir.errors import InputError
 
+from ..device import Device
 from ..errors import ExecutionError
 from ..pipeline.pipeline import Pipeline
 from .checkpoint_files import check_files, complete, latest, saved_keys, told
@@ -159,9 +160,8 @@ class Checkpoints:
 
     def _random(self) -> dict[str, dict[str, Tensor]]:
         """The state of this process's generators."""
-        state = {"cpu": torch.get_rng_state()}
-        if self._pipeline.device.type == "cuda":
-            state["cuda"] = torch.cuda.get_rng_state(self._pipeline.device)
+        devices = {torch.device("cpu"), self._pipeline.device}
+        state = {device.type: Device(device).rng_state() for device in devices}
         return {str(self._process): state}
 
     def _write(self, state: Mapping[str, Any], path: Path) -> None:
@@ -229,6 +229,5 @@ def _options(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _set_random(state: Mapping[str, Tensor]) -> None:
-    torch.set_rng_state(state["cpu"])
-    if "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"])
+    for kind, numbers in state.items():
+        Device(torch.device(kind)).set_rng_state(numbers)

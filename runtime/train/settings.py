@@ -8,7 +8,7 @@ import torch
 
 from pipeloom.ir.errors import InputError
 
-from ..cuda import check_devices
+from ..device import check_devices
 from ..rank.loss_scale import LossScale
 from ..rank.options import Options, StagesAs, check_stages_as
 

@@ -18,6 +18,7 @@ from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
+from ..device import current_gpu
 from ..launch.processes import launch
 from ..measure.plan_deviation import made_without_barrier, other_size, over_the_limit, why_far_off
 from ..models.by_name import load_source
@@ -241,7 +242,7 @@ def make_pipeline(
     """The pipeline of ``model`` in the settings' dtype and on their device, one of ``replicas``."""
     device = torch.device(settings.device)
     if device.type == "cuda":
-        device = torch.device("cuda", torch.cuda.current_device())
+        device = current_gpu()
     dtype = dtype_of(settings.dtype)
     count = program.schedule.problem.stages
     model = as_planned(model, program.schedule.problem.profile)

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..cuda import make_event, make_stream
+from ..device import Device
 from .base import Handle, Routes
 from .process_group import GroupTransport
 
@@ -32,7 +32,7 @@ class Channel:
     """One direction between two ranks; ``peer`` is the other's rank within ``group``."""
 
     group: dist.ProcessGroup
-    stream: torch.cuda.Stream
+    stream: torch.Stream
     peer: int
 
 
@@ -55,8 +55,9 @@ class NcclTransport(GroupTransport):
 
     def __init__(self, routes: Routes, device: torch.device, group: dist.ProcessGroup) -> None:
         super().__init__(routes, device, group)
+        self._device = Device(device)
         self._channels: dict[tuple[int, int], Channel] = {}
-        self._free: dict[int, torch.cuda.Event] = {}
+        self._free: dict[int, torch.Event] = {}
         # the same order on all ranks: the first message of a communicator sets it up and blocks
         for source, target in sorted(routes.channels):
             if self.rank in (source, target):
@@ -68,37 +69,37 @@ class NcclTransport(GroupTransport):
 
     def _open(self, source: int, target: int) -> Channel:
         group = self.communicator(f"{source}>{target}", (source, target))
-        channel = Channel(group, make_stream(self.device), 1 - dist.get_rank(group))
+        channel = Channel(group, self._device.stream(), 1 - dist.get_rank(group))
         peer = channel.peer
         token = torch.zeros(1, device=self.device)
         if self.rank == source:
             dist.send(token, group=channel.group, group_dst=peer)
         else:
             dist.recv(token, group=channel.group, group_src=peer)
-        torch.cuda.current_stream(self.device).synchronize()
+        self._device.current().synchronize()
         return channel
 
     def send(self, tensor: Tensor, peer: int) -> Handle:
         channel = self._channels[self.rank, peer]
-        channel.stream.wait_stream(torch.cuda.current_stream(self.device))  # 1
-        with torch.cuda.stream(channel.stream):
+        channel.stream.wait_stream(self._device.current())  # 1
+        with self._device.use(channel.stream):
             return NcclHandle(channel.group.send([tensor], channel.peer, 0), tensor)
 
     def recv(self, buffer: Tensor, peer: int) -> Handle:
         channel = self._channels[peer, self.rank]
         free = self._free.pop(buffer.data_ptr(), None)
         if free is None:  # its first use: after whatever the memory held before
-            channel.stream.wait_stream(torch.cuda.current_stream(self.device))
+            channel.stream.wait_stream(self._device.current())
         else:
             channel.stream.wait_event(free)  # 2
-        with torch.cuda.stream(channel.stream):
+        with self._device.use(channel.stream):
             return NcclHandle(channel.group.recv([buffer], channel.peer, 0), buffer)
 
     def releasing(self, buffer: Tensor) -> Callable[[], None]:
-        return partial(self._release, buffer.data_ptr(), make_event(timed=False))
+        return partial(self._release, buffer.data_ptr(), self._device.event())
 
-    def _release(self, pointer: int, event: torch.cuda.Event) -> None:
-        event.record(torch.cuda.current_stream(self.device))
+    def _release(self, pointer: int, event: torch.Event) -> None:
+        event.record(self._device.current())
         self._free[pointer] = event
 
     def beside(self, routes: Routes) -> NcclTransport:

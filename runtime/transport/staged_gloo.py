@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..cuda import make_event, make_stream
+from ..device import Device
 from .base import Handle, Routes
 from .gloo import GlooTransport
 
@@ -47,8 +47,8 @@ class StagedGlooTransport(GlooTransport):
 
     def __init__(self, routes: Routes, device: torch.device, group: dist.ProcessGroup) -> None:
         super().__init__(routes, CPU, group)
-        self._accelerator = device
-        self._copies = make_stream(device) if device.type == "cuda" else None
+        self._accelerator = Device(device)
+        self._copies = None if self._accelerator.is_host else self._accelerator.stream()
 
     def send(self, tensor: Tensor, peer: int) -> Handle:
         place = self._host_memory(tensor)
@@ -65,7 +65,7 @@ class StagedGlooTransport(GlooTransport):
             tensor.copy_(place)
 
     def beside(self, routes: Routes) -> StagedGlooTransport:
-        return self.attached(StagedGlooTransport(routes, self._accelerator, self.outer))
+        return self.attached(StagedGlooTransport(routes, self._accelerator.device, self.outer))
 
     def _host_memory(self, tensor: Tensor) -> Tensor:
         """Torch keeps pinned memory and uses it again once copies from and to it are done."""
@@ -76,9 +76,9 @@ class StagedGlooTransport(GlooTransport):
         if self._copies is None:
             place.copy_(tensor)
             return None
-        self._copies.wait_stream(torch.cuda.current_stream(self._accelerator))
-        with torch.cuda.stream(self._copies):
+        self._copies.wait_stream(self._accelerator.current())
+        with self._accelerator.use(self._copies):
             place.copy_(tensor, non_blocking=True)
-            done = make_event(timed=False)
+            done = self._accelerator.event()
             done.record(self._copies)
         return done.synchronize  # 1

@@ -8,7 +8,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -50,8 +50,26 @@ class Event:
 
 
 class Device:
+    """Has the verbs of :class:`pipeloom.runtime.device.Device`; work goes to ``compute`` first."""
+
+    device, is_host = DEVICE, False
+
     def __init__(self) -> None:
         self.streams: list[Stream] = []
+        self.compute = self.stream()
+
+    def stream(self) -> Stream:
+        return Stream(self)
+
+    def event(self, *, timed: bool = False) -> Event:
+        assert not timed
+        return Event()
+
+    def use(self, stream: Stream) -> AbstractContextManager[None]:
+        return on(stream)
+
+    def current(self) -> Stream:
+        return self.compute
 
     def run(self, seed: int) -> None:
         """Until all is done. Fails where streams wait for each other."""

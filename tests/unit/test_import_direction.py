@@ -48,6 +48,13 @@ def imported(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def test_calls_of_a_devices_module_are_in_one_file() -> None:
+    """But for the functions that seed its generators, which graphs watch."""
+    paths = (ROOT / "runtime").rglob("*.py")
+    found = {path.name for path in paths if "torch.cuda" in path.read_text(encoding="utf-8")}
+    assert found == {"device.py", "random_numbers.py"}
+
+
 @pytest.mark.parametrize("folder", ["benchmarks", "examples"])
 def test_scripts_use_the_library_not_the_command_line(folder: str) -> None:
     paths = list((ROOT / folder).rglob("*.py"))

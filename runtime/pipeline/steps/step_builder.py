@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-import torch
-
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.weight_coverage import WeightCoverage
 
+from ...device import Device
 from ...executor.delayed_modules import check_order
 from ...executor.executor import Executor
 from ...executor.losses import Judge, judge_of
@@ -78,8 +77,8 @@ class StepBuilder:
         for (s, j), cell in self._cells.items():
             cell.interface = interfaces[s][j] if s < len(interfaces) else None
         self._trace()
-        if self._context.buffers is not None and self._context.device.type == "cuda":
-            torch.cuda.synchronize(self._context.device)  # what was received there has been read
+        if self._context.buffers is not None:
+            Device(self._context.device).synchronize()  # what was received there has been read
         self._context.transport.renew()
         self._executor = make_executor(
             self._context, self._step_end, self._cells, self.runners, interfaces

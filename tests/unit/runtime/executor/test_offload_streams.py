@@ -13,23 +13,13 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
-from pipeloom.runtime.executor import offload
-from pipeloom.runtime.executor.offload import CudaChannels, Host
+from pipeloom.runtime.executor.offload import DeviceChannels, Host
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from tests.support.by_hand import by_hand
-from tests.support.fake_device import DEVICE, Device, Event, Memory, Stream, on
+from tests.support.fake_device import Device, Memory, on
 
 MICROBATCHES = 6
 ORDER = "0F0 0O0 0F1 0O1 0F2 0L0 0B0 0W0 0L1 0B1 0W1 0F3 0O3 0B2 0W2 0L3 0B3 0W3"
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Device:
-    device = Device()
-    monkeypatch.setattr(offload, "make_stream", lambda _: Stream(device))
-    monkeypatch.setattr(offload, "make_event", lambda timed: Event())
-    monkeypatch.setattr(torch.cuda, "stream", on)
-    return device
 
 
 class Rank:
@@ -37,10 +27,9 @@ class Rank:
     back, to memory of the host that both use again.
     """
 
-    def __init__(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.stream = Stream(device)
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda _: self.stream)
-        self.channels: Any = CudaChannels(DEVICE)
+    def __init__(self, device: Any) -> None:
+        self.stream = device.compute
+        self.channels: Any = DeviceChannels(device)
         self.active, self.places = Memory(), [Memory(), Memory()]
         self.seen: list[int] = []
 
@@ -65,10 +54,9 @@ class Rank:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_comes_back_is_what_went_out_whatever_stream_goes_on_first(
-    device: Device, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    rank = Rank(device, monkeypatch)
+def test_what_comes_back_is_what_went_out_whatever_stream_goes_on_first(seed: int) -> None:
+    device = Device()
+    rank = Rank(device)
     with on(rank.stream):
         rank.step()
     device.run(seed)

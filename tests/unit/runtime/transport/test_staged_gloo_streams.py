@@ -7,12 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 
-from pipeloom.runtime.transport import staged_gloo
 from pipeloom.runtime.transport.gloo import GlooTransport
 from pipeloom.runtime.transport.staged_gloo import StagedGlooTransport
-from tests.support.fake_device import DEVICE, Device, Event, Memory, Stream, on
+from tests.support.fake_device import Device, Memory, on
 
 MESSAGES = 5
 
@@ -21,8 +19,8 @@ class OnMadeUpDevice(StagedGlooTransport):
     """Without a process group: what would be posted is kept, with what is waited for before."""
 
     def __init__(self, device: Device) -> None:
-        self._accelerator: Any = DEVICE
-        self._copies: Any = Stream(device)
+        self._accelerator: Any = device
+        self._copies: Any = device.stream()
         self.posted: list[tuple[Any, Any]] = []
 
     def _host_memory(self, tensor: Any) -> Any:
@@ -34,13 +32,10 @@ class OnMadeUpDevice(StagedGlooTransport):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_message_is_copied_once_it_is_computed_and_posted_once_it_is_copied(
-    monkeypatch: pytest.MonkeyPatch, seed: int
+    seed: int,
 ) -> None:
     device = Device()
-    compute = Stream(device)
-    monkeypatch.setattr(staged_gloo, "make_event", lambda timed: Event())
-    monkeypatch.setattr(torch.cuda, "stream", on)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: compute)
+    compute = device.compute
     sends: Any = OnMadeUpDevice(device)
     with on(compute):
         for number in range(MESSAGES):
@@ -69,7 +64,7 @@ def test_what_is_launched_after_a_wait_sees_that_message_in_a_buffer_used_again(
 ) -> None:
     """All receives are posted ahead, into one buffer."""
     device, buffer, places = Device(), Memory(), list[Memory]()
-    compute, seen = Stream(device), list[int]()
+    compute, seen = device.compute, list[int]()
     monkeypatch.setattr(GlooTransport, "recv", lambda _, place, peer: Arrival(place, len(places)))
     receives: Any = OnMadeUpDevice(device)
     monkeypatch.setattr(receives, "_host_memory", lambda _: places.append(Memory()) or places[-1])

@@ -1,0 +1,101 @@
+"""A device's streams, events, memory and random numbers: all calls that depend on its type."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeloom.ir.errors import InputError
+
+CYCLES = 1.5e6  # of a GPU's clock in a millisecond, about
+
+
+class Device:
+    """The verbs of one device, by torch's module for its type (``torch.cuda``, ``torch.xpu``, ...).
+
+    ``torch.cpu`` has streams and events, too: they do nothing, as work on a CPU is done when a
+    call returns.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._torch: Any = torch.get_device_module(device)
+
+    @property
+    def is_host(self) -> bool:
+        """Whether its memory is the host's."""
+        return self.device.type == "cpu"
+
+    def stream(self) -> torch.Stream:
+        """A new stream."""
+        stream: torch.Stream = self._torch.Stream(self.device)
+        return stream
+
+    def event(self, *, timed: bool = False) -> torch.Event:
+        """A new event; if ``timed``, it keeps the time at which it is reached."""
+        event: torch.Event = self._torch.Event(enable_timing=timed)
+        return event
+
+    def use(self, stream: torch.Stream) -> AbstractContextManager[object]:
+        """A context whose work goes to ``stream``."""
+        context: AbstractContextManager[object] = self._torch.stream(stream)
+        return context
+
+    def current(self) -> torch.Stream:
+        """The stream that work goes to now."""
+        stream: torch.Stream = self._torch.current_stream(self.device)
+        return stream
+
+    def synchronize(self) -> None:
+        """Returns once all queued work is done; at once on a CPU."""
+        self._torch.synchronize(self.device)
+
+    def peak_memory(self) -> int | None:
+        """The most bytes that the allocator had in use since its reset; None on a CPU."""
+        return None if self.is_host else self._torch.max_memory_allocated(self.device)
+
+    def rng_state(self) -> Tensor:
+        """The state of the default generator."""
+        state: Tensor = (torch if self.is_host else self._torch).get_rng_state(*self._which())
+        return state
+
+    def set_rng_state(self, state: Tensor) -> None:
+        """Sets the state of the default generator."""
+        (torch if self.is_host else self._torch).set_rng_state(state, *self._which())
+
+    def keep_busy(self, milliseconds: float) -> None:
+        """Occupies the current stream of a GPU for about so long, so that the host gets ahead."""
+        if self.device.type == "cuda":
+            self._torch._sleep(int(milliseconds * CYCLES))
+
+    def _which(self) -> tuple[torch.device, ...]:
+        return () if self.is_host else (self.device,)
+
+
+def device_count() -> int:
+    """The number of GPUs of this machine that this process sees."""
+    return torch.cuda.device_count()
+
+
+def check_devices() -> None:
+    """Raises InputError where torch finds no GPU."""
+    if device_count() == 0:
+        raise InputError("device: expected cpu, got cuda: torch finds no CUDA device here")
+
+
+def current_gpu() -> torch.device:
+    """The GPU that this process computes on."""
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def set_gpu(index: int) -> None:
+    """Makes a GPU this process's current one."""
+    torch.cuda.set_device(index)
+
+
+def gpu_uuid() -> str:
+    """What names the current GPU among those of all processes of a machine."""
+    return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
