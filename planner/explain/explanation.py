@@ -8,7 +8,7 @@ The arguments are the bounds' own (:class:`pipeloom.solver.core.bound.Bound`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,16 +34,7 @@ from pipeloom.solver.core.tolerances import CLOSED, ROUNDING
 from ..inputs.documents import Document, Planned, read_schedule
 from ..solving.search import memory_held
 from .candidates import Candidate
-from .sensitivity import (
-    MOST_OPS,
-    Change,
-    Enough,
-    Held,
-    bubble,
-    changes,
-    enough_memory,
-    least_memory,
-)
+from .sensitivity import MOST_OPS, Change, Enough, bubble, changes, enough_memory
 
 SEARCHED: Mapping[str, str] = {
     "relaxation": "a small MILP over the moments that every stage has (its first B, last F, last "
@@ -177,7 +168,7 @@ class Explanation:
     ``step``: where it was chosen for that, and the least that any step of its placement takes.
     ``recomputes``: the schedule's own bubble rate counts what is recomputed as work, those of
     ``now`` and ``changes`` as idle. ``placements``: those that it was chosen from, or a system's
-    schedules, as ``compared`` says. ``held``: where more memory buys nothing, the least that does.
+    schedules, as ``compared`` says.
     """
 
     objective: str
@@ -191,7 +182,6 @@ class Explanation:
     recomputes: bool = False
     placements: Sequence[Candidate] = ()
     compared: str = "placement"
-    held: Held | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -201,7 +191,6 @@ class Explanation:
             "losses": [asdict(loss) for loss in self.losses],
             "changes": [asdict(change) for change in self.changes],
             "enough_memory": self.enough and asdict(self.enough),
-            "least_memory": self.held and asdict(self.held),
         }
 
     def __str__(self) -> str:
@@ -237,7 +226,7 @@ class Explanation:
         cost = self.now.cost or 0.0
         header = ["rank", "computes", "before first B", "in between", "after last F", "spare", ""]
         rows: list[list[Cell]] = [
-            [str(loss.rank), *_times(loss), _binds(loss, self.reason)]
+            [str(loss.rank), *astuple(loss)[1:], "binds" * (loss.rank == self.reason.rank)]
             for loss in _shown(self.losses)
         ]
         spare = {
@@ -257,7 +246,7 @@ class Explanation:
         if vain := [change.what for change in self.changes if change not in gains]:
             lines.append(f"no gain by {', nor by '.join(vain)}")
         if self.enough is not None:
-            lines.append(_enough_words(self.enough, self.held))
+            lines.append(_enough_words(self.enough))
         return lines
 
 
@@ -286,10 +275,6 @@ def explain(
     now = Change(
         "as it is", reason.value, bubble(problem, reason.value), cost, bubble(problem, cost)
     )
-    enough = enough_memory(problem)
-    least = None
-    if enough is not None and enough.microbatches == 0:
-        least = least_memory(found, seconds, should_stop, memory_held)
     return Explanation(
         problem.objective.value,
         found.num_ops,
@@ -297,12 +282,11 @@ def explain(
         losses(found),
         now,
         changes(found, seconds, should_stop, memory_held),
-        enough,
+        enough_memory(found, seconds, should_stop, memory_held),
         None if step is None else (step, work_bound(problem).value),
         any(bool((order & KIND_MASK == OpKind.R).any()) for order in found.order),
         placements,
         compared,
-        least,
     )
 
 
@@ -326,26 +310,18 @@ def _shown(losses: Sequence[Loss]) -> list[Loss]:
     return [loss for loss in losses if loss.rank in kept]
 
 
-def _times(loss: Loss) -> tuple[float, ...]:
-    return (loss.work, loss.head, loss.between, loss.tail, loss.spare)
-
-
-def _binds(loss: Loss, reason: BoundReason) -> str:
-    return "binds" if loss.rank == reason.rank else ""
-
-
 def _row(change: Change) -> list[str]:
     found = "-" if change.bubble is None else percent(max(0.0, change.bubble))
     return [change.what, percent(max(0.0, change.bound_bubble)), found]
 
 
-def _enough_words(enough: Enough, held: Held | None) -> str:
+def _enough_words(enough: Enough) -> str:
     rest = percent(max(0.0, enough.bound_bubble))
-    if held is not None:
-        less = f", {memory_size(held.too_little)} is not" if held.too_little else ""
+    if enough.least is not None:
+        less = f", {memory_size(enough.too_little)} is not" if enough.too_little else ""
         return (
             f"more memory cannot lower the bound: without any limit it is {rest} too; for this "
-            f"cost {sufficient_size(held.enough)} is enough{less}"
+            f"cost {sufficient_size(enough.least)} is enough{less}"
         )
     more = counted(enough.microbatches, "more microbatch")
     fit = "fits" if enough.microbatches == 1 else "fit"

@@ -57,21 +57,16 @@ class Enough:
     """From room for ``microbatches`` more on every rank on, memory buys nothing more.
 
     ``limit``: the largest rank's limit then. ``bound``: what no memory brings the cost below.
+    ``least``, ``too_little``: where that is none more, limits, the same on all ranks: with the one
+    a schedule of the same cost is known, with the other none exists.
     """
 
     microbatches: int
     limit: float
     bound: float
     bound_bubble: float
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Limits, the same on all ranks: with ``enough`` a schedule of the same cost is known, with
-    ``too_little`` none exists."""
-
-    enough: float
-    too_little: float
+    least: float | None = None
+    too_little: float | None = None
 
 
 def changes(
@@ -110,8 +105,17 @@ def changes(
     return found
 
 
-def enough_memory(problem: Problem) -> Enough | None:
-    """The memory from which on the bound stays; None without a limit, or beyond MOST_OPS."""
+def enough_memory(
+    schedule: Schedule,
+    seconds: float = 0.0,
+    should_stop: StoppingCriterion = NEVER,
+    memory: Memory | None = None,
+) -> Enough | None:
+    """The memory from which on the bound stays; None without a limit, or beyond MOST_OPS.
+
+    Where more buys nothing, each lower limit that is tried gets a fifth of ``seconds``.
+    """
+    problem = schedule.problem
     if not problem.limited or _ops(problem) > MOST_OPS:
         return None
     least = lower_bound(replace(problem, memory_limit=(float("inf"),) * problem.ranks)).value
@@ -122,20 +126,19 @@ def enough_memory(problem: Problem) -> Enough | None:
     most = max(map(len, _stages_run(problem)))
     high = _least(-1, problem.microbatches * most, suffices)  # all microbatches fit at the most
     limit = max(x for x in more_memory(problem, high).memory_limit if isfinite(x))
-    return Enough(high, limit, least, bubble(problem, least))
+    options = SolveOptions(time_limit=seconds / 5, should_stop=should_stop, memory=memory)
+    held = _least_memory(schedule, options) if high == 0 else ()
+    return Enough(high, limit, least, bubble(problem, least), *held)
 
 
-def least_memory(
-    schedule: Schedule, seconds: float, should_stop: StoppingCriterion, memory: Memory | None
-) -> Held:
+def _least_memory(schedule: Schedule, options: SolveOptions) -> tuple[float, float]:
     """How low the limit can be at which the optimizer still finds a schedule that costs no more
-    than ``schedule``, in a fifth of ``seconds`` for each limit that is tried."""
+    than ``schedule``, and a limit at which none does."""
     problem, timing = schedule.problem, schedule.known_timing
     peak, cost = max(timing.peak_memory), timing.cost(problem.objective) * SAME
     step = 10.0 ** (floor(log10(peak)) - 2) if peak > 0 else 1.0
-    options = SolveOptions(time_limit=seconds / 5, should_stop=should_stop, memory=memory)
-    if schedule.num_ops > MOST_TRIED or problem.placement.passing is Passing.MIXED:
-        seconds = 0.0
+    mixed = problem.placement.passing is Passing.MIXED
+    tried = options.time_limit > 0 and schedule.num_ops <= MOST_TRIED and not mixed
 
     def limited(count: int) -> Problem:
         limits = tuple(min(limit, count * step) for limit in problem.memory_limit)
@@ -146,14 +149,12 @@ def least_memory(
         return is_feasible(one) and lower_bound(one).value <= cost
 
     def known(count: int) -> bool:
-        if seconds <= 0 or should_stop():
-            return False
-        found = _cost(limited(count), options)
+        found = _cost(limited(count), options) if tried and not options.should_stop() else None
         return found is not None and found <= cost
 
     own = ceil(peak / step)
     least = _least(-1, own, possible)
-    return Held(min(peak, _least(least - 1, own, known) * step), max(0, least - 1) * step)
+    return min(peak, _least(least - 1, own, known) * step), max(0, least - 1) * step
 
 
 def _least(low: int, high: int, suffices: Callable[[int], bool]) -> int:

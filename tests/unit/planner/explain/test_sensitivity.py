@@ -13,18 +13,18 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
 from pipeloom.planner.explain.explanation import explain
 from pipeloom.planner.explain.sensitivity import (
     bubble,
     changes,
     enough_memory,
     faster_links,
-    least_memory,
     more_memory,
 )
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.bounds.feasibility import is_feasible
-from pipeloom.solver.core.stopping import NEVER
+from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.optimize import optimize
 from tests.property.planner.test_explanation import NO_RELAXATIONS
 
@@ -36,7 +36,7 @@ def problem(share: float) -> Problem:
 
 def test_memory_stops_paying_where_the_bound_stops_falling() -> None:
     tight = problem(1.0)
-    enough = enough_memory(tight)
+    enough = enough_memory(Schedule(tight, one_at_a_time(tight)))
     assert enough is not None
     at, before = (
         lower_bound(more_memory(tight, n)).value
@@ -49,7 +49,7 @@ def test_memory_stops_paying_where_the_bound_stops_falling() -> None:
 
 def test_without_a_limit_there_is_nothing_to_buy() -> None:
     schedule = optimize(problem(math.inf), time_limit=0.1)
-    assert enough_memory(schedule.problem) is None
+    assert enough_memory(schedule) is None
     assert [each.what for each in changes(schedule, 0.0)] == [
         "links twice as fast",
         "links without delay",
@@ -104,10 +104,13 @@ def test_even_stages_and_more_microbatches_are_tried() -> None:
 def test_a_limit_is_enough_for_the_same_cost_and_a_lower_one_is_not() -> None:
     stages = tuple(StageProfile(t, t, t) for t in (1.0, 1.0, 1.0, 2.0))
     loose = optimize(Problem.linear(Profile(stages, 4, 0.1), 8, 8.0), time_limit=0.5)
-    held = least_memory(loose, 0.5, NEVER, None)
-    assert held.too_little < held.enough <= max(loose.known_timing.peak_memory)
+    held = enough_memory(loose, 0.5)
+    assert held is not None
+    assert held.least is not None
+    assert held.too_little is not None
+    assert held.too_little < held.least <= max(loose.known_timing.peak_memory)
     enough, low = (
-        replace(loose.problem, memory_limit=(x,) * 4) for x in (held.enough, held.too_little)
+        replace(loose.problem, memory_limit=(x,) * 4) for x in (held.least, held.too_little)
     )
     cost = loose.known_timing.period
     assert optimize(enough, time_limit=0.5).known_timing.period == pytest.approx(cost)
@@ -123,7 +126,7 @@ def test_beyond_some_size_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("pipeloom.planner.explain.sensitivity.MOST_OPS", 100)
     schedule = optimize(problem(1.0), time_limit=0.1)
     assert changes(schedule) == []
-    assert enough_memory(schedule.problem) is None
+    assert enough_memory(schedule) is None
 
 
 def test_memory_for_one_rank_or_for_all() -> None:

@@ -37,7 +37,7 @@ def test_explain_as_json_has_every_figure(pipeloom: Command, tmp_path: Path) -> 
     whats = [change["what"] for change in found["changes"]]
     assert whats[-3:-1] == ["links twice as fast", "links without delay"]
     assert all(change["bound"] <= change["cost"] + 1e-9 for change in found["changes"])
-    assert set(found["enough_memory"]) == {"microbatches", "limit", "bound", "bound_bubble"}
+    assert {"microbatches", "limit", "least", "too_little"} < set(found["enough_memory"])
 
 
 def test_recomputation_counts_as_idle_where_changes_are_compared(
