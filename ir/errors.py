@@ -110,7 +110,7 @@ class InfeasibleError(PipeloomError):
     ``smallest`` is the smallest feasible limit (in the profile's unit of memory), or what a device
     has to hold in the schedule found that exceeds its memory least; ``rank`` the rank that needs
     it. Both are None where several placements or schemes were compared, each with limits of its
-    own.
+    own. ``given``: the limit that was too small, where one was.
     """
 
     exit_code = 1
@@ -122,8 +122,10 @@ class InfeasibleError(PipeloomError):
         smallest: float | None = None,
         rank: int | None = None,
         device: bool = False,
+        given: float | None = None,
     ) -> None:
         self.smallest = smallest
+        self.given = given
         self.rank = rank
         self.device = device
         super().__init__(message)

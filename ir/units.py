@@ -33,6 +33,12 @@ def sufficient_size(memory: float) -> str:
     return _prefixed(shown, 5) + ("B" if memory >= 1000 else "")
 
 
+def gigabytes_meant(limit: float, least: float) -> str:
+    """``; did you mean 30GB?`` of a limit of 30 where at least ``least`` bytes are needed."""
+    likely = limit < 1e3 and 1e6 <= least <= limit * 1e9
+    return f"; did you mean {sufficient_size(limit)}GB?" if likely else ""
+
+
 def _prefixed(memory: float, digits: int) -> str:
     if not math.isfinite(memory):
         return "none"

@@ -33,7 +33,7 @@ from .configurations.reasons import RATE_WORDS, OtherRate, other_rates, parts_of
 from .configurations.space import Space
 from .models.reading import ModelLike
 from .optimize import check_limits, positive
-from .predict import EXPERTS, ClusterLike, Prediction, cluster_of
+from .predict import ClusterLike, Prediction, cautions, cluster_of
 from .prediction.step import StepTimes
 from .solving.progress import Listener, unheard
 from .solving.workers import KeptWorkers
@@ -251,7 +251,7 @@ class Plan:
                 "",
                 *self._rates(),
                 *self._predicted(),
-                *([f"note: {EXPERTS}"] if self.space.model.experts is not None else []),
+                *(f"note: {line}" for line in cautions(self.space.model, self.space.base)),
             ]
         )
 

@@ -23,7 +23,9 @@ from .clusters.gpus import GPUS
 from .configurations.given_schedule import is_schedule, placed_steps, with_schedule
 from .inputs.documents import Document
 from .inputs.problem_setup import ProfileLike, ProfileSource
+from .models.model import Model
 from .models.reading import ModelLike
+from .models.run import TrainingRun
 from .prediction.layer_times import Traffic
 from .prediction.memory import GIB, KINDS, RankMemory, memory_of, rooms_of
 from .prediction.schedule_word import OPTIMAL, check_schedule
@@ -36,10 +38,17 @@ OPTIMIZING = 100.0
 """Work limit of the search for the optimal schedule, in millions of simulated ops, so that a
 prediction is the same on every machine."""
 ClusterLike: TypeAlias = Cluster | Document
-EXPERTS = (
-    "experts: no calibration has seen them, and their loads are taken to be even; published runs "
-    "took longer than likely (docs/predict.md)"
-)
+
+
+def cautions(model: Model, run: TrainingRun) -> Iterator[str]:
+    """Lines on what the prediction of a run has not been compared with."""
+    if model.longest and run.seq > model.longest:
+        yield f"seq: {run.seq} is more than {model.longest}, the model's max_position_embeddings"
+    if model.experts is not None:
+        yield (
+            "experts: no calibration has seen them, and their loads are taken to be even; "
+            "published runs took longer than likely (docs/predict.md)"
+        )
 
 
 @dataclass(frozen=True)
@@ -115,8 +124,7 @@ class Prediction:
         if self.step.raised:
             on = ", ".join(_ranges(self.step.raised))
             yield f"in the profile M_B is raised to M_W on stages {on}: what W waits for is more"
-        if self.step.setup.model.experts is not None:
-            yield EXPERTS
+        yield from cautions(self.step.setup.model, self.step.setup.run)
 
     @property
     def schedule(self) -> Schedule:

@@ -52,7 +52,7 @@ def doubtful_keys(data: dict[str, Any], where: str) -> list[str]:
     """A line for each key of a profile, by stages or by layers, that looks like one misspelt, or
     that only layers have."""
     if "stages" not in data:
-        return keys_in_doubt(validated(LayeredProfileDocument, data, where), where)
+        return [*keys_in_doubt(LayeredProfileDocument, data, where).values()]
     found = validated(ProfileDocument, data, where)
     places = {f"{where}: stages[{s}]": stage for s, stage in enumerate(found.stages)}
     lines = {
@@ -61,7 +61,7 @@ def doubtful_keys(data: dict[str, Any], where: str) -> list[str]:
         for key in ("repeat", "kind", "with_next")
         if (part.model_extra or {}).get(key) is not None
     }
-    return [*keys_in_doubt(found, where), *lines.values()]
+    return [*keys_in_doubt(ProfileDocument, data, where).values(), *lines.values()]
 
 
 def profile_of(document: ProfileDocument) -> Profile:

@@ -156,7 +156,9 @@ def validated(model: type[D], data: object, where: str) -> D:
     lacking = [f for f in found if f["loc"] in _MARKS and f["type"] == "missing"]
     if len(lacking) == len(_MARKS):
         raise InputError(f"{where}: format: {_line(model, lacking[0])}{unmarked_hint(data)}")
-    raise InputError(*(f"{_path(where, f['loc'])}: {_line(model, f)}" for f in formats or found))
+    lines = [f"{_path(where, f['loc'])}: {_line(model, f)}" for f in formats or found]
+    known, doubtful = "".join(lines), {} if formats else keys_in_doubt(model, data, where)
+    raise InputError(*lines, *(doubtful[key] for key in doubtful if f"({key}: " not in known))
 
 
 def _path(where: str, location: tuple[str | int, ...]) -> str:
@@ -238,25 +240,27 @@ def _bare(key: str) -> str:
     return key.lower().replace("_", "").replace("-", "")
 
 
-def keys_in_doubt(document: Document, where: str) -> list[str]:
-    """A line for each key that is not known but much like one that is.
+def keys_in_doubt(record: Any, data: object, where: str) -> dict[str, str]:
+    """A line for each key that is not known but much like one that is, by that key.
 
     Such keys are no fault: other programs may put their own into a document.
     """
     lines: dict[str, str] = {}
-    for path, found in _documents(document, where):
-        for key, meant in misspelt(found.model_extra or (), type(found).model_fields):
+    for path, declared, found in _objects(record, data, where):
+        for key, meant in misspelt(found, declared):
             # of many alike the first is named
             lines.setdefault(key, f"{path}: {key}: unknown key, not used; did you mean {meant}?")
-    return list(lines.values())
+    return lines
 
 
-def _documents(value: object, where: str) -> Iterator[tuple[str, Document]]:
-    """All documents in ``value``, each with the keys that lead there."""
-    if isinstance(value, Document):
-        yield where, value
-        for key, inner in value.__dict__.items():
-            yield from _documents(inner, f"{where}: {key}")
+def _objects(record: Any, value: object, where: str) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """All objects in ``value``, each with the keys that lead there and those that it may have."""
+    if isinstance(value, dict):
+        declared = _declared(record)
+        yield where, declared, value
+        for key in declared.keys() & value.keys():
+            if inner := _record(declared[key]):
+                yield from _objects(inner, value[key], f"{where}: {key}")
     elif isinstance(value, list | tuple):
         for i, inner in enumerate(value):
-            yield from _documents(inner, f"{where}[{i}]")
+            yield from _objects(record, inner, f"{where}[{i}]")

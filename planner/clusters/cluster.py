@@ -302,8 +302,8 @@ def parse_cluster(data: Mapping[str, Any], where: str) -> Cluster:
     """The cluster that a document describes. Raises InputError with a line for each fault; a key
     that is much like a known one is one."""
     found = validated(PipeloomCluster, dict(data), where)
-    if unsure := keys_in_doubt(found, where):
-        raise InputError(*(line.replace(", not used", "") for line in unsure))
+    if unsure := keys_in_doubt(PipeloomCluster, data, where):
+        raise InputError(*(line.replace(", not used", "") for line in unsure.values()))
     gpu = Gpu(**{key: getattr(found.gpu, key) for key in GpuDocument.model_fields})
     reached = calibrated(gpu.name).to_dict() | found.efficiency
     return Cluster(

@@ -248,7 +248,7 @@ def _found(
 
 
 def _cost(problem: Problem, options: SolveOptions) -> float | None:
-    """What the optimizer finds; None where that is no schedule."""
+    """Cost of the schedule that the optimizer finds; None where it finds none."""
     with suppress(InfeasibleError):
         return optimize(problem, options).known_timing.cost(problem.objective)
     return None

@@ -107,9 +107,9 @@ def _nothing_fits(chosen: Chosen, words: str, facts: dict[str, Any]) -> NothingF
     if not lacking:
         return NothingFits("no placement fits", words, facts)
     smallest, least = min(lacking, key=lambda one: one[0])
-    rank = None if least.lacks is None else least.lacks.rank
+    known = {} if least.lacks is None else {"rank": least.lacks.rank, "given": least.lacks.given}
     line = f"{least.why_not} (placement {least.name})"
-    return NothingFits("", line, facts, smallest=smallest, rank=rank)
+    return NothingFits("", line, facts, smallest=smallest, **known)
 
 
 def assumed_cut(profile: Profile, made: Schedule) -> str | None:

@@ -8,7 +8,7 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.units import sufficient_size
+from pipeloom.ir.units import gigabytes_meant, sufficient_size
 
 from ..core.relaxations import least_kept
 from ..core.tolerances import ROUNDING
@@ -56,10 +56,10 @@ def check_feasible(problem: Problem) -> None:
         return
     least, given = float(needs(problem)[rank]), problem.memory_limit[rank]
     size, typed = sufficient_size(least), sufficient_size(given)
-    meant = f"; did you mean {typed}GB?" if given < 1e3 and 1e6 <= least <= given * 1e9 else ""
     raise InfeasibleError(
         f"memory limit {typed} is too small for rank {rank}: one microbatch holds {size} there; "
-        f"the smallest feasible limit is {size}{meant}",
+        f"the smallest feasible limit is {size}{gigabytes_meant(given, least)}",
         smallest=least,
         rank=rank,
+        given=given,
     )

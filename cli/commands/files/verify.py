@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 
+from pipeloom.ir.errors import InputError
+
 from ...arguments import example
 from ...output import answer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="schedule or program, - for standard input")
+    parser.add_argument("files", metavar="FILE", nargs="+", help="schedule or program, or -")
     parser.add_argument(
         "--certificate",
         metavar="FILE",
@@ -18,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     example(
         parser,
         "pipeloom verify schedule.json",
-        "pipeloom verify program.json --json",
+        "pipeloom verify schedule.json program.json --json",
         "pipeloom verify schedule.json --certificate certificate.json",
     )
 
@@ -26,6 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from pipeloom.planner.verify import verify
 
-    found = verify(args.file, certificate=args.certificate)
-    answer(args, {"file": args.file} | found.to_dict(), found)
-    return 0 if found.ok else 1
+    if args.certificate and len(args.files) > 1:
+        raise InputError(f"--certificate: expected one schedule, got {len(args.files)} files")
+    found = [verify(file, certificate=args.certificate) for file in args.files]
+    facts = [{"file": f} | each.to_dict() for f, each in zip(args.files, found, strict=True)]
+    shown = facts[0] if len(facts) == 1 else {"files": facts}
+    answer(args, shown, "\n".join(map(str, found)))
+    return 0 if all(each.ok for each in found) else 1

@@ -32,7 +32,9 @@ PROFILES: dict[str, dict[str, Any]] = {
     "stages[0]: t_f: missing; expected a finite number >= 0"
     " (tf: unknown key; did you mean t_f?)\n"
     "stages[1]: t_w: missing; expected a finite number >= 0 (ms of its backward to the weights, 0 "
-    "if in t_b)": {"stages": [stage(t_f="absent", tf=1, T_b=2), stage(t_w="absent", forward=1)]},
+    "if in t_b)\nstages[0]: T_b: unknown key, not used; did you mean t_b?": {
+        "stages": [stage(t_f="absent", tf=1, T_b=2), stage(t_w="absent", forward=1)]
+    },
     "ranks: missing; expected a whole number >= 1 and <= 4096"
     " (rank: unknown key; did you mean ranks?)": {
         "ranks": None,
@@ -202,7 +204,7 @@ def test_a_key_that_looks_misspelt_is_named_and_others_are_let_pass(
     pipeloom: Command, tmp_path: Path
 ) -> None:
     stages = [stage(comment="ours"), stage(weights_bytes=7), stage(weights_bytes=7)]
-    document = profile_document(stages=stages, ranks=3, memory_limits=4, source="another program")
+    document = profile_document(stages=stages, ranks=3, memory_limits=4, t_comm=1e4, ours=1)
     path = written(tmp_path / "profile.json", document)
     done = pipeloom("build", "1f1b", path, "-m", 2, "--json")
     assert done.code == 0
@@ -210,6 +212,8 @@ def test_a_key_that_looks_misspelt_is_named_and_others_are_let_pass(
         f"pipeloom: {path}: memory_limits: unknown key, not used; did you mean memory_limit?",
         f"pipeloom: {path}: stages[1]: weights_bytes: unknown key, not used; "
         "did you mean weight_bytes?",
+        f"pipeloom: note: {path}: t_comm is 10000 ms, and the longest t_f, t_b or t_w 1 ms: are "
+        "both in milliseconds?",
     ]
 
 

@@ -179,6 +179,7 @@ def test_what_waits_for_w_is_held_in_full() -> None:
     assert held[1] == pytest.approx(4 * waiting[0])
     assert predict(tp=1, dp=4).to_dict()["notes"] == []
     assert len(split.to_dict()["notes"]) == 1
+    assert "max_position_embeddings" in str(predict(tp=1, dp=4, seq=2**18))
 
 
 def test_optimal_fits_where_something_does() -> None:

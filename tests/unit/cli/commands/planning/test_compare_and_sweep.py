@@ -63,10 +63,13 @@ def test_a_profile_with_a_barrier_makes_the_makespan_the_objective(
     assert "as the profile has" not in asked(True, "--objective", "period").out
 
 
-def test_compare_of_what_nothing_fits_is_a_no(pipeloom: Command, profile: Path) -> None:
-    done = pipeloom("compare", profile, "-m", 4, "--memory-limit", 0.5, "-q", "--json")
-    assert {result["status"] for result in done.json["results"]} == {"infeasible"}
-    assert done.code == 1
+@pytest.mark.parametrize("words", ["compare P --memory-limit 3", "sweep P --memory-limits 3 -o O"])
+def test_a_limit_meant_in_gigabytes(pipeloom: Command, tmp_path: Path, words: str) -> None:
+    stages = [{"t_f": 1, "t_b": 1, "t_w": 1, "m_b": 2e9, "m_w": 1e9}]
+    path = written(tmp_path / "p.json", profile_document(stages=stages))
+    line = words.replace("P", str(path)).replace("O", str(tmp_path / "out")).split()
+    done = pipeloom(*line, "-m", 2, "-q")
+    assert (done.code, "on rank 0; did you mean 3GB?" in done.out) == (1, True)
 
 
 def test_compare_lays_all_side_by_side(pipeloom: Command, profile: Path) -> None:
@@ -83,12 +86,10 @@ def test_compare_lays_all_side_by_side(pipeloom: Command, profile: Path) -> None
     rows, apart, footer = pipeloom(*words).out.split("\n\n")
     table = rows.splitlines()
     scopes = re.split(r"\n(?! )", footer)
-    assert scopes[0] == (
-        "optimize: linear, optimal among all schedules with one stage a rank, passing activations"
-    )
-    assert " ".join(scopes[1].split()).startswith(
-        "not covered by this bound, as they have another placement or passing: interleaved-1f1b, "
-    )
+    among = "optimal among all schedules with one stage a rank, passing activations"
+    assert scopes[0] == f"optimize: linear, {among}"
+    another = "not covered by this bound, as they have another placement or passing: "
+    assert " ".join(scopes[1].split()).startswith(f"{another}interleaved-1f1b, ")
     assert "link bytes -: unknown; the profile's stages need activation_bytes" in footer
     assert "gpipe, looped-bfs: infeasible: needs 4 on rank 0" in scopes
     by_cost = sorted((r for r in results.values() if "period" in r), key=lambda r: r["period"])
