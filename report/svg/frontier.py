@@ -205,18 +205,10 @@ def _line(points: Sequence[FrontierPoint], axes: _Axes) -> list[str]:
     lines = _steps(places, 2.0, LINE, f"H{WIDTH - RIGHT}")
     for point, (x, y) in zip(points, places, strict=True):
         words = f"limit {memory_size(point.limit)}: bubble {percent(point.bubble_rate)}"
+        title = f"<title>{words}</title>"
         fill = LINE if point.optimal else "#fff"
         lines.append(
-            element(
-                "circle",
-                f"<title>{words}</title>",
-                cx=x,
-                cy=y,
-                r=5,
-                fill=fill,
-                stroke=LINE,
-                stroke_width=2,
-            )
+            element("circle", title, cx=x, cy=y, r=5, fill=fill, stroke=LINE, stroke_width=2)
         )
     return lines
 

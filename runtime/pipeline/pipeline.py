@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
@@ -18,6 +19,7 @@ from pipeloom.ir.model.weight_coverage import WeightCoverage
 
 from ..device import Device
 from ..errors import ExecutionError
+from ..measure.plan_deviation import made_without_barrier
 from ..measure.trace import TracedOp, measured_schedule, traced_ops
 from ..optim.optimizer_step import finish_before_state_dicts
 from ..optim.optimizers import taken_over
@@ -141,6 +143,8 @@ class Pipeline:
             with given.made_together():
                 self._make(program, stages, given, held)
             self._held = held.pop_all()
+        if self.rank == 0 and (note := self.barrier_note) is not None:
+            warnings.warn(note, stacklevel=2)
 
     def _make(
         self,
@@ -565,9 +569,10 @@ class Pipeline:
         return self._training.builder.refusals
 
     @property
-    def waits_for_norm(self) -> bool:
-        """Whether all ranks wait for the norm of all gradients before they step."""
-        return self._context.waits_for_norm
+    def barrier_note(self) -> str | None:
+        """A line where all ranks wait for the norm of all gradients before they step, and the
+        schedule was made for ranks that do not; else None."""
+        return made_without_barrier(self.program.schedule) if self._context.waits_for_norm else None
 
     @property
     def _ran(self) -> Pipeline:

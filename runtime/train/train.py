@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -20,7 +21,7 @@ from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
 from ..device import current_gpu
 from ..launch.processes import launch
-from ..measure.plan_deviation import made_without_barrier, other_size, over_the_limit, why_far_off
+from ..measure.plan_deviation import other_size, over_the_limit, why_far_off
 from ..models.by_name import load_source
 from ..pipeline.layered_source import as_planned
 from ..pipeline.model_source import (
@@ -205,7 +206,7 @@ def train(
         lost_loss([record.loss for record in loop.records], loop.records[0].step),
         other_size(program.schedule, history[0].sequences),
         exceeded,
-        made_without_barrier(program.schedule) if pipeline.waits_for_norm else None,
+        pipeline.barrier_note,
         _of_stages(" runs eager: ", eager),
         _of_stages(": ", remade),
         None if settings.pace else why_far_off(program.schedule, measured),
@@ -251,7 +252,9 @@ def make_pipeline(
     options = options_of(model, count)
     options.update(settings.options())
     options |= {"group": replicas.group, "data_group": replicas.data_group, "device": device}
-    return Pipeline(program, stages, **options)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "all ranks wait before")  # the result's notes have it
+        return Pipeline(program, stages, **options)
 
 
 def _placed(index: int, stage: Stage, device: torch.device, dtype: torch.dtype | None) -> nn.Module:

@@ -14,9 +14,8 @@ def frontier(*points: FrontierPoint) -> Frontier:
 
 
 def test_filled_points_are_the_proven_ones() -> None:
-    svg = frontier_svg(
-        frontier(FrontierPoint(8, 0.2, 0.2, True), FrontierPoint(16, 0.1, 0.05, False))
-    )
+    points = FrontierPoint(8, 0.2, 0.2, True), FrontierPoint(16, 0.1, 0.05, False)
+    svg = frontier_svg(frontier(*points))
     ElementTree.fromstring(svg)
     fills = re.findall(r'<circle [^>]*r="5" fill="(#\w+)"', svg)
     assert len(fills) == 2
@@ -35,16 +34,9 @@ def test_one_limit_is_a_picture_too() -> None:
 
 
 def test_families_of_another_placement_are_hollow() -> None:
-    svg = frontier_svg(
-        Frontier(
-            "a sweep",
-            "period",
-            [FrontierPoint(8, 0.2, 0.2, True)],
-            [("1f1b", 8.0, 0.25), ("weipipe", 9.0, 0.1)],
-            "one stage a rank",
-            {"weipipe"},
-        )
-    )
+    point, marks = FrontierPoint(8, 0.2, 0.2, True), [("1f1b", 8.0, 0.25), ("weipipe", 9.0, 0.1)]
+    scope, other = "one stage a rank", {"weipipe"}
+    svg = frontier_svg(Frontier("a sweep", "period", [point], marks, scope, other))
     assert "grey: ruled out for all schedules with one stage a rank" in svg
     diamonds = re.findall(r'd="M\S+ \S+l6.5 6.5l-6.5 6.5l-6.5-6.5Z" fill="(#\w+)"', svg)
     assert [fill == "#fff" for fill in diamonds] == [False, True] * 2  # marks, then the legend

@@ -57,6 +57,13 @@ def stepped(pipeline: Pipeline, steps: Iterable[int], *, update: bool = True) ->
     return history
 
 
+def test_a_barrier_that_the_plan_is_without_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeloom.runtime.pipeline.pipeline.made_without_barrier", lambda _: "late")
+    with pytest.warns(UserWarning, match="late"):
+        made(clip_grad_norm=1.0)
+    assert made().barrier_note is None
+
+
 def test_buffers_frozen_parameters_and_extra_state_go_on() -> None:
     first, second = made(), made()
     stepped(first, range(2))

@@ -36,10 +36,7 @@ def test_other_commands_plan_weights_too(
 @pytest.mark.parametrize("document", [profile_document, layers_document])
 @pytest.mark.parametrize("command", ["optimize", "build", "compare", "sweep"])
 def test_a_profile_with_a_barrier_makes_the_makespan_the_objective(
-    command: str,
-    document: Callable[..., dict[str, Any]],
-    tmp_path: Path,
-    pipeloom: Command,
+    command: str, document: Callable[..., dict[str, Any]], tmp_path: Path, pipeloom: Command
 ) -> None:
     short, out = ["--time-limit", 0.5, "-q"], ["-o", tmp_path / "out"]
     more = {
