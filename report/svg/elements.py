@@ -11,6 +11,7 @@ STYLE = f"""
 text {{ font-size: 12px; }}
 .title {{ font-size: 17px; font-weight: 600; }}
 .muted {{ fill: {MUTED}; }}
+.value {{ text-anchor: middle; stroke: {PAPER}; stroke-width: 3px; paint-order: stroke; }}
 """
 """Of a chart's title, labels and muted words."""
 

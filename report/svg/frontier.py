@@ -232,7 +232,7 @@ def _labels(
         last = text
         if box is not None:
             middle = (box.left + box.right) / 2
-            lines.append(label(text, middle, box.bottom - 2, fill=LINE, text_anchor="middle"))
+            lines.append(label(text, middle, box.bottom - 2, fill=LINE, class_="value"))
     return lines
 
 
