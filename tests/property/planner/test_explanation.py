@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.property.solver.bounds.test_bounds import problems, stage_profiles
 
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.placement import Placement
@@ -16,7 +17,6 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.planner.explain.explanation import explain
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
-from tests.property.solver.bounds.test_bounds import problems, stage_profiles
 
 NO_RELAXATIONS = ("the same work on every rank", "twice the microbatches")
 

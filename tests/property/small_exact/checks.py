@@ -6,7 +6,7 @@ import math
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -51,9 +51,9 @@ class Found:
     """``optimum``: the oracle's; None where it was undecided. ``bounds``: how many were held
     against it, or else against the schedules that are known. ``wrong``: a line for each fault."""
 
-    kind: str
-    seed: int
     wrong: tuple[str, ...]
+    kind: str = ""
+    seed: int = 0
     cost: float | None = None
     proven: bool = False
     optimum: float | None = None
@@ -66,28 +66,33 @@ def check(kind: str, seed: int, work_limit: float, nodes: int, *, every_bound: b
     ``work_limit``: of the solve, in millions of simulated ops. ``every_bound``: those that are
     searched too, and certificates.
     """
-    problem = problem_of(kind, seed)
+    longer = float(np.random.default_rng(seed).uniform(1.0, 2.0))
     try:
-        longer = float(np.random.default_rng(seed).uniform(1.0, 2.0))
-        return _Check(problem, nodes, longer if every_bound else None).found(kind, seed, work_limit)
+        found = check_problem(
+            problem_of(kind, seed), work_limit, nodes, longer if every_bound else None
+        )
+        return replace(found, kind=kind, seed=seed)
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         wrong = f"{type(error).__name__}: {error} ({place.name}:{place.lineno})"
-        return Found(kind, seed, (wrong,))
+        return Found((wrong,), kind, seed)
+
+
+def check_problem(problem: Problem, work_limit: float, nodes: int, longer: float | None) -> Found:
+    """``longer``: times the cost, another ceiling for the bounds that are searched below one; None
+    where these are not checked."""
+    return _Check(problem, nodes, longer).found(work_limit)
 
 
 class _Check:
-    """``longer``: times the cost, another ceiling for the bounds that are searched below one; None
-    where these are not checked."""
-
     def __init__(self, problem: Problem, nodes: int, longer: float | None) -> None:
         self._problem, self._nodes, self._longer = problem, nodes, longer
 
-    def found(self, kind: str, seed: int, work_limit: float) -> Found:
+    def found(self, work_limit: float) -> Found:
         try:
             values = {f"{b.name} {n}": b.value for n, b in enumerate(lower_bounds(self._problem))}
         except InfeasibleError:
-            return Found(kind, seed, tuple(self._infeasible(work_limit)))
+            return Found(tuple(self._infeasible(work_limit)))
         schedule = optimize(self._problem, work_limit=work_limit)
         cost = objective_cost(schedule)
         facts = read_facts(dump_schedule(schedule), "schedule")
@@ -106,7 +111,7 @@ class _Check:
         wrong += schedule_violations(facts)
         proven = schedule.known_report.status is Status.OPTIMAL
         optimum = least if complete else None
-        return Found(kind, seed, tuple(wrong), cost, proven, optimum, len(values))
+        return Found(tuple(wrong), cost=cost, proven=proven, optimum=optimum, bounds=len(values))
 
     def _infeasible(self, work_limit: float) -> Iterator[str]:
         """The oracle finds no schedule either, and the optimizer says the same."""
@@ -164,7 +169,8 @@ class _Check:
             for at in range(max(facts.plan.ranks, facts.plan.stages)):
                 argument = {"kind": kind, "rank": at, "stage": at, "by": facts.plan.stages - 1}
                 with suppress(NotProvenError):
-                    value = proven(facts, argument | {"microbatches": [0]})
+                    first = list(range(1 + at % facts.plan.microbatches))
+                    value = proven(facts, argument | {"microbatches": first})
                     yield f"certificate {kind} {at}", float(value)
         if not overlap_saves(self._problem):
             best = certify(schedule, SECONDS)

@@ -90,6 +90,9 @@ def _posed(
     if rng.random() < 0.5:
         limits = (max(limits),) * ranks
     objective = Objective(rng.choice([each.value for each in Objective]))
+    if rng.random() < 0.25:  # each direction of each pair has a delay of its own
+        matrix = rng.choice([0.0, 0.3, 4.0], (ranks, ranks)).tolist()
+        profile = replace(profile, t_comm=tuple(map(tuple, matrix)))
     return Problem(profile, number, placement, limits, objective)
 
 

@@ -22,7 +22,7 @@ from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.linear_instance import LinearInstance
 from pipeloom.solver.core.options import Order, SolveOptions
 from pipeloom.solver.search.constructor_search import LinearListTuner
-from tests.property.solver.bounds.test_bounds import problems
+from tests.support.random_problems import linear_problems as problems
 
 MUTATIONS = 5
 EVERY = 37

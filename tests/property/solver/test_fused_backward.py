@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from itertools import combinations, product
-
-import numpy as np
 import pytest
 
-from pipeloom.ir.cost.simulator import simulate
-from pipeloom.ir.errors import InputError, InvalidScheduleError
-from pipeloom.ir.formats import dump_profile, dump_schedule, parse_profile
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats import dump_profile, parse_profile
 from pipeloom.ir.formats.profile_json import parse_layers
-from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack
+from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.solver.bounds import lower_bounds
 from pipeloom.solver.core.relaxations import fusible
 from pipeloom.solver.optimize import optimize
 
-FUSED, APART = (OpKind.BW,), (OpKind.B, OpKind.W)
 LAST = StageProfile(4.0, 6.0, 4.0, m_b=10.0, m_w=4.0, t_bw=8.0)
 PROFILES = [
     Profile((StageProfile(t_f, t_b, t_w, 10.0, 4.0, t_bw=t_bw), last), 2, t_comm=0.5)
@@ -35,41 +26,6 @@ PROFILES = [
 
 def problem(profile: Profile, microbatches: int) -> Problem:
     return Problem(profile, microbatches, Placement.linear(2), (20.0,) * 2)
-
-
-def orders(rank: int, ways: tuple[tuple[OpKind, ...], ...]) -> list[IntArray]:
-    """Every order of two microbatches on a rank."""
-    rows = []
-    for chosen in product(ways, repeat=2):
-        kinds = [(OpKind.F, *way) for way in chosen]
-        size = sum(map(len, kinds))
-        for places in combinations(range(size), len(kinds[0])):
-            left = [list(own) for own in kinds]
-            turns = [0 if at in places else 1 for at in range(size)]
-            rows.append(pack(Op(left[j].pop(0), rank, j) for j in turns))
-    return rows
-
-
-def least(of: Problem, *ways: tuple[OpKind, ...]) -> float:
-    """The least period of two microbatches on two ranks by trying all that memory holds."""
-    best = np.inf
-    for rows in product(*(orders(rank, ways) for rank in range(2))):
-        with suppress(InvalidScheduleError):
-            timing = simulate(Schedule(of, rows))
-            if max(timing.peak_memory) <= of.memory_limit[0]:
-                best = min(best, timing.period)
-    return float(best)
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-def test_the_best_mix_is_found(profile: Profile) -> None:
-    of = problem(profile, 2)
-    mixed = least(of, FUSED, APART)
-    assert mixed < min(least(of, FUSED), least(of, APART))
-    found = optimize(of, work_limit=2.0)
-    assert found.known_timing.period == pytest.approx(mixed)
-    assert max(bound.value for bound in lower_bounds(of)) <= mixed * (1 + 1e-9)
-    assert verify_schedule(dump_schedule(found)) == []
 
 
 def test_microbatches_of_one_stage_differ() -> None:

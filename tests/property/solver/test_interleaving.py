@@ -20,8 +20,8 @@ from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.exact.orders.interleaving import Interleaving
 from pipeloom.solver.exact.orders.target_bisection import ask, bisect
-from tests.property.solver.bounds.test_bounds import problems
 from tests.support.oracle import exhaustive_optimum
+from tests.support.random_problems import linear_problems as problems
 
 TIMES = st.sampled_from([0.0, 0.5, 1.0, 1.2, 3.0, 1 / 3])
 

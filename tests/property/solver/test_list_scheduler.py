@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.gaps.instances import problem_of as gap_problem
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.placement import Placement
@@ -21,7 +20,8 @@ from pipeloom.solver.construct.list_parameters import Stages, list_parameters
 from pipeloom.solver.construct.list_scheduler import list_schedule, tune_list
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
-from tests.property.solver.bounds.several_stages.test_general_placement import problems
+from tests.support.large_problems import large_problem
+from tests.support.random_problems import problems
 
 
 @pytest.mark.parametrize("owners", [(0, 1, 1, 0), (0, 1, 0, 1), (1, 0, 0), (0, 2, 1, 0, 2)])
@@ -46,7 +46,7 @@ def test_orders_are_valid_and_cost_what_the_kernel_says(
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_two_copies_are_scheduled(number: int) -> None:
-    problem = gap_problem("two copies", number, 17)
+    problem = large_problem("two copies", number)
     stages, rng = Stages.of(problem), np.random.default_rng(0)
     assert stages.names.shape == (2, problem.microbatches // 2)
     order = np.empty(3 * problem.stages * problem.microbatches, dtype=np.int64)

@@ -3,23 +3,20 @@ nothing else keeps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
-from itertools import combinations, pairwise, permutations, product
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.gaps.instances import problem_of as gap_problem
-from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS, choice_of, held, pulled
-from pipeloom.ir.cost.simulator import Simulator, simulate, timed
+from pipeloom.ir.cost.remat import choice_of, pulled
+from pipeloom.ir.cost.simulator import simulate, timed
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.links import Link
-from pipeloom.ir.model.ops import IntArray, Op, OpKind, offsets_of, pack
+from pipeloom.ir.model.ops import Op, OpKind, pack
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
@@ -38,6 +35,7 @@ from pipeloom.solver.remat.list_tuner import RematListTuner
 from pipeloom.solver.remat.portfolio import one_at_a_time_with_remat
 from pipeloom.solver.remat.whole_stages import reductions
 from tests.property.ir.test_remat import lever_schedules
+from tests.support.large_problems import large_problem
 
 
 @given(lever_schedules(), st.sampled_from(Objective))
@@ -186,143 +184,8 @@ def without_offload(problem: Problem) -> Problem:
     return replace(problem, profile=without_offloading(problem.profile))
 
 
-def exhaustive(problem: Problem) -> float:
-    """The least period of one rank with one stage: every choice, in every order."""
-    best = np.inf
-    ways = {0: (), 1: (OpKind.R,), 2: (OpKind.O, OpKind.L)}
-    for choice in product(ways, repeat=problem.microbatches):
-        kinds = [(OpKind.F, *ways[c], OpKind.BW) for c in choice]
-        names = [j for j, own in enumerate(kinds) for _ in own]
-        for row in set(permutations(names)):
-            left = [list(own) for own in kinds]
-            ops = [Op(left[j].pop(0), 0, j) for j in row]
-            timing = simulate(Schedule(problem, (pack(ops),)))
-            if timing.peak_memory[0] <= problem.memory_limit[0]:
-                best = min(best, timing.period)
-    return float(best)
-
-
-@pytest.mark.parametrize("limit", [10.0, 11.0, 19.0, 20.0])
-def test_the_least_period_of_two_microbatches(limit: float) -> None:
-    profile = Profile((STAGE,), 1, host_link=Link(0.0, 1e-6))
-    problem = Problem(profile, 2, Placement.linear(1), (limit,))
-    least = exhaustive(problem)
-    found = optimize(problem, work_limit=2.0)
-    assert found.known_report.known_bound <= least
-    assert found.known_timing.period == pytest.approx(least)
-
-
-def rows_that_fit(problem: Problem, rank: int) -> list[tuple[IntArray, tuple[int, ...]]]:
-    """Every order of a rank of two microbatches, recomputed, offloaded or neither, that
-    its memory holds, with the choices."""
-    rows, costs = [], Costs.of(problem)
-    ways: dict[int, tuple[OpKind, ...]] = {STAYS: ()}
-    if np.isfinite(costs.durations[OpKind.R, rank]):
-        ways[RECOMPUTED] = (OpKind.R,)
-    if np.isfinite(costs.durations[OpKind.O, rank]):
-        ways[OFFLOADED] = OpKind.O, OpKind.L
-    for choice in product(ways, repeat=2):
-        kinds = [(OpKind.F, *ways[way], OpKind.B, OpKind.W) for way in choice]
-        names = [j for j, own in enumerate(kinds) for _ in own]
-        for places in combinations(range(len(names)), len(kinds[0])):
-            left = [list(own) for own in kinds]
-            turns = [0 if at in places else 1 for at in range(len(names))]
-            row = pack(Op(left[j].pop(0), rank, j) for j in turns)
-            if held(problem, (row,))[0].max() <= problem.memory_limit[rank]:
-                rows.append((row, choice))
-    return rows
-
-
-def least_of_two_ranks(problem: Problem) -> float:
-    """The least cost of two microbatches on two ranks: every order with every choice."""
-    best, costs = np.inf, Costs.of(problem)
-    for pair in product(*(rows_that_fit(problem, rank) for rank in range(2))):
-        rows, choices = zip(*pair, strict=True)
-        simulator = Simulator(problem, offsets_of(rows), costs)
-        if simulator.run(np.concatenate(rows), np.array(choices, dtype=np.int8)):
-            first, last = simulator.start[[0, len(rows[0])]], simulator.end[[len(rows[0]) - 1, -1]]
-            period = problem.objective is Objective.PERIOD
-            cost = (last - first).max() if period else last.max() - first.min()
-            best = min(best, float(cost))
-    return best
-
-
-@pytest.mark.parametrize("limit", [11.0, 12.0])
-def test_the_least_period_of_two_ranks(limit: float) -> None:
-    stages = (STAGE, StageProfile(3.0, 2.0, 4.0, m_b=9.0, m_w=5.0, t_r=2.0, m_r=2.0))
-    profile = without_offloading(Profile(stages, 2, t_comm=0.5))
-    problem = Problem(profile, 2, Placement.linear(2), (limit,) * 2)
-    least = least_of_two_ranks(problem)
-    found = optimize(problem, work_limit=2.0)
-    assert found.known_timing.period == pytest.approx(least)
-    assert max(bound.value for bound in lower_bounds(problem)) <= least * (1 + 1e-9)
-
-
-def recomputed(seed: int) -> Problem:
-    """Two stages that may be recomputed, a rank each, of little memory."""
-    random = np.random.default_rng(seed)
-
-    def stage() -> StageProfile:
-        f, b, w = random.choice([1.0, 2.0, 3.0, 4.0, 5.0], 3).tolist()
-        t_r, m_r = float(random.choice([0.5, 1.0, 2.0, 3.0])), float(random.integers(9))
-        m_w = float(random.choice([0.0, 4.0, 8.0]))
-        return StageProfile(f, b, w, m_b=10.0, m_w=m_w, t_r=t_r, m_r=m_r)
-
-    profile = Profile((stage(), stage()), 2, t_comm=float(random.choice([0.0, 0.5, 2.0])))
-    limit = tuple(random.choice([11.0, 12.0, 13.0], 2).tolist())
-    objective = list(Objective)[int(random.integers(2))]
-    return Problem(profile, 2, Placement.linear(2), limit, objective)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_the_least_cost_with_recomputation(seed: int) -> None:
-    problem = recomputed(seed)
-    least = least_of_two_ranks(problem)
-    found = optimize(problem, work_limit=1.0)
-    assert verify_schedule(dump_schedule(found)) == []
-    assert found.known_timing.cost(problem.objective) == pytest.approx(least)
-    assert max(bound.value for bound in lower_bounds(problem)) <= least * (1 + 1e-9)
-    relaxed = remat_relaxation(problem, 1.5 * least, Budget())
-    assert relaxed is not None
-    assert relaxed.value <= least
-
-
-def crowded(seed: int) -> Problem:
-    """Two stages, a rank each, offloaded; beside one that is away hardly an M_B has room."""
-    random = np.random.default_rng(seed)
-    times = random.choice([0.0, 1.0, 2.0, 3.5], (2, 4)).tolist()
-    m_w, m_o = random.choice([0.0, 4.0, 10.0]), random.choice([0.0, 2.0])
-    stages = tuple(
-        StageProfile(f, b, w, 10.0, float(m_w), m_o=float(m_o), offload_bytes=copy)
-        for f, b, w, copy in times
-    )
-    profile = Profile(stages, 2, t_comm=float(random.choice([0.0, 1.0])), host_link=Link(0.0, 1e-6))
-    limit = tuple(random.choice([10.0, 11.0, 12.0], 2).tolist())
-    return Problem(profile, 2, Placement.linear(2), limit, list(Objective)[seed % 2])
-
-
-def holds_of_crowded(seeds: Iterable[int]) -> int:
-    """Checks their bounds against every order and choice; how many of them cost anything."""
-    decided = 0
-    for seed in seeds:
-        problem = crowded(seed)
-        least = least_of_two_ranks(problem)
-        assert max(bound.value for bound in lower_bounds(problem)) <= least * (1 + 1e-9), seed
-        decided += least > 0.0
-    return decided
-
-
-def test_what_need_not_be_offloaded_stays() -> None:
-    assert holds_of_crowded(range(6)) > 4
-
-
-@pytest.mark.slow
-def test_what_need_not_be_offloaded_stays_in_hundreds() -> None:
-    assert holds_of_crowded(range(300)) > 270
-
-
 def test_offload_that_frees_no_place_is_proven_of_no_use() -> None:
-    found = optimize(gap_problem("offload", 0, 17), work_limit=8.0)
+    found = optimize(large_problem("offload", 0), work_limit=8.0)
     assert found.known_report.status is Status.OPTIMAL
     assert not pulled(found.order)
 
@@ -372,46 +235,3 @@ def test_levers_pay_where_plain_schedules_fit(seed: int) -> None:
 def test_one_microbatch_at_a_time_is_proven_where_no_more_fits(seed: int) -> None:
     found = optimize(seeded(seed, 10.0), work_limit=2.0)
     assert found.known_report.status is Status.OPTIMAL
-
-
-def test_the_head_is_paid_for_by_recomputing_or_by_waiting() -> None:
-    """Rank 0's first B is 15 after its first F, 2 of whose M_B fit: 7 idle, or each F more costs an
-    R of 3."""
-    stage = StageProfile(4.0, 3.0, 1.0, m_b=10.0, t_r=3.0, m_r=0.0)
-    problem = Problem(Profile((stage,) * 2, 2, t_comm=2.0), 4, Placement.linear(2), (20.0,) * 2)
-    named = {bound.name: bound.value for bound in lower_bounds(problem)}
-    assert named["remat-head"] == 4 * 8 + 6  # two more F's: no idle time, two R's
-
-
-def test_places_in_memory_are_paid_for_by_copies() -> None:
-    """One M_B fits, so that each microbatch takes the only place for as long as it stays, 4 + 2 + 4
-    + 3 + 2 and its B, or for its F, both copies and B; the last one's copies are not waited for."""
-    stage = StageProfile(4.0, 3.0, 1.0, m_b=10.0, m_o=0.0, offload_bytes=5.0)
-    profile = Profile((stage,) * 2, 2, t_comm=2.0, host_link=Link(0.0, 1e-6))
-    problem = Problem(profile, 4, Placement.linear(2), (19.0,) * 2)
-    relaxed = remat_relaxation(problem, 200.0, Budget())
-    assert relaxed is not None
-    assert relaxed.value == pytest.approx(4 * (4 + 2 * 5 + 3) + 1, rel=1e-5)
-    assert relaxed.rank == 0
-    assert max(bound.value for bound in lower_bounds(problem)) < relaxed.value
-    assert [line for line in relaxed.explained() if "one microbatch more" in line]
-    found = optimize(problem, work_limit=4.0)
-    assert found.known_timing.period >= relaxed.value
-
-
-def test_ways_beyond_all_numbers_leave_the_bound_of_the_others(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    """SCIP told the terminal of coefficients that are infinite, and proved nothing."""
-
-    def bound(t_r: float | None) -> float:
-        stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5, t_r=t_r, m_r=None if t_r is None else 0.25)
-        profile = Profile((replace(stage, m_o=0.25),) * 3, 3, host_link=Link(0.1, 1e-9))
-        problem = Problem(profile, 4, Placement.linear(3), (1.5,) * 3)
-        relaxed = remat_relaxation(problem, 60.0, Budget())
-        assert relaxed is not None
-        return relaxed.value
-
-    assert bound(1e80) == pytest.approx(bound(None), rel=1e-6)
-    assert bound(1e80) > bound(0.01) * 1.01
-    assert capfd.readouterr() == ("", "")

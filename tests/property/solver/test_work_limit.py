@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gaps.unequal import unequal
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
@@ -18,6 +17,8 @@ from pipeloom.solver.optimize import optimize
 
 TINY = tuple(StageProfile(*times) for times in ((1, 2, 1, 1), (1, 2, 3, 1), (1, 2, 3, 1)))
 UNEVEN = tuple(StageProfile(9.3 + 0.7 * s, 11.1 - 0.3 * s, 8.2, 1.0, 0.5) for s in range(5))
+
+MATRIX = tuple(tuple(0.7 * abs(a - 2 * b) for a in range(5)) for b in range(5))
 
 
 def answer(problem: Problem, solver: str, seed: int, work_limit: float) -> str:
@@ -37,7 +38,7 @@ def answer(problem: Problem, solver: str, seed: int, work_limit: float) -> str:
         (Problem.linear(Profile(UNEVEN[:3], 3, 0.5), 5, 2.0), "milp", 5),
         (Problem.linear(Profile(UNEVEN, 5, 0.5), 40, 4.0), "auto", 60),
         (Problem.linear(Profile(UNEVEN, 5, 0.5), 40, 4.0), "heuristic", 60),
-        (unequal("matrix", 7, Objective.MAKESPAN), "auto", 60),
+        (Problem.linear(Profile(UNEVEN, 5, MATRIX), 9, 4.0, Objective.MAKESPAN), "auto", 60),
         (
             Problem(Profile(UNEVEN[:4], 2, 0.5), 6, Placement.of_stages((0, 1, 0, 1)), (9.0,) * 2),
             "auto",

@@ -12,7 +12,7 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.construct.warm_start import warm_starts
 from pipeloom.solver.core.linear_instance import LinearInstance
 from pipeloom.solver.families import FAMILIES
-from tests.property.solver.bounds.test_bounds import problems
+from tests.support.random_problems import linear_problems as problems
 
 
 @pytest.mark.parametrize("microbatches", [4, 6, 12])

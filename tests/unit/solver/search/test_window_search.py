@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.gaps.instances import problem_of
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
@@ -18,11 +17,12 @@ from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.remat.portfolio import one_at_a_time_with_remat
 from pipeloom.solver.search.window_search import WindowSearch
+from tests.support.large_problems import large_problem
 
 
 def _problems() -> dict[str, Problem]:
-    copies, makespan = problem_of("two copies", 0, 17), problem_of("makespan", 0, 17)
-    remat = problem_of("remat", 1, 17)
+    copies, makespan = large_problem("two copies", 0), large_problem("makespan", 0)
+    remat = large_problem("remat", 1)
     stages = remat.profile.stages
     fused = [replace(s, t_r=None, m_r=None, t_bw=0.9 * (s.t_b + s.t_w)) for s in stages]
     halves = [replace(s, t_r=0.4 * s.t_f, m_r=0.5 * s.m_b) for s in stages[:2]]
@@ -56,7 +56,7 @@ def test_windows_make_schedules_better_and_prove_nothing(name: str) -> None:
 
 
 def test_schedules_that_offload_stay_as_they_are() -> None:
-    problem = problem_of("offload", 1, 17)
+    problem = large_problem("offload", 1)
     order = one_at_a_time_with_remat(problem, every=False)
     cost = simulate(Schedule(problem, order)).cost(problem.objective)
     best = Incumbent(problem, lower_bound(problem), SolveOptions(work_limit=100_000))

@@ -11,7 +11,6 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from benchmarks.gaps.instances import problem_of as gap_problem
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
@@ -25,6 +24,7 @@ from pipeloom.solver.core.relaxations import unfused
 from pipeloom.solver.exact.orders.rank_windows import RankWindows, bound_by_windows, several_ranks
 from pipeloom.solver.exact.orders.target_bisection import bisect
 from tests.property.small_exact.instances import problem_of
+from tests.support.large_problems import large_problem
 from tests.support.oracle import known_optimum
 
 KINDS = ("v", "several stages a rank")
@@ -97,7 +97,7 @@ def test_no_bound_is_above_thousands_of_optima() -> None:
 def test_windows_teach_each_other_what_longer_questions_alone_refute_too() -> None:
     """Instance 0 of ``benchmarks/gaps``, whose best known schedule costs 1250.6: rank 3 alone,
     with seven of its twelve microbatches."""
-    problem = gap_problem("v", 0, 17)
+    problem = large_problem("v", 0)
     best, placed = beside(problem, 1250.6), GeneralPlacement.of(problem)
     taught = RankWindows(best, placed, placed.hosts[3])
     for m in range(1, 7):
@@ -116,7 +116,7 @@ def test_windows_teach_each_other_what_longer_questions_alone_refute_too() -> No
 
 def test_windows_of_all_ranks_take_longer_than_those_of_one() -> None:
     """The same instance: of seven microbatches all ranks prove what rank 3 alone does not."""
-    problem = gap_problem("v", 0, 17)
+    problem = large_problem("v", 0)
     best, placed = beside(problem, 1250.6, 3000), GeneralPlacement.of(problem)
     fold = RankWindows(best, placed, placed.hosts[3])
     for m in range(1, 7):
@@ -131,11 +131,11 @@ def test_windows_of_all_ranks_take_longer_than_those_of_one() -> None:
 
 
 def test_of_large_problems_the_first_and_the_last_rank_are_asked_about_or_none() -> None:
-    best = beside(gap_problem("interleaved", 5, 17), 1800.0)
+    best = beside(large_problem("interleaved", 5), 1800.0)
     wide = several_ranks(best, GeneralPlacement.of(best.problem))
     assert wide is not None
     assert [rank.rank for rank in wide.hosts] == [0, 7]
-    best = beside(gap_problem("v", 8, 17), 3400.0)
+    best = beside(large_problem("v", 8), 3400.0)
     assert several_ranks(best, GeneralPlacement.of(best.problem)) is None
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.gaps.instances import problem_of as large_problem_of
 from pipeloom.ir.cost.dependency_graph import ScheduleGraph
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InfeasibleError
@@ -22,6 +21,7 @@ from pipeloom.solver.exact.orders.target_bisection import find
 from pipeloom.solver.exact.orders.window_orders import WindowOrders
 from pipeloom.solver.remat.portfolio import one_at_a_time_with_remat
 from tests.property.small_exact.instances import problem_of
+from tests.support.large_problems import large_problem
 from tests.support.oracle import TooManyOrdersError, exhaustive_optimum
 
 WORK = 1_000_000_000
@@ -55,7 +55,7 @@ def test_of_all_ops_the_best_order_is_found_and_no_better_one(kind: str) -> None
 
 @pytest.mark.parametrize("kind", ["v", "makespan", "remat", "little memory"])
 def test_what_is_not_in_the_window_keeps_its_order(kind: str) -> None:
-    problem = large_problem_of(kind, 5 if kind == "little memory" else 1, 17)
+    problem = large_problem(kind, 5 if kind == "little memory" else 1)
     remat = kind == "remat"
     order = one_at_a_time_with_remat(problem, every=True) if remat else one_at_a_time(problem)
     best, schedule = _incumbent(problem), timed(Schedule(problem, order))
@@ -79,7 +79,7 @@ def test_what_is_not_in_the_window_keeps_its_order(kind: str) -> None:
 @pytest.mark.parametrize(("every", "free"), [(False, True), (True, True), (True, False)])
 def test_what_is_recomputed_is_decided_where_it_is_free(every: bool, free: bool) -> None:
     """Two microbatches do not fit unless they are recomputed; one of each rank's may stay."""
-    problem = large_problem_of("remat", 1, 17)
+    problem = large_problem("remat", 1)
     order = one_at_a_time_with_remat(problem, every=True) if every else one_at_a_time(problem)
     best, schedule = _incumbent(problem), timed(Schedule(problem, order))
     cost = schedule.known_timing.cost(problem.objective)
