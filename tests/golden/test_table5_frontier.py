@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.published.table5 import Row, load_rows
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Status
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.optimize import optimize
+from tests.support.table5 import Row, load_rows
 
 ROWS = load_rows()
 

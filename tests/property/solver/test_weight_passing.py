@@ -8,7 +8,6 @@ from dataclasses import replace
 from random import Random
 
 import numpy as np
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -19,7 +18,6 @@ from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.formats import dump_schedule, parse_schedule
 from pipeloom.ir.model.links import Groups, Link, Links, Sharing
 from pipeloom.ir.model.placement import Passing
-from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 from pipeloom.ir.model.transfers import journeys, previous
@@ -143,24 +141,6 @@ def test_a_random_change_is_noticed_or_harmless(schedule: Schedule, seed: int) -
     machine.run(Random(seed))
     everything = frozenset(range(schedule.problem.microbatches))
     assert set(machine.total.values()) == {everything}
-
-
-@given(st.integers(1, 6), st.integers(1, 20), *[st.floats(0.125, 4.0)] * 3)
-def test_the_makespan_is_at_most_the_published_one(
-    ranks: int, count: int, t_f: float, t_b: float, t_w: float
-) -> None:
-    profile = Profile((StageProfile(t_f, t_b, t_w),) * ranks, ranks)
-    timing = build_family("weipipe-interleave", profile, count).known_timing
-    published = (count + ranks - 1) * (t_f + t_b + t_w)
-    if count > ranks or count == 1 or ranks == 1:
-        assert timing.makespan == pytest.approx(published)
-        assert timing.bubble_rate(Objective.MAKESPAN) == pytest.approx(
-            (ranks - 1) / (count + ranks - 1), abs=1e-9
-        )
-    else:
-        least = ranks * (t_f + t_b + t_w) + (count - 1) * max(t_f, t_b + t_w)
-        assert timing.makespan == pytest.approx(least)
-        assert timing.makespan <= published
 
 
 @given(schedules())

@@ -8,7 +8,6 @@ import pytest
 
 from benchmarks.gaps.instances import problem_of as gap_problem
 from benchmarks.gaps.unequal import KINDS, unequal
-from benchmarks.published.table5 import load_rows
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
@@ -21,6 +20,7 @@ from pipeloom.solver.bounds.general import busy
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.families import build_family
 from tests.support.by_hand import by_hand
+from tests.support.table5 import load_rows
 
 STAGE = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)
 

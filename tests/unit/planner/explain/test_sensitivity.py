@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.gaps.unequal import KINDS, unequal
-from benchmarks.published.table5 import load_rows
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
@@ -27,6 +26,7 @@ from pipeloom.solver.bounds.feasibility import is_feasible
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.optimize import optimize
 from tests.property.planner.test_explanation import NO_RELAXATIONS
+from tests.support.table5 import load_rows
 
 
 def problem(share: float) -> Problem:

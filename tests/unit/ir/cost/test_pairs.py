@@ -1,16 +1,14 @@
-"""DualPipe, and pairs of an F and a BW that run at once as one op."""
+"""Pairs of an F and a BW that run at once: their times, their file, what waits for them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.compiler.exporters import torch_csv
-from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.cost.steady_state.steady_state import step_time
 from pipeloom.ir.errors import InputError, InvalidScheduleError
@@ -18,7 +16,6 @@ from pipeloom.ir.formats.schedule_json import dump_schedule, parse_schedule
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Compute, WaitReceive
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.model.transfers import holders
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import build_family
 from tests.support.by_hand import by_hand
@@ -29,57 +26,6 @@ def profile(ranks: int, share: float = 1.0, t: tuple[float, ...] = (1.0, 1.0, 1.
     t_f, t_b, t_w = t
     stage = StageProfile(t_f, t_b, t_w, weight_bytes=1.0, t_fb=share * (t_f + t_b + t_w))
     return Profile((stage,) * ranks, ranks)
-
-
-def idle(schedule: Schedule, rank: int) -> float:
-    """What of the makespan a rank does nothing in."""
-    timing = schedule.known_timing
-    busy = np.zeros(round(timing.makespan * 1000), dtype=bool)
-    for start, end in zip(timing.start[rank], timing.end[rank], strict=True):
-        busy[round(start * 1000) : round(end * 1000)] = True
-    return float(np.count_nonzero(~busy)) / 1000
-
-
-@pytest.mark.parametrize("ranks", [2, 4, 8])
-@pytest.mark.parametrize("share", [1.0, 0.8, 0.7])
-@pytest.mark.parametrize("rounds", [2, 5])
-def test_the_published_bubble_parameters_and_activations(
-    ranks: int, share: float, rounds: int
-) -> None:
-    """DeepSeek-V3, table 2, at the times of its figure: T_F = T_B = T_W, so B = 2 F."""
-    schedule = build_family("dualpipe", profile(ranks, share), rounds * ranks)
-    middle = ranks // 2 - 1
-    assert idle(schedule, middle) == pytest.approx((ranks / 2 - 1) * (3 * share + 2 - 3))
-    assert max(schedule.known_timing.peak_memory) == ranks + 1
-    assert footprint(schedule).weights == (2.0,) * ranks
-
-
-def test_at_other_times_the_bubble_is_of_f_twice_and_w() -> None:
-    f, b, w = 1.0, 1.2, 0.8
-    schedule = build_family("dualpipe", profile(8, 0.8, (f, b, w)), 24)
-    assert idle(schedule, 3) == pytest.approx(3 * (0.8 * (f + b + w) + f - 2 * w))
-
-
-@pytest.mark.parametrize("share", [1.0, 0.8])
-def test_dualpipev_has_the_published_bubble_on_its_last_rank(share: float) -> None:
-    schedule = build_family("dualpipev", profile(4, share, (2.0, 2.0, 2.0)), 16)  # two chunks each
-    assert idle(schedule, 3) == pytest.approx(3 * (3 * share + 2 - 3))
-
-
-def test_without_t_fb_nothing_runs_at_once() -> None:
-    known = profile(4)
-    alone = Profile(tuple(replace(stage, t_fb=None) for stage in known.stages), 4)
-    for name in ("dualpipe", "dualpipev"):
-        one, other = build_family(name, known, 8), build_family(name, alone, 8)
-        assert [row.tolist() for row in one.order] == [row.tolist() for row in other.order]
-        assert any(one.pairs)
-        assert not any(other.pairs)
-
-
-def test_each_stage_is_on_two_ranks() -> None:
-    assert holders(build_family("dualpipe", profile(4), 4)) == ((0, 3), (1, 2), (1, 2), (0, 3))
-    with pytest.raises(InputError, match="dualpipe: needs an even number of ranks, not 3"):
-        build_family("dualpipe", profile(3), 4)
 
 
 def test_a_pair_takes_what_the_stage_that_saves_less_allows() -> None:
