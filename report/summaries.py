@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pipeloom.ir.cost.overlap import overlap_saves
+from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.model.ops import KIND_MASK, OpKind
 from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
@@ -146,9 +147,12 @@ def figures(schedule: Schedule) -> str:
 
 
 def repeats(schedule: Schedule) -> str | None:
-    """The interval at which a picture's one iteration repeats; None where iterations are apart."""
+    """The interval at which a picture's one iteration repeats; None where iterations are apart,
+    or where the times are measured in one step."""
     timing, objective = timed(schedule).known_timing, schedule.problem.objective
     if objective is Objective.MAKESPAN or timing.period > timing.makespan * (1 - 1e-6):
+        return None
+    if not math.isclose(simulate(schedule).makespan, timing.makespan, rel_tol=1e-6):
         return None
     every = duration(timing.iteration_time(objective))
     return f"one iteration of many: a rank begins the next where its row ends, one every {every}"

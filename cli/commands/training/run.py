@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.units import counted
+from pipeloom.ir.units import counted, duration
 
 from ...arguments import amount, count, example
 from ...inputs import options, typed
@@ -175,7 +175,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _lines(result: RunResult) -> list[tuple[str, str]]:
     from pipeloom.ir.model.weight_coverage import worth_telling
-    from pipeloom.ir.units import amount, duration
+    from pipeloom.ir.units import amount
     from pipeloom.report.summaries import summary
 
     steps = len(result.losses)
@@ -191,12 +191,19 @@ def _lines(result: RunResult) -> list[tuple[str, str]]:
         ("step", f"{taken}, fastest {duration(min(result.seconds) * 1e3)}"),
         ("planned", summary(result.planned)),
         ("measured", f"{summary(result.measured)} (step {result.measured_step})"),
+        ("outside ops", f"{_outside(result)} of step {result.measured_step}: inputs, optimizer"),
         *([("expected", str(expected))] if (expected := result.expected) is not None else []),
         *([("replicas", _replicas(result))] if result.replicas > 1 else []),
         ("peak memory", f"{', '.join(map(amount, result.peak_memory))} (bytes, rank by rank)"),
         *(("weights", str(one)) for one in worth_telling(result.coverage)),
         *(("note", note) for note in result.notes),
     ]
+
+
+def _outside(result: RunResult) -> str:
+    """The time of the measured step before its first op on any rank and after its last one."""
+    step = result.seconds[result.measured_step - result.first_step] * 1e3
+    return duration(max(0.0, step - result.measured.known_timing.makespan))
 
 
 def _evaluations(result: RunResult) -> str:

@@ -47,6 +47,7 @@ def test_run_trains_and_traces(pipeloom: Command, program: Path, tmp_path: Path)
     other = tmp_path / "other.json"
     assert pipeloom("build", "gpipe", tmp_path / "profile.json", "-m", 4, "-o", other).code == 0
     assert "as planned, got" in pipeloom("show", other, "--measured", trace).refusal
+    assert "one iteration of many" not in pipeloom("show", trace).out  # one step was measured
 
 
 def test_mixed_precision_and_clipping(pipeloom: Command, program: Path) -> None:
