@@ -1,58 +1,115 @@
-"""Evaluations give one process's outputs, and training goes on as if there had been none."""
+"""Evaluations give one process's outputs, of any microbatches, and leave all else as it was."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
+from torch import Tensor, nn
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.compiler.passes.deadlock_check import prove
 from pipeloom.ir.model.program import Compute, Program, Receive, TensorKind
+from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.pipeline.steps.forward_only import forward_only
 from pipeloom.solver.families import ASYNCHRONOUS
-from tests.distributed.cases.evaluation import (
-    MoodyTransformer,
-    Outcome,
-    trained,
-)
 from tests.support.families import families_of
-from tests.support.hub import on_threads
+from tests.support.hub import on_threads, own
+from tests.support.models import LENGTH, VOCABULARY, Untied, whole
 from tests.support.schedules import schedule
 
 MICROBATCHES = 4
-FAMILIES = ("zb-v", "chimera", "pipedream", "weipipe-interleave")
 
 
-def compiled(family: str, ranks: int) -> Program:
+class Moody(nn.Module):
+    """Computes otherwise in evaluation mode; changes a buffer in both; one part never trains."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Dropout(0.5).eval()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        out: Tensor = self.frozen(x) * (1 + 0.5 * self.training)
+        return out
+
+
+class MoodyTransformer(Untied):
+    """Each stage but the last ends in a moody part."""
+
+    def _stage(self, stage: int, count: int) -> nn.Module:
+        module = super()._stage(stage, count)
+        return module if stage == count - 1 else nn.Sequential(module, Moody())
+
+
+SOURCE = MoodyTransformer()
+
+
+def unequal() -> tuple[list[Tensor], list[Tensor]]:
+    """Nine microbatches of one to three rows: more than M, and no multiple of it."""
+    tokens = [torch.randint(0, VOCABULARY, (1 + j % 3, LENGTH + 1)) for j in range(9)]
+    return [t[:, :-1] for t in tokens], [t[:, 1:] for t in tokens]
+
+
+def compiled(family: str, ranks: int, *, tied: bool = False) -> Program:
     plan = schedule(family, ranks, MICROBATCHES)
-    tied = [] if family in ASYNCHRONOUS else [(0, plan.problem.stages - 1)]
-    return compile_schedule(plan, tied=tied)
+    return compile_schedule(plan, tied=[(0, plan.problem.stages - 1)] if tied else [])
 
 
-def check(without: Outcome, evaluated: Outcome, bound: float = 1e-12) -> None:
-    assert evaluated.hashes == without.hashes
-    assert evaluated.losses == without.losses
-    assert evaluated.trace == without.trace
-    assert evaluated.apart <= bound
+def evaluated(program: Program, inputs: Any, targets: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """Outputs and losses of this rank, after a step."""
+    pipeline = Pipeline.from_source(program, SOURCE, train=False, transport=own())
+    first, wanted = SOURCE.batch(0, MICROBATCHES)
+    pipeline.step(first, target=wanted)
+    before, losses = everything(pipeline), list[Tensor]()
+    output = pipeline.eval(inputs, target=targets, losses=losses)
+    alone = pipeline.eval(inputs)  # without a target there are no losses
+    torch.testing.assert_close(everything(pipeline), before, rtol=0.0, atol=0.0)
+    torch.testing.assert_close(output, alone, rtol=0.0, atol=0.0)
+    pipeline.close()
+    found = [] if output is None else [output] if isinstance(output, Tensor) else [*output]
+    return found, losses
 
 
-def both(program: Program, source: MoodyTransformer) -> tuple[Outcome, Outcome]:
-    return trained(program, source, False), trained(program, source, True)
+def everything(pipeline: Pipeline) -> list[Any]:
+    """What training goes on from, and what is said of its last step."""
+    found: list[Any] = [torch.get_rng_state(), pipeline.peak_memory]
+    found += [op.start for op in pipeline.trace()]
+    for module in pipeline.modules.values():
+        found += [p.grad.clone() for p in module.parameters() if p.grad is not None]
+        found += [{name: value.clone() for name, value in module.state_dict().items()}]
+        found += [part.training for part in module.modules()]
+    return found
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["zb-v", "chimera", "pipedream", "weipipe-interleave"])
 def test_outputs_are_one_processs_and_training_is_undisturbed(family: str) -> None:
-    """Of fewer and more microbatches than are trained, of unlike sizes, with a target or none."""
-    source = MoodyTransformer(ties=family not in ASYNCHRONOUS)
-    found = on_threads(both, 2, (compiled(family, 2), source), timeout=120)
-    for rows in found.values():
-        check(*rows)
-    assert sum(outcome.compared for _, outcome in found.values()) >= 3 * 9 + 2 * MICROBATCHES
+    """Of more microbatches than are trained, of unlike sizes, and of a whole batch."""
+    program = compiled(family, 2)
+    model, owner = whole(SOURCE, program.schedule.problem.stages), program.schedule.problem.owner
+    model.eval()
+    for inputs, targets in (unequal(), SOURCE.batch(1, MICROBATCHES)):
+        whole_batch = len(inputs) == MICROBATCHES
+        given = map(torch.cat, (inputs, targets)) if whole_batch else (inputs, targets)
+        found = on_threads(evaluated, 2, (program, *given))
+        for rank, (outputs, losses) in found.items():
+            mine = [j for j in range(len(inputs)) if owner[-1][j % MICROBATCHES] == rank]
+            assert len(losses) == len(mine)
+            if mine:
+                wanted = [model(inputs[j]) for j in mine]
+                scored = [SOURCE.loss(out, targets[j]) for out, j in zip(wanted, mine, strict=True)]
+                torch.testing.assert_close(torch.cat(outputs), torch.cat(wanted))
+                torch.testing.assert_close(losses, scored)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_forwards_alone_have_no_deadlock_and_fewer_buffers(ranks: int) -> None:
     for family in families_of(ranks):
-        program = compiled(family, ranks)
+        program = compiled(family, ranks, tied=family not in ASYNCHRONOUS)
         for count in (1, MICROBATCHES - 1, MICROBATCHES):
             forwards = forward_only(program, count)
             prove(forwards)

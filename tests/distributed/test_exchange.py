@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,9 +18,11 @@ from pipeloom.ir.model.program import Program
 from pipeloom.planner.optimize import optimize
 from pipeloom.runtime.launch.processes import launch
 from pipeloom.runtime.pipeline.pipeline import Pipeline
-from tests.distributed.cases.exchange import COUNTS, refused, trained
-from tests.support.hub import on_threads
+from tests.support.hub import on_threads, own
+from tests.support.models import TinyTransformer
 from tests.support.schedules import schedule
+
+COUNTS = (4, 2, 6)
 
 
 def compiled(family: str, ranks: int, count: int) -> Program:
@@ -29,9 +31,19 @@ def compiled(family: str, ranks: int, count: int) -> Program:
     return compile_schedule(plan, tied=tied)
 
 
-def test_programs_are_made_once_and_evaluations_have_counts_of_their_own() -> None:
-    programs = {count: compiled("1f1b", 2, count) for count in {*COUNTS}}
-    on_threads(trained, 2, (programs,), timeout=120)
+def test_programs_are_made_once() -> None:
+    made: list[int] = []
+    pipeline = Pipeline(
+        compile_schedule(schedule("1f1b", 1, 4)),
+        [nn.Linear(2, 2)],
+        loss=nn.functional.mse_loss,
+        programs=lambda n: made.append(n) or compile_schedule(schedule("1f1b", 1, n)),
+    )
+    for count in (4, 2, 2, 6, 4, 6):
+        x = torch.ones(count, 2)
+        pipeline.step(x, target=x, microbatches=count)
+        assert {op.op.microbatch for op in pipeline.trace()} == {*range(count)}
+    assert made == [2, 6]
 
 
 def test_exchanges_leave_no_connections_of_relayed_norms_behind() -> None:
@@ -54,6 +66,30 @@ def _groups(programs: Sequence[Program]) -> list[int]:
         found.append(len(dist.distributed_c10d._world.pg_map))
     pipeline.close()
     return found
+
+
+def refused(programs: Mapping[int, Program]) -> list[str]:
+    """What wrong numbers of microbatches are told before the first step, after which ranks go on,
+    and after it."""
+    source, first = TinyTransformer(), programs[COUNTS[0]]
+
+    def of_family(count: int) -> Program:
+        if count == 3:
+            raise ZeroDivisionError("3 do not fit")
+        return programs[2] if count == 5 else programs[count]
+
+    pipeline = Pipeline.from_source(first, source, programs=of_family, transport=own())
+    unlike = {"microbatches": 2} if pipeline.rank else {"program": first}
+    asked: list[dict[str, Any]] = [unlike, {"microbatches": 2, "program": first}]
+    asked += [{"microbatches": count} for count in (2 + 2 * pipeline.rank, 0, True, 3, 5, 2, 3)]
+    told = []
+    for given in asked:
+        inputs, targets = source.batch(0, 2)
+        try:
+            pipeline.step(inputs, target=targets, **given)
+        except InputError as error:
+            told.append(str(error))
+    return told
 
 
 def test_wrong_numbers_are_refused_on_all_ranks() -> None:

@@ -3,7 +3,6 @@ bytes than was planned. That they train as one process does is in `tests/parity`
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.runtime.pipeline.pipeline import Pipeline
-from tests.distributed.cases import remat
 from tests.support.hub import on_threads, own
 from tests.support.models import TinyTransformer
 from tests.support.schedules import schedule
@@ -41,14 +39,3 @@ def test_each_shape_is_traced_once() -> None:
         assert found["eager"] == {}
         assert found["functions"] == [3, 3, 6, 6]
         assert "made again after the first step, for inputs of [3, " in found["why"]
-
-
-def test_recomputation_of_another_model_is_refused_before_the_first_step() -> None:
-    plan = remat.planned("recompute", 2, torch.float32)
-    for line in on_threads(remat.refused, 2, (plan,), timeout=120).values():
-        assert re.fullmatch(
-            r"(rank \d: )?stage \d: expected a microbatch to hold \d+ bytes until its R, as in the "
-            r"program's profile, got \d+: profile this model in these stages and shapes, and plan "
-            "again",
-            line,
-        )

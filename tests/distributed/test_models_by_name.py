@@ -12,11 +12,9 @@ from torch import Tensor
 
 import pipeloom
 from pipeloom import HuggingFace, Pipeline
-from pipeloom.compiler import compile_schedule
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.models.by_name import load_source
 from tests.support.hub import on_threads, own
-from tests.support.schedules import schedule
 
 hugging = pytest.importorskip("transformers")
 
@@ -68,33 +66,6 @@ def _names(program: Program, name: str) -> set[str]:
     found = set(pipeline.state_dict()["model"])
     pipeline.close()
     return found
-
-
-def test_evaluation_drops_nothing_out(tmp_path: Path) -> None:
-    config = hugging.BioGptConfig(
-        vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=4,
-        num_attention_heads=2, max_position_embeddings=16, hidden_dropout_prob=0.5
-    )  # fmt: skip
-    config.save_pretrained(tmp_path)
-    name = f"hf:{tmp_path},micro_batch=2"
-    source = load_source(name)
-    assert isinstance(source, HuggingFace)
-    program = compile_schedule(schedule("1f1b", 2, MICROBATCHES), tied=[(0, 1)])
-    found = on_threads(_evaluated, 2, (program, name), timeout=60)
-    model = whole(source).eval()
-    tokens, _ = source.batch(0, MICROBATCHES)
-    expected = [model(input_ids=x, labels=x).loss.item() for x in tokens]
-    assert found[1] == pytest.approx(expected, rel=1e-5)
-
-
-def _evaluated(program: Program, name: str) -> list[float]:
-    source = load_source(name)
-    pipeline = Pipeline.from_source(program, source, transport=own())
-    tokens, labels = source.batch(0, MICROBATCHES)
-    losses: list[Tensor] = []
-    pipeline.eval(tokens, target=labels, losses=losses)
-    pipeline.close()
-    return [loss.item() for loss in losses]
 
 
 def whole(source: HuggingFace) -> Any:

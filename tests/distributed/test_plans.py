@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ import pipeloom
 from pipeloom.ir.model.ops import OpKind, fields_of
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.planner.plan import Plan
-from pipeloom.runtime.launch.processes import launch
-from tests.distributed.cases.meshes import MICROBATCHES, Case, run_cases
 
 hugging = pytest.importorskip("transformers")
 
@@ -96,44 +93,6 @@ def test_more_plans_do(model: Path, losses: tuple[float, ...], name: str) -> Non
     schedule = pipeloom.load_schedule(str(model / "plan" / "schedule.json"))
     for kind, wanted in ((OpKind.R, "recomputed"), (OpKind.O, "offloaded")):
         assert (_ops(schedule, kind) > 0) is (name == wanted)
-
-
-LLAMA = {"model_type": "llama", "vocab_size": 16, "hidden_size": 8, "intermediate_size": 24} | {
-    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4,
-    "max_position_embeddings": 6
-}  # fmt: skip
-EXPERTS = LLAMA | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 1}
-TP, EP, DP = ((("pp", 2), (name, 2)) for name in ("tp", "ep", "dp"))
-MESHES: dict[str, tuple[dict[str, Any], dict[str, Any], Case]] = {
-    "tensor parallel": (LLAMA, {"tp": 2}, Case("", TP, sequence=True)),
-    "expert parallel": (EXPERTS, {"dp": 2, "ep": 2}, Case("", EP)),
-    "fsdp": (LLAMA, {"dp": 2, "sharding": "fsdp"}, Case("", DP, sharded=("dp",), tie=False)),
-    "zero1": (LLAMA, {"dp": 2, "sharding": "zero1"}, Case("", DP, tie=False)),
-}
-
-
-@pytest.mark.slow
-def test_plans_of_parallel_stages_train_as_one_process() -> None:
-    """Each as the optimizer has it and by a fused schedule, in one launch; gradients compared."""
-    cases = [*_cases({}), *_cases({"schedule": "1f1b"})]
-    found = launch(run_cases, 4, (cases,), timeout=280, message_timeout=100)
-    for number, case in enumerate(cases):
-        assert case.schedule is not None
-        for row in found.values():
-            outcome = row[number]
-            assert outcome.gradients <= case.bound, case
-            assert outcome.parameters <= case.bound, case
-            assert (outcome.deferred > 0) is (_ops(case.schedule, OpKind.W) > 0), case
-
-
-def _cases(more: dict[str, Any]) -> list[Case]:
-    cases = []
-    for name, (words, given, case) in MESHES.items():
-        degrees = {"pp": 2, "seq": 6, "global_batch": MICROBATCHES * given.get("dp", 1)} | given
-        found = planned(words, degrees | more | {"vp": 1, "recompute": "none", "work_limit": 5})
-        schedule = found.best.schedule
-        cases.append(replace(case, family=f"{name} {found.best.name}", schedule=schedule))
-    return cases
 
 
 def _ops(schedule: Schedule, kind: OpKind) -> int:

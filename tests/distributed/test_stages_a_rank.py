@@ -13,26 +13,10 @@ from torch.distributed.pipelining import PipelineStage
 import pipeloom
 from examples.gpt import small
 from pipeloom import PlannedSchedule
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.runtime.launch.processes import launch
 
 RANKS, MICROBATCHES, STEPS = 2, 4, 2
-
-
-def test_a_source_is_cut_into_as_many_stages_as_were_planned() -> None:
-    name = "examples.gpt:small"
-    profile = pipeloom.measure(name, stages=RANKS, memory_only=True).profile
-    losses = {}
-    for placement in ("linear", "interleaved:2", "v"):
-        answer = pipeloom.optimize(profile, MICROBATCHES, placement=placement, time_limit=1)
-        result = pipeloom.run(pipeloom.compile(answer.schedule), name, steps=STEPS)
-        assert result is not None
-        losses[placement] = result.losses
-    assert losses["interleaved:2"] == pytest.approx(losses["linear"], rel=1e-5)
-    assert losses["v"] == pytest.approx(losses["linear"], rel=1e-5)
-    with pytest.raises(InputError, match="max_stages: expected at least 8, "):
-        pipeloom.optimize(profile, MICROBATCHES, placement="wave:2")
 
 
 def test_a_planned_schedule_runs_what_was_planned_on_its_own_profile() -> None:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from benchmarks.port.compare import rows_of
-from benchmarks.port.plans import write_plans
 from pipeloom.runtime.launch.processes import launch
 from tests.distributed.cases.torch_schedules import CASES, RANKS, Found, compared
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Found]:
-    folder = tmp_path_factory.mktemp("plans")
-    write_plans(Path(folder))
-    return launch(compared, RANKS, (str(folder),), timeout=240, message_timeout=60)
+def found() -> dict[int, Found]:
+    return launch(compared, RANKS, timeout=240, message_timeout=60)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
@@ -36,13 +30,6 @@ def test_replicas_with_shards_have_the_mean_or_the_sum_that_they_ask_for(
 ) -> None:
     for each in found.values():
         assert max(each.sharded) <= 1e-12
-
-
-def test_stages_that_are_tensor_parallel_have_one_processs_gradients(
-    found: dict[int, Found],
-) -> None:
-    for each in found.values():
-        assert max(each.tensor) <= 1e-12
 
 
 def test_what_does_not_go_together_is_one_line(found: dict[int, Found]) -> None:
@@ -65,11 +52,3 @@ def test_what_does_not_go_together_is_one_line(found: dict[int, Found]) -> None:
     assert len(lines) == len(expected)
     for line, start in zip(lines, expected, strict=True):
         assert line.startswith(start)
-
-
-def test_a_ported_script_has_the_same_losses(found: dict[int, Found]) -> None:
-    (row,) = rows_of(["Interleaved1F1B"], {rank: each.port for rank, each in found.items()})
-    assert row["losses"] == sorted(row["losses"], reverse=True)
-    assert len(row["losses"]) == 2
-    assert row["losses_equal"]
-    assert min(row["ours_ms"], row["torch_ms"]) > 0

@@ -16,25 +16,20 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.model.links import Link
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.solver.families import build_family
-from tests.distributed.cases.remat import given_up
 from tests.support.mesh_models import EXPERTS, Source, as_dtensors, cut
 from tests.support.models import reference
+from tests.support.schedules import schedule
 
 MICROBATCHES, STEPS = 3, 2
 
 
 @dataclass(frozen=True)
 class Case:
-    """``shape``: of the mesh, by axis; ``given_up``: R or O for all activations; ``sharded``:
-    stages are wrapped in ``fully_shard`` over the axes named, beside ``ep`` their experts alone,
-    all else over that, too (by ``ep`` alone nothing is: experts are DTensors); ``cut``: the stages
-    that are tensor parallel; ``options``: the pipeline's; ``schedule``: that of a plan.
+    """``shape``: of the mesh, by axis; ``sharded``: stages are wrapped in ``fully_shard`` over the
+    axes named, beside ``ep`` their experts alone, all else over that, too (by ``ep`` alone nothing
+    is: experts are DTensors); ``options``: the pipeline's.
     """
 
     family: str
@@ -43,11 +38,9 @@ class Case:
     sharded: tuple[str, ...] = ()
     tie: bool = True
     ahead: bool = False
-    given_up: str = ""
     clip: float = 1e9
     options: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
     bound: float = 1e-12
-    schedule: Schedule | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         axes = "x".join(f"{name}{size}" for name, size in self.shape)
@@ -58,7 +51,7 @@ class Case:
             "clipped": self.clip < 1,
         }
         words = [name for name, on in marks.items() if on]
-        more = [*self.sharded, self.given_up, *(name for name, _ in self.options)]
+        more = [*self.sharded, *(name for name, _ in self.options)]
         return " ".join([self.family, axes, *words, *more]).strip()
 
 
@@ -112,12 +105,6 @@ def run_case(case: Case) -> Outcome:
     return outcome
 
 
-def planned(family: str, ranks: int, lever: str) -> Schedule:
-    stage = StageProfile(2.0, 2.0, 1.5, 1.0, 0.5, t_r=2.0, m_r=0.1, m_o=0.1)
-    made_of = Profile((stage,) * ranks, ranks, t_comm=0.1, host_link=Link(0.0, 0.05))
-    return given_up(build_family(family, made_of, MICROBATCHES), lever)
-
-
 def _replicas(case: Case, mesh: DeviceMesh) -> tuple[int, int]:
     names = [name for name, _ in case.shape if name not in ("pp", "tp")]
     count, at = 1, 0
@@ -128,7 +115,7 @@ def _replicas(case: Case, mesh: DeviceMesh) -> tuple[int, int]:
 
 def _pipeline(case: Case, source: Source, mesh: DeviceMesh) -> Pipeline:
     names = dict(case.shape)
-    plan = case.schedule or planned(case.family, names["pp"], case.given_up)
+    plan = schedule(case.family, names["pp"], MICROBATCHES)
     stages = plan.problem.stages
     data = _data(mesh)
     program = compile_schedule(

@@ -13,14 +13,10 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import loss_parallel
 
-from benchmarks.port.compare import Measured, measure
 from pipeloom import PlannedSchedule
 from pipeloom.ir.errors import InputError
-from tests.support.mesh_models import Source, cut
-from tests.support.models import TinyTransformer, difference, reference
+from tests.support.models import TinyTransformer, difference
 from tests.support.schedules import schedule
 
 RANKS = 4
@@ -50,18 +46,14 @@ class Outcome:
 class Found:
     outcomes: list[Outcome]
     sharded: list[float]
-    tensor: list[float]
     refused: list[str]
-    port: list[Measured]
 
 
-def compared(folder: str) -> Found:
+def compared() -> Found:
     outcomes = [_compared(*case) for case in CASES]
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
     sharded = [_sharded(mesh, divisor) for divisor in (None, 1.0)]
-    tensor = [_tensor_parallel(mesh, sequence) for sequence in (False, True)]
-    port = measure(["Interleaved1F1B"], 2, folder)
-    return Found(outcomes, sharded, tensor, _refused(), port)
+    return Found(outcomes, sharded, _refused())
 
 
 class Scaled(nn.Module):
@@ -180,27 +172,6 @@ def _sharded(mesh: DeviceMesh, divisor: float | None) -> float:
     scale = 1.0 if divisor is None else 2 / divisor
     expected = [scale * p.grad for p in whole[rank].parameters() if p.grad is not None]
     return max(map(difference, found, expected))
-
-
-def _tensor_parallel(mesh: DeviceMesh, sequence: bool) -> float:
-    """How far the gradients of stages with DTensors are from one process's; the mesh's axes are
-    tensor parallel and pipeline ranks."""
-    source, count, rank = Source(tie=False), 2, mesh["pp"].get_local_rank()
-    group = mesh["pp"].get_group()
-    module = cut(source.stage(rank, count, None), mesh["dp"], sequence)
-    stage = PipelineStage(module, rank, count, torch.device("cpu"), group=group)
-    planned = PlannedSchedule(stage, SHARDED, source.loss, program=schedule("zb-h1", 2, SHARDED))
-    inputs, targets = map(torch.cat, source.batch(0, SHARDED))
-    with loss_parallel():
-        planned.step(*([inputs] if rank == 0 else []), target=targets)
-    _, wanted = reference(source, count, SHARDED)
-    planned.pipeline.close()
-    return max(
-        difference(
-            p.grad.full_tensor() if isinstance(p, DTensor) else p.grad, wanted[f"{rank}.{n}"]
-        )
-        for n, p in module.named_parameters()
-    )
 
 
 def _refused() -> list[str]:
