@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,12 +13,11 @@ from pipeloom.cli.main import main
 from pipeloom.ir.cost.simulator import simulate, timed
 from pipeloom.ir.cost.steady_state.steady_state import step_time
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats import dump_profile, dump_schedule, parse_profile
+from pipeloom.ir.formats import dump_profile, parse_profile
 from pipeloom.ir.model.links import Link, Links
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import DataParallel, Profile, StageProfile
 from pipeloom.ir.model.schedule import Averaged, Schedule
-from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.report.chrome_trace import trace_events
 from pipeloom.report.summaries import averaging
 from pipeloom.report.svg.timeline import timeline_svg
@@ -75,41 +73,6 @@ def test_iterations_wait_for_it() -> None:
     assert step_time(schedule) == pytest.approx(step_time(plain) + 15.0)
     assert step_time(chunked(FORWARD + "0W0 0W1 1W0 1W1")) == pytest.approx(18.0)
     assert step_time(chunked(FORWARD + "0W0 1W0 1W1 0W1")) == pytest.approx(18.0)
-
-
-def _document() -> dict[str, Any]:
-    return json.loads(json.dumps(dump_schedule(build_family("zb-v", profile(), 4))))  # type: ignore[no-any-return]
-
-
-def test_the_verifier_sees_what_is_wrong() -> None:
-    early, late, short, gone, twice, step, none = (_document() for _ in range(7))
-    early["averages"][0][0]["start"] -= 1.0
-    early["averages"][0][0]["end"] -= 1.0
-    late["averages"][1][1]["start"] += 1.0
-    late["averages"][1][1]["end"] += 1.0
-    short["averages"][1][1]["end"] -= 1.0
-    del gone["averages"][0][1]
-    twice["averages"][0][1]["stage"] = twice["averages"][0][0]["stage"]
-    step["report"]["iteration_time"] += 1.0
-    del none["profile"]["data_parallel"]
-    for document, words in (
-        (early, "rank 0 averages stage 3 from"),
-        (late, "when its gradient is whole and the link is free"),
-        (short, "rank 1 averages stage 1 until"),
-        (gone, "rank 0 never averages stage 0"),
-        (twice, "rank 0 averages stage 3 2 times"),
-        (step, "report: iteration_time: expected"),
-        (none, "averages: expected none"),
-    ):
-        assert any(words in line for line in verify_schedule(document)), words
-
-
-def test_the_iteration_time_may_be_called_step_as_in_older_files() -> None:
-    document = _document()
-    document["report"]["step"] = document["report"].pop("iteration_time")
-    assert verify_schedule(document) == []
-    document["report"]["step"] += 1.0
-    assert any("report: iteration_time" in line for line in verify_schedule(document))
 
 
 def test_what_a_profile_says_wrong_of_replicas() -> None:

@@ -4,7 +4,6 @@ them."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -12,11 +11,9 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.compiler.exporters import EXPORTERS
 from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.errors import InputError, InvalidScheduleError
-from pipeloom.ir.formats import dump_program
 from pipeloom.ir.formats.schedule_json import dump_schedule, parse_schedule
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Updates, staleness, versions
-from pipeloom.ir.verify.program import verify_program
 from pipeloom.solver.families import build_family
 
 
@@ -54,29 +51,6 @@ def test_the_file_says_so() -> None:
     assert "updates" not in dump_schedule(built(2, 3, "1f1b"))
     with pytest.raises(InputError, match="updates: expected iteration or microbatch, got 3"):
         parse_schedule(document | {"updates": 3}, "s.json")
-
-
-def program(change: Any) -> list[str]:
-    document = dump_program(compile_schedule(built(2, 3)))
-    change(document["instructions"][1])
-    return verify_program(document)
-
-
-def test_the_verifier_wants_a_step_right_after_each_gradient() -> None:
-    assert program(lambda row: None) == []
-
-    def late(row: list[str]) -> None:
-        row.insert(row.index("1F1") + 1, row.pop(row.index("step 1")))
-
-    def lost(row: list[str]) -> None:
-        row.remove("step 1")
-
-    def twice(row: list[str]) -> None:
-        row.append("step 1")
-
-    assert any("(1F1): runs before the step with 1BW0" in line for line in program(late))
-    assert "step 1 runs 2 times, expected 3 times, on rank 1" in program(lost)
-    assert any("no gradient is there to step with" in line for line in program(twice))
 
 
 def test_what_cannot_be_stepped_within_an_iteration() -> None:

@@ -1,0 +1,323 @@
+"""No mutant of a sound schedule is accepted, and each breach is named.
+
+``schedule.json`` is written by hand; ``schedule_mutants.txt`` has changes of it, and of some that
+families build, with what is said of each. ``!`` marks what is no schedule at all: wrong input. The
+simulator and the verifier, written apart, agree on random orders.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeloom import (
+    InputError,
+    InvalidScheduleError,
+    Placement,
+    Profile,
+    Schedule,
+    StageProfile,
+    build_family,
+    dump_schedule,
+    load_schedule,
+    simulate,
+    verify_schedule,
+)
+from pipeloom.ir.model.links import Link, Links
+from pipeloom.ir.model.profile import DataParallel
+from pipeloom.ir.verify.schedule_facts import read_facts
+from pipeloom.ir.verify.transfers import arrivals
+from tests.support.by_hand import by_hand
+from tests.support.families import families_of
+from tests.support.mutants import Document, Mutant, edited, mutants
+from tests.support.random_schedules import schedules
+
+HERE = Path(__file__).parent
+PROFILE = Profile(
+    (StageProfile(1.0, 1.3, 0.7, 2.0, 1.0), StageProfile(1.1, 0.9, 0.6, 3.0, 2.0), StageProfile(0.8, 1.2, 0.5)),  # noqa: E501
+    3,
+    t_comm=((0.0, 0.1, 0.2), (0.3, 0.0, 0.15), (0.25, 0.35, 0.0)),
+    memory_limit=(50.0, 50.0, 50.0),
+)  # fmt: skip
+WEIGHTS = StageProfile(t_f=1.0, t_b=1.0, t_w=1.0, weight_bytes=1e6, grad_bytes=2e6)
+AVERAGED = StageProfile(2.0, 2.0, 1.5, 1.0, 0.5, t_fb=4.0, weight_bytes=1e6, grad_bytes=8e6)
+REPLICAS = DataParallel(4, Link(0.5, 1.0))  # 8e6 bytes: 6 rounds of .5 + 2 ms
+PAIRED = StageProfile(1.0, 1.0, 1.0, weight_bytes=1.0, t_fb=2.4)
+BUILT = {
+    "weights": ("weipipe-interleave", Profile((WEIGHTS,) * 2, 2, links=Links(Link(0.0, 4.0))), 4),
+    "averaged": ("zb-v", Profile((AVERAGED,) * 2, 2, t_comm=0.1, data_parallel=REPLICAS), 4),
+    "pairs": ("dualpipe", Profile((PAIRED,) * 4, 4), 8),
+    **{f"{name}, P = 3": (name, PROFILE, 3) for name in families_of(3)},
+}
+
+
+def through_text(schedule: Schedule) -> Document:
+    return json.loads(json.dumps(dump_schedule(schedule)))  # type: ignore[no-any-return]
+
+
+def written(name: str) -> Document:
+    if name == "by hand":
+        return json.loads((HERE / "schedule.json").read_text())  # type: ignore[no-any-return]
+    return through_text(build_family(*BUILT[name]))
+
+
+def said(document: Any) -> list[str]:
+    try:
+        return verify_schedule(document)
+    except InputError as error:
+        return [f"! {line}" for line in error.errors]
+
+
+@pytest.mark.parametrize("name", ["by hand", *BUILT])
+def test_sound_schedules_are_accepted(name: str) -> None:
+    assert verify_schedule(written(name)) == []
+
+
+@pytest.mark.parametrize("mutant", mutants(HERE / "schedule_mutants.txt"), ids=str)
+def test_each_breach_is_named(mutant: Mutant) -> None:
+    found = said(edited(written(mutant.base), mutant.edits))
+    if mutant.expected == ("valid",):
+        assert found == []
+    else:
+        for expected in mutant.expected:
+            marked = expected.startswith("! ")
+            lines = [line for line in found if line.startswith("! ") == marked]
+            assert any(expected.removeprefix("! ") in line for line in lines), found
+
+
+def test_the_simulator_agrees_with_the_times_by_hand() -> None:
+    stages = (StageProfile(2.0, 1.0, 1.0, 4.0, 1.0), StageProfile(1.0, 2.0, 0.5, 4.0, 3.0))
+    profile = Profile(stages, 2, t_comm=0.5, memory_limit=(8.0, 7.0))
+    schedule = by_hand("0F0 0F1 0B0 0W0 0B1 0W1", "1F0 1B0 1F1 1B1 1W0 1W1", profile=profile)
+    assert through_text(schedule)["order"] == written("by hand")["order"]
+
+
+@pytest.mark.parametrize("document", [{}, [], None, 3])
+def test_what_is_no_document_at_all_is_wrong_input(document: Any) -> None:
+    (first, *_) = said(document)
+    assert first.startswith("! schedule: ")
+
+
+def test_many_missing_ops_are_named_up_to_a_point() -> None:
+    assert 50 <= len(verify_schedule(written("by hand") | {"microbatches": 4 * 10**5})) < 100
+
+
+def test_stages_may_share_one_entry() -> None:
+    document = dump_schedule(build_family("1f1b", Profile((StageProfile(1, 1, 1),) * 3, 3), 4))
+    document["profile"] |= {"stages": document["profile"]["stages"][:1], "num_stages": 3}
+    assert verify_schedule(document) == []
+
+
+def test_arrivals_are_by_the_op_that_needs_them() -> None:
+    valid = written("weights")
+    came = arrivals(read_facts(valid, "schedule"))
+    for (rank, position), end in came.items():
+        if position < len(valid["order"][rank]):
+            assert valid["order"][rank][position]["start"] >= end > 0
+    assert came[0, 1] == 0.25  # stage 1's weights come from rank 1 for 1F0
+
+
+@given(schedules())
+def test_what_the_simulator_times_the_verifier_finds_right(schedule: Schedule) -> None:
+    assert verify_schedule(through_text(schedule)) == []
+
+
+@given(schedules(), st.integers(0, 2**32))
+def test_orders_that_can_never_run_are_wrong_to_both(schedule: Schedule, seed: int) -> None:
+    """Shuffled, an order runs or it does not; if not, no times make it pass."""
+    order, random = list(schedule.order), Random(seed)
+    rank = random.choice([r for r, row in enumerate(order) if len(row)])
+    order[rank] = order[rank][random.sample(range(len(order[rank])), len(order[rank]))]
+    shuffled = replace(schedule, order=tuple(order))
+    document = through_text(schedule)
+    try:
+        document["order"] = through_text(replace(shuffled, timing=simulate(shuffled)))["order"]
+    except InvalidScheduleError:
+        keys = ("kind", "stage", "microbatch")
+        document["order"] = [
+            [
+                dict(zip(("op", *keys[1:]), (op.kind.name, op.stage, op.microbatch), strict=True))
+                | {"start": 0.0, "end": 0.0}
+                for op in shuffled.ops(r)
+            ]
+            for r in range(len(order))
+        ]
+        assert verify_schedule(document) != []
+        return
+    assert not [line for line in verify_schedule(document) if not line.startswith("report: ")]
+
+
+def drop(document: Document, random: Random) -> None:
+    row = _some_row(document, random)
+    del row[random.randrange(len(row))]
+
+
+def repeat(document: Document, random: Random) -> None:
+    row = _some_row(document, random)
+    row.append({**random.choice(row), "start": row[-1]["end"], "end": row[-1]["end"] + 1.0})
+
+
+def shift(document: Document, random: Random) -> None:
+    op = random.choice(_some_row(document, random))
+    by = random.choice([-0.01, 0.01])
+    op["start"], op["end"] = max(0.0, op["start"] + by), op["end"] + by
+    if op["start"] == 0.0:
+        op["start"] += 0.01
+
+
+def stretch(document: Document, random: Random) -> None:
+    random.choice(_some_row(document, random))["end"] += 0.01
+
+
+def swap(document: Document, random: Random) -> None:
+    row = _some_row(document, random)
+    i, j = random.sample(range(len(row)), 2)
+    row[i], row[j] = row[j], row[i]
+
+
+def rename(document: Document, random: Random) -> None:
+    op = random.choice(_some_row(document, random))
+    key = random.choice(["stage", "microbatch"])
+    op[key] = (op[key] + 1) % 3
+
+
+def move(document: Document, random: Random) -> None:
+    source, target = random.sample(range(3), 2)
+    document["order"][target].append(document["order"][source].pop())
+
+
+def squeeze(document: Document, random: Random) -> None:
+    rank = random.randrange(3)
+    document["memory_limit"][rank] = document["report"]["peak_memory"][rank] * 0.999
+
+
+def misreport(document: Document, random: Random) -> None:
+    key = random.choice(["period", "makespan", "bubble_rate"])
+    document["report"][key] += 0.001
+
+
+def boast(document: Document, random: Random) -> None:
+    cost = document["report"]["period"]
+    bound = cost * random.choice([0.99, 1.01])
+    document["report"] |= {"lower_bound": bound, "gap": 0.0, "status": "optimal"}
+
+
+def _some_row(document: Document, random: Random) -> list[Document]:
+    row: list[Document] = random.choice(document["order"])
+    return row
+
+
+@pytest.mark.parametrize(
+    "mutate", [drop, repeat, shift, stretch, swap, rename, move, squeeze, misreport, boast]
+)
+@pytest.mark.parametrize("name", families_of(3))
+def test_every_change_is_noticed(name: str, mutate: Any) -> None:
+    document = written(f"{name}, P = 3")
+    for seed in range(12):
+        changed = copy.deepcopy(document)
+        mutate(changed, Random(seed))
+        assert verify_schedule(changed) != [], seed
+
+
+# circles of ops that wait for each other, where no times can tell -----------------------------
+
+
+NOTHING = StageProfile(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def timeless(family: str, ranks: int = 2, microbatches: int = 3) -> Document:
+    """A schedule whose ops and messages all take no time."""
+    profile = Profile((NOTHING,) * ranks, ranks=ranks, links=Links(Link(0.0, 1.0)))
+    return through_text(build_family(family, profile, microbatches))
+
+
+@pytest.mark.parametrize("family", ["gpipe", "zb-h1", "chimera", "weipipe-interleave", "fsdp"])
+def test_schedules_without_times_are_valid(family: str) -> None:
+    assert verify_schedule(timeless(family, microbatches=4)) == []
+
+
+def test_transfers_that_wait_for_what_they_serve_are_named() -> None:
+    plan = timeless("weipipe-interleave", microbatches=4)
+    move = next(m for m in plan["transfers"] if m["tensor"] == "weight" and m["before"] == 0)
+    move["room"] = 1  # its first use has to be over
+    found = verify_schedule(plan)
+    assert any(line.startswith("can never run: ") and "transfers[" in line for line in found)
+
+
+def test_whatever_can_never_run_is_found_where_all_times_are_zero() -> None:
+    """Ops of one rank in any order, held against running them one by one."""
+    draw, stuck = Random(5), 0
+    for _ in range(60):
+        plan = timeless("zb-h1", ranks=3)
+        row = draw.choice(plan["order"])
+        a, b = draw.randrange(len(row)), draw.randrange(len(row))
+        row[a], row[b] = row[b], row[a]
+        runs = can_run(plan["order"])
+        stuck += not runs
+        found = verify_schedule(plan)
+        assert (found == []) == runs
+        assert runs or any(line.startswith(("can never run: rank ", "rank ")) for line in found)
+    assert 10 < stuck < 60
+
+
+def can_run(order: list[list[dict[str, Any]]]) -> bool:
+    """Whether all ops of activations passed down the stages come to their turn."""
+    last = max(op["stage"] for row in order for op in row)
+    done: set[tuple[str, int, int]] = set()
+    left = [list(row) for row in order]
+
+    def ready(op: dict[str, Any]) -> bool:
+        s, j = op["stage"], op["microbatch"]
+        if op["op"] == "F":
+            return s == 0 or ("F", s - 1, j) in done
+        if op["op"] == "W":
+            return ("B", s, j) in done
+        return ("F", s, j) in done and (s == last or ("B", s + 1, j) in done)
+
+    moved = True
+    while moved:
+        moved = False
+        for row in left:
+            while row and ready(row[0]):
+                op = row.pop(0)
+                done |= {(kind, op["stage"], op["microbatch"]) for kind in op["op"]}
+                moved = True
+    return not any(left)
+
+
+PLACED = [
+    ("gpipe", "linear"),
+    ("interleaved-1f1b:3", "interleaved:3"),
+    ("zb-v", "v"),
+    ("wave:2", "wave:2"),
+    ("chimera", "bidirectional"),
+    ("fsdp", "round-robin"),
+]
+
+
+@pytest.mark.parametrize(("family", "name"), PLACED)
+def test_placements_are_named_or_found_out(family: str, name: str) -> None:
+    stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5, weight_bytes=8.0, activation_bytes=1.0)
+    saved = dump_schedule(build_family(family, Profile((stage,) * 4, 4), 4))
+    assert saved["placement"] == name
+    read = load_schedule({key: value for key, value in saved.items() if key != "placement"})
+    assert (verify_schedule(saved), read.problem.placement.name) == ([], name)
+
+
+def test_ranks_without_stages_leave_no_kind() -> None:
+    schedule = build_family("gpipe", Profile((NOTHING,), 1), 2)
+    profile = Profile((NOTHING,), 2, shared_by=1)
+    problem = replace(schedule.problem, profile=profile, memory_limit=(9.0, 9.0))
+    empty = schedule.order[0][:0]
+    wide = replace(schedule, problem=problem, order=(*schedule.order, empty), timing=None)
+    assert problem.placement == Placement.linear(1)
+    assert dump_schedule(wide)["placement"] == "custom"
+    assert verify_schedule(dump_schedule(wide)) == []
