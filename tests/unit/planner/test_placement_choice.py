@@ -50,6 +50,9 @@ def test_families_of_more_stages_note_their_cut() -> None:
     schedule = pipeloom.build("zb-v", PROFILE, 6, progress=told.append)
     assumed = assumed_cut(PROFILE, schedule)
     assert str(told[0]).endswith(f": assumed: {assumed}")
+    named: list[object] = []
+    pipeloom.optimize(PROFILE, 6, **QUICK, placement="v", progress=named.append)
+    assert f"profile: assumed: {assumed}" in list(map(str, named))
     rows = {row.name: row for row in pipeloom.compare(PROFILE, 6, no_optimizer=True).rows}
     assert (rows["zb-v"].assumed, rows["zb-h1"].assumed) == (assumed, None)
 
