@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pipeloom.planner.solving.workers import processes_here
+from tools.environment import ROOMS, environment
 
 from . import Benchmark, Case, Claim, Row, Rows, Size, of_part
-from .recording import ROOMS, Record, environment, is_current
+from .recording import Record, is_current
 from .table import filled, line, markdown, rendered
 from .workers import ROOT, load, measured
 
@@ -177,6 +178,8 @@ def _age(known: Record, benchmark: Benchmark, here: dict[str, Any]) -> Iterator[
 
 def report(*, check: bool) -> int:
     """Writes pages, and other files, from the records; with ``check`` 1 where one differs."""
+    unknown = [line for name in BENCHMARKS for line in _without_case(name)] if check else []
+    print("".join(f"{line}\n" for line in unknown), end="")
     files = dict(_files())
     different = [name for name, text in files.items() if not _is(ROOT / name, text)]
     for name in different:
@@ -185,7 +188,15 @@ def report(*, check: bool) -> int:
         else:
             (ROOT / name).write_text(files[name], encoding="utf-8")
             print(f"wrote {name}")
-    return int(check and bool(different))
+    return int(check and bool(different or unknown))
+
+
+def _without_case(name: str) -> Iterator[str]:
+    """A line for each recorded row that nobody can measure again."""
+    known = {(case.part, case.name) for case in load(name).cases("large")}
+    for row in Record.of(name).rows:
+        if (row["part"], row["case"]) not in known:
+            yield f"{name}: {row['part']}: {row['case']}: recorded, and no case"
 
 
 def _is(path: Path, text: str) -> bool:

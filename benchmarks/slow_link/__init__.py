@@ -20,6 +20,7 @@ NAMES = (
 SEEDS, EARLIER, COUNT = (61, 62), (51, 52, 19), 200
 """Seeds of runs with faults, and how many of these each has."""
 ALLOWED = 0.15  # by how much a prediction may miss what is measured
+HEADERS = 0.1  # with acknowledgements and what ranks tell each other beside the plan
 LOSSES = 1e-4  # relative: float32 sums in another order
 SCHEMES = ("activations", "weights", "fsdp", "fully_shard")
 
@@ -82,6 +83,17 @@ def _ring(rows: Rows) -> Iterator[Claim]:
         for scheme in row["schemes"]
     )
     yield Claim(RING, "Losses of all schemes agree to 1e-4.", equal)
+    more = [share for each in schemes for share in _more_than_planned(each)]
+    words = (
+        f"Every link carries the bytes that are planned for it, and at most {max(more):.1%} more."
+    )
+    yield Claim(RING, words, 0 <= min(more) <= max(more) <= HEADERS)
+
+
+def _more_than_planned(scheme: Row) -> Iterator[float]:
+    """Bytes that a link carries each way beyond those planned, as a share of these."""
+    for planned, carried in zip(scheme.get("planned_wires", ()), scheme["wires"], strict=False):
+        yield from (b / a - 1 for a, b in zip(planned, carried, strict=True) if a)
 
 
 def allclose(losses: Sequence[float], others: Sequence[float]) -> bool:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recording import environment
+from tools.environment import environment
 
 
 def record(folder: Path, result: dict[str, Any]) -> Path:

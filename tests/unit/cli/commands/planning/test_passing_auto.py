@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.published.nodes import nodes
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
 from pipeloom.ir.formats import dump_profile, dump_schedule, parse_schedule
 from pipeloom.ir.model.problem import Problem
@@ -38,7 +38,9 @@ find = partial(choose, search=search)
 
 def cluster(stage: StageProfile = STAGE, between: float = 1.0, **changes: Any) -> Profile:
     """Four ranks in two nodes: 100 GB/s inside, so many GB/s between them."""
-    links = nodes(4, 2, Link(0.0, 100.0), Link(0.0, between)).links
+    inside, out = Link(0.0, 100.0), tuple(product((0, 1), (2, 3)))
+    cards = (out, tuple((b, a) for a, b in out))
+    links = Links(Link(0.0, between), ((0, 1, inside), (2, 3, inside)), cards)
     return replace(Profile((stage,) * 4, 4, links=links), **changes)
 
 
