@@ -9,10 +9,10 @@ from pipeloom import Objective, Problem, Profile, StageProfile
 T_F, T_B, T_W, M_B, M_W, T_COMM = 29.718, 29.444, 19.927, 1.0, 0.432, 0.527
 
 
-def unequal(seed: int, objective: Objective = Objective.PERIOD) -> Problem:
+def unequal(seed: int, objective: Objective = Objective.PERIOD, most_ranks: int = 16) -> Problem:
     """By turns: times differ, times and memory, the ends are heavy, nodes are apart, any link."""
     rng = np.random.default_rng(seed)
-    ranks = int(rng.integers(2, 17))
+    ranks = int(rng.integers(2, most_ranks + 1))
     factors, sizes, delays = np.ones((ranks, 3)), np.ones(ranks), np.full((ranks, ranks), T_COMM)
     if seed % 5 == 0:
         factors = rng.uniform(0.8, 1.2, (ranks, 3))

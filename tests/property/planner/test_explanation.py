@@ -7,7 +7,6 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.property.solver.bounds.test_bounds import problems, stage_profiles
 
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.placement import Placement
@@ -17,6 +16,8 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.planner.explain.explanation import explain
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
+from tests.property.solver.test_exact import stage_profiles
+from tests.support.random_problems import linear_problems
 
 NO_RELAXATIONS = ("the same work on every rank", "twice the microbatches")
 
@@ -41,7 +42,7 @@ def assert_explained(problem: Problem) -> None:
 @given(data=st.data())
 def test_every_chain_is_explained(data: st.DataObject) -> None:
     ranks, microbatches = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 9))
-    assert_explained(data.draw(problems(ranks, microbatches)))
+    assert_explained(data.draw(linear_problems(ranks, microbatches)))
 
 
 @settings(max_examples=20)

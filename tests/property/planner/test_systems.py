@@ -10,7 +10,7 @@ from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.placement.search import overfull
-from tests.property.solver.bounds.test_bounds import stage_profiles
+from tests.property.solver.test_exact import stage_profiles
 from tests.support.layered_profiles import layered, model, with_ends
 
 

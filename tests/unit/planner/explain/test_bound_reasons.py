@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from benchmarks.gaps.instances import problem_of as gap_problem
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
@@ -19,6 +18,7 @@ from pipeloom.solver.bounds.general import busy
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.families import build_family
 from tests.support.by_hand import by_hand
+from tests.support.large_problems import large_problem
 from tests.support.table5 import load_rows
 from tests.support.unequal import unequal
 
@@ -58,14 +58,14 @@ def test_the_rank_that_all_microbatches_pass_is_why() -> None:
 
 
 def test_a_small_milp_names_the_rank_and_what_memory_gives() -> None:
-    problem = gap_problem("two copies", 0, 17)
+    problem = large_problem("two copies", 0)
     report = Report(problem.objective, "optimized", lower_bound=330.0, bound="rank-moments")
     reason = why(schedule(problem, report))
     assert (reason.name, reason.value) == ("rank-moments", 330.0)
     assert reason.rank is not None
     assert f"rank {reason.rank} computes for 314.23 ms" in reason.words[0]
     assert "one M_B more on each rank the same argument gives" in reason.words[1]
-    levels = gap_problem("remat", 3, 17)
+    levels = large_problem("remat", 3)
     report = Report(levels.objective, "optimized", lower_bound=600.0, bound="remat-relaxation")
     reason = why(timed(Schedule(levels, one_at_a_time(levels), report=report)))
     assert (reason.name, reason.value) == ("remat-relaxation", 600.0)
