@@ -54,16 +54,6 @@ def test_transfers_that_are_missing(
     assert codes == {0, 1}
 
 
-@pytest.mark.parametrize("key", ["averages", "pairs"])
-def test_places_that_are_not_there(
-    pipeloom: Command, schedule: Path, tmp_path: Path, key: str
-) -> None:
-    entry = {"averages": {"stage": 7, "start": 0.0, "end": 1.0}, "pairs": 99}[key]
-    schedule.write_text(json.dumps(json.loads(schedule.read_text()) | {key: [[entry], []]}))
-    for words in (["verify"], ["compile"], ["compile", "--data-parallel"], ["show"]):
-        assert f"{schedule}: " in pipeloom(*words, schedule).refusal
-
-
 @pytest.mark.parametrize("times", [(0.0, 1e-9, 0.0), (1e-300, 0.0, 1e-12)])
 @pytest.mark.parametrize("microbatches", [1, 3])
 def test_weights_are_passed_though_ops_take_next_to_no_time(

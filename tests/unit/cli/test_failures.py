@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from asyncio import CancelledError
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import pytest
 from pipeloom.cli.failures import MOST_CHARACTERS
 from pipeloom.cli.main import command
 from tests.support.command_line import ENVIRONMENT, Command, profile_document, written
+
+FULL = Path("/dev/full")
 
 
 @pytest.mark.parametrize(
@@ -52,56 +55,11 @@ def test_control_characters_are_escaped_and_a_long_line_says_how_much_was_cut(
     assert line.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "changes", [{"name": "\x1b[31m"}, {"name": "a\nb"}, {"name": "\ud800"}, {"name": "a\u202eb"}]
-)
-def test_names_have_no_control_characters(
-    pipeloom: Command, tmp_path: Path, changes: dict[str, Any]
-) -> None:
-    path = written(tmp_path / "p.json", profile_document(**changes))
-    done = pipeloom("build", "gpipe", path, "-m", 2)
-    assert (done.code, done.out) == (2, "")
-    got = json.dumps(changes["name"])
-    assert done.err == (
-        f"pipeloom: {path}: name: expected no control characters in it, got {got}\n"
-    )
-
-
 def test_titles_are_shown_without_control_characters(pipeloom: Command, schedule: Path) -> None:
     for kind in ("text", "svg", "html"):
         done = pipeloom("show", schedule, "--title", "a\x1b[31m\nb", "--as", kind)
         assert "\\x1b[31m\\nb" in done.out
         assert "\x1b" not in done.out
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["build", "chimera", "{}", "-m", "3"],
-        ["optimize", "{}", "-m", "2", "--placement", "linear", "--min-layers", "9"],
-        ["optimize", "{}", "-m", "2", "--placement", "linear"],
-        ["compare", "{}", "-m", "2", "--passing", "weights", "--placement", "v"],
-    ],
-)
-def test_every_fault_names_its_file_or_option(
-    pipeloom: Command, tmp_path: Path, words: list[str]
-) -> None:
-    path = written(tmp_path / "p.json", profile_document(ranks=3))
-    done = pipeloom(*(word.format(path) for word in words))
-    assert done.code == 2
-    for line in done.err.splitlines():
-        assert str(path) in line or line.startswith("pipeloom: -")
-
-
-def test_standard_input_has_one_name(
-    pipeloom: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    document = json.dumps(profile_document(ranks=3)).encode()
-    for words in (["build", "chimera", "-", "-m", "3"], ["build", "gpipe", "-", "-m", "3"]):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(document)))
-        err = pipeloom(*words).err
-        assert err.startswith("pipeloom: standard input: ")
-        assert "-:" not in err
 
 
 def test_links_in_a_circle(pipeloom: Command, schedule: Path, tmp_path: Path) -> None:
@@ -113,13 +71,6 @@ def test_links_in_a_circle(pipeloom: Command, schedule: Path, tmp_path: Path) ->
     assert (done.code, done.err) == (2, f"pipeloom: {one}: cannot be read: {circle}\n")
     done = pipeloom("compile", schedule, "-o", one)
     assert (done.code, done.err) == (2, f"pipeloom: {one}: cannot be written: {circle}\n")
-
-
-@pytest.mark.parametrize("word", ["--placement=--", "--seed=--", "-m--", "--memory-limit=--"])
-def test_two_dashes_are_no_value(pipeloom: Command, profile: Path, word: str) -> None:
-    done = pipeloom("optimize", profile, "-m", 2, word)
-    option = word[:2] if word.startswith("-m") else word[:-3]
-    assert (done.code, done.err) == (2, f"pipeloom: {option}: expected a value, got '--'\n")
 
 
 def test_what_the_machine_lacks_is_no_bug_of_ours(
@@ -182,3 +133,41 @@ def test_an_interrupt_while_python_imports_is_one_line() -> None:
     )
     assert found.returncode == 130
     assert found.stderr == "pipeloom: interrupted; nothing was written\n"
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
+def test_a_file_on_a_full_disk_is_kept(
+    pipeloom: Command, profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, new = tmp_path / "kept.json", tmp_path / "new"
+    for each in (path, new):
+        each.write_text("precious")
+    monkeypatch.setattr(tempfile, "mkstemp", lambda **_: (os.open(FULL, os.O_WRONLY), str(new)))
+    done = pipeloom("build", "gpipe", profile, "-m", 2, "-o", path)
+    line = f"pipeloom: {path}: cannot be written: No space left on device\n"
+    assert (done.code, done.out, done.err) == (2, "", line)
+    assert (path.read_text(), new.exists()) == ("precious", False)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_file_that_is_read_only_is_kept(pipeloom: Command, profile: Path, tmp_path: Path) -> None:
+    path = tmp_path / "kept.json"
+    path.write_text("precious")
+    path.chmod(0o444)
+    done = pipeloom("build", "gpipe", profile, "-m", 2, "-o", path)
+    assert done.err == f"pipeloom: {path}: cannot be written: Permission denied\n"
+    assert path.read_text() == "precious"
+
+
+def test_of_many_faults_the_first_are_shown_and_json_has_all(
+    pipeloom: Command, tmp_path: Path
+) -> None:
+    """As many as take minutes where reading looks at all former keys for each."""
+    path = tmp_path / "profile.json"
+    keys = "".join(f'"k{i}": 1, "k{i}": 2, ' for i in range(50_000))
+    path.write_text("{" + keys + json.dumps(profile_document())[1:])
+    done = pipeloom("build", "gpipe", path, "-m", 2, "--json")
+    *shown, last = done.err.splitlines()
+    assert len(done.json["error"]) == 50_000
+    assert shown == [f"pipeloom: {line}" for line in done.json["error"][:20]]
+    assert last == "pipeloom: and 49980 more (--json lists all)"

@@ -5,22 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 from pipeloom import __version__
 from pipeloom.cli.main import COMMANDS
 from tests.support.command_line import ENVIRONMENT, Command
 
 HEAVY = ("numpy", "numba", "ortools", "pulp", "networkx", "pydantic", "torch")
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_has_an_example_of_the_command(pipeloom: Command, name: str) -> None:
-    done = pipeloom(name, "--help")
-    assert (done.code, done.err) == (0, "")
-    examples = done.out.split("example:\n")[1]
-    assert f"pipeloom {name}" in examples
-    assert "--json" in done.out
 
 
 def test_help_imports_nothing_heavy() -> None:

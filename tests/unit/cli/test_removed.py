@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 import pipeloom
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.removed import REMOVED
-from pipeloom.solver.families.registry import find_family
-from tests.support.command_line import Command, written
+from tests.support.command_line import Command
 
 HERE = "do this instead"
 
@@ -35,19 +33,6 @@ def test_a_removed_option(pipeloom: Command) -> None:
     assert pipeloom("build", "--backwards=3").refusal == line  # whatever else is missing
 
 
-def test_a_removed_value_of_an_option(pipeloom: Command) -> None:
-    line = pipeloom("optimize", "x.json", "-m", "4", "--solver", "highs").refusal
-    assert "highs was removed in 0.2.0; --solver milp" in line
-    line = pipeloom("optimize", "x.json", "-m", "4", "--recompute", "selective").refusal
-    assert "selective was removed in 0.2.0; optimize recomputes whole forwards" in line
-
-
-@pytest.mark.parametrize("name", ["weights-inside", "activations-inside"])
-def test_a_removed_family(name: str) -> None:
-    with pytest.raises(InputError, match=f"^family: {name} was removed in 0.2.0; "):
-        find_family(name)
-
-
 def test_a_removed_python_name() -> None:
     with pytest.raises(AttributeError, match=f"unpack.*was removed in 0.2.0; {HERE}"):
         pipeloom.unpack  # noqa: B018
@@ -56,8 +41,6 @@ def test_a_removed_python_name() -> None:
 def test_a_removed_keyword() -> None:
     with pytest.raises(TypeError, match="^optimize: backwards was removed in 0.2.0; " + HERE):
         pipeloom.optimize({}, 4, backwards=True)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="unexpected keyword argument 'forwards'"):
-        pipeloom.optimize({}, 4, forwards=True)  # type: ignore[call-arg]
 
 
 def test_a_removed_key_of_a_file(pipeloom: Command, tmp_path: Path) -> None:
@@ -71,17 +54,3 @@ def test_a_removed_key_of_a_file(pipeloom: Command, tmp_path: Path) -> None:
 
 def test_nothing_in_the_table_is_still_there() -> None:
     assert not [name for name in pipeloom.__all__ if f"pipeloom.{name}" in REMOVED]
-
-
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [("pipeloom.packing", "it was removed in 0.2.0"), ("pipeloom.lengths", "pipeloom.pack takes")],
-)
-def test_files_of_the_command_that_went_are_refused_in_one_line(
-    pipeloom: Command, tmp_path: Path, name: str, line: str
-) -> None:
-    path = written(tmp_path / "old.json", {"format": name, "version": 1})
-    for words in (["show", path], ["verify", path], ["optimize", path, "-m", 2]):
-        done = pipeloom(*words)
-        assert (done.code, done.err.count("\n")) == (2, 1)
-        assert f'got "{name}": {line}' in done.err

@@ -181,8 +181,6 @@ def test_verify_gives_what_its_command_prints(schedule: Path, printed: Json) -> 
     assert str(wrong).startswith("document: ")
     assert pipeloom.verify(load_schedule(str(schedule))).ok
     assert pipeloom.verify(pipeloom.compile(schedule)).kind == "program"
-    with pytest.raises(InputError, match="document: format: expected"):
-        pipeloom.verify({})
 
 
 def test_compile_gives_the_program_that_its_command_writes(
@@ -193,8 +191,6 @@ def test_compile_gives_the_program_that_its_command_writes(
     program = pipeloom.compile(load_schedule(str(schedule)), tied=[[0, 1]])
     assert {"output": str(target)} | program_facts(program) == expected
     assert plain(dump_program(program)) == json.loads(target.read_text())
-    with pytest.raises(InputError, match=r"tied\[0\]: expected two or more"):
-        pipeloom.compile(schedule, tied=[[0]])
 
 
 def test_show_draws_what_its_command_draws(schedule: Path, printed: Json, tmp_path: Path) -> None:
@@ -204,8 +200,6 @@ def test_show_draws_what_its_command_draws(schedule: Path, printed: Json, tmp_pa
     assert {"output": str(target)} | plain(picture.to_dict()) == expected
     assert (tmp_path / "b.svg").read_bytes() == target.read_bytes()
     assert str(pipeloom.show(pipeloom.compile(schedule))).count("rank ") >= 2
-    with pytest.raises(InputError, match="output: expected a name that ends in"):
-        pipeloom.show(schedule, output="picture.bmp")
 
 
 def test_export_and_import_are_the_commands(
@@ -220,12 +214,6 @@ def test_export_and_import_are_the_commands(
     assert [row.tolist() for row in back.order] == [
         row.tolist() for row in load_schedule(str(schedule)).order
     ]
-    with pytest.raises(InputError, match="to: expected one of torch-csv"):
-        pipeloom.export(schedule, "png")
-    with pytest.raises(
-        InputError, match="source: expected one of torch-csv, megatron-layout, got 'torchtitan'"
-    ):
-        pipeloom.import_(table, "torchtitan", profile)
 
 
 def test_progress_is_told_notes_and_searches(tmp_path: Path) -> None:
@@ -248,36 +236,8 @@ def test_a_search_that_is_told_to_stop_has_an_answer(profile: Path) -> None:
     assert verify_schedule(dump_schedule(answer.schedule)) == []
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({"time_limit": 0}, "time_limit: expected a number > 0, got 0"),
-        ({"placement": "diagonal"}, "placement: expected linear, interleaved:K"),
-        ({"solver": "magic"}, "solver: expected"),
-        ({"placement": "v", "copies": 2}, "copies: expected it with --placement auto"),
-        ({"max_layers": 2}, "profile: layers: missing; expected a list for --max-layers"),
-        ({"microbatches": 0}, "microbatches: expected at least 1 for 2 stages, got 0"),
-        ({"objective": "speed"}, "objective: expected period or makespan, got 'speed'"),
-        ({"passing": "notes"}, "passing: expected activations, weights or auto, got 'notes'"),
-        ({"recompute": "some"}, "recompute: expected auto, all or none, got 'some'"),
-        ({"offload": "all"}, "offload: expected auto or none, got 'all'"),
-        (
-            {"placement": 3},
-            "placement: expected linear, interleaved:K, v, wave:K, bidirectional, auto",
-        ),
-    ],
-)
-def test_wrong_options_are_named(options: dict[str, Any], line: str) -> None:
-    given = {"profile": profile_document(), "microbatches": 3} | options
-    with pytest.raises(InputError) as caught:
-        pipeloom.optimize(**given)
-    assert str(caught.value).startswith(line)
-
-
 def test_a_problem_is_for_solve() -> None:
     problem = pipeloom.Problem.linear(Profile((StageProfile(1, 1, 1),), 1), 2, 9.0)
-    with pytest.raises(TypeError, match=r"pipeloom\.solve takes one"):
-        pipeloom.optimize(problem, 2)
     assert pipeloom.solve(problem).report is not None
 
 
@@ -316,40 +276,17 @@ def test_profiles_that_are_objects_are_held_to_the_rules_of_files(
             call(profile, 4)
 
 
-@pytest.mark.parametrize("limit", [float("nan"), -1.0, True, [6.0, 6.0]])
-def test_a_memory_limit_is_a_number(limit: Any) -> None:
-    for call in (pipeloom.optimize, partial(pipeloom.build, "gpipe"), pipeloom.compare):
-        with pytest.raises(InputError, match=r"memory_limit: expected a number >= 0 or inf, got"):
-            call(Profile((FINE, FINE), 2), 4, memory_limit=limit)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("microbatches", 6.0), ("microbatches", "6"), ("seed", -1), ("seed", "a")]
-)
-def test_counts_are_whole_numbers(name: str, value: Any) -> None:
-    with pytest.raises(InputError, match=f"{name}: expected a whole number, got"):
-        pipeloom.optimize(**{"profile": Profile((FINE,), 1), "microbatches": 4} | {name: value})
-
-
 def test_an_answer_is_taken_for_its_schedule() -> None:
     answer = pipeloom.optimize(Profile((FINE, FINE), 2), 3, work_limit=0.5)
     assert pipeloom.verify(answer).ok
     assert dump_schedule(pipeloom.compile(answer).schedule) == dump_schedule(answer.schedule)
     assert pipeloom.explain(answer).to_dict() == answer.explain().to_dict()
-    with pytest.raises(TypeError, match="schedule: expected an object, its JSON or its file"):
-        pipeloom.compile(None)  # type: ignore[arg-type]
 
 
 def test_a_misspelt_key_is_warned_of_where_nobody_listens(tmp_path: Path) -> None:
     path = written(tmp_path / "p.json", profile_document() | {"memory_limits": 6})
     with pytest.warns(UserWarning, match="memory_limits"):
         pipeloom.build("1f1b", path, 4)
-
-
-@pytest.mark.parametrize("limits", [4, "4,6", [], ["4 miles"], [None], [float("nan")]])
-def test_a_sweep_is_over_several_limits(limits: Any) -> None:
-    with pytest.raises(InputError, match=r"memory_limits?: expected"):
-        pipeloom.sweep(Profile((FINE, FINE), 2), 4, limits)
 
 
 def test_limits_may_be_written_as_on_the_command_line() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import pipeloom
-from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.profile import DataParallel, Link, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.planner.evaluation.evaluation import Evaluation
@@ -83,8 +83,6 @@ def test_where_passing_is_chosen_the_placement_of_activations_is_too() -> None:
     linear = pipeloom.optimize(PROFILE, 6, **auto, placement="linear")
     assert placement_of(linear.schedule) == "linear"
     assert answer.cost < 0.8 * linear.cost
-    with pytest.raises(InputError, match="expected auto or linear with --passing auto, got 'v'"):
-        pipeloom.optimize(PROFILE, 6, **auto, placement="v")
 
 
 def test_max_stages_ends_the_cut() -> None:
@@ -105,12 +103,6 @@ def test_a_start_keeps_its_placement(placement: str | list[int]) -> None:
     assert again.cost <= start.cost * (1 + 1e-9)
     assert [one.name for one in again.candidates] == [placement_of(start.schedule)]
     assert "other_placement" not in again.facts
-
-
-def test_a_start_of_another_placement_is_refused() -> None:
-    start = pipeloom.optimize(PROFILE, 6, **QUICK, placement="v").schedule
-    with pytest.raises(InputError, match="start"):
-        pipeloom.optimize(PROFILE, 6, **QUICK, start=start, placement="linear")
 
 
 def test_a_given_placement_has_a_line_on_what_others_may_save() -> None:
@@ -156,12 +148,6 @@ def test_the_smallest_limit_of_all_placements_is_named() -> None:
     limit = caught.value.smallest
     assert limit is not None
     assert pipeloom.optimize(PROFILE, 6, **QUICK, memory_limit=limit).cost > 0
-
-
-def test_stages_that_no_placement_shares_out_are_refused() -> None:
-    three = replace(PROFILE, stages=PROFILE.stages[:3])
-    with pytest.raises(InputError, match="stages: expected a multiple of 4, got 3"):
-        pipeloom.optimize(three, 6, **QUICK)
 
 
 def test_compare_says_what_was_assumed_and_whom_its_bound_covers() -> None:

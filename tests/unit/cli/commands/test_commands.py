@@ -12,12 +12,6 @@ import pytest
 from tests.support.command_line import ENVIRONMENT, Command
 
 
-def test_without_output_the_document_is_standard_output(pipeloom: Command, profile: Path) -> None:
-    done = pipeloom("build", "gpipe", profile, "-m", 2)
-    assert done.json["format"] == "pipeloom.schedule"
-    assert "bubble rate" in done.err
-
-
 def pipeline(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """A shell pipeline whose ``pipeloom`` is this checkout's."""
     function = f'pipeloom() {{ "{sys.executable}" -m pipeloom "$@"; }}\n'
@@ -40,18 +34,6 @@ def test_standard_input_and_output_join_commands(profile: Path, tmp_path: Path) 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("small, 2 ranks, 3 microbatches: zb-h1, 10.00 % bubble\nrank 0")
     assert "bubble rate" in (tmp_path / "words").read_text()
-
-
-def test_a_closed_pipe_is_quiet(profile: Path, tmp_path: Path) -> None:
-    done = pipeline("pipeloom build gpipe profile.json -m 3000 2>err | head -c 10", tmp_path)
-    assert done.stdout == '{"format":'
-    assert "Traceback" not in (tmp_path / "err").read_text() + done.stderr
-
-
-def test_wrong_usage_in_a_process_of_its_own(tmp_path: Path) -> None:
-    done = pipeline("pipeloom show missing.json", tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "pipeloom: missing.json: no such file\n"
 
 
 def test_a_bug_is_one_line_and_no_traceback(

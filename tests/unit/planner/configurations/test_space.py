@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-import pytest
-
-from pipeloom.ir.errors import InputError
 from pipeloom.planner.clusters.cluster import preset
 from pipeloom.planner.configurations.bounds import Bounds
 from pipeloom.planner.configurations.space import Space, chunks
@@ -67,70 +63,7 @@ def test_stages_of_a_rank_are_those_that_make_stages_smaller() -> None:
     assert chunks(32, 1) == (1,)
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"tp": 3, "gpus": 6}, "tp: expected a divisor of the 32 heads, got 3"),
-        ({"pp": 64, "gpus": 64}, "pp: expected at most one stage a layer"),
-        ({"pp": 3}, "gpus: expected a multiple of pp 3, got 8"),
-        ({"dp": 8, "global_batch": 12}, "global_batch: expected a multiple of dp x micro_batch"),
-        ({"cp": 2, "attention": "unfused"}, "attention: expected flash where cp is 2, got unfused"),
-        ({"ep": 2}, "ep: expected 1, llama-3-8b has no experts, got 2"),
-        ({"etp": 2}, "etp: expected tp, as llama-3-8b has no experts, got 2"),
-        ({"gpus": 37}, "gpus: expected a number over which llama-3-8b"),
-        ({"gpus": None}, "gpus: missing"),
-        ({"tpp": 2}, "tpp: unknown key; did you mean tp?"),
-        ({"tp": 0}, "tp: expected a whole number >= 1, got 0"),
-        ({"schedule": "zb-h3"}, "schedule: expected one of"),
-        ({"precision": "fp4"}, "precision: expected one of"),
-        ({"recompute": "some"}, "recompute: expected none, selective, full"),
-        ({"offload": ["auto"]}, "offload: expected none or auto, got ['auto']"),
-        ({"offload": "auto", "schedule": "1f1b"}, "offload: expected none with a schedule"),
-        ({"passing": "some"}, "passing: expected activations, weights or auto, got 'some'"),
-        ({"passing": "auto", "recompute": "auto"}, "passing: expected activations with recompute"),
-        ({"passing": "auto", "offload": "auto"}, "passing: expected activations with offload auto"),
-        (
-            {"passing": "weights", "vp": 2},
-            "with vp 2, passing weights (at most 16384 pairs of stage and microbatch), got 8",
-        ),
-        (
-            {"passing": "weights", "sharding": "fsdp"},
-            "with sharding fsdp, passing weights (at most 16384 pairs of stage and microbatch)",
-        ),
-    ],
-)
-def test_wrong_input_is_one_line(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError) as caught:
-        Space.of("llama-3-8b", preset("H100"), BATCH | given)
-    assert len(caught.value.errors) == 1, caught.value.errors
-    assert words in caught.value.errors[0]
-
-
-def test_offload_needs_a_link_to_the_host() -> None:
-    alone = replace(preset("H100"), host=None)
-    with pytest.raises(InputError, match=r"^offload: expected none where the cluster has no host"):
-        Space.of("llama-3-8b", alone, BATCH | {"offload": "auto"})
-
-
 def test_a_cut_may_count_the_ends() -> None:
     given: dict[str, Any] = {"pp": 2, "vp": 1, "micro_batch": 1, "recompute": "none", "tp": 4}
     found = names("llama-3-8b", **given, layers_per_stage="17,17")
     assert found == names("llama-3-8b", **given, layers_per_stage="16,16")
-
-
-@pytest.mark.parametrize(
-    ("given", "line"),
-    [
-        ({"layers_per_stage": "0,34"}, "layers_per_stage: expected 2 numbers that sum to 32"),
-        ({"layers_per_stage": "10,10"}, "layers_per_stage: expected 2 numbers that sum to 32"),
-        ({"layers_per_stage": "20,0,12"}, "layers_per_stage: expected a layer in each stage"),
-        ({"layers_per_stage": "16,16", "pp": 4}, "with pp 4, layers_per_stage 16,16, got 8"),
-        ({"schedule": "dualpipe"}, "schedule: expected a family whose stages stay on one rank"),
-        ({"schedule": "zb-v", "pp": 1}, "with pp 1, schedule zb-v, got 8"),
-    ],
-)
-def test_what_no_configuration_has_is_not_a_lack_of_memory(
-    given: dict[str, Any], line: str
-) -> None:
-    with pytest.raises(InputError, match=line):
-        Space.of("llama-3-8b", preset("H100"), BATCH | given)

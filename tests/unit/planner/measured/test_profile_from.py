@@ -93,17 +93,6 @@ def test_a_rank_whose_file_is_missing_is_named(tmp_path: Path) -> None:
     trace(tmp_path / "1.json", [*other, event("send dy0.0 to 0", 2, 3)], 1)
     with pytest.raises(InputError, match=r"^ranks: expected 1 to 2, of which files tell, got 3$"):
         profile_from(tmp_path, ranks=3)
-    for twice in ([alone, alone], [tmp_path, alone]):
-        with pytest.raises(InputError, match=r"0\.json: is given twice, expected each file once$"):
-            profile_from(twice)
-
-
-def test_a_plan_that_nobody_ran_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    schedule = build_family("zb-h1", Profile((StageProfile(1.0, 2.0, 3.0),) * 2, ranks=2), 3)
-    path.write_text(json.dumps(dump_schedule(schedule)))
-    with pytest.raises(InputError, match=r"measured, got a plan's$"):
-        profile_from(path)
 
 
 def test_torchs_ranges_begin_at_the_first_operator_that_computes(tmp_path: Path) -> None:
@@ -254,101 +243,6 @@ def test_outliers_are_told_and_do_not_move_the_median(tmp_path: Path) -> None:
     found, notes = told(path)
     assert found.profile.stages[0].t_f == 2.0
     assert any("1 of 15 ops took over 2 times" in note for note in notes)
-
-
-WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
-    "other JSON": ('{"a": 1}', {}, "{path}: expected a trace of torch's profiler"),
-    "other text": ("stage of things\n", {}, "{path}: expected a trace of torch's profiler"),
-    "not JSON": ("{", {}, "{path}: line 1, column 2: not valid JSON"),
-    "no events": ('{"traceEvents": {}}', {}, "{path}: traceEvents: expected a list"),
-    "no names": ('{"traceEvents": []}', {}, "{path}: expected ranges named as ops: 2F0"),
-    "no duration": (
-        '[{"ph": "X", "cat": "user_annotation", "name": "0F0", "ts": 1, "tid": 1}]',
-        {},
-        "{path}: traceEvents[0]: dur: expected a finite number >= 0, got null",
-    ),
-    "a duration beyond all floats": (
-        '[{"ph": "X", "cat": "user_annotation", "name": "0F0", "ts": 1, "dur": 1%s, "tid": 1}]'
-        % ("0" * 400),
-        {},
-        "{path}: traceEvents[0]: dur: expected a finite number >= 0, got 1",
-    ),
-    "a stage that is missing": (
-        "stage,microbatch,F,BW\n1,0,1,1\n",
-        {},
-        "{path}: expected ops of each of 2 stages, found none of stage 0",
-    ),
-    "an op that is missing": (
-        "stage,microbatch,F,B\n0,0,1,1\n",
-        {},
-        "{path}: stage 0: expected F, and B and W or BW, found F, B",
-    ),
-    "a wrong kind": (
-        "stage,microbatch,op,ms\n0,0,X,1\n",
-        {},
-        "{path}: line 2: op: expected F, B, W, BW, R, got 'X'",
-    ),
-    "no number": (
-        "stage,microbatch,F,BW\n0,0,fast,1\n",
-        {},
-        '{path}: line 2: F: expected a finite number >= 0, got "fast"',
-    ),
-    "no stage": (
-        "stage,microbatch,F,BW\n-1,0,1,1\n",
-        {},
-        "{path}: line 2: stage: expected a whole number, got '-1'",
-    ),
-    "a short line": ("stage,microbatch,F,BW\n0,0\n", {}, "{path}: line 2: expected 4 cells, got 2"),
-    "no lines": ("stage,microbatch,F,BW\n", {}, "{path}: expected a line a measured op"),
-    "too much warm-up": (
-        "stage,microbatch,F,BW\n0,0,1,1\n",
-        {"warmup": 1},
-        "warmup: expected less than the 1 step, got 1",
-    ),
-    "a share above one": (
-        "stage,microbatch,F,BW\n0,0,1,1\n",
-        {"split": 1.5},
-        "split: expected B's share of a BW, from 0 to 1, got 1.5",
-    ),
-    "more M_W than M_B": (
-        "stage,microbatch,F,BW\n0,0,1,1\n",
-        {"memory": (1.0, 2.0)},
-        "memory: expected M_B, or M_B and an M_W of at most that, got 1,2",
-    ),
-    "another profile": (
-        "stage,microbatch,F,BW\n0,0,1,1\n",
-        {"like": Profile((StageProfile(1, 1, 1),) * 2, ranks=2)},
-        "like: expected a profile of 1 stage, got 2",
-    ),
-    "ends before starts": (
-        '{"7": {"fwd_start": [2], "fwd_end": [1], "bwd_start": [2], "bwd_end": [3]}}',
-        {},
-        "{path}: 7: fwd_end[0] - start: expected a finite number >= 0, got -1.0",
-    ),
-    "lists that differ": (
-        '{"7": {"fwd_start": [2], "fwd_end": [], "bwd_start": [2], "bwd_end": [3]}}',
-        {},
-        "{path}: 7: fwd_start: expected as many as fwd_end",
-    ),
-    "chunks that are not told": (
-        '{"config": {"vp_size": 2}, "iterations": {"1": [{"fwd_start": [1], "fwd_end": [2], '
-        '"bwd_start": [2], "bwd_end": [3]}]}}',
-        {},
-        "{path}: 1[0]: fwd_chunk: missing; expected it with vp_size 2",
-    ),
-    "ranks that differ": ('{"iterations": {"1": [], "2": [{}]}}', {}, "{path}: iterations: exp"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, case: str) -> None:
-    text, options, expected = WRONG[case]
-    path = tmp_path / "given"
-    path.write_text(text)
-    with pytest.raises(InputError) as error:
-        profile_from(path, **options)
-    assert len(error.value.errors) == 1
-    assert str(error.value).startswith(expected.replace("{path}", str(path)))
 
 
 def test_evaluations_in_a_trace_are_left_out(tmp_path: Path) -> None:

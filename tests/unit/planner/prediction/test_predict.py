@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from time import process_time
 from typing import Any
 
 import pytest
 
 import pipeloom
-from pipeloom import InputError
 from pipeloom.ir.model.profile import DataParallel
 from pipeloom.planner.clusters.cluster import preset, read_cluster
 from pipeloom.planner.prediction.measured_rows import read_rows
@@ -109,8 +107,6 @@ def test_measured_layers_take_the_place_of_calculated_ones(tmp_path: Path) -> No
     full = predict(measured=path, recompute="full")
     assert [stage.t_b for stage in full.profile.stages] == [1.75 * n for n in (9, 8, 8, 9)]
     assert full.memory[0].bytes["activations"] == 4 * 9 * 2**20
-    with pytest.raises(InputError, match=r"layers.json: layers: expected 26, .* got 34"):
-        predict(measured=path, layers=24)
 
 
 def test_published_runs_are_predicted_by_the_shipped_calibration() -> None:
@@ -126,29 +122,6 @@ def test_published_runs_are_predicted_by_the_shipped_calibration() -> None:
     assert len(off) > 15
     assert sorted(off)[len(off) // 2] < 0.02
     assert max(off) < 0.1
-
-
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        (
-            {"gpu": None},
-            "gpu: expected a GPU's name, or a cluster, such as H100; pipeloom.arithmetic ",
-        ),
-        ({"gpu": "abacus"}, "gpu: expected one of V100-16GB, V100-32GB"),
-        ({"gpus": 12}, "gpus: expected tp x pp x cp x dp = 2 x 4 x 1 x 1 = 8, got 12"),
-        ({"micro_bacth": 2}, "micro_bacth: unknown key; did you mean micro_batch?"),
-        ({"schedule": "zb-h9"}, "schedule: expected one of gpipe, 1f1b"),
-        ({"schedule": "zb-v"}, "vp: expected 2, as zb-v has, got 1"),
-        ({"schedule": "dualpipe"}, "schedule: expected a family whose stages stay on one rank"),
-        ({"schedule": "wzb1"}, "schedule: expected a family whose stages stay on one rank"),
-        ({"measured": "absent.json"}, "absent.json: no such file"),
-    ],
-)
-def test_wrong_input(change: dict[str, Any], line: str) -> None:
-    with pytest.raises(InputError) as error:
-        predict(**change)
-    assert error.value.errors[0].startswith(line)
 
 
 SCHEDULES = {
@@ -206,19 +179,6 @@ def test_optimal_places_stages_where_they_do_best() -> None:
     assert "the best schedule found, v" in str(found)
 
 
-@pytest.mark.slow
-def test_optimal_is_looked_for_within_seconds() -> None:
-    """13B in a memory that 1F1B does not fit, where the bound is not met at once."""
-    model = {
-        **{"model_type": "llama", "hidden_size": 5120, "num_hidden_layers": 40},
-        **{"num_attention_heads": 40, "intermediate_size": 13824},
-    }
-    began = process_time()
-    found = pipeloom.predict(model, gpu="H100", pp=4, seq=4096, schedule="optimal")
-    assert process_time() - began < 20
-    assert found.memory_gib < 79.1
-
-
 def test_windows_leave_no_more_than_the_peak() -> None:
     model = {"model_type": "mistral", "num_hidden_layers": 4, "sliding_window": 512}
     run: dict[str, Any] = {"gpu": "H100", "seq": 65536}
@@ -228,24 +188,10 @@ def test_windows_leave_no_more_than_the_peak() -> None:
     assert near.step.setup.model_flops < 0.5 * far.step.setup.model_flops
 
 
-@pytest.mark.parametrize(
-    ("gpu", "precision", "known"),
-    [
-        ("V100", "bf16", "fp32, fp16"),
-        ("V100", "fp8", "fp32, fp16"),
-        ("A100", "mxfp8", "fp32, bf16, fp16"),
-        ("H100", "nvfp4", "fp32, bf16, fp16, fp8, mxfp8"),
-    ],
-)
-def test_precision_that_a_gpu_lacks(gpu: str, precision: str, known: str) -> None:
-    with pytest.raises(InputError, match=f"precision: expected one of {known}, which .* has, got"):
-        predict(gpu=gpu, precision=precision)
-    assert predict(gpu="V100", precision="fp16").step.kernels.peak == 125
-
-
 @pytest.mark.parametrize("name", ["RTX 4090", "rtx4090", "rtx_4090", "4090"])
 def test_names_of_gpus_are_met_as_people_write_them(name: str) -> None:
     assert predict(gpu=name).step.cluster.gpu.name == "RTX-4090"
+    assert predict(gpu="V100", precision="fp16").step.kernels.peak == 125
 
 
 def test_a_plans_profile_averages_over_all_cards_of_a_node() -> None:
@@ -263,16 +209,6 @@ def test_one_replica_gathers_nothing() -> None:
     assert alone.memory[0].bytes["gathered"] == 0
     assert alone.memory[0].total == pytest.approx(predict(dp=1, gpus=8).memory[0].total)
     assert predict(sharding="fsdp").memory[0].bytes["gathered"] > 0
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"tp": 3}, {"gpus": 12, "global_batch": 7}, {"layers": 99, "layers_per_stage": "1,1"}],
-)
-def test_what_a_wrong_key_entails_is_not_said(change: dict[str, Any]) -> None:
-    with pytest.raises(InputError) as error:
-        predict(**change)
-    assert len(error.value.errors) == 1
 
 
 def test_optimal_is_the_family_where_nothing_else_is_known_to_fit() -> None:

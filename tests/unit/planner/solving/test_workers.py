@@ -166,18 +166,10 @@ def test_results_come_in_order_and_those_after_a_gap_at_the_end() -> None:
     assert list(ordered) == [(1, "b"), (2, "c"), (4, "e"), (5, "f")]
 
 
-@pytest.mark.parametrize("number", [0, -1, 1.5, "2"])
-def test_a_number_of_processes_is_at_least_one(number: object) -> None:
-    with pytest.raises(InputError, match=r"^workers: expected a whole number from 1 on, got"):
-        Workers(number)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     "address",
     ["", "nonsense", "foo://x:1", "tcp://127.0.0.1:1", "tcp://127.0.0.1:99999", "tcp://[:8786"],
 )
 def test_a_wrong_address_is_told_at_once(address: str) -> None:
-    begin = monotonic()
     with pytest.raises(InputError, match=NO_SCHEDULER):
         list(Workers(scheduler=address).run(squared, TASKS))
-    assert monotonic() - begin < 5

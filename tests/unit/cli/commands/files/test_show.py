@@ -81,10 +81,6 @@ def test_show_calls_panels_by_their_titles(pipeloom: Command, schedule: Path) ->
     assert ">12 GB &amp; more: zb-h1, 10.00 % bubble</text>" in svg
     assert ">16 GB: zb-h1, 10.00 % bubble</text>" in svg
     assert pipeloom("show", schedule, *titles[2:]).out.startswith("16 GB, small, 2 ranks")
-    assert (
-        pipeloom("show", schedule, *titles).refusal
-        == "pipeloom: --title: expected one for each of 1 files, got 2"
-    )
 
 
 def test_png_needs_a_converter(
@@ -110,3 +106,9 @@ def test_compile_and_show_its_program(pipeloom: Command, schedule: Path, tmp_pat
     assert "reduce 0 1" in instructions[0]
     shown = pipeloom("show", program, "--columns", 80).out
     assert shown == pipeloom("show", schedule, "--columns", 80).out
+
+
+def test_color_is_colour(pipeloom: Command, schedule: Path) -> None:
+    shown = [pipeloom("show", schedule, word, "always") for word in ("--color", "--colour")]
+    assert shown[0] == shown[1]
+    assert "\x1b[" in shown[0].out

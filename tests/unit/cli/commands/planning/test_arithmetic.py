@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.support.command_line import Command
 
 
@@ -25,19 +23,3 @@ def test_json_has_all_of_it(pipeloom: Command) -> None:
     assert found["parameters"] == 124_439_808
     assert [stage["layers"] for stage in found["stages"]] == [7, 7]
     assert {need["name"] for need in found["links"]} <= {"pipeline", "tensor", "fsdp"}
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (("lama-2-70b",), "did you mean llama-2-70b?"),
-        (("llama-2-70b", "--tp", 3), "--tp: expected a divisor of the 64 heads, got 3"),
-        (("llama-2-70b", "--tp", "x"), "--tp: expected a whole number >= 1, got 'x'"),
-        (("llama-2-70b", "--gpus", 10, "--tp", 4), "--gpus: expected tp x pp x cp x dp = 4 x 1"),
-        (("llama-2-70b", "--precision", "int3"), "--precision: expected one of fp32, bf16"),
-        (("llama-2-70b", "--schedule", "zb-h1"), "--schedule: expected --gpu or --cluster with"),
-        (("llama-2-70b", "-o", "p.json"), "--output: expected --gpu or --cluster with it"),
-    ],
-)
-def test_wrong_input_is_one_line(pipeloom: Command, words: tuple[object, ...], line: str) -> None:
-    assert line in pipeloom("predict", *words).refusal

@@ -46,15 +46,6 @@ def test_what_was_compared_by_step_answers_no_question_of_the_objective(
     assert "taken from the cache" in pipeloom(*alone, *cache).err
 
 
-def test_a_place_from_the_environment_is_called_so(
-    pipeloom: Command, profile: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PIPELOOM_CACHE", str(profile))
-    done = pipeloom("optimize", profile, "-m", 2)
-    assert done.code == 2
-    assert done.err.startswith("pipeloom: PIPELOOM_CACHE: expected a folder or a place for one")
-
-
 def test_a_damaged_entry_is_noted_and_solved_again(
     pipeloom: Command, profile: Path, tmp_path: Path
 ) -> None:
@@ -66,9 +57,3 @@ def test_a_damaged_entry_is_noted_and_solved_again(
     assert "is ignored" in second.err
     assert second.json["period"] == first.json["period"]
     assert "taken from the cache" in pipeloom(*words).err
-
-
-def test_a_cache_that_cannot_be_is_wrong_input(pipeloom: Command, profile: Path) -> None:
-    done = pipeloom("optimize", profile, *WORDS, "--cache", profile)
-    assert done.code == 2
-    assert "expected a folder" in done.err

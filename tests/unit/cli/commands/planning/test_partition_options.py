@@ -95,43 +95,6 @@ def test_stages_are_used_where_there_are_both(pipeloom: Command, layers: Write) 
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["--partition", "best"], "argument --partition: invalid choice: 'best'"),
-        (["--min-layers", "0"], "argument --min-layers: expected a whole number >= 1, got '0'"),
-        (
-            ["--min-layers", "3", "--max-layers", "2"],
-            "--max-layers: expected at least --min-layers (3), got 2",
-        ),
-        (
-            ["--placement", "linear", "--max-layers", "3"],
-            "layers: linear: no cut of 9 layers into 2 stages has at least 1 and at most 3 in each",
-        ),
-        (
-            ["--placement", "interleaved:6"],
-            "layers: interleaved:6: 8 layers that may be cut apart, fewer than its 12 stages",
-        ),
-        (
-            ["--passing", "weights"],
-            "--passing: expected activations for a profile by layers, got 'weights'",
-        ),
-    ],
-)
-def test_wrong_usage_is_one_line(
-    pipeloom: Command, layers: Write, words: list[str], line: str
-) -> None:
-    assert line in pipeloom("optimize", layers(), "-m", 4, *words).refusal
-
-
-def test_what_has_no_layers_is_not_cut(pipeloom: Command, profile: Path) -> None:
-    done = pipeloom("optimize", profile, "-m", 4, "--partition", "joint")
-    assert done.code == 2
-    assert done.err.endswith("profile.json: layers: missing; expected a list for --partition\n")
-    done = pipeloom("optimize", profile, "-m", 4, "--max-layers", 3)
-    assert done.err.endswith("layers: missing; expected a list for --max-layers\n")
-
-
 def test_the_smallest_limit_is_named_and_is_enough(pipeloom: Command, layers: Write) -> None:
     words = ["optimize", layers(memory_limit=0.1), "-m", 4, *SHORT, "--placement", "linear"]
     done = pipeloom(*words)

@@ -10,11 +10,10 @@ from xml.etree import ElementTree
 import pytest
 
 import pipeloom as library
-from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.errors import InfeasibleError
 from pipeloom.planner.configurations.reasons import parts_of
 from pipeloom.planner.predict import predict
 from pipeloom.planner.scaling import Scaling, losses_of
-from tests.support.command_line import Command
 
 FIXED: dict[str, Any] = {
     "gpu": "H100", "seq": 4096, "tp": 2, "pp": 2, "vp": 1, "cp": 1, "micro_batch": 1,
@@ -66,28 +65,3 @@ def test_a_number_without_a_plan_says_why_and_keeps_the_others() -> None:
     assert "256 GPUs: gpus: expected a number over which" in str(found)
     with pytest.raises(InfeasibleError, match="memory"):
         scaled(gpus=[4], seq=131072, recompute="none")
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["--scale", "8,x"], "--scale: expected a whole number >= 1, got 'x'"),
-        (["--scale", ""], "--scale: expected a whole number >= 1, got ''"),
-        (["--scale", "8,16", "--gpus", "8"], "--gpus: expected none with --scale"),
-        (["--scale", "8,12", "--global-batch", "15"], "--global-batch: expected one that grows"),
-        (["--scale", "8", "--scaling", "odd"], "--scaling: invalid choice: 'odd'"),
-        (["--scaling", "strong"], "--scaling: expected numbers of GPUs with it, --scale 8,16"),
-        (["--scale", "7", "--pp", "2"], "7"),
-        (["--scale", "8", "--workers", "0"], "--workers: expected a whole number from 1 to 1024"),
-    ],
-)
-def test_bad_input_is_one_line(pipeloom: Command, words: list[str], line: str) -> None:
-    batch = [] if "--global-batch" in words else ["--global-batch", "16"]
-    assert line in pipeloom("plan", "llama-3-8b", "--gpu", "H100", *batch, *words).refusal
-
-
-def test_a_batch_is_needed_and_one_number_at_least(pipeloom: Command) -> None:
-    done = pipeloom("plan", "llama-3-8b", "--gpu", "H100", "--scale", "8")
-    assert (done.code, "--global-batch: missing" in done.err) == (2, True)
-    with pytest.raises(InputError, match=r"^scale: expected at least one number of GPUs, got none"):
-        scaled(gpus=[])

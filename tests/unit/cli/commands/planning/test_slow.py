@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from pipeloom.ir.formats import dump_profile
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.planner.optimize import optimize
@@ -51,32 +49,3 @@ def test_slow_ranks_may_be_told_one_by_one(pipeloom: Command, tmp_path: Path) ->
     once = pipeloom(*asked, "--slow", "1:1.5,3:2").json["profile"]
     assert pipeloom(*asked, "--slow", "3:2", "--slow", "1:1.5").json["profile"] == once
     assert once["stages"][3]["t_f"] == 4.0
-
-
-REFUSED = {
-    "P --slow 4:2": "--slow: expected ranks 0..3, got 4",
-    "P --slow 1": "argument --slow: expected RANK:X, each rank once and X > 0",
-    "P --slow 1:0": "argument --slow: expected RANK:X, each rank once and X > 0",
-    "P --slow 1:-2": "argument --slow: expected RANK:X, each rank once and X > 0",
-    "P --slow 1:2,1:3": "argument --slow: expected RANK:X, each rank once and X > 0",
-    "P --slow 1:2 --passing weights": (
-        "--slow: expected each stage on one rank, got --passing weights"
-    ),
-    "P --slow 1:2 --passing auto": "--slow: expected each stage on one rank, got --passing auto",
-    "P --slow 1:2 --for megatron": "--slow: expected each stage on one rank, got --for megatron",
-    "P --slow 1:2 --placement bidirectional": (
-        "--slow: expected each stage on one rank, got --placement bidirectional"
-    ),
-}
-
-
-@pytest.mark.parametrize("line", REFUSED)
-def test_what_slow_is_not_for_is_one_line(
-    pipeloom: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("P").write_text(json.dumps(dump_profile(PROFILE)))
-    found = pipeloom("optimize", *line.split(), "-m", "4", "-q", "--work-limit", "1", "-o", "x")
-    assert found.code == 2
-    (fault,) = found.err.splitlines()
-    assert REFUSED[line] in fault

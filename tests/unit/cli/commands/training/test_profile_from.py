@@ -31,43 +31,6 @@ def test_a_table_becomes_a_profile_that_optimize_takes(pipeloom: Command, tmp_pa
     assert json.loads(output.read_text())["stages"][0] == stage
 
 
-def test_what_is_assumed_is_said(pipeloom: Command, tmp_path: Path) -> None:
-    table = tmp_path / "timers.csv"
-    table.write_text(TABLE)
-    done = pipeloom("profile", "--from", table)
-    assert done.code == 0
-    assert json.loads(done.out)["stages"][1]["t_b"] == 4.0
-    assert "note: 2 stages ran B and W as one op: t_b and t_w share its time by halves" in done.err
-    assert "note: memory is not in the files: m_b and m_w are 1" in done.err
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["--from", "{table}", "--model", "a:b"], "--model: expected none beside --from"),
-        (["--from", "{table}", "--dtype", "float32"], "--dtype: expected none beside --from"),
-        (["--from", "{table}", "--repeats", "3"], "--repeats: expected none beside --from"),
-        (["--from", "{table}", "--split", "2"], "--split: expected B's share of a BW, from 0 to 1"),
-        (["--from", "{table}", "--warmup", "3"], "--warmup: expected less than the 1 step, got 3"),
-        (["--from", "{table}", "--memory", "1,2"], "--memory: expected M_B, or M_B and an M_W"),
-        (["--from", "{table}", "--like", "{table}"], "not valid JSON"),
-        (["--from", "nowhere.csv"], "nowhere.csv: no such file"),
-        (["--model", "a:b", "--stages", "2", "--split", "0.5"], "--split: expected it beside"),
-        (["--stages", "2"], "--model: missing; expected a model source, or --from and files"),
-        (["--model", "a:b"], "--stages: missing; expected a number of stages, or --layers"),
-    ],
-)
-def test_wrong_input_is_one_line_and_code_2(
-    pipeloom: Command, tmp_path: Path, words: list[str], expected: str
-) -> None:
-    table = tmp_path / "timers.csv"
-    table.write_text(TABLE)
-    done = pipeloom("profile", *(word.replace("{table}", str(table)) for word in words))
-    assert done.code == 2
-    assert expected in done.err
-    assert len([line for line in done.err.splitlines() if "note:" not in line]) == 1
-
-
 @pytest.mark.parametrize(("step", "noted"), [(0.01, False), (0.5, True)])
 def test_unsteady_times_are_noted(
     pipeloom: Command, tmp_path: Path, step: float, noted: bool

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeloom import InputError, measure, run
+from pipeloom import measure, run
 from tests.support.command_line import Command
 
 NEEDS_TORCH = "pipeloom: this command needs PyTorch: pip install 'pipeloom[runtime]' (in a checkout: pip install '.[runtime]')\n"  # noqa: E501
@@ -98,23 +98,6 @@ def test_without_torch_one_line_says_how_to_get_it(
         assert done.err == NEEDS_TORCH
 
 
-def test_what_cannot_be_run_in_replicas_names_file_and_key(
-    pipeloom: Command, program: Path, schedule: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "replica.json"
-    assert pipeloom("compile", schedule, "--data-parallel", "-o", path).code == 0
-    for command, line in (
-        (
-            [path],
-            "schedule: profile: data_parallel: missing; expected it with the number of replicas",
-        ),
-        ([program, "--replicas", 2], "instructions: expected averages for 2 replicas"),
-    ):
-        assert (
-            f"pipeloom: {command[0]}: {line}" in pipeloom("run", *command, "--model", MODEL).refusal
-        )
-
-
 def test_replicas_are_as_many_as_the_profile_has(pipeloom: Command, tmp_path: Path) -> None:
     profile, plan, path = (tmp_path / f"{name}.json" for name in ("two", "plan", "program"))
     trace, picture = tmp_path / "measured.json", tmp_path / "both.svg"
@@ -133,19 +116,6 @@ def test_replicas_are_as_many_as_the_profile_has(pipeloom: Command, tmp_path: Pa
     assert picture.exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["--memory-only", "--pairs"], "--pairs: expected none beside memory_only"),
-        (["--memory-only", "--device", "cuda"], "--device: expected cpu beside memory_only"),
-        (["--memory-only", "--split", "0.5"], "--split: expected it beside --from alone"),
-        (["--like", "profile.json"], "--like: expected it beside --from alone"),
-    ],
-)
-def test_what_does_not_go_with_bytes_alone(pipeloom: Command, words: list[str], line: str) -> None:
-    assert line in pipeloom("profile", "--model", MODEL, "--stages", 2, *words).refusal
-
-
 def test_bytes_alone_and_what_w_computes(pipeloom: Command, program: Path, tmp_path: Path) -> None:
     path = tmp_path / "memory.json"
     words = ["profile", "--model", MODEL, "--stages", 2, "--memory-only", "-o", path]
@@ -156,21 +126,6 @@ def test_bytes_alone_and_what_w_computes(pipeloom: Command, program: Path, tmp_p
     found = pipeloom(*words, "--like", path, "--json").json["measured"]["stages"]
     run = pipeloom("run", program, "--model", MODEL, "--json", "-q").json["coverage"]
     assert [run[str(s)] for s in range(2)] == [stage["coverage"] for stage in found]
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, "stages: missing; expected pieces of the model, or layers and ranks"),
-        ({"layers": True}, "ranks: missing; expected a number of processes for the layers"),
-        ({"layers": True, "stages": 2}, "stages: expected none beside layers, got 2"),
-        ({"stages": 2, "memory_limit": "much"}, "memory_limit: expected a finite number >= 0"),
-    ],
-)
-def test_measure_says_what_is_wrong_before_it_starts(options: Any, expected: str) -> None:
-    with pytest.raises(InputError) as error:
-        measure(MODEL, **options)
-    assert str(error.value).startswith(expected)
 
 
 def test_functions_give_what_commands_print(

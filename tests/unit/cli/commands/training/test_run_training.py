@@ -44,25 +44,6 @@ def test_a_run_goes_on_where_it_was_saved(pipeloom: Command, program: Path, tmp_
     assert (rest.json["first_step"], rest.json["losses"]) == (2, whole["losses"][2:])
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        (["--resume", "absent"], "absent: expected a folder with checkpoints"),
-        (["--resume", "docs"], "docs: expected a complete checkpoint, step-N with .metadata in it"),
-        (["--every", 2], "--every: expected a folder to save in, too, got 2 alone"),
-        (["--every", 0], "--every"),
-        (["--save", "README.md"], "README.md: is a file, expected a folder"),
-        (["--eval-every", 1], "--eval-every: expected a model source with eval_batch(step, micro"),
-        (["--callback", "examples.gpt"], "examples.gpt: expected MODULE:ATTRIBUTE"),
-        (["--callback", "examples.gpt:absent"], "examples.gpt has no attribute absent"),
-    ],
-)
-def test_wrong_options_are_one_line(
-    pipeloom: Command, program: Path, options: list[object], line: str
-) -> None:
-    assert line in pipeloom("run", program, "--model", MODEL, *options).refusal
-
-
 def angry(*_: object) -> None:
     raise ValueError("\x1b[31mred\nand a second line")
 
