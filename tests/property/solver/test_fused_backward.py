@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats import dump_profile, parse_profile
-from pipeloom.ir.formats.profile_json import parse_layers
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
@@ -42,12 +37,3 @@ def test_a_bw_that_takes_longer_is_no_lever() -> None:
     assert not fusible(of).any()
     found = optimize(of, work_limit=0.5)
     assert OpKind.BW not in {op.kind for rank in range(2) for op in found.ops(rank)}
-
-
-def test_it_is_in_the_format_of_stages_alone() -> None:
-    document = dump_profile(PROFILES[0])
-    assert parse_profile(document, "it") == PROFILES[0]
-    (layer, *_), rest = document.pop("stages"), document
-    rest.pop("num_stages", None)
-    with pytest.raises(InputError, match="t_bw: expected it of stages alone"):
-        parse_layers({**rest, "layers": [{"name": "a", **layer}]}, "it")

@@ -12,8 +12,7 @@ import pytest
 from pipeloom.cli.main import main
 from pipeloom.ir.cost.simulator import simulate, timed
 from pipeloom.ir.cost.steady_state.steady_state import step_time
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats import dump_profile, parse_profile
+from pipeloom.ir.formats import dump_profile
 from pipeloom.ir.model.links import Link, Links
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import DataParallel, Profile, StageProfile
@@ -73,18 +72,6 @@ def test_iterations_wait_for_it() -> None:
     assert step_time(schedule) == pytest.approx(step_time(plain) + 15.0)
     assert step_time(chunked(FORWARD + "0W0 0W1 1W0 1W1")) == pytest.approx(18.0)
     assert step_time(chunked(FORWARD + "0W0 1W0 1W1 0W1")) == pytest.approx(18.0)
-
-
-def test_what_a_profile_says_wrong_of_replicas() -> None:
-    document = dump_profile(profile())
-    assert parse_profile(document, "p").data_parallel == REPLICAS
-    for values, words in (
-        ({"size": 0}, "data_parallel: size: expected"),
-        ({"gigabytes_per_second": 0}, "data_parallel: gigabytes_per_second: expected more than 0"),
-        ({"latency": -1}, "data_parallel: latency: expected"),
-    ):
-        with pytest.raises(InputError, match=words):
-            parse_profile(document | {"data_parallel": document["data_parallel"] | values}, "p")
 
 
 def test_pictures_show_it(tmp_path: Path) -> None:

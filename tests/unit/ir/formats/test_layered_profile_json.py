@@ -4,11 +4,10 @@ layers."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from pipeloom.ir.errors import InputError, UnsupportedError
+from pipeloom.ir.errors import UnsupportedError
 from pipeloom.ir.formats import dump_profile, parse_profile
 from pipeloom.ir.formats.profile_json import dump_layers, parse_layers
 from pipeloom.ir.model.layered_profile import joined
@@ -50,47 +49,6 @@ def test_layers_are_cut_into_no_more_than_the_most_stages() -> None:
         profile.cut((0, 3, 5))
 
 
-def lines(**changes: Any) -> list[str]:
-    with pytest.raises(InputError) as caught:
-        parse_layers(layers_document(**changes), "p.json")
-    return str(caught.value).splitlines()
-
-
-@pytest.mark.parametrize(
-    ("entry", "line"),
-    [
-        ({"name": ""}, 'layers[0]: name: expected a name, got ""'),
-        ({"name": 1, "repeat": 2}, "layers[0]: name: expected a name, got 1"),
-        ({"kind": "head?"}, 'kind: expected embedding, block, mtp, head or loss, got "head?"'),
-        ({"modules": "norm"}, 'modules: expected a list of names, got "norm"'),
-        ({"modules": [1]}, "modules: expected a list of names, got [1]"),
-        ({"repeat": 0}, "repeat: expected a whole number >= 1 and <= 512, got 0"),
-        ({"repeat": 2}, 'name: expected {} in it, for the number of each repeated layer, got "a"'),
-        ({"with_next": 1}, "with_next: expected true or false, got 1"),
-        ({"t_f": -1}, "t_f: expected a finite number >= 0, got -1"),
-        ({"name": "{}", "repeat": 513}, "repeat: expected a whole number >= 1 and <= 512, got 513"),
-    ],
-)
-def test_a_wrong_entry_is_named(entry: dict[str, Any], line: str) -> None:
-    (found,) = lines(layers=[{"name": "a", **COST, **entry}])
-    assert found.startswith("p.json: layers[0]: ")
-    assert found.endswith(line)
-
-
-def test_names_are_there_once() -> None:
-    twice = [{"name": "a", **COST}] * 2
-    assert lines(layers=twice) == ['p.json: layers: name: expected "a" once, got it twice']
-    modules = [{"name": name, "modules": ["m"], **COST} for name in "ab"]
-    assert lines(layers=modules) == ['p.json: layers: modules: expected "m" once, got it twice']
-
-
-def test_there_are_layers_and_not_too_many() -> None:
-    assert lines(layers=[]) == ["p.json: layers: expected at least one layer, got []"]
-    assert lines(layers=None) == ["p.json: layers: missing; expected a list"]
-    many = [{"name": f"{name}{{}}", "repeat": 500, **COST} for name in "ab"]
-    assert lines(layers=many) == ["p.json: layers: expected at most 512 layers, got 1000"]
-
-
 def test_a_stage_can_what_all_of_its_layers_can() -> None:
     can = {"t_r": 1.0, "m_r": 0.25, "m_o": 0.0}
     layers = [{"name": name, **COST, **can} for name in "ab"] + [
@@ -103,8 +61,3 @@ def test_a_stage_can_what_all_of_its_layers_can() -> None:
     assert one.offload_bytes == 5.0  # the other's M_B
     paired = joined([replace(first, t_fb=6.0), first])
     assert paired.t_fb == 6.0 + first.t_f + first.t_b + first.t_w
-
-
-def test_what_is_written_is_read_back() -> None:
-    profile = parse_layers(layers_document(memory_limit=3.0), "p.json")
-    assert parse_layers(dump_layers(profile), "p.json") == profile

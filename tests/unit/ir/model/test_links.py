@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from pipeloom.ir.cost.traffic import over_wires
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_profile
 from pipeloom.ir.formats.profile_document import ProfileDocument
 from pipeloom.ir.formats.profile_json import parse_profile
@@ -100,28 +99,6 @@ def test_the_verifiers_read_the_same_network(ranks: int, shared: Any) -> None:
 def test_what_is_shared_survives_the_file(shared: Any) -> None:
     profile = Profile((StageProfile(1, 1, 1),) * 3, 3, links=Links(Link(0.5, 2.0), (), shared))
     assert parse_profile(dump_profile(profile), "p") == profile
-
-
-@pytest.mark.parametrize(
-    ("shared", "words"),
-    [
-        ("tree", 'shared: expected pairs, ports, ring or a list of groups of pairs, got "tree"'),
-        (3, "shared: expected pairs, ports, ring or a list of groups of pairs, got 3"),
-        ([[0]], "shared[0][0]: expected [rank, another rank] from 0 to 2, got 0"),
-        ([7], "shared[0]: expected a list, got 7"),
-        (
-            [[[0, 1]], [[1, 1]]],
-            "shared[1][0]: expected [rank, another rank] from 0 to 2, got [1, 1]",
-        ),
-        ([[[0, 3]]], "shared[0][0]: expected [rank, another rank] from 0 to 2, got [0, 3]"),
-    ],
-)
-def test_what_cannot_be_shared_is_named(shared: object, words: str) -> None:
-    document = dump_profile(Profile((StageProfile(1, 1, 1),) * 3, 3, links=Links(Link(0.5, 2.0))))
-    document["links"]["shared"] = shared
-    with pytest.raises(InputError) as caught:
-        parse_profile(document, "p")
-    assert caught.value.errors == (f"p: links: {words}",)
 
 
 def test_bytes_over_a_ring_add_up_on_each_wire() -> None:

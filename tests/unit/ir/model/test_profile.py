@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_profile, dump_schedule, load_profile
 from pipeloom.ir.formats.profile_json import parse_profile
 from pipeloom.ir.model.layered_profile import joined
@@ -105,14 +104,6 @@ def test_a_spread_is_of_all_stages_or_of_each_and_follows_them() -> None:
         assert dump_profile(profile)["spread"] == given
         assert parse_profile(dump_profile(profile), "again") == profile
         assert [stage.spread for stage in profile.split(2).stages] == np.repeat(each, 2).tolist()
-
-
-@pytest.mark.parametrize("wrong", [-0.1, 1.5, "a", [], [0.1, 0.1], [0.1, 0.1, -1], True])
-def test_a_wrong_spread_is_one_line(wrong: object) -> None:
-    document = dump_profile(Profile((STAGE,) * 3, 3)) | {"spread": wrong}
-    with pytest.raises(InputError, match="profile: spread: expected a number from 0 to 1") as found:
-        parse_profile(document, "profile")
-    assert len(found.value.errors) == 1
 
 
 def test_a_stage_of_several_layers_has_their_mean_spread_by_time() -> None:
