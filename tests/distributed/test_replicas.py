@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -175,10 +176,32 @@ def averaged(program: Program, stage: nn.Module, whole: nn.Module, name: str) ->
     return float((full(found) - expected).abs().max())
 
 
-def test_averages_are_of_the_highest_precision_of_a_stage() -> None:
-    program = compile_schedule(schedule("1f1b", 1, MICROBATCHES), data_parallel=True)
-    arguments = program, Mixed(), Mixed(), "high"
-    assert max(launch(averaged, 1, arguments, replicas=2, timeout=100).values()) < 1e-14
+def stepped_unlike(programs: dict[int, Program]) -> list[str]:
+    """What is said where replicas are asked for other numbers of microbatches, or one for none;
+    then they go on."""
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "pp"))
+    groups = {"group": mesh["pp"].get_group(), "data_group": mesh["dp"].get_group()}
+    loss, first = nn.functional.mse_loss, mesh.get_local_rank("dp") == 0
+    pipeline = Pipeline(programs[4], [Mixed()], loss=loss, programs=programs.__getitem__, **groups)
+    said = []
+    for count in (4 if first else 2, 4 if first else 0, 2, 4):
+        x = torch.ones(8, 4, dtype=torch.float64)
+        try:
+            pipeline.step(x, target=x, microbatches=count)
+        except InputError as error:
+            said.append(str(error))
+    return said
+
+
+def test_replicas_with_unlike_numbers_of_microbatches_raise_alike() -> None:
+    plans = (schedule("1f1b", 1, count) for count in (2, 4))
+    programs = {plan.problem.microbatches: compile_schedule(plan, data_parallel=True)
+                for plan in plans}  # fmt: skip
+    for replica, said in launch(stepped_unlike, 1, (programs,), replicas=2, timeout=100).items():
+        unlike, none = said
+        assert re.match(r"microbatches: .* on all replicas, got \[4, 2\]$", unlike)
+        where = "" if replica else "replica 1, "
+        assert none.startswith(f"{where}rank 0: microbatches: expected a number")
 
 
 class Scale(nn.Module):

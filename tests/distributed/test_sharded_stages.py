@@ -20,10 +20,9 @@ from pipeloom.runtime.launch.processes import launch
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.stages.store import made
 from tests.support.models import WIDTH, Untied, gradient, named, reference, worst
-from tests.support.schedules import BOUNDS, schedule
+from tests.support.schedules import schedule
 
-REPLICAS, RANKS, MICROBATCHES, STEPS = 2, 2, 3, 3
-CASES = [("zb-v", torch.float64)]
+REPLICAS, RANKS, MICROBATCHES = 2, 2, 3
 
 
 @dataclass(frozen=True)
@@ -32,20 +31,6 @@ class Odd(Untied):
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return super().loss(output.to(self.dtype), target)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Of one process and case: how far gradients, the norm and stepped parameters are from one
-    process's, relative to their largest value; bytes of parameters, gradients and optimizer state
-    between steps, over those of whole stages; bytes of whole parameters that are still there then.
-    """
-
-    gradients: float
-    norm: float
-    parameters: float
-    share: float
-    left: int
 
 
 @dataclass(frozen=True)
@@ -60,7 +45,7 @@ class Returned:
     backward: int
 
 
-Found: TypeAlias = tuple[list[Outcome], list[str], float, Returned]
+Found: TypeAlias = tuple[float, int, list[str], float, Returned]
 
 
 @pytest.fixture(scope="module")
@@ -68,25 +53,14 @@ def outcomes() -> dict[int, Found]:
     return launch(trained, REPLICAS * RANKS, timeout=200, message_timeout=60)
 
 
-@pytest.mark.parametrize(("family", "dtype"), CASES)
-def test_sharded_stages_train_as_one_process(
-    outcomes: dict[int, Found], family: str, dtype: torch.dtype
-) -> None:
-    for rows, *_ in outcomes.values():
-        check(rows[CASES.index((family, dtype))], dtype)
-
-
-def check(outcome: Outcome, dtype: torch.dtype) -> None:
-    """As one process, and each process keeps its shard alone."""
-    assert outcome.gradients <= BOUNDS[dtype]
-    assert outcome.norm <= BOUNDS[dtype]
-    assert outcome.parameters <= BOUNDS[dtype]
-    assert outcome.left == 0
-    assert 0.4 < outcome.share < 0.6
+def test_each_process_keeps_its_shard_alone_between_steps(outcomes: dict[int, Found]) -> None:
+    for share, left, *_ in outcomes.values():
+        assert left == 0
+        assert 0.4 < share < 0.6
 
 
 def test_what_cannot_be_sharded_is_said(outcomes: dict[int, Found]) -> None:
-    for _, (part, bare, cast), *_ in outcomes.values():
+    for _, _, (part, bare, cast), *_ in outcomes.values():
         assert "expected fully_shard on the stage itself" in part
         assert "data_group: expected" in bare
         assert "expected its mp_policy to say in what it computes" in cast
@@ -108,33 +82,24 @@ def test_after_close_fully_shard_reduces_and_releases_by_itself(outcomes: dict[i
 
 def trained() -> Found:
     mesh = _mesh()
-    found = [_trained(family, dtype, mesh) for family, dtype in CASES]
-    return found, _refused(mesh), _mixed(mesh), _returned(mesh)
+    return *_trained(mesh), _refused(mesh), _mixed(mesh), _returned(mesh)
 
 
 def _mesh() -> DeviceMesh:
     return init_device_mesh("cpu", (REPLICAS, RANKS), mesh_dim_names=("dp", "pp"))
 
 
-def _trained(family: str, dtype: torch.dtype, mesh: DeviceMesh) -> Outcome:
-    source = Odd(dtype)
-    pipeline = _pipeline(family, source, mesh, clip_grad_norm=1e9)
-    stages = pipeline.num_stages
-    _step(pipeline, source, mesh, 0)
-    pipeline.finish()
-    _, expected = reference(source, stages, REPLICAS * MICROBATCHES)
-    gradients = _differences(pipeline, expected, gradients=True)
-    exact = sum(float(g.double().square().sum()) for g in expected.values()) ** 0.5
-    assert pipeline.grad_norm is not None
-    norm = abs(pipeline.grad_norm - exact) / exact
-    for step in range(1, STEPS):
+def _trained(mesh: DeviceMesh) -> tuple[float, int]:
+    """After steps: bytes of parameters, gradients and optimizer state, over those of whole stages;
+    bytes of whole parameters that are still there."""
+    source = Odd()
+    pipeline = _pipeline("zb-v", source, mesh, clip_grad_norm=1e9)
+    for step in range(2):
         _step(pipeline, source, mesh, step)
     pipeline.finish()
-    _, after = reference(source, stages, REPLICAS * MICROBATCHES, steps=STEPS, train=True)
-    parameters = _differences(pipeline, after)
-    outcome = Outcome(gradients, norm, parameters, _share(pipeline), _left(pipeline))
+    found = _share(pipeline), _left(pipeline)
     pipeline.close()
-    return outcome
+    return found
 
 
 def _pipeline(
@@ -177,11 +142,6 @@ def _step(pipeline: Pipeline, source: Odd, mesh: DeviceMesh, step: int) -> None:
     at = mesh.get_local_rank("dp") * MICROBATCHES
     inputs, targets = source.batch(step, REPLICAS * MICROBATCHES)
     pipeline.step(inputs[at : at + MICROBATCHES], target=targets[at : at + MICROBATCHES])
-
-
-def _differences(pipeline: Pipeline, expected: dict[str, Tensor], gradients: bool = False) -> float:
-    found = named(pipeline.modules, gradient if gradients else Tensor.detach)
-    return worst({name: shard.full_tensor() for name, shard in found.items()}, expected)
 
 
 def _share(pipeline: Pipeline) -> float:
@@ -239,7 +199,8 @@ def _mixed(mesh: DeviceMesh) -> float:
         _step(pipeline, source, mesh, 0)
     _, expected = reference(source, RANKS, REPLICAS * MICROBATCHES)
     twice = {name: 2 * gradient for name, gradient in expected.items()}
-    apart = _differences(pipeline, twice, gradients=True)
+    shards = named(pipeline.modules, gradient).items()
+    apart = worst({name: shard.full_tensor() for name, shard in shards}, twice)  # type: ignore[attr-defined]
     whole = [p.grad_dtype for s in pipeline.modules for p in pipeline.store.parameters(s)]
     pipeline.close()
     return apart if set(whole) == {torch.float32} else -1.0

@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from examples.gpt import GPT, small
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.errors import LaunchError
-from pipeloom.runtime.launch.processes import launch
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.profiling.profiler import measure_profile
 from pipeloom.runtime.stages.store import Stage
-from pipeloom.runtime.train.settings import RunSettings
-from pipeloom.runtime.train.train import run_program
 from pipeloom.solver.families import build_family
 from tests.support.hub import on_threads, own
 from tests.support.models import (
     TinyTransformer,
     difference,
     gradient,
-    mean_losses,
     named,
     reference,
 )
 
 MICROBATCHES = 4
 VOCABULARY, WIDTH = 11, 8
-TOKENS, TARGET = torch.arange(8) % VOCABULARY, torch.arange(8).flip(0)
 TOLD = r"embedding.weight of stage 0 and head.weight of stage 1 are one parameter, whose gradients"
 SEEN = r"rows.weight of stage 0 and columns.weight of stage 1 are one parameter, whose gradients"
 
@@ -174,7 +166,7 @@ def test_a_tied_parameter_that_is_frozen_in_between_keeps_its_gradient() -> None
 
 def thawed(plan: Program, source: TinyTransformer) -> str:
     """The gradient in a step after one in which all copies are frozen."""
-    pipeline = Pipeline.from_source(plan, source, train=False, timeout=300.0)
+    pipeline = Pipeline.from_source(plan, source, train=False, transport=own())
     inputs, targets = source.batch(0, MICROBATCHES)
     shared = {
         name: parameter
@@ -191,7 +183,7 @@ def thawed(plan: Program, source: TinyTransformer) -> str:
 
 
 def test_copies_that_are_frozen_are_thawed_on_all_ranks() -> None:
-    found = launch(thawed, 2, (program(tied=[(0, 1)]), Parts()), timeout=100)
+    found = on_threads(thawed, 2, (program(tied=[(0, 1)]), Parts()), timeout=100)
     assert found == {0: "{'rows.weight': True}", 1: "{'columns.weight': True}"}
 
 
@@ -199,7 +191,7 @@ def test_a_tie_of_one_rank_is_thawed() -> None:
     """Its copies need no message."""
     profile = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),), 1)
     plan = compile_schedule(build_family("zb-v", profile, MICROBATCHES), tied=[(0, 1)])
-    found = launch(thawed, 1, (plan, Parts()), timeout=100)
+    found = on_threads(thawed, 1, (plan, Parts()), timeout=100)
     assert found == {0: "{'rows.weight': True, 'columns.weight': True}"}
 
 
@@ -305,74 +297,3 @@ def test_a_reduction_of_more_stages_sums_what_some_of_them_share() -> None:
 def test_a_measured_profile_has_the_ties(source: TinyTransformer, together: bool) -> None:
     found = measure_profile(source, stages=2, ranks=2, repeats=1, warmup=0, together=together)
     assert found.profile.tied == ((0, 1),)
-
-
-def tied_gpt() -> GPT:
-    return replace(small(), tie_weights=True, dtype=torch.float64)
-
-
-def test_a_model_by_layers_trains_as_one_process_without_a_word_about_its_ties() -> None:
-    """profile, cut, build, compile, run."""
-    found = measure_profile(tied_gpt(), ranks=2, repeats=1, warmup=0)
-    measured = found.profile
-    assert measured.tied == ((0, 5),)
-    whole = LayeredProfile(measured.stages, (False,) * 6, replace(measured, stages=()))
-    plan = compile_schedule(build_family("1f1b", whole.cut((0, 3)), MICROBATCHES))
-    result = run_program(plan, tied_gpt(), RunSettings(steps=3))
-    assert result is not None
-    means = mean_losses(tied_gpt(), 2, MICROBATCHES, 3)
-    assert result.losses == pytest.approx(means, rel=1e-9)
-
-
-class Prebuilt:
-    """A source whose functions take parts of one model that is made before they are called."""
-
-    def __init__(self) -> None:
-        self.model = whole()
-
-    def stages(self, count: int) -> list[Callable[[], nn.Module]]:
-        return [partial(Part, self.model, True), partial(Part, self.model, False)]
-
-
-def test_parts_of_a_model_made_before_are_tied_where_that_is_named() -> None:
-    """Each process makes the whole model and then its own stage alone."""
-    model = whole()
-    nn.functional.cross_entropy(Part(model, False)(Part(model, True)(TOKENS)), TARGET).backward()
-    for grad in launch(_tied, 2, (program(tied=[(0, 1)]),), timeout=100).values():
-        assert difference(grad, model.rows.weight.grad) <= 1e-12
-
-
-def _tied(plan: Program) -> Tensor | None:
-    source = Prebuilt()
-    tied = [[(0, "rows.weight"), (1, "columns.weight")]]
-    pipeline = Pipeline(plan, source.stages(2), loss=nn.functional.cross_entropy, tied=tied)
-    pipeline.step(TOKENS, target=TARGET)
-    return source.model.rows.weight.grad
-
-
-class Kept(nn.Module):
-    """A layer that had its parameters registered in another module, which is not kept."""
-
-    def __init__(self, kept: nn.Module, dropped: nn.Module) -> None:
-        super().__init__()
-        self.kept = kept
-        for name, parameter in kept.named_parameters():
-            dropped.register_parameter(name, parameter)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.kept(x)
-        return out
-
-
-class Before(nn.Module):
-    """Another kind of module."""
-
-
-def test_unlike_functions_that_register_as_many_parameters_share_nothing() -> None:
-    stages = [lambda: Kept(nn.Linear(4, 4), Before()), lambda: Kept(nn.Linear(4, 4), nn.Module())]
-    on_threads(_apart, 2, (program(), stages), timeout=60)
-
-
-def _apart(plan: Program, stages: Sequence[Callable[[], nn.Module]]) -> None:
-    pipeline = Pipeline(plan, stages, loss=nn.functional.mse_loss, transport=own())
-    pipeline.step(torch.ones(4, 4), target=torch.zeros(4, 4))

@@ -119,12 +119,10 @@ def scaled(output: Tensor, target: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "make",
     [
-        normed,
-        lambda: Average(copied=True),
         lambda: nn.Sequential(nn.Linear(4, 4), Numbered()),
         lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)),
     ],
-    ids=["batch norm", "average", "another tensor", "spectral norm"],
+    ids=["another tensor", "spectral norm"],
 )
 def test_buffers_and_gradients_are_one_processs(make: Callable[[], nn.Module], order: str) -> None:
     torch.manual_seed(0)

@@ -35,7 +35,7 @@ from tests.support.schedules import profile, schedule
 
 RANKS, MICROBATCHES = 2, 4
 RANGE = range(RANKS)
-FAMILIES = ("zb-h1", "zb-h2", "1f1b", "zb-v", "chimera", "wzb2", "late")
+FAMILIES = ("1f1b", "zb-v", "chimera", "wzb2", "late")
 
 
 def plan(family: str) -> Schedule:

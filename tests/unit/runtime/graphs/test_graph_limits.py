@@ -3,7 +3,6 @@ the user's module."""
 
 from __future__ import annotations
 
-import copy
 import random
 import re
 from collections.abc import Callable
@@ -18,8 +17,6 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from pipeloom.ir.model.ops import OpKind
-from pipeloom.runtime.executor.remat_ops import calls
 from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.graphs.graph_runner import GraphRunner
@@ -277,46 +274,6 @@ def test_a_hook_where_autograd_adds_a_gradient_is_seen_before_the_next_step() ->
     node.register_hook(lambda *_: None)
     runner.refresh([])
     assert runner.refusal == "inside.bias has a hook on its gradient"
-
-
-class Codebook(nn.Module):
-    """Computes with a buffer that each forward changes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inside = nn.Linear(WIDTH, WIDTH)
-        self.register_buffer("codes", torch.ones(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        codes = self.codes.clone()
-        with torch.no_grad():
-            self.codes.mul_(2)
-        out: Tensor = self.inside(x * codes) * codes
-        return out
-
-
-@pytest.mark.parametrize("make", [Codebook, lambda: Scaled(drawn)])
-def test_a_recomputed_forward_has_the_buffers_and_numbers_of_its_first(
-    make: Callable[[], nn.Module],
-) -> None:
-    module = make()
-    gradients = []
-    for kind in (StageRunner, GraphRunner):
-        own = copy.deepcopy(module)
-        runner = kind(1, own, **LAST)
-        cells = [Cell(None, recomputed=True) for _ in range(2)]
-        for cell in cells:
-            cell.inputs = (X.clone().requires_grad_(),)
-            runner.prepare(cell, cell.inputs)
-            calls(runner, OpKind.F, cell)(cell)
-        for cell in cells:
-            calls(runner, OpKind.R, cell)(cell)
-            runner.backward(cell)
-        gradients.append([*(p.grad for p in own.parameters()), *own.buffers()])
-    for wanted, found in zip(*gradients, strict=True):
-        assert isinstance(wanted, Tensor)
-        assert isinstance(found, Tensor)
-        assert wanted.equal(found)
 
 
 class Heads(nn.Module):

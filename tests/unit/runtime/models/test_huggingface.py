@@ -24,7 +24,6 @@ from pipeloom.runtime.models.skeleton import windowed_product
 from pipeloom.runtime.pipeline.layered_source import LayeredSource
 from pipeloom.runtime.pipeline.model_source import check_evaluation, most_stages
 from pipeloom.runtime.stages.store import made
-from tests.support.graph_runs import run, same
 
 hugging = pytest.importorskip("transformers")
 
@@ -45,9 +44,7 @@ DROPOUTS = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", GROUPED),
     "llama-tied": ("LlamaConfig", GROUPED | {"tie_word_embeddings": True}),
-    "qwen2": ("Qwen2Config", GROUPED),
     "qwen3": ("Qwen3Config", GROUPED | {"head_dim": 8}),
-    "mistral": ("MistralConfig", GROUPED | {"sliding_window": 5}),
     "mixtral": ("MixtralConfig", GROUPED | {"num_local_experts": 4}),
     "gpt2": ("GPT2Config", OLD | DROPOUTS | {"n_positions": POSITIONS}),
     # layers of two kinds of attention, scaled embeddings, capped logits
@@ -104,29 +101,20 @@ def through(stages: list[nn.Module], tokens: Tensor) -> Tensor:
     return out
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype", "tolerance"),
-    [
-        *((kind, torch.float64, 1e-12) for kind in CONFIGS),
-        *((kind, torch.float32, 1e-6) for kind in ("llama-tied", "mixtral", "gpt2")),
-    ],
-    ids=str,
-)
-def test_loss_and_gradients_are_those_of_the_whole_model(
-    kind: str, dtype: torch.dtype, tolerance: float, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in CONFIGS if kind != "llama"])
+def test_loss_and_gradients_are_those_of_the_whole_model(kind: str, tmp_path: Path) -> None:
     source = source_of(saved(tmp_path, kind))
-    stages = stages_of(source, dtype)
-    model = whole_model(source, stages, dtype)
+    stages = stages_of(source, torch.float64)
+    model = whole_model(source, stages, torch.float64)
     (tokens,), (labels,) = source.batch(0, 1)
     expected = model(input_ids=tokens, labels=labels).loss
     expected.backward()
     loss = source.loss(through(stages, tokens), labels)
     loss.backward()
-    assert loss.item() == pytest.approx(expected.item(), rel=tolerance)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
     found = {n[2:]: p.grad for stage in stages for n, p in stage.named_parameters()}
     for name, parameter in model.named_parameters():
-        torch.testing.assert_close(found[name], parameter.grad, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(found[name], parameter.grad, rtol=1e-12, atol=1e-12)
 
 
 def test_a_model_drops_out_in_training_alone(tmp_path: Path) -> None:
@@ -436,37 +424,3 @@ def test_what_is_evaluated_is_no_training_data(tmp_path: Path) -> None:
 def test_wrong_settings_are_named(settings: str, fault: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=fault):
         load_source(f"hf:{saved(tmp_path, 'llama')},{settings}")
-
-
-TRACED = [("llama-tied", None), ("mixtral", "grouped_mm"), ("gpt2", None)]
-OTHERS = [("mixtral", "batched_mm"), *((kind, None) for kind in CONFIGS)]
-
-
-@pytest.mark.parametrize(
-    ("kind", "experts"),
-    [*TRACED, *(pytest.param(*x, marks=pytest.mark.slow) for x in OTHERS if x not in TRACED)],
-)
-def test_stages_are_graphs(kind: str, experts: str | None, tmp_path: Path) -> None:
-    """All layers in one stage, traced as it is, masks and rotations included."""
-    path = saved(tmp_path, kind)
-    source = HuggingFace(path, seq=LENGTH, micro_batch=2, experts=experts)
-    names = tuple(layer.name for layer, _ in source.named_layers())
-    stage = made(LayeredSource(source, (names,)).stages(1)[0], 0)
-    tokens = torch.arange(2 * LENGTH).view(2, LENGTH) % VOCABULARY
-    graph = run(stage, tokens, stages_as="aten", split=True)
-    assert graph.refusal is None
-    assert same(graph, run(stage, tokens, split=False)) == []
-
-
-@pytest.mark.slow
-def test_an_encoder_that_drops_out_is_a_graph() -> None:
-    """A model of the library as a stage, by itself."""
-    torch.manual_seed(0)
-    config = hugging.T5Config(d_model=32, d_ff=48, num_layers=2, num_heads=4, d_kv=8, vocab_size=64)
-    model = hugging.T5EncoderModel(config).train()
-    tokens = torch.arange(14).view(2, 7)
-    loss = lambda output, _: output.last_hidden_state.square().mean()  # noqa: E731
-    found = run(model, tokens, loss=loss, stages_as="aten", split=True)
-    assert found.refusal is None
-    assert same(found, run(model, tokens, loss=loss)) == []
-    assert found.in_b == 0.0

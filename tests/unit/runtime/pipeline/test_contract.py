@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import UserDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,13 +38,6 @@ def one_process(scale: float = 1.0) -> list[Tensor]:
     for part, target in zip(x.chunk(MICROBATCHES), y.chunk(MICROBATCHES), strict=True):
         (scale * loss(model(part), target)).backward()
     return gradients(plain)
-
-
-def test_gradients_are_of_the_sum_where_they_are_not_scaled() -> None:
-    x, y = batch()
-    modules = stages()
-    Pipeline(program(SPLIT), modules, loss=loss, scale_grads=False).step(x, target=y)
-    torch.testing.assert_close(gradients(modules), one_process())
 
 
 def test_a_loss_takes_arguments_of_its_own_and_returns_metrics() -> None:
@@ -116,47 +108,6 @@ def test_a_model_may_compute_its_loss(form: str) -> None:
     if form == "mapping":
         assert output["logits"].shape == (6, 2)
     assert pipeline.eval(x).shape == (6, 2)  # no labels, no loss
-
-
-def test_a_hugging_face_model_may() -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(
-        n_layer=1, n_head=2, n_embd=8, vocab_size=11, n_positions=8, use_cache=False,
-        attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = transformers.GPT2LMHeadModel(config)
-    tokens = torch.randint(11, (6, 5))
-    expected = model(tokens, labels=tokens).loss
-    expected.backward()
-    wanted = {name: p.grad.clone() for name, p in model.named_parameters()}
-    model.zero_grad()
-    pipeline = Pipeline(program(SPLIT, ((0, 1),)), [Embedding(model), Rest(model)], loss="model")
-    losses: list[Tensor] = []
-    output = pipeline.step(tokens, target={"labels": tokens}, losses=losses)
-    torch.testing.assert_close(torch.stack(losses).mean(), expected.detach())
-    assert output["logits"].shape == (6, 5, 11)
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.grad, wanted[name])
-
-
-class Embedding(nn.Module):
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.wte = model.transformer.wte
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        out: Tensor = self.wte(tokens)
-        return out
-
-
-class Rest(nn.Module):
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, embedded: Tensor, labels: Tensor) -> Any:
-        return self.model(inputs_embeds=embedded, labels=labels)
 
 
 class Taking(nn.Linear):
@@ -272,21 +223,6 @@ def test_an_evaluation_that_is_refused_hurts_nobody(given: tuple[Any, ...], mess
         pipeline.eval(x, losses=losses)
     assert pipeline.eval([x]).shape == (6, 2)
     assert all(module.training for module in pipeline.modules.values())
-
-
-def test_steps_add_up_until_one_updates() -> None:
-    modules, plain = stages(), stages()
-    step = partial(torch.optim.SGD, lr=0.5)
-    pipeline = Pipeline(program(SPLIT), modules, loss=loss, optimizer=step)
-    whole = Pipeline(program(SPLIT), plain, loss=lambda out, y: 2 * loss(out, y), optimizer=step)
-    pipeline.step(x, target=y, update=False)
-    before = [p.clone() for module in modules for p in module.parameters()]
-    pipeline.eval(x)
-    pipeline.step(x, target=y)
-    whole.step(x, target=y)
-    after = [[p.detach() for m in each for p in m.parameters()] for each in (modules, plain)]
-    torch.testing.assert_close(*after)
-    assert not torch.equal(before[0], after[0][0])
 
 
 class Keyed(nn.Linear):

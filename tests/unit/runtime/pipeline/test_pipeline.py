@@ -15,15 +15,12 @@ from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_schedule, parse_schedule
 from pipeloom.ir.formats.program_json import parse_instruction
-from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.errors import ShapeError
 from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.runtime.rank.loss_scale import LossScale
 from pipeloom.runtime.rank.options import Options, PipelineOptions
 from pipeloom.runtime.tensors.microbatches import split
 from pipeloom.runtime.transport.single import SingleTransport
-from pipeloom.solver.families import build_family
 from tests.support.by_hand import by_hand
 
 MICROBATCHES = 3
@@ -57,31 +54,6 @@ def gradients(modules: list[nn.Module]) -> list[Tensor]:
     return [p.grad for m in modules for p in m.parameters() if p.grad is not None]
 
 
-@pytest.mark.parametrize("order", [SPLIT, FUSED])
-def test_a_step_gives_output_losses_and_the_gradients_of_their_mean(order: str) -> None:
-    x, y = batch()
-    modules, plain = stages(), stages()
-    pipeline = Pipeline(program(order), modules, loss=loss)
-    losses: list[Tensor] = []
-    output = pipeline.step(x, target=y, losses=losses)
-    wanted = nn.Sequential(*plain)(x)
-    loss(wanted, y).backward()
-    torch.testing.assert_close(output, wanted)
-    torch.testing.assert_close(torch.stack(losses).mean(), loss(wanted, y))
-    assert len(losses) == MICROBATCHES
-    assert not any(loss.requires_grad for loss in losses)
-    torch.testing.assert_close(gradients(modules), gradients(plain))
-
-
-def test_microbatches_may_come_as_a_list_and_outputs_may_be_left_out() -> None:
-    x, y = batch()
-    pipeline = Pipeline(program(FUSED), stages(), loss=loss)
-    whole = pipeline.step(x, target=y)
-    parts = pipeline.step(list(x.chunk(MICROBATCHES)), target=list(y.chunk(MICROBATCHES)))
-    torch.testing.assert_close(whole, parts)
-    assert pipeline.step(x, target=y, return_outputs=False) is None
-
-
 def test_the_trace_has_every_op_in_order_and_is_a_schedule_file() -> None:
     x, y = batch()
     pipeline = Pipeline(program(SPLIT), stages(), loss=loss)
@@ -108,13 +80,6 @@ def test_a_fused_backward_holds_nothing_for_later() -> None:
         pipeline.step(x, target=y)
         peaks["BW" in order] = pipeline.peak_memory
     assert peaks[True] < peaks[False]
-
-
-def test_the_ledger_can_be_off() -> None:
-    x, y = batch()
-    pipeline = Pipeline(program(SPLIT), stages(), loss=loss, memory=False)
-    pipeline.step(x, target=y)
-    assert pipeline.peak_memory == 0
 
 
 @pytest.mark.parametrize(
@@ -176,26 +141,6 @@ def test_masters_are_the_parameters_again_after_each_step() -> None:
     assert all(not torch.equal(p, value) for p, value in zip(after, values, strict=True))
     states = [s for o in pipeline.optimizers.values() for s in o.state.values()]
     assert {s["exp_avg"].dtype for s in states} == {torch.float32}
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"loss_scale": LossScale(8.0)},
-        {"clip_grad_norm": 1.0},
-        {"param_dtype": torch.bfloat16},
-        {"tied": [[(0, "weight"), (1, "weight")]]},
-    ],
-    ids=lambda options: next(iter(options)),
-)
-def test_what_needs_all_gradients_at_once_is_refused_where_each_microbatch_steps(
-    options: dict[str, Any],
-) -> None:
-    stage = StageProfile(1.0, 1.0, 1.0)
-    stale = compile_schedule(build_family("pipedream", Profile((stage,), 1), MICROBATCHES))
-    (name,) = options
-    with pytest.raises(InputError, match=f"^{name}: expected none where updates come after each"):
-        Pipeline(stale, stages()[:1], loss=loss, optimizer=torch.optim.Adam, **options)
 
 
 def test_a_program_that_goes_on_after_a_step_is_not_clipped() -> None:

@@ -52,40 +52,6 @@ def collected(module: nn.Linear, flat: Tensor) -> set[float]:
     return {value for view in layout(module).views(flat) for value in view.flatten().tolist()}
 
 
-def test_what_is_added_before_d_comes_leaves_with_it() -> None:
-    module = layer()
-    collector = GradientAccumulator(layout(module), CPU, departures=1)
-    collector.begin()
-    collector.ready()
-    add(module, 1.0)
-    buffer = torch.full((layout(module).size,), 10.0, dtype=torch.float64)
-    collector.arrive(buffer)
-    collector.ready()
-    add(module, 2.0)
-    left = collector.leave(buffer)
-    assert left.data_ptr() == buffer.data_ptr()
-    assert collected(module, left) == {13.0}
-    assert [p.grad for p in module.parameters()] == [None, None]
-
-
-def test_at_home_d_joins_the_owners_gradients() -> None:
-    """They outlast the visit of a D on its way, and add up over steps."""
-    module = layer()
-    collector = GradientAccumulator(layout(module), CPU, departures=1)
-    home = torch.full((layout(module).size,), 5.0, dtype=torch.float64)
-    for step in (1, 2):
-        collector.begin()
-        passing = torch.zeros_like(home)
-        collector.arrive(passing)
-        add(module, 1.0)
-        assert collected(module, collector.leave(passing)) == {1.0}
-        collector.ready()
-        add(module, 100.0)  # no D leaves any more: the owner's own
-        collector.come_home(home)
-        grads = [p.grad for p in module.parameters()]
-        assert {v for g in grads if g is not None for v in g.flatten().tolist()} == {105.0 * step}
-
-
 @pytest.mark.parametrize("adds", ["nobody", "another rank", "the owner before", "the owner after"])
 def test_what_nobody_added_to_has_no_gradient(adds: str) -> None:
     """A gradient that is 0 is one all the same."""
@@ -103,35 +69,6 @@ def test_what_nobody_added_to_has_no_gradient(adds: str) -> None:
         add(module, 0.0)
     owner.settle()
     assert [p.grad is None for p in module.parameters()] == [adds == "nobody"] * 2
-
-
-def test_d_comes_home_beside_another_that_is_passing() -> None:
-    module = layer()
-    collector = GradientAccumulator(layout(module), CPU, departures=1)
-    collector.begin()
-    passing = torch.full((layout(module).size,), 1.0, dtype=torch.float64)
-    collector.arrive(passing)
-    collector.come_home(torch.full_like(passing, 5.0))
-    add(module, 2.0)
-    assert collected(module, collector.leave(passing)) == {3.0}
-    assert {
-        v for p in module.parameters() if p.grad is not None for v in p.grad.flatten().tolist()
-    } == {5.0}
-
-
-def test_of_two_ds_the_first_collects_until_it_leaves() -> None:
-    module = layer()
-    collector = GradientAccumulator(layout(module), CPU, departures=3)
-    collector.begin()
-    first, second = (torch.full((layout(module).size,), v, dtype=torch.float64) for v in (1.0, 2.0))
-    collector.arrive(first)
-    collector.arrive(second)
-    add(module, 10.0)
-    assert collected(module, collector.leave(None)) == {0.0}
-    assert collected(module, collector.leave(first)) == {11.0}
-    collector.ready()
-    add(module, 20.0)
-    assert collected(module, collector.leave(second)) == {22.0}
 
 
 def schedule() -> Schedule:
