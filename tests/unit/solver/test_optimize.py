@@ -104,11 +104,6 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
     assert schedule.known_report.status is Status.FEASIBLE
 
 
-def test_stopping_at_once_still_gives_a_schedule() -> None:
-    schedule = optimize(zero_bubble(1), should_stop=lambda: True)
-    assert schedule.num_ops == 8 * 24 * 3
-
-
 @pytest.mark.parametrize("solver", ["auto", *BACKENDS])
 def test_exact_solvers_close_the_gap_that_bounds_leave(solver: str) -> None:
     stages = tuple(StageProfile(*times) for times in ((1, 2, 1), (1, 2, 3), (1, 2, 3)))
@@ -118,18 +113,6 @@ def test_exact_solvers_close_the_gap_that_bounds_leave(solver: str) -> None:
     schedule = optimize(problem, solver=solver, time_limit=30)
     assert schedule.known_timing.period == 16.0
     assert schedule.known_report.status is Status.OPTIMAL
-
-
-@pytest.mark.parametrize("owners", [(0, 1, 2, 0, 1, 2), (0, 1, 2, 2, 1, 0)])
-def test_several_stages_a_rank_are_searched(owners: tuple[int, ...]) -> None:
-    stage = StageProfile(1.0, 1.0, 0.8, 1.0, 0.5)
-    placement = Placement.of_stages(owners)
-    problem = Problem(Profile((stage,) * 6, 3, 0.1), 6, placement, (7.0,) * 3)
-    schedule = optimize(problem, time_limit=1.0)
-    assert_keeps_its_limit(schedule)
-    assert (
-        schedule.known_report.known_bound <= schedule.known_timing.period < 45.0
-    )  # work: 33.6 a rank
 
 
 def test_mixed_passing_is_refused_in_one_line() -> None:

@@ -1,23 +1,32 @@
-"""What every exact backend keeps to besides being exact."""
+"""Every exact backend of ``BACKENDS`` meets the oracle's optimum, and keeps its incumbent.
+
+CBC runs as a process, which ends when it should and leaves nothing behind."""
 
 from __future__ import annotations
 
+import math
 import os
+import random
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pulp
 import pytest
 
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.litter import own, remove_litter
 from pipeloom.ir.model.ops import parse_order
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.schedule_cost import objective_cost
 from pipeloom.solver.core.stopping import NEVER
@@ -25,7 +34,14 @@ from pipeloom.solver.exact import BACKENDS, ExactResult
 from pipeloom.solver.exact.cp_sat import CpSatModel
 from pipeloom.solver.exact.cp_sat_thread import CpSatThread
 from pipeloom.solver.exact.formulation import Formulation
+from pipeloom.solver.exact.milp import cbc, cbc_process
+from pipeloom.solver.exact.milp.cbc_process import PREFIX
 from pipeloom.solver.families import build_family
+from tests.property.small_exact.instances import problem_of
+from tests.support.oracle import searched
+
+# every exact backend of ``BACKENDS`` meets the oracle's optimum, and keeps its incumbent ----------
+
 
 backends = pytest.mark.parametrize("name", BACKENDS)
 
@@ -37,17 +53,9 @@ def _large() -> Problem:
 
 
 def _one_f_one_b(problem: Problem) -> Schedule:
-    """1F1B with fused BW, as families build it."""
-    p, m = problem.ranks, problem.microbatches
-    rows = []
-    for s in range(p):
-        ahead = min(p - s, m)
-        row = [f"{s}F{j}" for j in range(ahead)]
-        for j in range(m):
-            row.append(f"{s}BW{j}")
-            row += [f"{s}F{ahead + j}"] if ahead + j < m else []
-        rows.append(parse_order(" ".join(row)))
-    return timed(Schedule.of(problem, rows, "1f1b"))
+    """1F1B with fused BW."""
+    built = build_family("1f1b", problem.profile, problem.microbatches, memory_limit=math.inf)
+    return timed(replace(built, problem=problem))
 
 
 def solved(
@@ -63,6 +71,31 @@ def solved(
     return solve(
         problem, chosen, incumbent=incumbent, lower_bound=lower_bound, on_solution=on_solution
     )
+
+
+KINDS = ("linear", "v", "several stages a rank")
+
+
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+@backends
+def test_the_optimum_is_found_and_proven(name: str, kind: str, warm: bool) -> None:
+    """``warm``: from a poor schedule; else from none. Without any there is a proof of that."""
+    decided = 0
+    for problem in (problem_of(kind, seed) for seed in range(10)):
+        optimum, complete = searched(problem, nodes=10_000)
+        if not complete or problem.microbatches * problem.stages > 9:
+            continue
+        decided += 1
+        feasible = math.isfinite(optimum)
+        poor = timed(Schedule(problem, one_at_a_time(problem))) if warm and feasible else None
+        result = solved(name, problem, poor, time_limit=60.0, seed=1)
+        assert result.lower_bound == pytest.approx(optimum, rel=1e-6)
+        assert result.lower_bound <= optimum * (1 + 1e-9)
+        assert (result.schedule is not None) == feasible
+        if result.schedule is not None:
+            assert objective_cost(result.schedule) == pytest.approx(optimum, rel=1e-6)
+    assert decided > 3
 
 
 @backends
@@ -156,17 +189,6 @@ def test_an_incumbent_over_the_limit_is_refused(name: str) -> None:
         solved(name, problem, _one_f_one_b(problem), time_limit=1.0)
 
 
-def test_one_worker_is_deterministic() -> None:
-    stages = (StageProfile(2, 3, 1, 1.0, 0.5), StageProfile(1, 4, 2, 1.0, 0.5))
-    problem = Problem.linear(Profile(stages, 2, 0.3), 4, 2.0)
-    orders = []
-    for _ in range(2):
-        result = solved("cp-sat", problem, time_limit=60.0, work_limit=100.0, seed=3)
-        assert result.schedule is not None
-        orders.append([row.tolist() for row in result.schedule.order])
-    assert orders[0] == orders[1]
-
-
 # of P = 4, M = 8 in a V with room for 10 chunks; it holds nine
 NINE_CHUNKS = (
     "0F0 0F1 0F2 0F3 0F4 0F5 0F6 7F0 7B0 7F1 7B1 7F2 7B2 7W0 7F3 7B3 7W1 0F7 7W2 0B0 0W0 0B1 "
@@ -203,3 +225,131 @@ def test_presolving_proves_no_bound_above_a_schedule() -> None:
             pass
     assert search.bound is not None
     assert search.bound / model.ticks.per_unit <= known.known_timing.period
+
+
+# cBC as a process: it ends when it should, and leaves nothing behind ------------------------------
+
+
+SIZE, ROWS = 40, 5
+
+
+def _split(*, exact: bool) -> tuple[pulp.LpProblem, dict[str, float]]:
+    """Market split, which CBC gets lost in, and the subset that it was made from.
+
+    Which of the items make up given sums? ``exact``: no other answer will do.
+    """
+    rng = random.Random(0)
+    lp = pulp.LpProblem("split", pulp.LpMinimize)
+    x = [lp.add_variable(f"x{i}", cat=pulp.LpBinary) for i in range(SIZE)]
+    slack = lp.add_variable("slack", 0, 0 if exact else None)
+    lp += slack
+    chosen = [i % 2 for i in range(SIZE)]
+    for _ in range(ROWS):
+        weights = [rng.randint(0, 99) for _ in x]
+        total = pulp.lpSum(w * v for w, v in zip(weights, x, strict=True))
+        goal = sum(w * c for w, c in zip(weights, chosen, strict=True))
+        lp += total + slack >= goal
+        lp += total - slack <= goal
+    return lp, {v.name: float(c) for v, c in zip(x, chosen, strict=True)} | {"slack": 0.0}
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[subprocess.Popen[bytes]]:
+    """The processes that are started, with temporary files in ``tmp_path``."""
+    started = []
+
+    def popen(*args: object, **options: object) -> subprocess.Popen[bytes]:
+        process: subprocess.Popen[bytes] = real(*args, **options)  # type: ignore[call-overload]
+        started.append(process)
+        return process
+
+    real = subprocess.Popen
+    monkeypatch.setattr(cbc_process.subprocess, "Popen", popen)
+    monkeypatch.setattr(cbc_process.tempfile, "tempdir", str(tmp_path))
+    return started
+
+
+@pytest.mark.parametrize("seconds", [1.0, 100.0])
+def test_stopped_it_reports_a_bound_and_ends(
+    seconds: float, processes: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """At its own time limit, or interrupted long before it."""
+    looks = iter(range(1000))
+    outcome = cbc.run_cbc(
+        _split(exact=False)[0],
+        start={},
+        seconds=seconds,
+        options={},
+        should_stop=lambda: seconds > 1.0 and next(looks) > 20,
+    )
+    assert not outcome.infeasible
+    assert outcome.bound is not None
+    assert outcome.bound <= outcome.values["slack"]
+    assert processes[0].returncode is not None
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_of_the_caller_kills_it(
+    processes: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    def interrupt() -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cbc.run_cbc(
+            _split(exact=False)[0], start={}, seconds=100.0, options={}, should_stop=interrupt
+        )
+    assert processes[0].returncode is not None
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_infeasible_is_said_to_be(tmp_path: Path) -> None:
+    lp = pulp.LpProblem("none", pulp.LpMinimize)
+    x, y = lp.add_variable("x", cat=pulp.LpBinary), lp.add_variable("y", cat=pulp.LpBinary)
+    lp += x + y
+    lp += 2 * x + 2 * y == 1
+    outcome = cbc.run_cbc(lp, start={}, seconds=10.0, options={}, should_stop=lambda: False)
+    assert outcome.infeasible
+    assert not outcome.values
+
+
+def test_a_start_is_used() -> None:
+    lp, answer = _split(exact=True)
+    outcomes = [
+        cbc.run_cbc(lp, start=start, seconds=1.0, options={}, should_stop=lambda: False)
+        for start in ({}, answer)
+    ]
+    assert not outcomes[0].values
+    assert outcomes[1].values.items() >= answer.items()
+
+
+KILLED = """
+import os, time
+from pipeloom.solver.exact.milp.cbc_process import own_folder, started
+with own_folder() as folder, (folder / "log").open("wb") as log:
+    process = started(["sleep", "60"], folder, log.fileno())
+    print(process.pid, folder, flush=True)
+    process.wait()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's death signal")
+def test_a_killed_solve_leaves_no_process_and_its_folder_to_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        number, folder = job.stdout.readline().split()
+        kept = tmp_path / f"{own(PREFIX)}of-a-solve-that-runs"
+        others = tmp_path / f"{PREFIX}{number}-of-another-machine"
+        for each in (kept, others):
+            each.mkdir()
+        job.kill()
+    end = time.monotonic() + 10.0
+    while Path("/proc", number).exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not Path("/proc", number).exists()
+    assert Path(folder).is_dir()
+    remove_litter(PREFIX, tmp_path)
+    assert {*tmp_path.iterdir()} == {kept, others}
