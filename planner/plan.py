@@ -274,6 +274,8 @@ class Plan:
         lines = [
             *legend([each.name for each in self.plans], self._reasons),
             "M: microbatches of a replica; likely: the interval that the step is in, in ms",
+            "after the first, plans are searched only while they may win: their steps may be "
+            "shorter, but not below bound; plans that cannot win by their bound are not listed",
         ]
         shown = (textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)
         return "\n".join([table(header, rows), *shown])

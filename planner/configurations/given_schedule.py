@@ -51,11 +51,12 @@ def with_schedule(step: StepTimes, given: Schedule | Planned | Document) -> Step
             if np.array_equal(_owners(own, passing), schedule.problem.owner):
                 order = OpOrder(schedule)
                 return replace(own, planned=order, remat=again, offload=moved, passing=passing)
-    run = step.setup.run
+    run, found = step.setup.run, schedule.problem
     raise InputError(
         f"schedule: {where}: expected {run.stages} stages, linear, interleaved or V, on {run.pp} "
         f"ranks, {run.microbatches} microbatches, one op at a time, one update a step, and no "
-        f"offload where the cluster has no host link"
+        f"offload where the cluster has no host link; got {found.stages} stages, "
+        f"{found.placement.name}, on {found.ranks} ranks, {found.microbatches} microbatches"
     )
 
 

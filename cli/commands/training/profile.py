@@ -199,7 +199,7 @@ def _words(measurement: Measurement) -> str:
     """A row a stage, each time with the spread of its middle half; messages and copies; stages of
     which B computes a good part of the weight gradients."""
     from pipeloom.ir.model.weight_coverage import worth_telling
-    from pipeloom.ir.units import amount, duration
+    from pipeloom.ir.units import amount, counted, duration
 
     profile = measurement.profile
     kinds = sorted({kind for times in measurement.times for kind in times})
@@ -232,6 +232,8 @@ def _words(measurement: Measurement) -> str:
         for s in range(len(names))
     ]
     lines = [table(["", *columns, *known], rows)]
+    if profile.micro_batch is not None:
+        lines.append(f"microbatches of {counted(profile.micro_batch, 'sequence')}")
     if measurement.delay is not None:
         lines.append(f"t_comm {duration(measurement.delay.median)}")
     links = {
