@@ -70,6 +70,7 @@ def test_bound_and_status_are_those_of_the_chosen_placement() -> None:
     searched = [one for one in choice["placements"] if one["cost"] is not None]
     assert all(one["seconds"] >= 0 and 0 < one["bubble_rate"] < 1 for one in searched)
     assert "searched" in str(answer)
+    assert "no placement costs less than" in str(answer)
 
 
 def test_where_passing_is_chosen_the_placement_of_activations_is_too() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import pytest
-
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective, Problem
@@ -42,22 +40,6 @@ def test_a_row_begins_where_it_leaves_out_the_slowest_link() -> None:
     assert in_a_row(profile(4, 4, (3, 0))).owners == (0, 1, 2, 3)
     assert in_a_row(profile(4, 4, (1, 2))).owners == (2, 3, 0, 1)
     assert in_a_row(profile(3, 5, (0, 1))).owners == (1, 1, 2, 2, 0)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "stages", "microbatches"), [(2, 2, 3), (4, 4, 6), (4, 9, 5), (3, 4, 2)]
-)
-def test_all_that_is_built_and_optimized_is_valid(
-    ranks: int, stages: int, microbatches: int
-) -> None:
-    cluster = profile(ranks, stages, (0, 1))
-    for scheme in posed(cluster, microbatches):
-        found = [*scheme.built(), *scheme.optimized(solve, scheme.problem.memory_limit)]
-        assert found, scheme.name
-        for schedule in found:
-            assert verify_schedule(dump_schedule(schedule)) == [], (scheme.name, schedule.report)
-            assert schedule.problem.profile == cluster
-            assert schedule.problem.memory_limit == scheme.problem.memory_limit
 
 
 def test_optimized_pipelines_keep_the_room_they_are_given() -> None:

@@ -42,15 +42,3 @@ def test_a_schedule_is_planned_for_the_system_that_runs_it(
     assert pipeloom(*plan, "--placement", "v").refusal.startswith(
         "pipeloom: --placement: expected linear or interleaved"
     )
-
-
-def test_export_and_import_keep_the_order(
-    pipeloom: Command, profile: Path, schedule: Path, tmp_path: Path
-) -> None:
-    text, back = tmp_path / "x.csv", tmp_path / "back.json"
-    assert pipeloom("export", schedule, "--to", "torch-csv", "-o", text).code == 0
-    assert pipeloom("export", schedule, "--to", "torch-csv").out == text.read_text()
-    read = ["import", text, "--from", "torch-csv", "--profile", profile]
-    assert pipeloom(*read, "-o", back).code == 0
-    assert json.loads(back.read_text())["order"] == json.loads(schedule.read_text())["order"]
-    assert pipeloom(*read, "--json").json["microbatches"] == 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -54,18 +53,6 @@ def test_build_lists_the_families(pipeloom: Command) -> None:
     assert [line.split()[0] for line in lines] == list(FAMILIES)
     listed = pipeloom("build", "--list", "--json").json["families"]
     assert [family["name"] for family in listed] == list(FAMILIES)
-
-
-def test_optimize_answers_with_its_report(pipeloom: Command, profile: Path, tmp_path: Path) -> None:
-    path = tmp_path / "best.json"
-    done = pipeloom("optimize", profile, "-m", 4, "-o", path, "--json", "--time-limit", 5)
-    assert done.code == 0
-    report = json.loads(path.read_text())["report"]
-    assert {key: done.json[key] for key in report} == report
-    assert done.json["output"] == str(path)
-    assert report["lower_bound"] <= report["period"] * (1 + 1e-9)
-    assert "best" in done.err  # its progress
-    assert pipeloom("optimize", profile, "-m", 4, "-q", "--json").err == ""
 
 
 def test_optimize_plans_weights_that_travel(
@@ -156,50 +143,6 @@ def test_optimize_places_stages(
     words = ["optimize", profile, "-m", 2, "--time-limit", 2, "-q"]
     document = pipeloom(*words, "--placement", placement).json
     assert [{op["stage"] for op in ops} for ops in document["order"]] == stages
-
-
-def test_auto_names_every_placement_and_the_bound_of_all(
-    pipeloom: Command, profile: Path, tmp_path: Path
-) -> None:
-    words = ["optimize", profile, "-m", 2, "--time-limit", 0.8, "-q"]
-    answer = pipeloom(*words, "-o", tmp_path / "schedule.json", "--json").json["choice"]
-    assert {entry["placement"] for entry in answer["placements"]} >= {"linear", "v", "wave:2"}
-    costs = [entry["cost"] for entry in answer["placements"] if entry["cost"] is not None]
-    assert answer["lower_bound"] <= min(costs)
-    assert costs == sorted(costs)
-    done = pipeloom(*words, "-o", tmp_path / "schedule.json")
-    assert done.code == 0
-    assert re.search(r"\nno placement costs less than [\d.]+ ms: this one is at most ", done.out)
-    assert "from the best of all\n" in done.out
-    none = pipeloom(*words, "--memory-limit", 0.1)
-    assert none.code == 1
-    assert "the smallest feasible limit is 1 (placement " in none.err
-    assert none.err.count("\n") == 1
-
-
-def test_the_placement_is_chosen_where_none_is_given(
-    pipeloom: Command, profile: Path, tmp_path: Path
-) -> None:
-    words = [profile, "-m", 2, "--work-limit", 0.1, "-q", "--json"]
-    limits = ["--memory-limits", 4, "-o", tmp_path / "out"]
-    for more in ([], ["--placement", "auto"]):
-        optimized = pipeloom("optimize", *words, *more).json
-        compared = pipeloom("compare", *words, *more).json["results"][-1]
-        (swept,) = pipeloom("sweep", *words, *limits, *more).json["results"]
-        assert optimized["period"] < 7.0  # that of two microbatches with one stage a rank
-        assert compared["period"] == swept["period"] == optimized["period"]
-        assert "linear" not in (compared["placement"], swept["placement"])
-    assert pipeloom("optimize", *words, "--placement", "linear").json["period"] == 7.0
-
-
-def test_ranks_may_have_different_numbers_of_stages(pipeloom: Command, tmp_path: Path) -> None:
-    profile, owners = tmp_path / "profile.json", tmp_path / "owners.json"
-    stage = {"t_f": 1, "t_b": 1, "t_w": 1, "m_b": 1, "m_w": 0.5}
-    profile.write_text(json.dumps(profile_document(stages=[stage] * 3)))
-    owners.write_text("[0, 1, 0]")
-    words = ["optimize", profile, "-m", 2, "--time-limit", 2, "-q"]
-    document = pipeloom(*words, "--placement", owners).json
-    assert [{op["stage"] for op in ops} for ops in document["order"]] == [{0, 2}, {1}]
 
 
 @pytest.mark.parametrize("command", [["optimize"], ["build", "zb-h1"]], ids=lambda words: words[0])

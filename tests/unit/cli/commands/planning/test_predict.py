@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeloom import predict
 from tests.support.command_line import Command
 
 WORDS = ("llama-3-8b", "--gpu", "H100", "--gpus", 8, "--tp", 2, "--pp", 2, "--global-batch", 16)
-
-
-def test_json_is_what_python_gives(pipeloom: Command) -> None:
-    done = pipeloom("predict", *WORDS, "--run", "sequence_parallel=false", "--json")
-    run = {"gpu": "H100", "gpus": 8, "tp": 2, "pp": 2, "global_batch": 16}
-    assert done.code == 0
-    assert done.json == predict("llama-3-8b", **run, sequence_parallel=False).to_dict()
 
 
 def test_profile_goes_on_to_other_commands(pipeloom: Command, tmp_path: Path) -> None:
