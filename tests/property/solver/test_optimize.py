@@ -1,27 +1,53 @@
-"""``optimize`` on random small problems: valid, in its limit, the optimum with enough work."""
+"""``optimize``: small and published optima, odd sizes, interrupts, progress, limits, workers."""
 
 from __future__ import annotations
 
 import json
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator
+from time import monotonic
+from typing import Any
 
+import numba
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeloom.ir.cost.simulator import simulate
-from pipeloom.ir.errors import InfeasibleError
+from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.kernels import seconds_compiling
+from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bound
+from pipeloom.solver.construct.one_at_a_time import one_at_a_time
+from pipeloom.solver.core.bound import Bound
+from pipeloom.solver.core.incumbent import Incumbent
+from pipeloom.solver.core.methods import Method
+from pipeloom.solver.core.options import SolveOptions
+from pipeloom.solver.core.progress import FALLBACK, Progress
+from pipeloom.solver.core.relaxations import fusible
 from pipeloom.solver.core.schedule_cost import objective_cost
-from pipeloom.solver.optimize import optimize
+from pipeloom.solver.core.stopping import TimeLimit
+from pipeloom.solver.core.worker_threads import run_workers
+from pipeloom.solver.exact import BACKENDS
+from pipeloom.solver.families.applicable import families_of
+from pipeloom.solver.optimize import Solving, optimize
+from pipeloom.solver.portfolio import start
 from tests.property.small_exact.instances import KINDS, problem_of
-from tests.support.oracle import known_optimum
+from tests.support.oracle import exhaustive_optimum, known_optimum
 from tests.support.random_problems import linear_problems as problems
 from tests.support.random_schedules import schedules
+
+# ``optimize`` on random small problems: valid, in its limit, the optimum with enough work ---------
 
 
 def violations(schedule: Schedule) -> list[str]:
@@ -88,3 +114,325 @@ def test_any_placement_is_searched(
     problem = Problem(profile, microbatches, placement, limit, linear.objective)
     schedule = stopped_after(5, problem)
     assert violations(schedule) == []
+
+
+# ``optimize``: published optima, odd sizes, interrupts, progress and reports ----------------------
+
+
+ZB_6_2B = StageProfile(29.718, 29.444, 19.927, m_b=303104.0, m_w=131072.0)
+
+
+def zero_bubble(limit: float, microbatches: int = 24) -> Problem:
+    """The 6.2B row of the zero bubble paper's table 5; ``limit`` in units of p M_B."""
+    profile = Profile((ZB_6_2B,) * 8, 8, 0.527)
+    return Problem.linear(profile, microbatches, limit * 8 * ZB_6_2B.m_b)
+
+
+def bubble_rate(schedule: Schedule) -> float:
+    return schedule.known_timing.bubble_rate(schedule.problem.objective)
+
+
+def assert_keeps_its_limit(schedule: Schedule) -> None:
+    for peak, limit in zip(
+        schedule.known_timing.peak_memory, schedule.problem.memory_limit, strict=True
+    ):
+        assert peak <= limit * (1 + 1e-9)
+
+
+def test_at_p_microbatches_of_memory_the_published_schedule_is_optimal() -> None:
+    schedule = optimize(zero_bubble(1))
+    assert round(bubble_rate(schedule), 4) == 0.1323  # ZB-1p
+    assert schedule.known_report.status is Status.OPTIMAL
+    assert_keeps_its_limit(schedule)
+
+
+def test_at_twice_that_the_published_schedule_is_beaten_and_the_optimum_proven() -> None:
+    schedule = optimize(zero_bubble(2))
+    assert bubble_rate(schedule) < 0.0029  # ZB-2p
+    assert schedule.known_report.status is Status.OPTIMAL
+    assert_keeps_its_limit(schedule)
+
+
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize(
+    ("ranks", "microbatches", "stage", "t_comm", "limit"),
+    [
+        (1, 1, StageProfile(1, 2, 3, 1, 1), 0.0, 1.0),
+        (1, 5, StageProfile(1, 2, 3, 1, 1), 0.0, math.inf),
+        (4, 1, StageProfile(1, 2, 3, 1, 0.5), 0.5, 1.0),
+        (4, 2, StageProfile(1, 1, 1, 1, 0.5), 0.1, 2.0),
+        (3, 4, StageProfile(0, 0, 0, 0, 0), 0.0, 0.0),
+        (3, 4, StageProfile(1, 0, 0, 0, 0), 0.0, math.inf),
+        (3, 4, StageProfile(1, 1, 1, 1, 1), 1e6, 2.0),
+    ],
+)
+def test_odd_sizes_are_solved(
+    ranks: int,
+    microbatches: int,
+    stage: StageProfile,
+    t_comm: float,
+    limit: float,
+    objective: Objective,
+) -> None:
+    profile = Profile((stage,) * ranks, ranks, t_comm)
+    schedule = optimize(Problem.linear(profile, microbatches, limit, objective), time_limit=0.5)
+    assert schedule.num_ops == 3 * ranks * microbatches
+    assert schedule.known_report.known_bound <= schedule.known_timing.cost(objective)
+    assert_keeps_its_limit(schedule)
+
+
+def test_progress_only_ever_improves() -> None:
+    seen: list[Progress] = []
+    schedule = optimize(zero_bubble(2), progress=seen.append)
+    costs = [p.incumbent for p in seen if p.incumbent is not None]
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] == schedule.known_timing.period
+    assert seen[-1].gap == pytest.approx(0.0, abs=1e-6)
+    assert [p.seconds for p in seen] == sorted(p.seconds for p in seen)
+
+
+def test_an_interrupt_returns_the_best_so_far() -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.method not in {FALLBACK, Method.WARM_START}:
+            raise KeyboardInterrupt
+
+    schedule = optimize(zero_bubble(0.5), progress=interrupt)
+    assert schedule.known_report.family == "optimized"
+    assert schedule.known_report.method == Method.ROUNDS
+    assert schedule.known_report.status is Status.FEASIBLE
+
+
+@pytest.mark.parametrize("solver", ["auto", *BACKENDS])
+def test_exact_solvers_close_the_gap_that_bounds_leave(solver: str) -> None:
+    stages = tuple(StageProfile(*times) for times in ((1, 2, 1), (1, 2, 3), (1, 2, 3)))
+    problem = Problem.linear(Profile(stages, 3, 0.5), 2, 2.0)
+    assert lower_bound(problem).value == 15.0
+    assert exhaustive_optimum(problem) == 16.0
+    schedule = optimize(problem, solver=solver, time_limit=30)
+    assert schedule.known_timing.period == 16.0
+    assert schedule.known_report.status is Status.OPTIMAL
+
+
+def test_mixed_passing_is_refused_in_one_line() -> None:
+    profile = Profile((StageProfile(1, 1, 1),) * 4, 4)
+    owner = np.arange(4)[:, np.newaxis] ^ np.arange(8) % 2
+    placement = Placement.of_ops(Passing.MIXED, 4, owner)
+    problem = Problem(profile, 8, placement, (math.inf,) * 4)
+    with pytest.raises(InputError, match=r"^passing: mixed: optimize plans schedules that pass"):
+        optimize(problem)
+
+
+@pytest.mark.parametrize(("limit", "at_most"), [(0.25, 0.71), (0.5, 0.48), (0.75, 0.48)])
+def test_a_good_schedule_is_there_before_the_search_begins(limit: float, at_most: float) -> None:
+    schedule = optimize(zero_bubble(limit), should_stop=lambda: True)
+    assert bubble_rate(schedule) < at_most
+
+
+def test_times_next_to_nothing_are_no_error() -> None:
+    """A bound counted how many F's fit in the span, which no float holds."""
+    profile = Profile((StageProfile(1e-310, 1.0, 1.0, 1.0, 0.5),) * 3, 3)
+    schedule = optimize(Problem.linear(profile, 3), time_limit=5.0)
+    assert schedule.known_report.status is Status.OPTIMAL
+
+
+@pytest.mark.parametrize("solver", ["auto", "heuristic"])
+def test_a_solve_goes_on_where_it_was_left(solver: str) -> None:
+    stages = tuple(StageProfile(9.3 + 0.7 * s, 11.1 - 0.3 * s, 8.2, 1.0, 0.5) for s in range(8))
+    problem = Problem(Profile(stages, 4, 0.5), 20, Placement.v(4), (6.0,) * 4)
+    solving = Solving.of(problem, solver=solver)
+    costs = [objective_cost(solving.begin(60.0))]
+    while costs[-1] == costs[0] and len(costs) < 100:
+        costs.append(objective_cost(solving.run(0.3)))
+    assert costs[-1] < costs[0]
+    assert objective_cost(solving.run(0.1)) <= costs[-1]
+
+
+def test_of_many_ops_families_that_build_many_schedules_come_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = Problem.linear(Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 2, 2), 4, 2.0)
+    names = [family.name for family in families_of(problem)]
+    slow = [name for name in names if name.startswith("zb-v")]
+    assert slow
+    assert names[-len(slow) :] != slow
+    monkeypatch.setattr("pipeloom.solver.families.applicable.MANY_OPS", 0)
+    quick = [name for name in names if name not in slow]
+    assert [family.name for family in families_of(problem)] == quick + slow
+
+
+# with limited work a seed gives the same answer, whatever else the machine does -------------------
+
+
+TINY = tuple(StageProfile(*times) for times in ((1, 2, 1, 1), (1, 2, 3, 1), (1, 2, 3, 1)))
+UNEVEN = tuple(StageProfile(9.3 + 0.7 * s, 11.1 - 0.3 * s, 8.2, 1.0, 0.5) for s in range(5))
+
+MATRIX = tuple(tuple(0.7 * abs(a - 2 * b) for a in range(5)) for b in range(5))
+
+
+def answer(problem: Problem, solver: str, seed: int, work_limit: float) -> str:
+    """The schedule's file, but for the seconds that it took."""
+    schedule = optimize(problem, solver=solver, seed=seed, work_limit=work_limit)
+    document: dict[str, Any] = dump_schedule(schedule)
+    assert document["report"].pop("solve_seconds") > 0
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("problem", "solver", "work_limit"),
+    [
+        (Problem.linear(Profile(TINY, 3, 0.5), 3, 2.0), "auto", 50),
+        (Problem.linear(Profile(UNEVEN, 5, 0.5), 8, 3.0), "auto", 60),
+        (Problem.linear(Profile(UNEVEN, 5, 0.5), 8, 3.0), "cp-sat", 20),
+        (Problem.linear(Profile(UNEVEN[:3], 3, 0.5), 5, 2.0), "milp", 5),
+        (Problem.linear(Profile(UNEVEN, 5, 0.5), 40, 4.0), "auto", 60),
+        (Problem.linear(Profile(UNEVEN, 5, 0.5), 40, 4.0), "heuristic", 60),
+        (Problem.linear(Profile(UNEVEN, 5, MATRIX), 9, 4.0, Objective.MAKESPAN), "auto", 60),
+        (
+            Problem(Profile(UNEVEN[:4], 2, 0.5), 6, Placement.of_stages((0, 1, 0, 1)), (9.0,) * 2),
+            "auto",
+            60,
+        ),
+    ],
+)
+def test_the_same_seed_gives_the_same_file(
+    problem: Problem, solver: str, work_limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = answer(problem, solver, 3, work_limit)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(7)), raising=False)
+    assert answer(problem, solver, 3, work_limit) == once
+
+
+def test_more_work_is_never_worse_and_enough_of_it_proves_the_optimum() -> None:
+    problem = Problem.linear(Profile(UNEVEN[:4], 4, 0.5), 5, 2.0)
+    little, enough = (optimize(problem, work_limit=work) for work in (1, 1000))
+    assert enough.known_timing.cost(problem.objective) <= little.known_timing.cost(
+        problem.objective
+    )
+    assert enough.known_report.status is Status.OPTIMAL
+
+
+# b and W as one op that takes less: decided for each microbatch, never all or nothing -------------
+
+
+LAST = StageProfile(4.0, 6.0, 4.0, m_b=10.0, m_w=4.0, t_bw=8.0)
+PROFILES = [
+    Profile((StageProfile(t_f, t_b, t_w, 10.0, 4.0, t_bw=t_bw), last), 2, t_comm=0.5)
+    for (t_f, t_b, t_w, t_bw), last in (
+        ((4.0, 5.0, 3.0, 7.0), StageProfile(3.0, 5.0, 4.0, m_b=10.0, m_w=4.0, t_bw=8.0)),
+        ((3.0, 3.0, 2.0, 4.5), LAST),
+    )
+]
+
+
+def problem(profile: Profile, microbatches: int) -> Problem:
+    return Problem(profile, microbatches, Placement.linear(2), (20.0,) * 2)
+
+
+def test_microbatches_of_one_stage_differ() -> None:
+    """In the steady state of the busier rank fusing saves time; its last gradients are waited
+    for."""
+    found = optimize(problem(PROFILES[1], 4), work_limit=2.0)
+    kinds = {op.kind for op in found.ops(1)}
+    assert kinds == {OpKind.F, OpKind.B, OpKind.W, OpKind.BW}
+
+
+def test_a_bw_that_takes_longer_is_no_lever() -> None:
+    slow = StageProfile(4.0, 6.0, 4.0, m_b=10.0, m_w=4.0, t_bw=11.0)
+    of = problem(Profile((slow,) * 2, 2), 3)
+    assert not fusible(of).any()
+    found = optimize(of, work_limit=0.5)
+    assert OpKind.BW not in {op.kind for rank in range(2) for op in found.ops(rank)}
+
+
+# worker threads that share an incumbent: who hears what, and how they end -------------------------
+
+
+PROBLEM = Problem.linear(Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 3, 3, 0.1), 6, 3.0)
+
+
+def incumbent(**options: object) -> Incumbent:
+    best = Incumbent(PROBLEM, lower_bound(PROBLEM), SolveOptions(time_limit=60.0, **options))  # type: ignore[arg-type]
+    best.offer(one_at_a_time(PROBLEM), "one-at-a-time")
+    return best
+
+
+def waiting(best: Incumbent) -> Iterator[None]:
+    while True:
+        time.sleep(0.001)
+        yield
+
+
+def test_all_workers_end_where_bound_and_cost_meet() -> None:
+    best = incumbent()
+
+    def proving(view: Incumbent) -> Iterator[None]:
+        yield
+        view.raise_bound(Bound(best.cost, "test", ""))
+        yield
+
+    run_workers(best, [waiting, proving])
+    assert best.closed
+
+
+def test_an_error_in_one_worker_ends_the_others_and_is_raised() -> None:
+    def failing(view: Incumbent) -> Iterator[None]:
+        yield
+        raise RuntimeError("lost")
+
+    with pytest.raises(RuntimeError, match="lost"):
+        run_workers(incumbent(), [waiting, failing])
+    assert not any(thread.name.startswith("worker") for thread in threading.enumerate())
+
+
+def test_listener_and_stop_are_called_in_the_callers_thread_alone() -> None:
+    threads, seen = set(), []
+
+    def listen(progress: Progress) -> None:
+        threads.add(threading.get_ident())
+        seen.append(progress.incumbent)
+
+    def asked() -> bool:
+        threads.add(threading.get_ident())
+        return len(seen) > 2
+
+    best = incumbent(progress=listen, should_stop=asked)
+
+    def offering(view: Incumbent) -> Iterator[None]:
+        start(view, 0)
+        yield
+
+    run_workers(best, [offering, waiting])
+    assert threads == {threading.get_ident()}
+    assert seen[-1] == best.cost
+
+
+def test_an_interrupt_while_workers_run_keeps_the_best() -> None:
+    stages = tuple(StageProfile(9.3 + 0.7 * s, 11.1 - 0.3 * s, 8.2, 1.0, 0.5) for s in range(6))
+    problem = Problem.linear(Profile(stages, 6, 0.5), 20, 3.0)
+
+    def interrupt(progress: Progress) -> None:
+        if any(thread.name.startswith("worker") for thread in threading.enumerate()):
+            raise KeyboardInterrupt
+
+    schedule = optimize(problem, progress=interrupt, time_limit=60.0)
+    assert schedule.num_ops == 3 * 6 * 20
+    assert schedule.known_report.status is Status.FEASIBLE
+
+
+# a time limit does not count the compiling of kernels ---------------------------------------------
+
+
+def test_compiling_takes_nothing_of_a_time_limit() -> None:
+    def looped(n: int) -> int:
+        total = 0
+        for i in range(n):
+            total += i * n
+        return total
+
+    began, limit, before = monotonic(), TimeLimit(60.0), seconds_compiling()
+    assert numba.njit(looped)(3) == 9
+    compiled, left = seconds_compiling() - before, limit.left
+    assert compiled > 0.0
+    assert left >= 60.0 - (monotonic() - began) + compiled
+    assert left <= 60.0
+    assert seconds_compiling() == before + compiled
