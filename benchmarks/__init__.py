@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
+from pipeloom import Schedule, dump_schedule, verify_schedule
+
 Row: TypeAlias = dict[str, Any]
 """The figures of a case by name; ``part``, ``case`` and ``origin`` are added to those measured."""
 Rows: TypeAlias = Sequence[Row]
@@ -134,3 +136,8 @@ def parts(*modules: object) -> Parts:
 
 def of_part(rows: Rows, part: str) -> list[Row]:
     return [row for row in rows if row["part"] == part]
+
+
+def violations(schedule: Schedule) -> list[str]:
+    """The faults that the verifier finds in the file of a schedule."""
+    return verify_schedule(dump_schedule(schedule))

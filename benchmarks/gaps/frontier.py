@@ -14,15 +14,10 @@ from time import perf_counter
 
 import numpy as np
 
-from pipeloom.ir.formats.schedule_json import dump_schedule
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom import Objective, Problem, Profile, Schedule, solve
 from pipeloom.solver.bounds.feasibility import smallest_limit
-from pipeloom.solver.optimize import optimize
 
-from .. import Case, Claim, Column, Rows, Size, Table, of_part
+from .. import Case, Claim, Column, Rows, Size, Table, of_part, violations
 from .. import Row as Figures
 from ..published.table5 import Row, load_rows
 from .heuristic import published
@@ -195,7 +190,7 @@ def measure(case: Case) -> Figures:
     """
     one: Instance = case.given["instance"]
     begin, computed = perf_counter(), _cpu_seconds()
-    schedule = optimize(one.problem, solver=one.solver, time_limit=one.time_limit)
+    schedule = solve(one.problem, solver=one.solver, time_limit=one.time_limit)
     seconds, computed = perf_counter() - begin, _cpu_seconds() - computed
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
@@ -207,7 +202,7 @@ def measure(case: Case) -> Figures:
         "seconds": seconds,
         "cpu_seconds": computed,
         "peak_rss": peak,
-        "violations": len(verify_schedule(dump_schedule(schedule))),
+        "violations": len(violations(schedule)),
     }
 
 

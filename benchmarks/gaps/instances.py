@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
+from pipeloom import Objective, Placement, Problem, Profile, StageProfile
+from pipeloom.ir.model.profile import Link, Links, Sharing
 
 RANKS = (4, 4, 6, 6, 8, 8, 8, 12, 16, 16)
 SHARES = (0.4, 0.5, 0.75, 0.5, 0.4, 0.6, 1.0, 0.75, 0.5, 1.0)

@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeloom.ir.formats.schedule_json import dump_schedule
-from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.solver.optimize import optimize
+from pipeloom import solve
 
-from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part
+from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part, violations
 from .instances import KINDS, RANKS, problem_of
 
 BY_TIME, BY_WORK = "kinds", "kinds by work"
@@ -36,7 +34,7 @@ def measure(case: Case) -> Row:
     """Cost, bound and the relative gap between them."""
     kind, number = case.given["kind"], case.given["number"]
     problem = problem_of(kind, number, SEED)
-    schedule = optimize(problem, **LIMITS[case.part])
+    schedule = solve(problem, **LIMITS[case.part])
     report, cost = schedule.known_report, schedule.known_timing.cost(problem.objective)
     return {
         "kind": kind,
@@ -51,7 +49,7 @@ def measure(case: Case) -> Row:
         "family": report.family,
         "gap": 1 - report.known_bound / cost,
         "seconds": report.solve_seconds if case.timed else None,
-        "violations": verify_schedule(dump_schedule(schedule)),
+        "violations": violations(schedule),
     }
 
 

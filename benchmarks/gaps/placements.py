@@ -9,14 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import pipeloom
-from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.formats.schedule_json import dump_schedule
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.planner.explain.answer import Answer
+from pipeloom import Answer, InfeasibleError, Profile, StageProfile
 from pipeloom.solver.placement.search import placements
 
-from .. import Case, Claim, Column, Row, Rows, Size, Table
+from .. import Case, Claim, Column, Row, Rows, Size, Table, violations
 from .unequal import KINDS
 
 PART, NUMBER, SEED, SECONDS, RUNS = "placements", 10, 1, 20.0, 3
@@ -65,12 +61,12 @@ def measure(case: Case) -> Row:
 def cell(asked: Asked, *, seconds: float, runs: int) -> Row:
     """The costs of each placement by itself and of plain ``optimize``, with equal time for each."""
     words, profile, microbatches, limit = asked
-    violations: list[str] = []
+    faults: list[str] = []
 
     def solved(**given: Any) -> Answer:
         limits = {"memory_limit": limit, "time_limit": seconds, **given}
         answer = pipeloom.optimize(profile, microbatches, **limits)
-        violations.extend(verify_schedule(dump_schedule(answer.schedule)))
+        faults.extend(violations(answer.schedule))
         return answer
 
     alone: dict[str, float] = {}
@@ -82,7 +78,7 @@ def cell(asked: Asked, *, seconds: float, runs: int) -> Row:
     plain = [_run(solved(seed=run)) for run in range(runs)]
     work = microbatches * sum(s.t_f + s.t_b + s.t_w for s in profile.stages) / profile.ranks
     found = {"profile": words, "alone": alone, "plain": plain, "work": work}
-    return found | {"violations": violations}
+    return found | {"violations": faults}
 
 
 def _run(answer: Answer) -> dict[str, Any]:

@@ -8,17 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from pipeloom import InfeasibleError, Placement, Problem, load_profile, solve
 from pipeloom.ir.cost.remat import choice_of
-from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.formats import load_profile
-from pipeloom.ir.formats.schedule_json import dump_schedule
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.core.relaxations import plain
-from pipeloom.solver.optimize import optimize
 
-from .. import Case, Claim, Column, Row, Rows, Size, Table
+from .. import Case, Claim, Column, Row, Rows, Size, Table, violations
 
 PROFILE = Path(__file__).parents[2] / "examples" / "profiles" / "gpt-6.2b-remat.json"
 PART, MICROBATCHES = "recomputation and offload", 24
@@ -44,10 +38,10 @@ def measure(case: Case) -> Row:
 def _found(problem: Problem) -> dict[str, Any] | None:
     """The schedule's figures; None where nothing fits."""
     try:
-        schedule = optimize(problem, work_limit=WORK)
+        schedule = solve(problem, work_limit=WORK)
     except InfeasibleError:
         return None
-    assert verify_schedule(dump_schedule(schedule)) == []
+    assert violations(schedule) == []
     timing, report = schedule.known_timing, schedule.known_report
     assert report.solve_seconds is not None
     choice = choice_of(problem, schedule.order)

@@ -11,13 +11,9 @@ from typing import Any
 
 import torch
 
-from pipeloom.compiler import compile_schedule
+from pipeloom import Pipeline, Profile, Schedule, StageProfile, build_family, compile_schedule
 from pipeloom.ir.cost.steady_state.steady_state import step_time
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.launch.processes import launch
-from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.solver.families import build_family
 
 from .priority import before_others
 from .sleeping import ROWS, WIDTH, OurStage, loss

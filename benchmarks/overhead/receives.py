@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from pipeloom import Profile, StageProfile, build_family
 from pipeloom.compiler import passes
 from pipeloom.compiler.passes.compute import compute
 from pipeloom.ir.model.ops import Op
-from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import (
     Compute,
     Instruction,
@@ -27,7 +27,6 @@ from pipeloom.ir.model.program import (
     WaitReceive,
     WaitSend,
 )
-from pipeloom.solver.families import build_family
 
 RANKS, MICROBATCHES, DRAWS, VARIATION = 8, 24, 50, 0.2
 START = 10**6  # more ops early than there are: at the start

@@ -8,17 +8,12 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from pipeloom.compiler import compile_schedule
-from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.formats import dump_program, dump_schedule
-from pipeloom.ir.verify.program import verify_program
-from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom import InfeasibleError, Plan, compile_schedule, dump_program, plan, verify_program
 from pipeloom.planner.configurations.evaluation import fullest
-from pipeloom.planner.plan import Plan, plan
 from pipeloom.planner.prediction.measured_rows import MeasuredRow, read_rows
 from pipeloom.planner.prediction.step import StepTimes
 
-from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part
+from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part, violations
 
 GRID_PART, PUBLISHED_PART = "grid", "published configurations"
 MEASURED = Path(__file__).parents[1] / "predict" / "published.json"
@@ -121,7 +116,7 @@ def _plan(
         "lower_bound": found.lower_bound,
         "gap": found.gap,
         "memory_gib": found.best.prediction.memory_gib,
-        "valid": not verify_schedule(dump_schedule(schedule))
+        "valid": not violations(schedule)
         and not verify_program(dump_program(compile_schedule(schedule))),
         **spent,
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pipeloom.planner.scaling import ScalePoint, Scaling, scaling
+from pipeloom import Scaling, scaling
+from pipeloom.planner.scaling import ScalePoint
 
 from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part
 

@@ -26,8 +26,8 @@ Measured = dict[str, tuple[list[Span], list[float | None], list[float]]]
 
 def changed_lines() -> int:
     """Lines of the script that are others in its port, or that one has and the other has not."""
-    texts = [Path(str(module.__file__)).read_text("utf-8") for module in (script, ported)]
-    before, after = (text.splitlines() for text in texts)
+    text = Path(str(script.__file__)).read_text("utf-8")
+    before, after = text.splitlines(), ported.ported(text).splitlines()
     blocks = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     return sum(max(b - a, d - c) for tag, a, b, c, d in blocks if tag != "equal")
 

@@ -12,14 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from pipeloom import Profile, Schedule, StageProfile, build_family
 from pipeloom.ir.cost.memory_footprint import footprint
-from pipeloom.ir.formats.schedule_json import dump_schedule
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule, Timing
-from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.solver.families import build_family
+from pipeloom.ir.model.schedule import Timing
 
-from .. import Case, Claim, Column, Row, Rows, Size, Table
+from .. import Case, Claim, Column, Row, Rows, Size, Table, violations
 
 RANKS = (2, 4, 8, 16)
 ROUNDS = (2, 3, 5)  # M / P
@@ -113,7 +110,7 @@ def cell(name: str, ranks: int, rounds: int, times: Times) -> Row:
     """
     method = METHODS[name]
     schedule = build_family(method.family, times.profile(ranks), rounds * ranks)
-    wrong = verify_schedule(dump_schedule(schedule))
+    wrong = violations(schedule)
     assert not wrong, wrong
     bubble = method.bubble(ranks, times), idle(schedule.known_timing, method.at_rank(ranks))
     parameters = method.parameters, max(footprint(schedule).weights)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import combinations, product
 
+from pipeloom import Profile, StageProfile
 from pipeloom.ir.model.links import Groups, Link, Links
-from pipeloom.ir.model.profile import Profile, StageProfile
 
 
 def nodes(ranks: int, size: int, inside: Link, between: Link) -> Profile:

@@ -8,16 +8,12 @@ from functools import cache
 
 import numpy as np
 
+from pipeloom import Objective, Profile, Schedule, StageProfile, build_family, simulate
 from pipeloom.ir.cost.memory_footprint import footprint
-from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.cost.traffic import traffic
 from pipeloom.ir.cost.transfer_order import in_sending_order
 from pipeloom.ir.model.links import Link, Links
 from pipeloom.ir.model.ops import FloatArray
-from pipeloom.ir.model.problem import Objective
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.solver.families import build_family
 
 from .assumed import GIB, Assumptions
 from .cells import NODE, Row

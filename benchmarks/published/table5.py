@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeloom.ir.errors import InvalidScheduleError
-from pipeloom.ir.formats.schedule_json import dump_schedule
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
 
-from .. import Case, Claim, Column, Rows, Size, Table
+from .. import Case, Claim, Column, Rows, Size, Table, violations
 from .. import Row as Figures
 from ..table import digits
 from .wrap import published_makespan
@@ -96,9 +94,8 @@ def _cell(row: Row, name: str, rate: float, **more: object) -> dict[str, Any]:
 
 def _rate(schedule: Schedule) -> float:
     """The bubble rate of the period. Raises InvalidScheduleError where the verifier objects."""
-    violations = verify_schedule(dump_schedule(schedule))
-    if violations:
-        raise InvalidScheduleError(violations)
+    if faults := violations(schedule):
+        raise InvalidScheduleError(faults)
     return schedule.known_timing.bubble_rate(Objective.PERIOD)
 
 

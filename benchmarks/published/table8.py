@@ -8,14 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeloom.ir.formats.schedule_json import dump_schedule
-from pipeloom.ir.model.problem import Objective
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.solver.families import build_family
+from pipeloom import Objective, Profile, Schedule, StageProfile, build_family
 
-from .. import Case, Claim, Rows, Size, Table
+from .. import Case, Claim, Rows, Size, Table, violations
 from .. import Row as Figures
 from .table5 import OWN_RULE, PUBLISHED_RULE, SHAPE, both
 from .wrap import published_makespan
@@ -86,7 +81,7 @@ def measure(case: Case) -> Figures:
     row: Row = case.given["row"]
     cells: dict[str, Any] = {}
     for family, published in row.published.items():
-        faults = verify_schedule(dump_schedule(row.schedule(family)))
+        faults = violations(row.schedule(family))
         for name, own in row.rates(family).items():
             differs = bool(faults) or (name != OWN_RULE and round(own, 4) != published)
             cells[name] = {"published": published, "own": own, "differs": differs}

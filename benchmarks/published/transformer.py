@@ -22,9 +22,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pipeloom.ir.errors import InputError
+from pipeloom import InputError, Profile, StageProfile
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.planner.models.layers import work_of
 from pipeloom.planner.models.layers.attention import CORE
 from pipeloom.planner.models.model import Model

@@ -6,16 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.formats.schedule_json import dump_schedule
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom import InfeasibleError, Objective, Placement, Problem, Schedule, solve
 from pipeloom.solver.families import find_family
-from pipeloom.solver.optimize import optimize
 
-from .. import Case, Claim, Column, Rows, Size, Table, of_part
+from .. import Case, Claim, Column, Rows, Size, Table, of_part, violations
 from .. import Row as Figures
 from ..table import digits
 from .table5 import SHAPE
@@ -53,7 +47,7 @@ def measure(case: Case) -> Figures:
 
 
 def _on_placement(row: Row, cut: str, share: float) -> Figures:
-    found = optimize(_cut(row, cut, share), work_limit=WORK)
+    found = solve(_cut(row, cut, share), work_limit=WORK)
     report = found.known_report
     return {
         "placement": cut,
@@ -62,7 +56,7 @@ def _on_placement(row: Row, cut: str, share: float) -> Figures:
         "found": _rate(found),
         "gap": (_period(found) - report.known_bound) / _period(found),
         "bound": report.bound,
-        "violations": verify_schedule(dump_schedule(found)),
+        "violations": violations(found),
     }
 
 
@@ -79,7 +73,7 @@ def _cut(row: Row, cut: str, share: float) -> Problem:
 def _as_v(row: Row, share: float) -> Figures:
     problem = _problem(row, share)
     published = _published(problem)
-    found = optimize(problem, time_limit=SECONDS)
+    found = solve(problem, time_limit=SECONDS)
     report = found.known_report
     cost = _period(found)
     return {
@@ -97,7 +91,7 @@ def _as_v(row: Row, share: float) -> Figures:
         "status": report.status.value,
         "bound": report.bound,
         "seconds": report.solve_seconds,
-        "violations": verify_schedule(dump_schedule(found)),
+        "violations": violations(found),
     }
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 
+from pipeloom import Schedule
 from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.schedule import Schedule
 
 
 def published_makespan(schedule: Schedule) -> float:

@@ -18,11 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from pipeloom import Problem, Schedule, simulate
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.model.ops import Op, OpKind, pack
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.core.schedule_cost import objective_cost, within_memory
 
 MANY, FEW_GROUPS, GROUPS = 20, 3, 4

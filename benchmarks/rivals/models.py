@@ -7,11 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipeloom import Layer, LayerKind, Objective, Placement, Profile, StageProfile
 from pipeloom.ir.model.layered_profile import LayeredProfile
-from pipeloom.ir.model.layers import Layer, LayerKind
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Objective
-from pipeloom.ir.model.profile import Profile, StageProfile
 
 SEEDS = range(36)
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 import pipeloom
+from pipeloom import Profile, StageProfile
 from pipeloom.ir.formats.lengths_document import parse_lengths
 from pipeloom.ir.model.ops import FloatArray, IntArray
-from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.planner.pack import tokens_that_fit
 from pipeloom.planner.packing.constructors import dealt, greedy, sorted_runs
 from pipeloom.planner.packing.costs import Microbatches, SequenceCosts, packing_bound

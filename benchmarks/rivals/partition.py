@@ -8,17 +8,13 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
-from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom import Problem, Schedule, solve
 from pipeloom.solver.core.options import Order
 from pipeloom.solver.core.stopping import Budget
-from pipeloom.solver.optimize import optimize
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.search import best_partition
 
-from .. import Case, Claim, Column, Row, Rows, Size, Table
+from .. import Case, Claim, Column, Row, Rows, Size, Table, violations
 from .models import SEEDS, Instance, instance
 
 PART, SECONDS, ENOUGH = "partition", 5.5, 20
@@ -52,7 +48,7 @@ def _way(given: Instance, way: Way, seconds: float) -> dict[str, Any]:
     began, seeds = monotonic(), count()
 
     def search(problem: Problem, name: str, share: float, start: Order | None) -> Schedule:
-        return optimize(problem, time_limit=seconds * share, start=start, seed=next(seeds))
+        return solve(problem, time_limit=seconds * share, start=start, seed=next(seeds))
 
     found = best_partition(
         given.profile,
@@ -67,8 +63,7 @@ def _way(given: Instance, way: Way, seconds: float) -> dict[str, Any]:
     if found.best is None:
         return {"cost": None, "why_not": found.why_not[given.placement.name], "seconds": took}
     assert found.best.schedule is not None
-    violations = verify_schedule(dump_schedule(found.best.schedule))
-    assert violations == [], violations
+    assert not violations(found.best.schedule)
     sizes = [b - a for a, b in pairwise((*found.best.cut, len(given.profile.layers)))]
     return {
         "cost": found.best.cost,

@@ -13,18 +13,11 @@ from pathlib import Path
 from statistics import median
 from time import process_time
 
-from pipeloom.ir.cost.simulator import simulate
-from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom import InfeasibleError, Problem, Schedule, build_family, simulate, solve
 from pipeloom.solver.core.schedule_cost import objective_cost, within_memory
 from pipeloom.solver.core.unlike import typical
-from pipeloom.solver.families import build_family
-from pipeloom.solver.optimize import optimize
 
-from .. import Case, Claim, Column, Row, Rows, Size, Table
+from .. import Case, Claim, Column, Row, Rows, Size, Table, violations
 from .batches import COUNT, TRACED, batch
 from .dynapipe import dynapipe
 
@@ -49,7 +42,7 @@ def compared(number: int, seed: int = SEED, work_limit: float = WORK) -> Row:
     trace, folder = os.environ.get("PIPELOOM_TRACE"), os.environ.get("PIPELOOM_DYNAPIPE")
     words, problem = batch(number, seed, None if trace is None else Path(trace))
     began = process_time()
-    ours = optimize(problem, work_limit=work_limit)
+    ours = solve(problem, work_limit=work_limit)
     seconds = process_time() - began
     others = {name: _family(problem, name) for name in ("1f1b", "zb-h1")}
     others["mean"] = _from_mean(problem, work_limit)
@@ -65,7 +58,7 @@ def compared(number: int, seed: int = SEED, work_limit: float = WORK) -> Row:
         "lower_bound": bound,
         "gap": max(0.0, 1 - bound / objective_cost(ours)),
         "cpu_seconds": round(seconds, 2),
-        "faults": verify_schedule(dump_schedule(ours)),
+        "faults": violations(ours),
     }
 
 
@@ -80,7 +73,7 @@ def _family(problem: Problem, name: str) -> float | None:
 
 def _from_mean(problem: Problem, work_limit: float) -> float | None:
     """Our schedule of the mean microbatch, run by these ones as they are numbered."""
-    planned = optimize(typical(problem), work_limit=work_limit)
+    planned = solve(typical(problem), work_limit=work_limit)
     schedule = Schedule(problem, planned.order)
     timing = simulate(schedule)
     if not within_memory(problem, timing):

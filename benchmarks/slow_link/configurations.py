@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from examples.gpt import GPT
-from pipeloom.ir.model.profile import Links, Profile, StageProfile
+from pipeloom import Profile, StageProfile
+from pipeloom.ir.model.profile import Links
 from pipeloom.runtime.pipeline.model_source import checked_stages
 from pipeloom.runtime.stages.store import made
 

@@ -6,12 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipeloom.compiler import compile_schedule
-from pipeloom.ir.formats import dump_program
-from pipeloom.ir.formats.profile_json import dump_profile
+from pipeloom import Evaluation, Profile, compile_schedule, dump_profile, dump_program
 from pipeloom.ir.model.links import Links, Sharing
-from pipeloom.ir.model.profile import Profile
-from pipeloom.planner.evaluation.evaluation import Evaluation
 from pipeloom.planner.passing.choose import choose, searching
 from pipeloom.runtime.probes.link_probe import LinkSamples, link_of
 

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from pipeloom.ir.errors import InputError
+from pipeloom import InputError
 
 PREFIX = "pipeloom"
 INTERFACE = "port"  # joins a rank and its router

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from pipeloom import Profile, Schedule
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
 from pipeloom.ir.cost.traffic import over_wires, traffic
 from pipeloom.ir.model.links import Link, Links
-from pipeloom.ir.model.profile import Profile
-from pipeloom.ir.model.schedule import Schedule
 
 
 def predicted(schedule: Schedule) -> float:

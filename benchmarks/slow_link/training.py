@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from examples.gpt import GPT
+from pipeloom import Pipeline
 from pipeloom.ir.formats import parse_program
-from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.probes.link_probe import LinkSamples, probe_links, ring_routes
 from pipeloom.runtime.transport import connect
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from pipeloom.ir.errors import PipeloomError
+from pipeloom import PipeloomError
 
 from .measuring import ROUTER
 from .network import INTERFACE, Names, address

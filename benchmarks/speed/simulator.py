@@ -8,10 +8,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipeloom.ir.cost.simulator import Simulator, simulate
+from pipeloom import Profile, StageProfile, build_family, simulate
+from pipeloom.ir.cost.simulator import Simulator
 from pipeloom.ir.model.ops import offsets_of
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.solver.families import build_family
 
 RANKS, MICROBATCHES = 32, 256
 

@@ -15,12 +15,8 @@ from torch._functorch import config as functorch
 from torch.distributed.pipelining import PipelineStage, ScheduleInterleavedZeroBubble
 from torch.nn import functional
 
-from pipeloom.compiler import compile_schedule
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom import Pipeline, Profile, Schedule, StageProfile, build_family, compile_schedule
 from pipeloom.runtime.rank.options import StagesAs
-from pipeloom.solver.families import build_family
 
 from ..overhead.steps import Span, Step, in_turn, median_step, stages_here, torch_step
 from .stages import LENGTH, ROWS, blocks

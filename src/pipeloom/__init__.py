@@ -65,11 +65,13 @@ if TYPE_CHECKING:
     from .runtime.pipeline.pipeline import Pipeline as Pipeline
     from .runtime.rank.loss_scale import LossScale as LossScale
     from .runtime.train.loop import StepRecord as StepRecord
+    from .solver import optimize as _solver
     from .solver.families import build_family as build_family
-    from .solver.optimize import optimize as solve  # noqa: F401
     from .torch import PlannedSchedule as PlannedSchedule
     from .training import measure as measure
     from .training import run as run
+
+    solve = _solver.optimize
 
 __version__ = "0.2.0"
 

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pipeloom.ir.errors import InputError
+from pipeloom import InputError
 
 from .apart import left_behind, set_apart, unmount
 from .faults import STARTS, Fault, differing

@@ -15,10 +15,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from pipeloom.compiler import compile_schedule
-from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom import Profile, StageProfile, build, compile_schedule
 from pipeloom.ir.model.program import Program
-from pipeloom.planner.build import build
 
 from .worker import Attempt, train
 

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pipeloom import StepRecord, run
 from pipeloom.ir.errors import in_words, printable
 from pipeloom.ir.model.program import Program
-from pipeloom.runtime.train.loop import StepRecord
-from pipeloom.training import run
 
 WIDTH, ROWS = 16, 2
 PATIENCE = 4.0  # seconds that a message may take
