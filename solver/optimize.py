@@ -57,6 +57,10 @@ def optimize(problem: Problem, options: SolveOptions | None = None, **changes: A
     return Solving(best, options).run(options.time_limit)
 
 
+solve = optimize
+"""Its public name: ``pipeloom.optimize`` is the planner's, which chooses the placement, too."""
+
+
 def _incumbent(problem: Problem, options: SolveOptions) -> Incumbent:
     """An empty incumbent. Raises InputError where the options do not fit the placement, or
     microbatches that are unlike the problem."""

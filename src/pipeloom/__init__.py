@@ -65,13 +65,11 @@ if TYPE_CHECKING:
     from .runtime.pipeline.pipeline import Pipeline as Pipeline
     from .runtime.rank.loss_scale import LossScale as LossScale
     from .runtime.train.loop import StepRecord as StepRecord
-    from .solver import optimize as _solver
     from .solver.families import build_family as build_family
+    from .solver.optimize import solve as solve
     from .torch import PlannedSchedule as PlannedSchedule
     from .training import measure as measure
     from .training import run as run
-
-    solve = _solver.optimize
 
 __version__ = "0.2.0"
 
@@ -124,7 +122,6 @@ _HOMES = {
     "torch": ("PlannedSchedule",),
     "training": ("measure", "run"),
 }
-_CALLED_THERE = {"solve": "optimize"}
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = list(_HOME)
@@ -140,7 +137,7 @@ def __getattr__(name: str) -> Any:
         more = "" if line is None else f": it {line}"
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{more}")
     try:
-        return getattr(import_module(f".{_HOME[name]}", __name__), _CALLED_THERE.get(name, name))
+        return getattr(import_module(f".{_HOME[name]}", __name__), name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
