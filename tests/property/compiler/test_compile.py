@@ -6,10 +6,12 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import networkx as nx
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,14 +23,22 @@ from pipeloom.compiler.passes.receive_buffers import free_received
 from pipeloom.compiler.passes.reduce_gradients import tied_groups
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.memory_footprint import footprint
-from pipeloom.ir.errors import InvalidScheduleError
-from pipeloom.ir.formats.program_json import dump_program
+from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.errors import InputError, InvalidScheduleError
+from pipeloom.ir.formats import dump_schedule, parse_schedule
+from pipeloom.ir.formats.program_json import dump_program, parse_instruction
+from pipeloom.ir.model.ops import OpKind, parse_order
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import (
     Compute,
     Free,
     Instruction,
     Program,
     Receive,
+    Relay,
+    RelayKind,
     Send,
     Step,
     Tensor,
@@ -37,12 +47,24 @@ from pipeloom.ir.model.program import (
     WaitSend,
 )
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.transfers import holders, owned
 from pipeloom.ir.verify.channels import verify_channels
 from pipeloom.ir.verify.program import verify_program
 from pipeloom.ir.verify.program_facts import read_program
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.solver.families import build_family
+from pipeloom.solver.optimize import optimize
+from pipeloom.solver.weight_passing.streaming import Route, Streaming, streamed
+from tests.support.by_hand import by_hand
+from tests.support.families import RINGS
 from tests.support.machine import DeadlockError, Machine
 from tests.support.program_footprint import passing_of
 from tests.support.random_schedules import schedules
+from tests.support.weight_machine import run_compiled
+from tests.support.weight_schedules import mixed_schedules
+
+# any valid schedule compiles to a program that runs, in whatever order its ranks advance ----------
+
 
 SEEDS = st.integers(0, 2**32)
 
@@ -209,3 +231,332 @@ class Waits(Machine):
         elif isinstance(item, Receive):
             self.asked[item.source, rank].append((item.tensor, item.buffer))
             self.carry(item.source, rank)
+
+
+# activations, weights and gradients in one program: it verifies, runs, and forgets no gradient ----
+
+
+SEEDS_MIXED_PASSING = st.integers(0, 2**32)
+
+
+@given(mixed_schedules())
+def test_a_schedule_and_its_file_are_valid(schedule: Schedule) -> None:
+    written = dump_schedule(schedule)
+    assert verify_schedule(written) == []
+    assert dump_schedule(timed(parse_schedule(written, "file"))) == written
+
+
+@given(mixed_schedules(), SEEDS_MIXED_PASSING, st.booleans())
+def test_its_program_runs_and_collects_every_gradient_once(
+    schedule: Schedule, seed: int, tie: bool
+) -> None:
+    last = schedule.problem.stages - 1
+    tied = [(0, last)] if tie and last else []
+    machine = run_compiled(schedule, seed, tied)
+    replicated = {(s,) for s, ranks in enumerate(holders(schedule)) if len(ranks) > 1}
+    for rank, mine in enumerate(owned(schedule)):
+        expected = [group for group in sorted({*replicated, *tied}) if set(group) & set(mine)]
+        assert [item.stages for item in machine.reduced[rank]] == expected
+
+
+# any schedule of activations can relay its norms, and what ran before the verdict can run again ---
+
+
+Row = tuple[Instruction, ...]
+FORGOTTEN = 1000  # added to the microbatch of what a first attempt sends
+
+
+def cut(row: Row) -> tuple[Row, Row]:
+    """What comes before the verdict, and what comes after it."""
+    at = next(
+        (i for i, x in enumerate(row) if isinstance(x, Relay) and x.kind is RelayKind.VERDICT), None
+    )
+    return ((), row) if at is None else (row[:at], row[at + 1 :])
+
+
+@given(schedules(), st.integers(0, 2**32))
+def test_relays_keep_what_holds_of_programs(schedule: Schedule, seed: int) -> None:
+    program = compile_schedule(schedule, post_validation=True)
+    assert verify_program(dump_program(program)) == []
+    machine = Machine(program)
+    machine.run(Random(seed))
+    assert not any(machine.content), "buffers left taken"
+    plain = compile_schedule(schedule)
+    assert program.buffers == plain.buffers
+    for row, before in zip(program.instructions, plain.instructions, strict=True):
+        rest = [item for item in row if not isinstance(item, Relay)]
+        assert sorted(map(str, rest)) == sorted(map(str, before))
+
+
+@given(schedules())
+def test_as_many_forwards_as_can_be_come_before_the_verdict(schedule: Schedule) -> None:
+    rows = compile_schedule(schedule, post_validation=True).instructions
+    heads = [cut(row)[0] for row in rows]
+    ran = {item.op for head in heads for item in head if isinstance(item, Compute)}
+    for row, head in zip(rows, heads, strict=True):
+        relays = [item for item in row if isinstance(item, Relay)]
+        rest = [item.op for item in row[len(head) :] if isinstance(item, Compute)]
+        if not relays or relays[0].source is None or not rest:
+            continue
+        op = rest[0]
+        fed = op.stage == 0 or replace(op, stage=op.stage - 1) in ran
+        assert op.kind is not OpKind.F or not fed
+
+
+@given(schedules())
+def test_what_is_run_again_meets_nothing_of_the_first_time(schedule: Schedule) -> None:
+    """All that happens where a step was wrong, as one program: no deadlock, channels in order."""
+    program = compile_schedule(schedule, post_validation=True)
+    heads = [cut(row)[0] for row in program.instructions]
+    sent = {item.tensor for head in heads for item in head if isinstance(item, Send)}
+    prove(replace(program, instructions=tuple(_twice(row, sent) for row in program.instructions)))
+
+
+def _twice(row: Row, sent: set[Tensor]) -> Row:
+    """The head, the verdict, an end to all that is under way, and the row without a verdict."""
+    head, rest = cut(row)
+    verdict = row[len(head) : len(row) - len(rest)]
+    stale = [item for item in rest if isinstance(item, Receive) and item.tensor in sent]
+    first = [_forgotten(item) for item in (*head, *verdict, *stale)]
+    return (*first, *_open([*head, *stale]), *head, *rest)
+
+
+def _open(items: list[Instruction]) -> list[Instruction]:
+    """Waits for all that was posted and not waited for."""
+    waited = {
+        (type(item), item.tensor) for item in items if isinstance(item, WaitSend | WaitReceive)
+    }
+    waits: list[Instruction] = []
+    for item in items:
+        if isinstance(item, Send | Receive):
+            wait = (WaitSend if isinstance(item, Send) else WaitReceive)(item.tensor)
+            if (type(wait), item.tensor) not in waited:
+                waits.append(_forgotten(wait))
+    return waits
+
+
+def _forgotten(item: Instruction) -> Instruction:
+    if isinstance(item, Send | Receive | WaitSend | WaitReceive):
+        tensor = item.tensor
+        return replace(item, tensor=Tensor(tensor.kind, tensor.stage, tensor.index + FORGOTTEN))
+    return item
+
+
+# the proof's words: the cycle of waits that a program is caught in, or the order it breaks --------
+
+
+def program(*rows: str) -> Program:
+    profile = Profile((StageProfile(1.0, 1.0, 1.0),) * len(rows), len(rows))
+    schedule = Schedule.of(Problem.linear(profile, 1), [[] for _ in rows], "none")
+    instructions = tuple(tuple(map(parse_instruction, row.split("; "))) for row in rows)
+    return Program(schedule, instructions, ((),) * len(rows))
+
+
+def test_sends_of_both_ranks_meet_posted_receives() -> None:
+    prove(
+        program(
+            "recv dy0.0 from 1 into 0; send x1.0 to 1; wait send x1.0; wait recv dy0.0",
+            "recv x1.0 from 0 into 0; send dy0.0 to 0; wait send dy0.0; wait recv x1.0",
+        )
+    )
+
+
+STUCK = {
+    "send and wait before they receive": (
+        [
+            "send x1.0 to 1; wait send x1.0; recv dy0.0 from 1 into 0; wait recv dy0.0",
+            "send dy0.0 to 0; wait send dy0.0; recv x1.0 from 0 into 0; wait recv x1.0",
+        ],
+        "deadlock: "
+        "rank 0 stops at 'wait send x1.0' until rank 1 does 'recv x1.0 from 0 into 0'; "
+        "rank 1 stops at 'wait send dy0.0' until rank 0 does 'recv dy0.0 from 1 into 0'",
+    ),
+    "one that only waits for the circle": (
+        [
+            "recv x1.0 from 1 into 0; wait recv x1.0",
+            "recv x2.0 from 2 into 0; wait recv x2.0; send x1.0 to 0; send x3.0 to 2",
+            "recv x3.0 from 1 into 0; wait recv x3.0; send x2.0 to 1",
+        ],
+        "deadlock: "
+        "rank 1 stops at 'wait recv x2.0' until rank 2 does 'send x2.0 to 1'; "
+        "rank 2 stops at 'wait recv x3.0' until rank 1 does 'send x3.0 to 2'",
+    ),
+    "a wait before its own receive": (
+        ["send x1.0 to 1", "wait recv x1.0; recv x1.0 from 0 into 0"],
+        "deadlock: rank 1 stops at 'wait recv x1.0' until rank 1 does 'recv x1.0 from 0 into 0'",
+    ),
+    "a wait for what no rank sends": (
+        ["wait recv dy0.0", "1F0"],
+        "rank 0 waits forever at 'wait recv dy0.0': no rank has the other end of it",
+    ),
+    "reduces in different orders": (
+        ["reduce 0 1; reduce 0 1 2", "reduce 0 1 2; reduce 0 1"],
+        "deadlock: rank 0 stops at 'reduce 0 1' until rank 1 does 'reduce 0 1'; "
+        "rank 1 stops at 'reduce 0 1 2' until rank 0 does 'reduce 0 1 2'",
+    ),
+    "receives in another order than their sends": (
+        ["send x1.0 to 1; send x1.1 to 1", "recv x1.1 from 0 into 0; recv x1.0 from 0 into 1"],
+        "channel 0 -> 1: message 0 is sent as x1.0 and received as x1.1",
+    ),
+    "a send without a receive": (
+        ["send x1.0 to 1", "1F0"],
+        "channel 0 -> 1: message 0 is sent as x1.0 and received as nothing",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STUCK)
+def test_the_proof_says_what_a_program_is_caught_in(name: str) -> None:
+    rows, violation = STUCK[name]
+    with pytest.raises(InvalidScheduleError) as caught:
+        prove(program(*rows))
+    assert caught.value.violations == (violation,)
+
+
+# what the compiler refuses ------------------------------------------------------------------------
+
+
+GOOD = ("0F0 0F1 0BW0 0BW1", "1F0 1B0 1W0 1F1 1BW1")
+
+
+def schedule(*rows: str) -> Schedule:
+    profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 2)
+    return Schedule.of(Problem.linear(profile, 2), [parse_order(row) for row in rows], "by hand")
+
+
+@pytest.mark.parametrize(
+    ("rows", "violation"),
+    [
+        (("0F0 0F1 0BW0", GOOD[1]), "stage 0, microbatch 1: expected one F and either one BW or one B and one W, got 1 F, 0 B, 0 W, 0 BW"),  # noqa: E501
+        (("0F0 0F1 0BW0 0BW1 0BW1", GOOD[1]), "stage 0, microbatch 1: .* got 1 F, 0 B, 0 W, 2 BW"),
+        ((GOOD[0], "1F0 1B0 1F1 1BW1"), "stage 1, microbatch 0: .* got 1 F, 1 B, 0 W, 0 BW"),
+        ((GOOD[0], "1F0 1BW0 1W0 1F1 1BW1"), "stage 1, microbatch 0: .* got 1 F, 0 B, 1 W, 1 BW"),
+        ((GOOD[0] + " 1F0", "1B0 1W0 1F1 1BW1"), "rank 0: 1F0 does not belong there"),
+        ((GOOD[0] + " 0F2", GOOD[1]), "rank 0: 0F2 does not belong there"),
+        (("0F0 0BW1 0F1 0BW0", GOOD[1]), "rank 0 can never start 0BW1"),
+        (GOOD[:1], "1 order for 2 ranks"),
+    ],
+)  # fmt: skip
+def test_an_invalid_schedule(rows: tuple[str, ...], violation: str) -> None:
+    with pytest.raises(InvalidScheduleError, match=violation):
+        compile_schedule(schedule(*rows))
+
+
+@pytest.mark.parametrize("group", [[0], [0, 0], [0, 2], [-1, 0], []])
+def test_a_tied_group_that_is_none(group: list[int]) -> None:
+    with pytest.raises(
+        InputError, match=r"^tied\[1\]: expected two or more different stages of 0..1, got"
+    ):
+        compile_schedule(schedule(*GOOD), tied=[[0, 1], group])
+
+
+def test_equal_groups_are_reduced_once() -> None:
+    program = compile_schedule(schedule(*GOOD), tied=[[1, 0], [0, 1]])
+    assert [str(item) for item in program.instructions[0]].count("reduce 0 1") == 1
+
+
+def test_no_rank_steps_ahead_where_weights_travel() -> None:
+    profile = Profile((StageProfile(1.0, 1.0, 1.0, weight_bytes=1.0),) * 2, 2, t_comm=0.1)
+    plan = build_family("weipipe-interleave", profile, 2)
+    with pytest.raises(
+        InputError, match=r"^post_validation: expected a schedule that passes activ"
+    ):
+        compile_schedule(plan, post_validation=True)
+
+
+def test_one_rank_has_nobody_to_wait_for() -> None:
+    row = compile_schedule(by_hand("0F0 0BW0"), post_validation=True).instructions[0]
+    assert list(map(str, row)) == ["0F0", "0BW0", "step 0"]
+
+
+def test_a_transfer_leaves_the_rank_that_its_item_is_on() -> None:
+    profile = Profile((StageProfile(1.0, 1.0, 1.0, weight_bytes=1.0),) * 3, 3, t_comm=0.1)
+    plan = build_family("weipipe-interleave", profile, 3)
+    compile_schedule(plan)
+    again = replace(plan, transfers=(*plan.transfers, plan.transfers[-2]), timing=None)
+    with pytest.raises(InvalidScheduleError, match=r"^transfers\[\d+\] .*, its copy is on rank \d"):
+        compile_schedule(again)
+    first = replace(plan.transfers[0], target=plan.transfers[0].source)
+    itself = replace(plan, transfers=(first, *plan.transfers[1:]), timing=None)
+    with pytest.raises(InvalidScheduleError, match=r"^transfers\[0\] .*: expected two ranks, got"):
+        compile_schedule(itself)
+
+
+# receives of weights are posted before the compute that precedes their use ------------------------
+
+
+RANKS, MICROBATCHES = 4, 12
+PROFILE = Profile((StageProfile(1.0, 1.0, 1.0, weight_bytes=1e6),) * RANKS, RANKS, t_comm=0.25)
+
+
+def computes_between(row: tuple[Instruction, ...]) -> list[int]:
+    """For each wait for weights: the ops between the post of the receive and it.
+
+    Weights that are there before the rank's first op, or that come after its last, are left out.
+    """
+    posted, found, ops = {}, [], 0
+    last = max(i for i, item in enumerate(row) if isinstance(item, Compute))
+    for item in row[:last]:
+        if isinstance(item, Compute):
+            ops += 1
+        elif isinstance(item, Receive) and item.tensor.kind is TensorKind.WEIGHT:
+            posted[item.tensor] = ops
+        elif isinstance(item, WaitReceive) and item.tensor in posted and ops > 0:
+            found.append(ops - posted[item.tensor])
+    return found
+
+
+def of_interleaves_order(route: Route) -> Schedule:
+    plain = build_family("weipipe-interleave", PROFILE, MICROBATCHES)
+    return streamed(plain.problem, plain.order, Streaming(buffers=2, route=route))
+
+
+def optimized(ranks: int) -> Schedule:
+    profile = Profile(PROFILE.stages[:1] * ranks, ranks, t_comm=0.25)
+    placement = Placement.round_robin(ranks)
+    problem = Problem(profile, 3 * ranks, placement, profile.limit_from(None))
+    return optimize(problem, work_limit=0.5)
+
+
+SCHEDULES = {
+    "optimized": optimized(12),
+    **{name: build_family(name, PROFILE, MICROBATCHES) for name in (*RINGS, "fsdp:1")},
+    **{
+        f"streamed {route.value}": of_interleaves_order(route)
+        for route in (Route.DIRECT, Route.BOTH_WAYS)
+    },
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_compute_runs_between_the_post_of_a_receive_and_its_wait(name: str) -> None:
+    program = compile_schedule(SCHEDULES[name])
+    for row in program.instructions:
+        between = computes_between(row)
+        assert between
+        assert min(between) >= 1
+
+
+def test_without_prefetch_they_are_posted_when_they_are_needed() -> None:
+    program = compile_schedule(build_family("fsdp:0", PROFILE, MICROBATCHES))
+    assert all(max(computes_between(row)) == 0 for row in program.instructions)
+
+
+@pytest.mark.parametrize("name", ["fsdp:0", "fsdp:1"])
+def test_what_sets_out_is_sent_before_the_op_during_which_it_is_to_leave(name: str) -> None:
+    schedule = build_family(name, PROFILE, MICROBATCHES)
+    midway = 0
+    for row, start, end in zip(
+        compile_schedule(schedule).instructions,
+        schedule.known_timing.start,
+        schedule.known_timing.end,
+        strict=True,
+    ):
+        ops = 0
+        for item in row:
+            ops += isinstance(item, Compute)
+            if isinstance(item, Send):
+                leaves = schedule.known_timing.transfers[item.tensor.index, 0]
+                assert ops <= np.sum(end <= leaves)
+                midway += bool(np.any((start < leaves) & (leaves < end)))
+    assert midway

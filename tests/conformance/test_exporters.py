@@ -1,0 +1,353 @@
+"""Every exporter writes what it can, in the words of its system, and refuses the rest.
+
+What can be read comes back as the same order; layouts read by their systems' own rules are the
+layers of the cut.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+from hypothesis import assume, given
+
+from pipeloom.compiler.exporters import EXPORTERS
+from pipeloom.compiler.exporters.torch_csv import read, write
+from pipeloom.ir.errors import InputError, InvalidScheduleError
+from pipeloom.ir.model.layered_profile import LayeredProfile
+from pipeloom.ir.model.layers import Layer, LayerKind
+from pipeloom.ir.model.ops import format_order
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.profile import DataParallel, Link, Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.solver.construct.one_at_a_time import one_at_a_time
+from pipeloom.solver.families import build_family
+from tests.support.by_hand import UNIT, by_hand
+from tests.support.layered_profiles import layer, model
+from tests.support.random_schedules import schedules
+
+# whatever an exporter writes and can read comes back as the same order ----------------------------
+
+
+@pytest.mark.parametrize("name", [name for name, e in EXPORTERS.items() if e.read is not None])
+@given(schedule=schedules())
+def test_what_is_written_reads_back(name: str, schedule: Schedule) -> None:
+    problem = schedule.problem
+    assume(len(set(problem.placement.owners)) == problem.ranks)
+    exporter = EXPORTERS[name]
+    assert exporter.read is not None
+    back = exporter.read(exporter.write(schedule), problem.profile, "text")
+    assert back.problem.placement.owners == problem.placement.owners
+    assert back.problem.microbatches == problem.microbatches
+    for rank in range(problem.ranks):
+        assert format_order(back.ops(rank)) == format_order(schedule.ops(rank))
+
+
+@pytest.mark.parametrize("name", EXPORTERS)
+def test_every_exporter_writes_flags_and_refuses_what_travels(name: str) -> None:
+    schedule = build_family("1f1b", model(6, Profile((), 2)).cut((0, 4)), 4)
+    exporter = EXPORTERS[name]
+    assert exporter.write(schedule)
+    assert exporter.launch(schedule, 2).flags
+    with pytest.raises(InputError, match=r"passing: |torch-csv keeps each stage on one rank"):
+        exporter.write(build_family("fsdp", Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 2), 2))
+
+
+# the torch CSV: what it looks like, what reads back, and what is refused --------------------------
+
+
+PROFILE = Profile((StageProfile(3.0, 4.0, 2.0), StageProfile(2.0, 5.0, 1.0)), 2, t_comm=0.5)
+ROWS = ("0F0 0F1 0B0 0W0 0BW1", "1F0 1B0 1F1 1BW1 1W0")
+CSV = """\
+0F0,0F1,,0I0,0W0,,0B1
+,1F0,1I0,1F1,1B1,,1W0
+"""
+
+
+def test_writes_b_as_i_and_bw_as_b() -> None:
+    assert write(by_hand(*ROWS, profile=PROFILE)) == CSV
+
+
+@pytest.mark.parametrize("text", [CSV, CSV.rstrip(), CSV + "\n", CSV.replace("\n", "\r\n")])
+def test_reads_back_with_the_times_of_the_profile(text: str) -> None:
+    schedule = read(text, PROFILE)
+    assert tuple(format_order(schedule.ops(rank)) for rank in range(2)) == ROWS
+    assert schedule.known_timing.end[0][0] == 3.0
+    assert schedule.known_timing.start[1][0] == 3.5
+
+
+def test_reads_the_placement() -> None:
+    profile = Profile((UNIT,) * 3, 2)
+    schedule = read("0F0,2F0,2B0,0B0\n1F0,1B0\n", profile)
+    assert schedule.problem.placement.owners == (0, 1, 0)
+    assert schedule.problem.microbatches == 1
+
+
+CELL = "expected e.g. 2F0, 2I0, 2W0 or 2B0, or an empty cell, got"
+
+
+@pytest.mark.parametrize(
+    ("text", "errors"),
+    [
+        ("0F0,0B0\n1F0,1X0\n", [f"row 2, column 2: {CELL} '1X0'"]),
+        ("0F0,0BW0\n1F0,1B0\n", [f"row 1, column 2: {CELL} '0BW0'"]),
+        ("0F0,a\nb,1B0\n", [f"row 1, column 2: {CELL} 'a'", f"row 2, column 1: {CELL} 'b'"]),
+        ("0F0,,2B0\n1F0,1B0\n", ["the profile has stages 0..1, got a cell of stage 2"]),
+        ("0F0,0B0\n1F0,1B77\n",
+         ["row 2, column 2: '1B77' has a microbatch beyond the 4 cells of the file"]),
+        ("0F0,0B0\n", ["expected 2 rows, one for each of the profile's ranks, got 1"]),
+        ("", ["expected 2 rows, one for each of the profile's ranks, got 0"]),
+        ("0F0\n1F0,1B0\n",
+         "stage 0, microbatch 0: expected one F and either one BW or one B and one W"),
+        ("0F0,0F0,0B0\n1F0,1B0\n", "stage 0, microbatch 0"),
+        ("0F0,0B0,1F0\n1B0\n", "rank 0: 1F0 does not belong there"),
+        ("0B0,0F0\n1F0,1B0\n", "rank 0 can never start 0BW0"),
+    ],
+)  # fmt: skip
+def test_wrong_cells_and_impossible_schedules_are_named(text: str, errors: list[str] | str) -> None:
+    if isinstance(errors, str):
+        with pytest.raises(InvalidScheduleError, match=errors):
+            read(text, PROFILE)
+        return
+    with pytest.raises(InputError) as caught:
+        read(text, PROFILE, "x.csv")
+    assert caught.value.errors == tuple(f"x.csv: {line}" for line in errors)
+
+
+def test_a_rank_without_ops_cannot_be_written() -> None:
+    schedule = by_hand("0F0 1F0 1BW0 0BW0", "", profile=PROFILE)
+    with pytest.raises(InputError, match=r"order\[1\]: torch-csv needs ops on every rank"):
+        write(schedule)
+
+
+# layouts for torchtitan and Megatron: read back by their own rules they are the layers of the c ---
+
+
+CUT = (0, 3, 5, 6)
+
+
+def scheduled(profile: LayeredProfile, cut: Sequence[int], placement: Placement) -> Schedule:
+    stages = profile.cut(cut)
+    problem = Problem(stages, 2, placement, stages.limit_from(None))
+    return Schedule(problem, one_at_a_time(problem))
+
+
+def linear(cut: Sequence[int] = CUT) -> Schedule:
+    return scheduled(model(6, Profile((), len(cut))), cut, Placement.linear(len(cut)))
+
+
+def export(name: str, schedule: Schedule) -> str:
+    return EXPORTERS[name].write(schedule)
+
+
+def expanded(layout: str) -> list[str]:
+    """Each part's letters, as Megatron documents the string: commas mean nothing, x*3 is xxx."""
+    plain = re.sub(r"(.)\*(\d+)", lambda m: m[1] * int(m[2]), layout.strip().replace(",", ""))
+    return plain.split("|")
+
+
+def test_torchtitan_gets_the_modules_of_each_stage() -> None:
+    parts = json.loads(export("torchtitan", linear()))
+    assert parts == [
+        ["emb", "layers.0", "layers.1"],
+        ["layers.2", "layers.3"],
+        ["layers.4"],
+        ["layers.5", "out", "loss"],
+    ]
+    document = tomllib.loads(export("torchtitan-toml", linear()))
+    assert document == {
+        "parallelism": {"pipeline_parallel_degree": 4, "module_fqns_per_model_part": parts}
+    }
+
+
+def hugging_face(*before: str, layers: str = "model.layers", head: str = "lm_head") -> Schedule:
+    """Two stages of a model with such modules, of four layers."""
+    whole = model(4, Profile((), 2))
+    names = [before, *((f"{layers}.{i}",) for i in range(4)), (head,), ()]
+    named = tuple(
+        replace(each, layers=tuple(replace(x, modules=found) for x in each.layers))
+        for each, found in zip(whole.layers, names, strict=True)
+    )
+    return scheduled(replace(whole, layers=named), (0, 3), Placement.linear(2))
+
+
+def test_torchtitan_gets_its_own_names_of_hugging_face_models_and_rotations_in_every_part() -> None:
+    schedule = hugging_face("model.embed_tokens", "model.rotary_emb")
+    assert json.loads(export("torchtitan", schedule)) == [
+        ["tok_embeddings", "rotary_emb", "layers.0", "layers.1"],
+        ["layers.2", "layers.3", "lm_head", "rotary_emb"],
+    ]
+    (_, note, *_) = EXPORTERS["torchtitan"].launch(schedule, 1).notes
+    assert note.startswith("names are those of torchtitan's transformers_modeling_backend")
+
+
+def test_other_models_keep_their_names_and_a_note_says_what_for() -> None:
+    schedule = hugging_face("gpt.embed", "gpt.rotary_emb", layers="gpt.h", head="gpt.out")
+    assert json.loads(export("torchtitan", schedule)) == [
+        ["gpt.embed", "gpt.rotary_emb", "gpt.h.0", "gpt.h.1"],
+        ["gpt.h.2", "gpt.h.3", "gpt.out", "gpt.rotary_emb"],
+    ]
+    notes = EXPORTERS["torchtitan"].launch(schedule, 1).notes
+    assert any("not gpt.embed: the list is for a splitter of your own" in note for note in notes)
+    plain = EXPORTERS["torchtitan"].launch(linear(), 1).notes
+    assert not any("splitter" in note or "backend" in note for note in plain)
+
+
+def test_megatron_gets_a_letter_a_layer() -> None:
+    text = export("megatron-layout", linear())
+    assert text == "Et*2|t*2|t|tL\n"
+    assert expanded(text) == ["Ett", "tt", "t", "tL"]
+
+
+@pytest.mark.parametrize("cut", [(0, 1, 4, 7), (0, 2, 4, 6), (0, 5, 6, 7), (0, 1, 2, 3)])
+def test_no_layer_is_lost_or_moved(cut: tuple[int, ...]) -> None:
+    schedule = linear(cut)
+    stages = schedule.problem.profile.stages
+    modules = json.loads(export("torchtitan", schedule))
+    assert modules == [[m for layer in stage.layers for m in layer.modules] for stage in stages]
+    assert list(chain.from_iterable(modules)) == [
+        "emb",
+        *(f"layers.{i}" for i in range(6)),
+        "out",
+        "loss",
+    ]
+    parts = expanded(export("megatron-layout", schedule))
+    assert "".join(parts) == "E" + "t" * 6 + "L"
+    for part, stage in zip(parts, stages, strict=True):
+        assert part.count("t") == sum(layer.kind is LayerKind.BLOCK for layer in stage.layers)
+
+
+def test_interleaved_parts_are_in_the_order_of_stages() -> None:
+    schedule = scheduled(model(6, Profile((), 2)), CUT, Placement.interleaved(2, 2))
+    assert export("megatron-layout", schedule) == "Et*2|t*2|t|tL\n"
+
+
+def refused(name: str, schedule: Schedule) -> str:
+    with pytest.raises(InputError) as caught:
+        export(name, schedule)
+    return str(caught.value)
+
+
+def test_megatron_has_no_v() -> None:
+    schedule = scheduled(model(6, Profile((), 2)), CUT, Placement.v(2))
+    assert "got stages on ranks [0, 1, 1, 0]" in refused("megatron-layout", schedule)
+    assert json.loads(export("torchtitan", schedule))[3] == ["layers.5", "out", "loss"]
+
+
+def test_head_and_loss_are_one_for_megatron() -> None:
+    assert "a head or loss in stage 3 alone, got stage 2, stage 3" in refused(
+        "megatron-layout", linear((0, 3, 6, 8))
+    )
+
+
+def test_megatron_wants_an_embedding_first() -> None:
+    whole = model(6, Profile((), 4))
+    bare = replace(whole, layers=whole.layers[1:], tied=whole.tied[1:])
+    assert "profile: stages: layers: megatron-layout expects an embedding, got none" in refused(
+        "megatron-layout", scheduled(bare, CUT, Placement.linear(4))
+    )
+    swapped = replace(whole, layers=(whole.layers[1], whole.layers[0], *whole.layers[2:]))
+    assert "emb: megatron-layout expects embedding, blocks" in refused(
+        "megatron-layout", scheduled(swapped, CUT, Placement.linear(4))
+    )
+
+
+def test_multi_token_prediction_comes_behind_the_blocks() -> None:
+    whole = model(4, Profile((), 4))
+    mtp = layer("mtp.0", LayerKind.MTP, 1.0, 1.0, 1.0, 1.0, 0.5)
+    more = LayeredProfile((*whole.layers[:5], mtp, *whole.layers[5:]), (False,) * 8, whole.cluster)
+    schedule = scheduled(more, (0, 3, 5, 6), Placement.linear(4))
+    assert expanded(export("megatron-layout", schedule)) == ["Ett", "tt", "m", "L"]
+
+
+@pytest.mark.parametrize("name", ["torchtitan", "torchtitan-toml", "megatron-layout"])
+def test_stages_without_layers_are_refused(name: str) -> None:
+    profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 2)
+    line = refused(name, build_family("1f1b", profile, 2))
+    assert line.startswith("profile: stages[0]: layers: missing; expected the layers")
+    travelling = build_family("fsdp", profile, 2)
+    assert "passing: " in refused(name, travelling)
+
+
+def test_a_loss_has_no_module_unless_it_is_given_one() -> None:
+    assert Layer("loss", LayerKind.LOSS).modules == ()
+
+
+# the flags that go with each exported file, as torchtitan 0.3 and Megatron-LM spell them ----------
+
+
+def built(family: str, cut: tuple[int, ...], microbatches: int = 4, **changes: object) -> Schedule:
+    profile = replace(model(6, Profile((), 2)).cut(cut), **changes)  # type: ignore[arg-type]
+    return build_family(family, profile, microbatches)
+
+
+def flags(name: str, schedule: Schedule, size: int = 2) -> list[str]:
+    return list(EXPORTERS[name].launch(schedule, size).flags)
+
+
+def notes(name: str, schedule: Schedule) -> str:
+    return "; ".join(EXPORTERS[name].launch(schedule, 1).notes)
+
+
+def test_a_csv_comes_with_the_schedule_that_places_its_stages() -> None:
+    assert flags("torch-csv", built("zb-h1", (0, 4))) == [
+        "--parallelism.pipeline_parallel_degree 2",
+        "--parallelism.pipeline_parallel_schedule PipelineScheduleSingle",
+        "--parallelism.pipeline_parallel_schedule_csv FILE",
+        "--parallelism.pipeline_parallel_microbatch_size 2",
+        "--training.local_batch_size 8",
+    ]
+    names = {"interleaved-1f1b:2": "PipelineScheduleMulti", "zb-v": "ZBVZeroBubble"}
+    for family, name in names.items():
+        found = flags("torch-csv", built(family, (0, 2, 4, 6)))
+        assert f"--parallelism.pipeline_parallel_schedule {name}" in found
+    assert "not wave:2" in notes("torch-csv", built("wave:2", (0, 1, 2, 3, 4, 5, 6, 7)))
+
+
+def test_torchtitan_is_told_its_own_schedule_or_of_the_csv() -> None:
+    own = built("interleaved-1f1b:2", (0, 2, 4, 6))
+    assert "--parallelism.pipeline_parallel_schedule Interleaved1F1B" in flags("torchtitan", own)
+    assert "the CSV that --to torch-csv writes" in notes("torchtitan", built("zb-h1", (0, 4)))
+
+
+def test_megatron_is_told_layers_sizes_and_ties() -> None:
+    replicas = DataParallel(3, Link(0.0, 1.0))
+    schedule = built("1f1b", (0, 4), tied=((0, 1),), data_parallel=replicas)
+    assert flags("megatron-layout", schedule) == [
+        "--pipeline-model-parallel-size 2",
+        "--pipeline-model-parallel-layout 'FILE'",
+        "--num-layers 6",
+        "--micro-batch-size 2",
+        "--global-batch-size 24",
+    ]
+    assert notes("megatron-layout", schedule) == ""
+    loose = built("1f1b", (0, 4))
+    assert flags("megatron-layout", loose)[-1] == "--untie-embeddings-and-output-weights"
+    whole = build_family("1f1b", model(6, Profile((), 1)).cut((0,)), 4)
+    assert "untie" not in str(flags("megatron-layout", whole))
+    assert "a profile of one stage never says" in notes("megatron-layout", whole)
+
+
+def test_multi_token_prediction_is_counted_apart() -> None:
+    whole = model(2, Profile((), 2))
+    mtp = layer("mtp.0", LayerKind.MTP, 1.0, 1.0, 1.0, 1.0, 0.5)
+    more = LayeredProfile((*whole.layers[:3], mtp, *whole.layers[3:]), (False,) * 6, whole.cluster)
+    found = flags("megatron-layout", build_family("1f1b", more.cut((0, 2)), 2))
+    assert {"--num-layers 2", "--mtp-num-layers 1"} <= set(found)
+
+
+def test_what_a_system_does_otherwise_is_said() -> None:
+    assert "Megatron runs 1f1b on this layout" in notes("megatron-layout", built("zb-h1", (0, 4)))
+    uneven = built("interleaved-1f1b:2", (0, 2, 4, 6), 5)
+    assert "a multiple of 2 microbatches alone, got 5" in notes("megatron-layout", uneven)
+    tied = built("1f1b", (0, 4), tied=((0, 1),))
+    for name in ("torch-csv", "torchtitan", "torchtitan-toml"):
+        assert "stages 0 and 1 share parameters (tied)" in notes(name, tied)
+    middle = built("interleaved-1f1b:2", (0, 2, 4, 6), tied=((0, 2),))
+    assert "ties embedding and head alone: stages 0 and 2" in notes("megatron-layout", middle)
