@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from examples.gpt import small
@@ -37,24 +35,3 @@ def test_ranks_measured_together(stages: int) -> None:
     # of messages that are large enough to show it
     assert profile.links.default.delay(LARGE) > profile.links.default.latency > 0
     assert parse_profile(dump_profile(profile), "profile.json") == profile
-
-
-def test_what_a_forward_takes_again_is_measured_where_that_is_asked_for() -> None:
-    found = measure_profile(
-        small(), stages=2, ranks=2, repeats=2, warmup=1, together=False, recompute=True
-    )
-    message = 2 * 16 * 32 * 4
-    assert [(s.t_r or 0.0) > 0 for s in found.profile.stages] == [True, True]
-    assert [s.m_r for s in found.profile.stages] == [message, message]
-    assert parse_profile(dump_profile(found.profile), "profile.json") == found.profile
-
-
-def test_one_process_alone_measures_all_stages_and_no_links() -> None:
-    model = replace(small(), cuts=(1, 2, 1))
-    found = measure_profile(model, stages=3, ranks=3, repeats=3, warmup=1, together=False)
-    assert found.profile.ranks == 3
-    assert (found.profile.t_comm, found.profile.links, found.delay) == (None, None, None)
-    first, middle, last = (s.weight_bytes for s in found.profile.stages)
-    assert middle == 2 * (first - (256 + 16) * 32 * 4)  # the embedding's
-    assert last == middle / 2 + (256 * 32 + 2 * 32) * 4  # the head's and its norm's
-    assert found.record()["together"] is False

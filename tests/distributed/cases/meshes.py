@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -22,7 +21,7 @@ from tests.support.mesh_models import EXPERTS, Source, as_dtensors, cut
 from tests.support.models import reference
 from tests.support.schedules import schedule
 
-MICROBATCHES, STEPS = 3, 2
+MICROBATCHES, STEPS, CLIP = 3, 2, 1e-2
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,6 @@ class Case:
     sharded: tuple[str, ...] = ()
     tie: bool = True
     ahead: bool = False
-    clip: float = 1e9
     options: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
     bound: float = 1e-12
 
@@ -48,7 +46,6 @@ class Case:
             "sequence": self.sequence,
             "ahead": self.ahead,
             "tied": self.tie,
-            "clipped": self.clip < 1,
         }
         words = [name for name, on in marks.items() if on]
         more = [*self.sharded, *(name for name, _ in self.options)]
@@ -57,13 +54,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How far gradients, their norm, and parameters after the steps are from one process's,
-    relative to their largest value; bytes held at most; products whose weight gradient a W made."""
+    """How far parameters after steps that are clipped are from one process's, relative to their
+    largest value; products whose weight gradient a W made."""
 
-    gradients: float
-    norm: float
     parameters: float
-    peak: int
     deferred: int
 
 
@@ -74,35 +68,20 @@ def run_cases(cases: Sequence[Case]) -> list[Outcome]:
 def run_case(case: Case) -> Outcome:
     sizes = dict(case.shape)
     mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
-    source = Source(experts="ep" in sizes, tie=case.tie, clip=case.clip)
-    pipeline, deferred = _pipeline(case, source, mesh), 0
+    source = Source(experts="ep" in sizes, tie=case.tie, clip=CLIP)
+    pipeline = _pipeline(case, source, mesh)
     replicas, at = _replicas(case, mesh)
-    count, losses = pipeline.num_stages, []
-    total = replicas * MICROBATCHES
-    history, wanted = one_process(source, count, total, 1, train=False)
-    twice = {f"{s}.{name}" for group in source.tied(count) for s, name in group[1:]}
-    norm = sum(float(g.square().sum()) for n, g in wanted.items() if n not in twice) ** 0.5
-    factor = min(1.0, case.clip / (norm + 1e-6))
-    for step in range(STEPS):
-        inputs, targets = source.batch(step, total)
-        mine = slice(at * MICROBATCHES, (at + 1) * MICROBATCHES)
-        with Counting() as counted, loss_parallel():
-            pipeline.step(inputs[mine], target=targets[mine], losses=losses)
-        if step == 0:
-            pipeline.finish()
-            deferred, peak = counted[0], pipeline.peak_memory
-            stepped = {name: g * factor for name, g in wanted.items()}
-            gradients = _apart(pipeline, stepped, gradients=True)
-            found, expected = pipeline.gather([float(x) for x in losses]), history[0][mine]
-            assert sorted(x for row in found for x in row) == pytest.approx(sorted(expected))
-            if pipeline.grad_norm is not None:
-                norm = abs(pipeline.grad_norm - norm) / norm
+    mine = slice(at * MICROBATCHES, (at + 1) * MICROBATCHES)
+    with Counting() as counted, loss_parallel():
+        for step in range(STEPS):
+            inputs, targets = source.batch(step, replicas * MICROBATCHES)
+            pipeline.step(inputs[mine], target=targets[mine])
     pipeline.finish()
-    _, after = one_process(source, count, total, STEPS, train=True)
-    outcome = Outcome(gradients, norm, _apart(pipeline, after), peak, deferred)
+    total = replicas * MICROBATCHES
+    _, after = reference(source, pipeline.num_stages, total, steps=STEPS, train=True)
     assert not pipeline.eager_stages, pipeline.eager_stages
     pipeline.close()
-    return outcome
+    return Outcome(_apart(pipeline, after), counted[0])
 
 
 def _replicas(case: Case, mesh: DeviceMesh) -> tuple[int, int]:
@@ -124,7 +103,7 @@ def _pipeline(case: Case, source: Source, mesh: DeviceMesh) -> Pipeline:
         data_parallel=data is not None,
         post_validation=case.ahead,
     )
-    options: dict[str, Any] = {"clip_grad_norm": case.clip, "tied": source.tied(stages)}
+    options: dict[str, Any] = {"clip_grad_norm": CLIP, "tied": source.tied(stages)}
     if "ep" in names and not case.sharded:
         options["norm_groups"] = {"*.experts.*": mesh["ep"].get_group()}
     return Pipeline(
@@ -186,19 +165,11 @@ class Counting:
         WeightQueue.run = self.run  # type: ignore[method-assign]
 
 
-@cache
-def one_process(
-    source: Source, stages: int, microbatches: int, steps: int, *, train: bool
-) -> tuple[list[list[float]], dict[str, Tensor]]:
-    return reference(source, stages, microbatches, steps=steps, train=train)
-
-
-def _apart(pipeline: Pipeline, expected: dict[str, Tensor], *, gradients: bool = False) -> float:
+def _apart(pipeline: Pipeline, expected: dict[str, Tensor]) -> float:
     worst = 0.0
     for s, module in pipeline.modules.items():
         for name, parameter in module.named_parameters():
-            found: Any = parameter.grad if gradients else parameter.detach()
-            assert found is not None, name
+            found: Any = parameter.detach()
             if isinstance(found, DTensor):
                 assert found.placements == parameter.placements  # type: ignore[attr-defined]
                 found = found.full_tensor()

@@ -20,13 +20,9 @@ from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.measure.activation_ledger import Ledger
 from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.runtime.probes.measuring import LinkParts, measurement, probed
-from pipeloom.runtime.probes.stage_probe import Asked
-from pipeloom.runtime.profiling.source_probe import SourceStages
 from pipeloom.runtime.rank.options import StagesAs
 from pipeloom.runtime.stages.store import made
 from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
-from pipeloom.runtime.transport import Routes, connect
 from tests.support.by_hand import by_hand
 from tests.support.delayed_linear import Delayed, DelayedLinear, Layer
 from tests.support.hub import on_threads, own
@@ -154,14 +150,3 @@ def test_what_an_entry_keeps_is_counted_until_w() -> None:
         assert memory.live == 2 * x.nbytes
         runner.weight(cell)
         assert memory.live == 0
-
-
-def test_a_profile_tells_what_w_computes() -> None:
-    device = torch.device("cpu")
-    stages = SourceStages(Delayed(), [0, 0], connect(Routes(), device), dtype=None, device=device)
-    parts = probed(stages.probe(Asked(1)), stages.held, repeats=1, warmup=0)
-    found = measurement(parts, LinkParts(), ranks=1)
-    trained = sum(p.numel() for p in Layer(delayed=True).parameters())
-    assert [one.share for one in found.coverage] == [pytest.approx(1 - 2 * WIDTH / trained)] * 2
-    told = found.record()["stages"][1]["coverage"]  # type: ignore[index]
-    assert told["in_b"] == {"norm.weight": WIDTH, "norm.bias": WIDTH}

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.executor.offload import Host, OffloadedActivations
-from pipeloom.runtime.measure.activation_ledger import Ledger, Memory
+from pipeloom.runtime.measure.activation_ledger import Ledger
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from tests.support.by_hand import by_hand
 
@@ -80,32 +79,6 @@ def test_nothing_is_held_after_a_step(order: str) -> None:
     assert pipeline._memory.live == 0
 
 
-class Late(nn.Module):
-    """Adds a mean to its output that forwards change from the second one on."""
-
-    seen: Tensor
-    mean: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.product = nn.Linear(4, 4)
-        for name in ("seen", "mean"):
-            self.register_buffer(name, torch.zeros(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.seen += 1
-        if self.seen > 1:
-            self.mean.lerp_(x.detach().mean(), 0.5)
-        return self.product(x) + self.mean.clone()
-
-
-def test_a_buffer_that_a_later_forward_begins_to_change_is_told() -> None:
-    """R would change it once more, as nobody kept what it was."""
-    with pytest.raises(InputError, match=r"stage 0: .* this one changes mean, which the first"):
-        trained(RECOMPUTED, made=Late)
-    trained(PLAIN, made=Late)
-
-
 def test_storages_go_out_once_each_and_come_back_as_they_were() -> None:
     memory, host = Ledger(), Host(torch.device("cpu"))
     offloaded = OffloadedActivations(host, memory)
@@ -133,22 +106,3 @@ def test_storages_go_out_once_each_and_come_back_as_they_were() -> None:
     assert torch.equal(weight.grad, again.grad)
     del total, left, right, wide
     assert memory.live == 0
-
-
-def test_the_hosts_memory_is_used_again() -> None:
-    host = Host(torch.device("cpu"))
-    places = set()
-    for _ in range(3):
-        offloaded = OffloadedActivations(host, Memory())
-        x = torch.randn(8, requires_grad=True)
-        with offloaded.packing([]):
-            y = x.exp()
-        offloaded.leave()
-        places |= {place.data_ptr() for place, _ in offloaded._places.values()}
-        offloaded.gone()
-        offloaded.load()
-        offloaded.back()
-        y.sum().backward()
-        assert x.grad is not None
-        assert torch.equal(x.grad, x.detach().exp())
-    assert len(places) == 1

@@ -173,17 +173,6 @@ def test_a_forward_that_seeds_is_refused(by: Callable[[Scaled, Tensor], Tensor])
     assert wanted.values.keys() == found.values.keys()
 
 
-def test_a_generator_of_ones_own_goes_on_from_call_to_call() -> None:
-    module, other = Scaled(drawn), Scaled(drawn)
-    other.load_state_dict(module.state_dict())
-    losses = []
-    for own in (runner_of(module), StageRunner(1, other, **LAST)):
-        found = [forward_of(own).loss for _ in range(3)]
-        losses.append(torch.stack([x for x in found if x is not None]))
-    assert losses[0].equal(losses[1])
-    assert losses[0].unique().numel() == 3
-
-
 REFUSED: dict[str, Callable[[Scaled, Tensor], Tensor]] = {
     r"sets the attribute settings\.table": cached,
     r"draws or seeds random numbers": seeded,

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
-from torch.nn import functional
 
 from pipeloom.ir.errors import InputError
 from pipeloom.runtime.graphs.accumulation import AddGradient
@@ -196,22 +195,6 @@ def test_a_parameter_with_a_hook_is_left_to_autograd() -> None:
     assert runner.refusal == "0.weight has a hook on its gradient"
 
 
-class Heads(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.other = linear(), linear()
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.one(x), self.other(x)
-
-
-def test_an_output_that_the_loss_does_not_use_leaves_no_gradients() -> None:
-    module, loss = Heads(), lambda output, _: output[0].square().mean()
-    found = run(module, X, stages_as="aten", loss=loss)
-    assert same(found, run(module, X, loss=loss)) == []
-    assert "other.weight" not in found.values
-
-
 @pytest.mark.parametrize(("stages_as", "kind"), [("eager", "BW"), ("aten", "F")])
 def test_a_loss_that_changes_what_the_backward_needs_is_refused(
     stages_as: StagesAs, kind: str
@@ -265,24 +248,6 @@ def test_every_models_compiled_graphs_differ_by_rounding(name: str) -> None:
     found = run(module, given, stages_as="inductor", split=True, loss=loss)
     assert found.refusal is None
     assert furthest(found, wanted) <= (2e-2 if name == "autocast" else 1e-5)
-
-
-def test_random_numbers_go_on_as_if_autograd_had_drawn_them() -> None:
-    module = nn.Sequential(linear(), nn.Dropout(0.5), linear(), nn.Dropout(0.5))
-    after = []
-    for stages_as in ("eager", "aten"):
-        run(module, X, stages_as=stages_as)  # type: ignore[arg-type]
-        after.append(torch.rand(1))
-    assert torch.equal(*after)
-
-
-def test_a_stage_in_another_mode_is_traced_again() -> None:
-    module = nn.Sequential(linear(), nn.Dropout(0.5))
-    assert functional.dropout(X, 0.0).equal(X)
-    trained = run(module, X, stages_as="aten").values["loss 0"]
-    evaluated = run(module.eval(), X, stages_as="aten").values["loss 0"]
-    assert not trained.equal(evaluated)
-    assert evaluated.equal(run(module, X).values["loss 0"])
 
 
 def test_memory_is_that_of_what_crosses_the_cuts() -> None:

@@ -71,6 +71,35 @@ def test_what_nobody_added_to_has_no_gradient(adds: str) -> None:
     assert [p.grad is None for p in module.parameters()] == [adds == "nobody"] * 2
 
 
+def test_d_comes_home_beside_another_that_is_passing() -> None:
+    module = layer()
+    collector = GradientAccumulator(layout(module), CPU, departures=1)
+    collector.begin()
+    passing = torch.full((layout(module).size,), 1.0, dtype=torch.float64)
+    collector.arrive(passing)
+    collector.come_home(torch.full_like(passing, 5.0))
+    add(module, 2.0)
+    assert collected(module, collector.leave(passing)) == {3.0}
+    assert {
+        v for p in module.parameters() if p.grad is not None for v in p.grad.flatten().tolist()
+    } == {5.0}
+
+
+def test_of_two_ds_the_first_collects_until_it_leaves() -> None:
+    module = layer()
+    collector = GradientAccumulator(layout(module), CPU, departures=3)
+    collector.begin()
+    first, second = (torch.full((layout(module).size,), v, dtype=torch.float64) for v in (1.0, 2.0))
+    collector.arrive(first)
+    collector.arrive(second)
+    add(module, 10.0)
+    assert collected(module, collector.leave(None)) == {0.0}
+    assert collected(module, collector.leave(first)) == {11.0}
+    collector.ready()
+    add(module, 20.0)
+    assert collected(module, collector.leave(second)) == {22.0}
+
+
 def schedule() -> Schedule:
     return build_family("weipipe-interleave", Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 2), 2)
 
