@@ -1,15 +1,35 @@
-"""The simulator on schedules small enough to be timed by hand."""
+"""The simulator on schedules small enough to be timed by hand: ops, transfers, pairs, wires."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 import pytest
 
+from pipeloom.compiler import compile_schedule
+from pipeloom.compiler.exporters import torch_csv
 from pipeloom.ir.cost.simulator import simulate, timed
+from pipeloom.ir.cost.steady_state.steady_state import step_time
+from pipeloom.ir.cost.traffic import traffic
+from pipeloom.ir.cost.transfer_order import in_sending_order
 from pipeloom.ir.errors import InvalidScheduleError
+from pipeloom.ir.formats import dump_schedule, parse_schedule
+from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Timing
+from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
+from pipeloom.ir.model.program import Compute, WaitReceive
+from pipeloom.ir.model.schedule import Schedule, Timing, Transfer, TransferKind
+from pipeloom.ir.model.transfers import owners
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.report.summaries import scope
+from pipeloom.solver.families import build_family
 from tests.support.by_hand import UNIT, by_hand
+from tests.support.iterations import play_iterations
+from tests.support.posted import posted_between_ops
+
+# the simulator on schedules small enough to be timed by hand --------------------------------------
 
 
 def starts(timing: Timing) -> list[list[float]]:
@@ -100,3 +120,355 @@ def test_timed_changes_the_timing_alone() -> None:
     assert plain.timing is None
     assert after.timing is not None
     assert after.order is plain.order
+
+
+# graph_simulator ----------------------------------------------------------------------------------
+
+
+W, D = TransferKind.WEIGHT, TransferKind.GRADIENT
+STAGE = StageProfile(t_f=2.0, t_b=3.0, t_w=1.0, m_b=5.0, m_w=1.0, weight_bytes=2e6)
+
+
+def two_ranks(*transfers: Transfer, **profile: object) -> Schedule:
+    """One stage, owned by rank 0, and one microbatch on each of two ranks."""
+    cluster = replace(Profile((STAGE,), 2, shared_by=1), **profile)  # type: ignore[arg-type]
+    plan = by_hand("0F0 0B0 0W0", "0F1 0B1 0W1", profile=cluster, passing=Passing.WEIGHTS)
+    return replace(plan, transfers=transfers)
+
+
+def test_ops_wait_for_weights_and_a_gradient_leaves_after_its_ops() -> None:
+    #          0  2     5 6  7
+    # rank 0   F  B     W | D-.
+    # rank 1   W-|F  B    W   |      hop 0.5: F at 0.5, done at 6.5, which D finds done
+    timing = simulate(
+        two_ranks(
+            Transfer(W, 0, 0, 0, 1, after=0, before=0),
+            Transfer(D, 0, 0, 1, 0, after=3, before=3),
+            t_comm=0.5,
+        )
+    )
+    assert timing.start[0].tolist() == [0.0, 2.0, 5.0]
+    assert timing.start[1].tolist() == [0.5, 2.5, 5.5]
+    assert timing.transfers.tolist() == [[0.0, 0.5], [6.5, 7.0]]
+    assert timing.peak_memory == (5.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("profile", "weight", "gradient"),
+    [
+        ({}, 0.0, 0.0),
+        ({"t_comm": 0.5}, 0.5, 0.5),
+        ({"t_comm": ((0.0, 3.0), (4.0, 0.0))}, 3.0, 4.0),
+        ({"t_comm": 0.5, "links": Links(Link(0.25, 1.0))}, 2.25, 2.25),
+        ({"links": Links(Link(9.0, 9.0), ((1, 0, Link(1.0, 2.0)),))}, 2.0, 2.0),
+        ({"stages": (replace(STAGE, grad_bytes=8e6),), "links": Links(Link(0.0, 1.0))}, 2.0, 8.0),
+        (
+            {"stages": (replace(STAGE, weight_bytes=None),), "links": Links(Link(0.5, 1.0))},
+            0.5,
+            0.5,
+        ),
+    ],
+)
+def test_delays_follow_links_and_sizes_then_t_comm(
+    profile: dict[str, object], weight: float, gradient: float
+) -> None:
+    timing = simulate(
+        two_ranks(Transfer(W, 0, 0, 0, 1, 0, 0), Transfer(D, 0, 0, 1, 0, 3, 3), **profile)
+    )
+    assert np.diff(timing.transfers).ravel().tolist() == [weight, gradient]
+
+
+def test_a_cycle_of_ops_and_transfers_is_named() -> None:
+    schedule = two_ranks(
+        Transfer(W, 0, 0, 0, 1, after=1, before=0), Transfer(D, 0, 0, 1, 0, after=1, before=0)
+    )
+    with pytest.raises(InvalidScheduleError) as error:
+        simulate(schedule)
+    assert error.value.violations == (
+        "rank 0 can never start 0F0 (its op 0): waits for gradient 0 copy 0 from rank 1 to 0",
+        "rank 1 can never start 0F1 (its op 0): waits for weight 0 copy 0 from rank 0 to 1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("transfer", "words"),
+    [
+        (Transfer(W, 0, 0, 0, 2, 0, 0), "outside 2 ranks and 1 stage"),
+        (Transfer(W, 1, 0, 0, 1, 0, 0), "outside 2 ranks and 1 stage"),
+        (Transfer(W, 10**30, 10**30, 0, 10**30, 0, 0), "outside 2 ranks and 1 stage"),
+        (Transfer(W, 0, 0, 0, 1, 10**30, 0), f"after {10**30}, room 0, before 0"),
+        (Transfer(W, 0, 0, 0, 1, 4, 0), "after 4, room 0, before 0"),
+        (Transfer(W, 0, 0, 0, 1, 0, 4), "after 0, room 0, before 4"),
+        (Transfer(W, 0, 0, 0, 1, 0, 0, 4), "after 0, room 4, before 0"),
+    ],
+)
+def test_a_transfer_out_of_range_is_named(transfer: Transfer, words: str) -> None:
+    with pytest.raises(InvalidScheduleError, match=rf"transfers\[0\].*{words}"):
+        simulate(two_ranks(transfer))
+
+
+def test_numbers_of_any_length_are_out_of_range() -> None:
+    with pytest.raises(InvalidScheduleError, match="beyond any op"):
+        simulate(two_ranks(Transfer(W, 0, 0, 0, 1, 10**400, 0)))
+
+
+def test_a_transfer_blocks_its_sender() -> None:
+    #          0  2     5
+    # rank 0   F | . B  W      the copy leaves at 2 and is there at 4.5: until then no B
+    there = Transfer(W, 0, 0, 0, 1, after=1, before=0, blocks=1)
+    timing = simulate(two_ranks(there, t_comm=2.5))
+    assert timing.start[0].tolist() == [0.0, 4.5, 7.5]
+    assert timing.start[1].tolist() == [4.5, 6.5, 9.5]
+    with pytest.raises(InvalidScheduleError, match=r"op 0\): waits for weight 0 copy 0"):
+        simulate(two_ranks(replace(there, blocks=0)))
+    with pytest.raises(InvalidScheduleError, match=r"after 1, blocks 4, room 0, before 0 are not"):
+        simulate(two_ranks(replace(there, blocks=4)))
+
+
+def four_ranks(shared: object, *transfers: Transfer) -> list[list[float]]:
+    """When transfers of 2 ms run between four ranks that compute nothing that matters."""
+    links = Links(Link(0.0, 1.0), shared=shared)  # type: ignore[arg-type]
+    profile = Profile((STAGE,), 4, links=links, shared_by=1)
+    rows = [f"0F{j} 0B{j} 0W{j}" for j in range(4)]
+    plan = by_hand(*rows, profile=profile, passing=Passing.WEIGHTS)
+    schedule = replace(plan, transfers=transfers)
+    found: list[list[float]] = simulate(schedule).transfers.tolist()
+    return found
+
+
+def test_what_shares_a_wire_waits_and_what_does_not_runs_at_once() -> None:
+    pairs = ((0, 1), (0, 2), (1, 2), (2, 0), (0, 3))
+    moves = [Transfer(W, 0, k, a, b, after=0, before=3) for k, (a, b) in enumerate(pairs)]
+    at_once, next_2, next_4 = [0.0, 2.0], [2.0, 4.0], [4.0, 6.0]
+    assert four_ranks(Sharing.PAIRS, *moves) == [at_once] * 5
+    # rank 0 sends three, rank 2 is sent two
+    assert four_ranks(Sharing.PORTS, *moves) == [at_once, next_2, next_4, at_once, next_4]
+    # 0 to 2 goes by 1, over both wires at once; 2 to 0 by 3
+    assert four_ranks(Sharing.RING, *moves) == [at_once, next_2, next_4, at_once, at_once]
+    group = ((0, 1), (2, 0), (0, 3))
+    assert four_ranks((group,), *moves) == [at_once, at_once, at_once, next_2, next_4]
+
+
+def test_a_list_that_deadlocks_is_named_and_sending_order_mends_it() -> None:
+    links = Links(Link(0.0, 1.0), shared=(((0, 1), (1, 0)),))
+    home = Transfer(D, 0, 0, 1, 0, after=3, before=3)
+    there = Transfer(W, 0, 0, 0, 1, after=0, before=0)
+    schedule = two_ranks(home, there, links=links)
+    with pytest.raises(InvalidScheduleError) as error:
+        simulate(schedule)
+    assert error.value.violations == (
+        "rank 1 can never start 0F1 (its op 0): waits for weight 0 copy 0 from rank 0 to 1 "
+        "(listed after gradient 0 copy 0 from rank 1 to 0, with which it shares a wire)",
+    )
+    mended = in_sending_order(schedule)
+    assert mended.transfers == (there, home)
+    assert simulate(mended).transfers.tolist() == [[0.0, 2.0], [8.0, 10.0]]
+
+
+def test_sending_order_is_first_come_first_served() -> None:
+    """All from rank 0 to 1: ready at 5, at 0, at 0 and, once the third is back at 6, at 6."""
+    late = Transfer(W, 0, 0, 0, 1, after=2, before=3)
+    first = Transfer(W, 0, 1, 0, 1, after=0, before=3)
+    second = Transfer(W, 0, 2, 0, 1, after=0, before=3)
+    back = Transfer(W, 0, 2, 1, 0, after=0, before=3)
+    again = Transfer(W, 0, 2, 0, 1, after=0, before=3)
+    schedule = in_sending_order(
+        two_ranks(late, first, second, back, again, links=Links(Link(0.0, 1.0)))
+    )
+    assert schedule.transfers == (first, second, back, late, again)
+    assert simulate(schedule).transfers.tolist() == [
+        [0.0, 2.0], [2.0, 4.0], [4.0, 6.0], [5.0, 7.0], [7.0, 9.0]
+    ]  # fmt: skip
+
+
+# schedules in which both weights and activations travel -------------------------------------------
+
+
+def hand_made() -> Schedule:
+    """Two ranks a stage; rank 0 owns stage 0, rank 2 stage 1.
+
+    Weights take 1 ms, gradients 2, activations 0.5::
+
+        rank 0   F0 F2 .  .  .   W 2.5: F0 is done at 1, stage 1's F0 runs 1.5 .. 2.5, its BW to 4.5
+        rank 1   w F1
+    """
+    stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.0, 0.4e6, weight_bytes=0.9e6, grad_bytes=1.9e6)
+    profile = Profile((stage,) * 2, 4, links=Links(Link(0.1, 1.0)))
+    rows = ["0F0 0BW0", "0F1 0BW1", "1F0 1BW0", "1F1 1BW1"]
+    transfers = [
+        move
+        for stage, owner in ((0, 0), (1, 2))
+        for move in (
+            Transfer(TransferKind.WEIGHT, stage, 0, owner, owner + 1, after=0, before=0),
+            Transfer(TransferKind.GRADIENT, stage, 0, owner + 1, owner, after=2, before=2),
+        )
+    ]
+    schedule = by_hand(*rows, profile=profile, passing=Passing.MIXED)
+    return timed(replace(schedule, transfers=tuple(transfers)))
+
+
+def test_the_times_of_one_where_both_travel() -> None:
+    timing = simulate(hand_made())
+    assert [start.tolist() for start in timing.start] == [
+        [0, 5.0],
+        [1, 6.0],
+        [1.5, 2.5],
+        [2.5, 3.5],
+    ]
+    # weights at once; D of stage 0 when BW of microbatch 1 ends at 8, of stage 1 at 5.5
+    assert timing.transfers.tolist() == [[0, 1], [8, 10], [0, 1], [5.5, 7.5]]
+    assert timing.period == 7.0
+    assert timing.makespan == 8.0
+
+
+def test_the_verifier_wants_the_weights_and_every_gradient() -> None:
+    schedule = hand_made()
+    for missing, complaint in ((0, "weights of stage 0 are not there"), (3, "no D of stage 1")):
+        rest = tuple(t for i, t in enumerate(schedule.transfers) if i != missing)
+        found = verify_schedule(dump_schedule(timed(replace(schedule, transfers=rest))))
+        assert any(complaint in line for line in found), found
+
+
+def test_what_goes_over_each_wire() -> None:
+    sent = traffic(hand_made())
+    assert sent[0, 1] == sent[2, 3] == 0.9e6
+    assert sent[1, 0] == sent[3, 2] == 1.9e6
+    assert sent[0, 2] == sent[2, 0] == sent[1, 3] == sent[3, 1] == 0.4e6
+    assert sent.sum() == pytest.approx(2 * 2.8e6 + 4 * 0.4e6)
+    assert owners(hand_made()) == (0, 2)
+
+
+def test_words_say_what_travels() -> None:
+    found = scope(hand_made().problem)
+    assert found.startswith("the same placement, passing activations and weights")
+
+
+# pairs of an F and a BW that run at once: their times, their file, what waits for them ------------
+
+
+def profile(ranks: int, share: float = 1.0, t: tuple[float, ...] = (1.0, 1.0, 1.0)) -> Profile:
+    """Pairs take ``share`` of what both ops do alone."""
+    t_f, t_b, t_w = t
+    stage = StageProfile(t_f, t_b, t_w, weight_bytes=1.0, t_fb=share * (t_f + t_b + t_w))
+    return Profile((stage,) * ranks, ranks)
+
+
+def test_a_pair_takes_what_the_stage_that_saves_less_allows() -> None:
+    one, other = StageProfile(1.0, 1.0, 1.0, t_fb=2.0), StageProfile(2.0, 2.0, 1.0, t_fb=4.5)
+    unknown = StageProfile(1.0, 1.0, 1.0)
+    stages = Profile((one, other, unknown, StageProfile(1.0, 1.0, 1.0, t_fb=0.5)), 4)
+    assert stages.pair_time(0, 0) == 2.0
+    assert stages.pair_time(0, 1) == 1.0 + 3.0 - 0.5
+    assert stages.pair_time(1, 0) == 2.0 + 2.0 - 0.5
+    assert stages.pair_time(0, 2) == 3.0
+    assert stages.pair_time(3, 3) == 2.0  # no less than the BW alone
+
+
+def paired() -> Schedule:
+    """One rank, two microbatches: F0, then F1 with BW0, then BW1."""
+    return replace(by_hand("0F0 0F1 0BW0 0BW1", profile=profile(1, 0.75)), pairs=((1,),))
+
+
+def test_a_pair_starts_and_ends_together_and_is_work_once() -> None:
+    timing = simulate(paired())
+    assert timing.start[0].tolist() == [0.0, 1.0, 1.0, 3.25]
+    assert timing.end[0].tolist() == [1.0, 3.25, 3.25, 5.25]
+    assert timing.work == 5.25
+    assert timing.peak_memory == (2.0,)
+    assert step_time(paired()) == pytest.approx(5.25)
+
+
+def test_what_is_no_pair_is_named() -> None:
+    with pytest.raises(InvalidScheduleError, match="rank 0, op 0: expected an F and the BW of"):
+        simulate(replace(paired(), pairs=((0,),)))
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    return dump_schedule(build_family("dualpipe", profile(4, 0.8), 8)) | changes
+
+
+def test_pairs_are_in_the_file_and_come_back() -> None:
+    read = parse_schedule(document(), "s.json")
+    assert read.pairs == ((7, 9, 12), (6, 8, 10), (6, 8, 10), (7, 9, 12))
+    assert read.problem.profile == profile(4, 0.8)
+    assert dump_schedule(replace(read, timing=None))["order"] == document()["order"]
+    assert verify_schedule(document()) == []
+
+
+def test_both_inputs_of_a_pair_are_waited_for_before_it() -> None:
+    schedule = build_family("dualpipe", profile(4), 8)
+    row = compile_schedule(schedule).instructions[1]
+    computes = [at for at, item in enumerate(row) if isinstance(item, Compute)]
+    for at in schedule.pairs[1]:
+        between = row[computes[at] + 1 : computes[at + 1]]
+        assert not any(isinstance(item, WaitReceive) for item in between)
+
+
+def test_an_export_has_the_f_of_a_pair_before_its_bw() -> None:
+    schedule = build_family("dualpipev", profile(4), 8)
+    assert any(schedule.pairs)
+    text = torch_csv.write(schedule)
+    read = torch_csv.read(text, schedule.problem.profile)
+    assert [row.tolist() for row in read.order] == [row.tolist() for row in schedule.order]
+
+
+# a rank that does one thing at a time sends and passes on between its ops -------------------------
+
+
+PLAIN = StageProfile(2.0, 3.0, 1.0)
+
+
+def relayed(hop: float, *moves: Transfer) -> Schedule:
+    """Three ranks with a microbatch each; the one stage is rank 0's, whose F's end at 2."""
+    profile = Profile((PLAIN,), 3, t_comm=hop, shared_by=1)
+    rows = [f"0F{j} 0BW{j}" for j in range(3)]
+    plan = by_hand(*rows, profile=profile, passing=Passing.WEIGHTS)
+    return timed(replace(plan, transfers=moves))
+
+
+HERE = Transfer(W, 0, 0, 0, 1, after=0, before=2)
+ON = Transfer(W, 0, 0, 1, 2, after=0, before=0)
+
+
+def test_it_leaves_when_the_op_at_work_ends() -> None:
+    # rank 1 runs its F from 0 to 2; what comes at 0.5 leaves then, and rank 2 waits for it
+    planned = relayed(0.5, HERE, ON)
+    assert planned.known_timing.transfers.tolist() == [[0.0, 0.5], [0.5, 1.0]]
+    between = posted_between_ops(planned)
+    assert simulate(between).transfers.tolist() == [[0.0, 0.5], [2.0, 2.5]]
+    assert play_iterations(between).timings[0].start[2].tolist() == [2.5, 4.5]
+    assert between.transfers == (replace(HERE, before=1), replace(ON, after=1))
+
+
+def test_the_next_op_waits_for_what_comes_late() -> None:
+    """Planned to come at 1, before the BW at 2; it takes until 6, and the BW starts then."""
+    between = posted_between_ops(relayed(1.0, HERE, ON))
+    slower = replace(between.problem.profile, t_comm=6.0)
+    timing = simulate(replace(between, problem=replace(between.problem, profile=slower)))
+    assert timing.start[1].tolist() == [0.0, 6.0]
+    assert timing.transfers.tolist() == [[0.0, 6.0], [6.0, 12.0]]
+
+
+def test_what_sets_out_is_sent_an_op_before_it_is_planned_to_leave() -> None:
+    """Planned during the F or the BW it is sent before the F; planned after the BW, before that."""
+    direct = relayed(0.5, HERE, replace(ON, source=0, copy=1))
+    assert posted_between_ops(direct).transfers == direct.transfers
+    late = Transfer(W, 0, 2, 0, 1, after=0, before=2)
+    for leaves, after in ((5.0, 0), (7.0, 1)):
+        timing = replace(
+            direct.known_timing,
+            transfers=np.array([[0.0, 0.5], [0.5, 1.0], [leaves, leaves + 0.5]]),
+        )
+        planned = replace(direct, transfers=(*direct.transfers, late), timing=timing)
+        assert [t.after for t in posted_between_ops(planned).transfers] == [0, 0, after]
+
+
+def test_one_way_keeps_its_order() -> None:
+    """What is planned to leave first is sent first, though it must wait for an op; so are the
+    receives."""
+    first = replace(HERE, after=1, room=1)
+    second = Transfer(W, 0, 1, 0, 1, after=0, before=2)
+    planned = relayed(0.5, first, second)
+    timing = replace(planned.known_timing, transfers=np.array([[2.0, 2.5], [3.0, 3.5]]))
+    posted = posted_between_ops(replace(planned, timing=timing)).transfers
+    assert [(t.after, t.room) for t in posted] == [(1, 1), (1, 1)]

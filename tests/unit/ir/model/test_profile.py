@@ -1,22 +1,43 @@
-"""Profiles: delays between ranks, cutting stages, limits; and what a problem makes of them."""
+"""Profiles: delays, cuts, limits, links and what shares them, ties, layers."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
+from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.formats import dump_profile, dump_schedule, load_profile
-from pipeloom.ir.formats.profile_json import parse_profile
+from pipeloom.ir.cost.traffic import over_wires
+from pipeloom.ir.errors import InputError, UnsupportedError
+from pipeloom.ir.formats import (
+    dump_profile,
+    dump_program,
+    dump_schedule,
+    load_profile,
+    parse_profile,
+)
+from pipeloom.ir.formats.profile_document import ProfileDocument
+from pipeloom.ir.formats.profile_json import dump_layers, parse_layers
+from pipeloom.ir.formats.validation import validated
 from pipeloom.ir.model.layered_profile import joined
+from pipeloom.ir.model.layers import Layer, LayerKind
+from pipeloom.ir.model.links import Link, Links, Sharing
 from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.verify.network_facts import read_network
+from pipeloom.ir.verify.program import verify_program
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import build_family
+from tests.support.command_line import layers_document
+
+# profiles: delays between ranks, cutting stages, limits; and what a problem makes of them ---------
+
 
 STAGE = StageProfile(4.0, 6.0, 2.0, m_b=8.0, m_w=4.0, activation_bytes=1e6, weight_bytes=10.0)
 
@@ -124,3 +145,204 @@ def test_a_single_entry_is_shared_as_in_a_file() -> None:
     assert replace(alone, t_comm=1.0).stages == alone.stages == (STAGE,)
     for profile in (shared, alone):
         assert load_profile(dump_profile(profile)) == profile
+
+
+# links: delays and wires by what is shared, and that whoever reads a profile reads the same -------
+
+
+RING = Sharing.RING
+SLOW = Link(4.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("shared", "wires"),
+    [
+        (Sharing.PAIRS, ("1 to 3",)),
+        (Sharing.PORTS, ("out of 1", "into 3")),
+        ((((0, 1), (1, 3)), ((3, 1),), ((1, 3),)), ("1 to 3", "group 0", "group 2")),
+        (RING, ("1 to 2", "2 to 3")),
+    ],
+)
+def test_a_message_occupies_its_wires(shared: Any, wires: tuple[str, ...]) -> None:
+    assert Links(Link(0.0, 1.0), shared=shared).wires(1, 3, 5) == wires
+
+
+@pytest.mark.parametrize(
+    ("ranks", "source", "target", "way"),
+    [
+        (2, 0, 1, "01"),
+        (2, 1, 0, "10"),
+        (3, 0, 2, "02"),
+        (4, 0, 2, "012"),  # as far either way: up
+        (4, 2, 0, "230"),
+        (4, 0, 3, "03"),
+        (5, 4, 1, "401"),
+        (5, 1, 4, "104"),
+        (5, 0, 3, "043"),
+    ],
+)
+def test_the_shorter_way_round_a_ring(ranks: int, source: int, target: int, way: str) -> None:
+    hops = tuple(f"{a} to {b}" for a, b in pairwise(way))
+    assert Links(Link(0.0, 1.0), shared=RING).wires(source, target, ranks) == hops
+
+
+def test_a_ring_s_distant_pairs_sum_up_latencies_and_take_the_least_bandwidth() -> None:
+    links = Links(Link(1.0, 2.0), ((1, 2, SLOW), (4, 1, Link(0.25, 8.0))), RING)
+    latency, rate = links.matrices(5)
+    # 0 1 2: over the slow link; 0 4 3: over none; 1 4 has an entry of its own
+    assert (latency[0, 2], rate[0, 2]) == (latency[2, 0], rate[2, 0]) == (5.0, 0.5)
+    assert (latency[0, 3], rate[0, 3]) == (2.0, 2.0)
+    assert (latency[1, 4], rate[1, 4]) == (0.25, 8.0)
+    assert links.delays(1e6, 5)[0, 2] == 5.0 + 2.0
+    # of two ways that are as long, each direction takes the one upwards
+    halfway = Links(Link(1.0, 2.0), ((1, 2, SLOW),), RING).delays(0.0, 4)
+    assert (halfway[0, 2], halfway[2, 0]) == (5.0, 2.0)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize(
+    "shared", [Sharing.PAIRS, Sharing.PORTS, RING, (((0, 1), (2, 0)), ((1, 0),))]
+)
+def test_the_verifiers_read_the_same_network(ranks: int, shared: Any) -> None:
+    entries = [(0, 1, SLOW), (2, 3, Link(0.5, 3.0)), (4, 1, Link(0.1, 9.0)), (1, 0, Link(9.0, 9.0))]
+    pairs = tuple(entry for entry in entries if max(entry[:2]) < ranks)
+    if isinstance(shared, tuple) and ranks < 3:
+        shared = ()
+    profile = Profile(
+        (StageProfile(1, 1, 1),) * ranks, ranks, links=Links(Link(1, 2), pairs, shared)
+    )
+    plain = read_network(validated(ProfileDocument, dump_profile(profile), "p"))
+    delays = profile.delays(3e6)
+    apart = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
+    for a, b in apart:
+        assert plain.delay(a, b, 3e6) == pytest.approx(delays[a, b])
+        assert plain.transfer_delay(a, b, 3e6) == plain.delay(a, b, 3e6)
+    by_plain: dict[object, set[tuple[int, int]]] = {}
+    by_links: dict[object, set[tuple[int, int]]] = {}
+    assert profile.links is not None
+    for a, b in apart:
+        for wire in plain.wires(a, b):
+            by_plain.setdefault(wire, set()).add((a, b))
+        for name in profile.links.wires(a, b, ranks):
+            by_links.setdefault(name, set()).add((a, b))
+    assert sorted(map(sorted, by_plain.values())) == sorted(map(sorted, by_links.values()))
+
+
+@pytest.mark.parametrize("shared", [*Sharing, (), (((0, 1), (1, 2)), ())])
+def test_what_is_shared_survives_the_file(shared: Any) -> None:
+    profile = Profile((StageProfile(1, 1, 1),) * 3, 3, links=Links(Link(0.5, 2.0), (), shared))
+    assert parse_profile(dump_profile(profile), "p") == profile
+
+
+def test_bytes_over_a_ring_add_up_on_each_wire() -> None:
+    amounts = np.array([[0.0, 1.0, 10.0], [0.0, 0.0, 0.0], [0.0, 100.0, 0.0]])
+    stage = (StageProfile(1, 1, 1),)
+    ring = Profile(stage, 3, links=Links(Link(0, 1), shared=RING))
+    assert over_wires(ring, amounts) == {"0 to 1": 1.0, "0 to 2": 10.0, "2 to 1": 100.0}
+    ports = Profile(stage, 3, links=Links(Link(0, 1), shared=Sharing.PORTS))
+    assert over_wires(ports, amounts) == {
+        "out of 0": 11.0, "into 1": 101.0, "into 2": 10.0, "out of 2": 100.0
+    }  # fmt: skip
+    assert over_wires(Profile(stage, 3), amounts) == {}
+    wide = np.zeros((4, 4))
+    wide[0, 2], wide[1, 2] = 5.0, 7.0
+    four = Profile(stage, 4, links=Links(Link(0, 1), shared=RING))
+    assert over_wires(four, wide) == {"0 to 1": 5.0, "1 to 2": 12.0}
+
+
+# profiles say which stages share parameters; their programs are tied by that without being told ---
+
+
+TIED = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 4, 4, t_comm=0.1, tied=((0, 3), (1, 2)))
+
+
+def reductions(family: str, profile: Profile, **options: Any) -> set[str]:
+    program = compile_schedule(build_family(family, profile, 4), **options)
+    lines = [str(line) for row in program.instructions for line in row]
+    assert verify_program(dump_program(program)) == []
+    return {line for line in lines if line.startswith("reduce")}
+
+
+def test_tied_layers_become_tied_stages() -> None:
+    document = layers_document(tied=[["norm", "emb"], ["layers.0", "layers.1"]])
+    profile = parse_layers(document, "p.json")
+    assert dump_layers(profile)["tied"] == [["emb", "norm"], ["layers.0", "layers.1"]]
+    assert parse_layers(dump_layers(profile), "p.json") == profile
+    assert profile.cut((0, 3)).tied == ((0, 1),)
+    assert profile.cut((0, 2, 5)).tied == ((0, 1), (0, 2))
+    assert profile.cut((0,)).tied == ()
+
+
+def test_a_profile_with_stages_beside_its_layers_names_those() -> None:
+    """``tied`` is read by whoever reads the stages, and by whoever cuts the layers."""
+    document = layers_document(tied=[["emb", "norm"], ["emb", "layers.0"]])
+    both = document | {"stages": dump_profile(parse_layers(document, "p").cut((0, 3)))["stages"]}
+    assert parse_profile(both, "p.json").tied == ((0, 1),)
+
+
+def test_a_program_is_tied_by_its_profile() -> None:
+    assert reductions("1f1b", TIED) == {"reduce 0 3", "reduce 1 2"}
+    assert reductions("zb-h1", TIED, tied=[(0, 3)]) == {"reduce 0 3", "reduce 1 2"}
+    assert reductions("zb-h1", TIED, tied=[(0, 1)]) == {"reduce 0 1", "reduce 0 3", "reduce 1 2"}
+
+
+def test_all_chunks_of_tied_stages_are_tied() -> None:
+    whole = replace(TIED, tied=((0, 3),))
+    assert reductions("zb-v", whole) == {"reduce 0 1 6 7"}
+
+
+def test_what_steps_after_each_microbatch_cannot_be_tied() -> None:
+    with pytest.raises(InputError, match=r"^profile: tied: expected none where updates come after"):
+        compile_schedule(build_family("pipedream", TIED, 4))
+
+
+# profiles by layers: what an entry stands for, what is refused, and stages that know their laye ---
+
+
+COST = {"t_f": 1.0, "t_b": 2.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5}
+
+
+def test_an_entry_may_stand_for_several_layers() -> None:
+    profile = parse_layers(layers_document(), "p.json")
+    names = [layer.name for stage in profile.layers for layer in stage.layers]
+    assert names == ["emb", *(f"layers.{i}" for i in range(6)), "norm", "loss"]
+    assert profile.tied == (*[False] * 7, True, False)
+    assert profile.layers[7].layers == (Layer("norm", LayerKind.HEAD, ("norm", "out")),)
+    assert profile.layers[8].layers == (Layer("loss", LayerKind.LOSS, ()),)
+
+
+def test_stages_sum_their_layers_and_know_them() -> None:
+    cut = parse_layers(layers_document(), "p.json").cut((0, 3))
+    first, last = cut.stages
+    assert (first.t_f, first.t_b, first.t_w) == (2.5, 4.0, 2.5)
+    assert (first.m_b, first.m_w, first.weight_bytes) == (2.25, 1.25, 40.0)
+    assert (first.activation_bytes, last.weight_bytes) == (
+        8.0,
+        None,
+    )  # of the loss nothing is known
+    assert [layer.name for layer in first.layers] == ["emb", "layers.0", "layers.1"]
+    again = parse_profile(dump_profile(cut), "written")
+    assert again == cut
+    assert again.split(2).stages[0].layers == ()
+
+
+def test_layers_are_cut_into_no_more_than_the_most_stages() -> None:
+    profile = parse_layers(layers_document(max_stages=2), "p.json")
+    assert parse_layers(dump_layers(profile), "p.json") == profile
+    assert profile.cut((0, 3)).max_stages == 2
+    with pytest.raises(UnsupportedError, match="max_stages: expected at least 3, "):
+        profile.cut((0, 3, 5))
+
+
+def test_a_stage_can_what_all_of_its_layers_can() -> None:
+    can = {"t_r": 1.0, "m_r": 0.25, "m_o": 0.0}
+    layers = [{"name": name, **COST, **can} for name in "ab"] + [
+        {"name": "c", **COST, "t_r": 1.0, "m_r": 0.5}
+    ]
+    first, last = parse_layers(layers_document(layers=layers), "p.json").cut((0, 2)).stages
+    assert (first.t_r, first.m_r, first.m_o, first.offload_bytes) == (2.0, 0.5, 0.0, None)
+    assert (last.t_r, last.m_r, last.m_o) == (1.0, 0.5, None)
+    one = joined([replace(first, offload_bytes=3.0), first])
+    assert one.offload_bytes == 5.0  # the other's M_B
+    paired = joined([replace(first, t_fb=6.0), first])
+    assert paired.t_fb == 6.0 + first.t_f + first.t_b + first.t_w

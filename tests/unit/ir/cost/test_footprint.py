@@ -1,0 +1,195 @@
+"""Memory of each rank, bytes over each wire, makespans of op times that vary."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.cost.memory_footprint import footprint
+from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.cost.spread import ExpectedMakespan, sampled_makespans
+from pipeloom.ir.cost.traffic import traffic
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.program import TensorKind
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.solver.families import build_family
+from pipeloom.solver.weight_passing.replicate import replicate
+from pipeloom.solver.weight_passing.round_orders import rows
+from pipeloom.solver.weight_passing.streaming import Streaming, streamed
+
+# memory_footprint ---------------------------------------------------------------------------------
+
+
+STAGE = StageProfile(1.0, 1.0, 1.0, 8.0, 2.0, 1.0, weight_bytes=100.0, optimizer_bytes=600.0)
+
+
+def test_stages_that_stay() -> None:
+    profile = Profile((STAGE,) * 3, 3)
+    found = footprint(build_family("1f1b", profile, 6))
+    assert found.activations == (24.0, 16.0, 8.0)
+    assert found.weights == found.gradients == (100.0,) * 3
+    assert found.optimizer == (600.0,) * 3
+    assert found.passing == (0.0,) * 3
+    assert found.total == (824.0, 816.0, 808.0)
+
+
+def test_several_stages_a_rank() -> None:
+    found = footprint(build_family("interleaved-1f1b", Profile((STAGE,) * 4, 2), 2))
+    assert found.weights == (200.0, 200.0)
+
+
+def test_travelling_weights_need_buffers_and_a_stage_at_work() -> None:
+    large = StageProfile(1.0, 1.0, 1.0, 8.0, weight_bytes=100.0, grad_bytes=30.0)
+    small = StageProfile(1.0, 1.0, 1.0, 8.0, weight_bytes=10.0, grad_bytes=20.0)
+    schedule = build_family("fsdp:0", Profile((large, small), 2), 2)
+    buffers = compile_schedule(schedule).buffers
+    assert [list(map(str, row)) for row in buffers] == [["w1", "dw0"], ["w0", "dw1"]]
+    found = footprint(schedule)
+    assert found.weights == (100.0, 10.0)
+    assert found.gradients == (30.0, 20.0)
+    # a buffer for the other's weights, one for its own gradient, and the other's stage at work
+    assert found.passing == (10.0 + 30.0 + (10.0 + 20.0), 100.0 + 20.0 + (100.0 + 30.0))
+    assert found.activations == (16.0, 16.0)
+
+
+def test_sums_are_kept_until_they_leave() -> None:
+    """Of the two stages that a rank does not own, until the end, or from round to round."""
+    stage = StageProfile(1.0, 1.0, 1.0, weight_bytes=10.0, grad_bytes=1000.0)
+    profile = Profile((stage,) * 4, 2)
+    problem = Problem(profile, 4, Placement.round_robin(2), (8.0, 8.0))
+    order = rows(problem, rounds=2, deep=1)
+    passing = {}
+    for collections in (1, 2):
+        plan = Streaming(buffers=1, collections=collections)
+        schedule = streamed(problem, order, plan)
+        buffers = compile_schedule(schedule).buffers
+        received = [sum(b.kind is TensorKind.GRADIENT for b in row) for row in buffers]
+        found = footprint(schedule).passing
+        # a buffer and a stage at work of weights
+        passing[collections] = [p - 20.0 - 1000.0 * n for p, n in zip(found, received, strict=True)]
+    assert passing == {1: [2000.0, 2000.0], 2: [1000.0, 1000.0]}
+
+
+def test_unknown_sizes_count_as_nothing() -> None:
+    stage = StageProfile(1.0, 1.0, 1.0)
+    found = footprint(build_family("wzb2", Profile((stage,) * 2, 2), 4))
+    assert found.total == found.activations == (2.0, 2.0)
+
+
+# traffic ------------------------------------------------------------------------------------------
+
+
+SENT = StageProfile(1.0, 1.0, 1.0, activation_bytes=3.0, weight_bytes=5.0, grad_bytes=7.0)
+
+
+def test_activations_go_both_ways_between_neighbours() -> None:
+    sent = traffic(build_family("1f1b", Profile((SENT,) * 3, 3), 4))
+    assert sent.tolist() == [[0, 12, 0], [12, 0, 12], [0, 12, 0]]
+
+
+def test_chunks_go_round() -> None:
+    sent = traffic(build_family("interleaved-1f1b:2", Profile((SENT,) * 4, 2), 4))
+    # three boundaries: 0 to 1, 1 to 0, 0 to 1; forwards and back
+    assert sent.tolist() == [[0, 36], [36, 0]]
+
+
+def test_what_one_rank_has_does_not_travel() -> None:
+    assert traffic(build_family("interleaved-1f1b:3", Profile((SENT,) * 3, 1), 4)).tolist() == [[0]]
+
+
+def test_weights_and_gradients_by_their_own_sizes() -> None:
+    schedule = build_family("weipipe-interleave", Profile((SENT,) * 2, 2), 1)
+    # one microbatch on rank 0: both copies of stage 1 come, its gradient goes home
+    assert traffic(schedule).tolist() == [[0, 7], [10, 0]]
+
+
+@pytest.mark.parametrize("grad_bytes", [None, 5.0])
+def test_unknown_sizes(grad_bytes: float | None) -> None:
+    stage = StageProfile(1.0, 1.0, 1.0, weight_bytes=5.0, grad_bytes=grad_bytes)
+    profile = Profile((stage,) * 2, 2)
+    assert traffic(build_family("weipipe-interleave", profile, 1)).tolist() == [[0, 5], [10, 0]]
+    assert not traffic(build_family("1f1b", profile, 4)).any()
+
+
+def test_gradients_of_replicas_are_summed_round_a_ring() -> None:
+    schedule = build_family("weipipe-interleave", Profile((SENT,) * 3, 3), 3)
+    inner = traffic(schedule) - traffic(replicate(schedule, [0]))
+    assert inner[0, 2] == sum(
+        {"weight": 5, "gradient": 7}[t.kind.value]
+        for t in schedule.transfers
+        if (t.stage, t.source, t.target) == (0, 0, 2)
+    )
+    all_replicated = traffic(replicate(schedule, range(3)))
+    share = 3 * 2 * 2 / 3 * 7
+    ring = [[0, share, 0], [0, 0, share], [share, 0, 0]]
+    assert all_replicated.tolist() == [pytest.approx(row) for row in ring]
+
+
+# makespans under op times that vary: the simulator's without spread, draws, a measured one --------
+
+
+STAGES = tuple(StageProfile(2.0 + s % 3, 3.0, 1.5 + s % 2, activation_bytes=1e6) for s in range(4))
+PROFILE = Profile(STAGES, 4, t_comm=0.25)
+INFINITE = float("inf")
+
+
+def built(family: str, microbatches: int = 8) -> Schedule:
+    return build_family(family, PROFILE, microbatches, memory_limit=INFINITE)
+
+
+@pytest.mark.parametrize(
+    "family", ["1f1b", "zb-h1", "interleaved-1f1b:2", "zb-v", "chimera", "weipipe-interleave"]
+)
+def test_without_spread_each_sample_takes_what_the_simulator_says(family: str) -> None:
+    schedule = built(family)
+    found = sampled_makespans(schedule, [0.0] * schedule.problem.stages, samples=3)
+    assert found == pytest.approx([simulate(schedule).makespan] * 3)
+
+
+def test_op_times_have_the_profile_s_as_mean_and_the_spread_and_follow_the_seed() -> None:
+    """One rank's makespan is the sum of its op times."""
+    schedule = build_family("1f1b", replace(PROFILE, stages=STAGES[:1], ranks=1), 4, memory_limit=9)
+    (times,) = simulate(schedule).took
+    found = sampled_makespans(schedule, [0.2], samples=20_000)
+    assert found.mean() == pytest.approx(times.sum(), rel=0.002)
+    assert found.std() == pytest.approx(0.2 * np.sqrt(np.square(times).sum()), rel=0.02)
+    first, again, other = (
+        sampled_makespans(schedule, [0.2], samples=9, seed=seed) for seed in (1, 1, 2)
+    )
+    assert (first == again).all()
+    assert (first != other).all()
+
+
+def test_batches_of_samples_do_not_change_what_is_drawn_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule, whole = built("1f1b"), [0.0, 0.1, 0.0, 0.0]
+    expected = sampled_makespans(schedule, whole, samples=2000).mean()
+    monkeypatch.setattr("pipeloom.ir.cost.spread.BATCH", 1)
+    found = sampled_makespans(schedule, whole, samples=2000)
+    assert found.shape == (2000,)
+    assert found.mean() == pytest.approx(expected, rel=0.002)
+
+
+def test_a_makespan_under_spread_is_in_the_mean_no_less_than_without() -> None:
+    """Jensen: it is a maximum of sums."""
+    schedule = built("zb-h1")
+    found = sampled_makespans(schedule, [0.2] * 4, samples=1000)
+    assert found.mean() > simulate(schedule).makespan
+
+
+def test_a_measured_makespan_has_its_place_among_those_expected() -> None:
+    schedule = built("1f1b")
+    assert ExpectedMakespan.of(schedule, 1.0) is None
+    stages = tuple(replace(stage, spread=0.1) for stage in STAGES)
+    problem = replace(schedule.problem, profile=replace(PROFILE, stages=stages))
+    spread = replace(schedule, problem=problem)
+    found = ExpectedMakespan.of(spread, 0.0)
+    assert found is not None
+    assert simulate(schedule).makespan < found.mean < found.p95
+    shares = [ExpectedMakespan.of(spread, by) for by in (found.p95, 2 * found.p95)]
+    assert [one.share_below for one in shares if one] == pytest.approx([0.95, 1.0], abs=0.01)
+    assert "measured is longer than 0% of steps" in str(found)
