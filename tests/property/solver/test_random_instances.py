@@ -9,8 +9,7 @@ import pytest
 
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Schedule, Status
-from pipeloom.solver.core.bound import Bound
+from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.optimize import optimize
 from tests.property.random_instances import checks, summary, work_of
 from tests.property.random_instances.checks import check
@@ -45,29 +44,6 @@ def tiny() -> Instance:
     assert outcome.optimum is not None
     assert 0 < outcome.optimum < np.inf
     return instance
-
-
-def test_a_bound_above_the_optimum_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    instance = tiny()
-
-    def high(problem: Problem) -> Bound:
-        return Bound(1.001 * checks.exhaustive_optimum(problem), "too high", "")
-
-    monkeypatch.setattr(checks, "GENERAL", (*checks.GENERAL, high))
-    assert ["too high" in fault for fault in faults(instance)] == [True]
-
-
-def test_a_worse_schedule_called_optimal_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    def worse(problem: Problem, **_: object) -> Schedule:
-        schedule = optimize(problem)
-        report = replace(
-            schedule.known_report, lower_bound=0.9 * (schedule.known_report.lower_bound or 0.0)
-        )
-        return replace(schedule, report=replace(report, status=Status.OPTIMAL))
-
-    instance = tiny()
-    monkeypatch.setattr(checks, "optimize", worse)
-    assert any("above the bound" in fault for fault in faults(instance))
 
 
 def test_an_order_that_breaks_the_rules_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
