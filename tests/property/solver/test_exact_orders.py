@@ -236,7 +236,7 @@ def test_what_is_recomputed_is_decided_where_it_is_free(every: bool, free: bool)
 # what windows of few microbatches on one rank and on several prove, held against all schedules ----
 
 
-KINDS_RANK_WINDOWS = ("v", "several stages a rank")
+PLACED_KINDS = ("v", "several stages a rank")
 Found = TypeVar("Found")
 
 
@@ -276,7 +276,7 @@ def checked(first: int, number: int, *, asks_all: bool = False) -> int:
     """How many of so many small problems were held against their optimum; ``asks_all``: the model
     of all orders, too, which is told what windows prove."""
     decided = 0
-    for seed, kind in zip(range(first, first + number), cycle(KINDS_RANK_WINDOWS), strict=False):
+    for seed, kind in zip(range(first, first + number), cycle(PLACED_KINDS), strict=False):
         problem = with_other_limits(problem_of(kind, seed), seed)
         least = known_optimum(problem, nodes=60_000)
         if not least or math.isinf(min(problem.memory_limit)):
@@ -304,7 +304,7 @@ def test_no_bound_is_above_thousands_of_optima() -> None:
 
 
 def test_windows_teach_each_other_what_longer_questions_alone_refute_too() -> None:
-    """Instance 0 of ``benchmarks/gaps``, whose best known schedule costs 1250.6: rank 3 alone,
+    """An instance whose best known schedule costs 1250.6: rank 3 alone,
     with seven of its twelve microbatches."""
     problem = large_problem("v", 0)
     best, placed = beside(problem, 1250.6), GeneralPlacement.of(problem)

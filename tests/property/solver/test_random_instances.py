@@ -11,7 +11,7 @@ from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.optimize import optimize
-from tests.property.random_instances import checks, summary, work_of
+from tests.property.random_instances import checked, checks, summary
 from tests.property.random_instances.checks import check
 from tests.property.random_instances.instances import Instance, random_instance
 
@@ -26,10 +26,7 @@ TINY = 4
     [pytest.param(n, marks=[pytest.mark.slow] if n >= ORDINARY else []) for n in range(PARTS)],
 )
 def test_whatever_the_instance_all_holds(part: int) -> None:
-    found = [
-        (random_instance(seed), check(random_instance(seed), work_of(seed, WORK)))
-        for seed in range(part, SLICE, PARTS)
-    ]
+    found = [checked(seed, WORK) for seed in range(part, SLICE, PARTS)]
     assert summary(found)["faults"] == []
 
 
