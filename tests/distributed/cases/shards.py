@@ -18,7 +18,6 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
-from pipeloom.runtime.optim.shard_squares import ShardSquares, processes_of
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.loss_scale import LossScale
 from tests.support.models import full
@@ -239,29 +238,3 @@ def _refused(*args: Any, **options: Any) -> str:
         _pipeline(*args, **options)
     dist.barrier()
     return str(error.value)
-
-
-def two_axes() -> tuple[float, float, bool]:
-    """One norm of shards over rows, over columns, over neither: found, expected, and whether it is
-    NaN where one process alone has a NaN. Copies differ by rounding.
-    """
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("ep", "tp"))
-    e, t = mesh.get_local_rank("ep"), mesh.get_local_rank("tp")
-    torch.manual_seed(0)
-    whole, experts, split = torch.randn(3), torch.randn(2, 5), torch.randn(2, 7)
-    expected = float(torch.cat([whole, experts.flatten(), split.flatten()]).double().norm())
-    nudged = 1 + 1e-7 * dist.get_rank()
-    parameters = [nn.Parameter(torch.zeros(n)) for n in (3, 5, 7)]
-    for parameter, value in zip(parameters, (whole, experts[e], split[t]), strict=True):
-        parameter.grad = value * nudged
-    groups = [mesh["tp"].get_group(), mesh["ep"].get_group()]
-    over = {
-        id(parameters[i]): frozenset({processes_of(group)})
-        for i, group in ((2, groups[0]), (1, groups[1]))
-    }
-    norm = ShardSquares(groups, over, torch.device("cpu"), 30.0)
-    found = norm(parameters) ** 0.5
-    if dist.get_rank() == 3:
-        parameters[0].grad = torch.full((3,), torch.nan)
-    bad = norm(parameters)
-    return found, expected, bad != bad

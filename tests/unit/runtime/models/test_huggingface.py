@@ -19,7 +19,6 @@ from pipeloom import HuggingFace
 from pipeloom.cli.main import main
 from pipeloom.ir.errors import InputError
 from pipeloom.runtime.models.by_name import load_source
-from pipeloom.runtime.models.layer_calls import LayerCalls, StandIns, capture
 from pipeloom.runtime.models.skeleton import windowed_product
 from pipeloom.runtime.pipeline.layered_source import LayeredSource
 from pipeloom.runtime.pipeline.model_source import check_evaluation, most_stages
@@ -222,43 +221,6 @@ def test_a_source_travels_to_other_processes_as_its_settings(tmp_path: Path) -> 
     source.check()
     assert pickle.loads(pickle.dumps(source)) == source
     assert len(pickle.dumps(source)) < 1000
-
-
-class Weighed(nn.Module):
-    """Not of the library: its layers are given a mask, and a weight that depends on the tokens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(4, 2)
-        self.layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(2))
-
-    def forward(self, input_ids: Tensor, use_cache: bool) -> Tensor:
-        hidden, weights = self.embedding(input_ids), self.embedding(input_ids).sum(-1)
-        mask = torch.ones(input_ids.shape).tril()
-        for layer in self.layers:
-            hidden = layer(hidden, mask=mask, weights=[weights], scale=2.0, use_cache=use_cache)
-        return hidden
-
-
-def weighed(value: float, *_: object) -> tuple[nn.Module, StandIns]:
-    model = Weighed()
-    stand_ins = StandIns(model.layers, 0)
-    model.layers = stand_ins.modules
-    nn.init.constant_(model.embedding.weight, value)
-    return model, stand_ins
-
-
-def test_what_depends_on_the_tokens_is_handed_on_and_the_rest_is_kept() -> None:
-    plan = LayerCalls(weighed).plan((2, 3), torch.float32, torch.device("cpu"))
-    assert plan.handed == 2
-    calls = capture(*weighed(3.0), torch.zeros(2, 3).long())
-    hidden, weights = plan.tensors(calls)
-    assert weights.shape == (2, 3)
-    (given,), options = plan.call(1, (hidden, weights))
-    assert given is hidden
-    assert options.pop("weights")[0] is weights
-    assert torch.equal(options.pop("mask"), torch.ones(2, 3).tril())
-    assert options == {"scale": 2.0, "use_cache": False}
 
 
 def test_placeholders_vary_over_rows_and_columns_and_give_linears_product(tmp_path: Path) -> None:
