@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 from statistics import median
 from typing import Any
 
@@ -16,6 +15,9 @@ from .schemes import FAMILY, Prediction, predict
 ROWS, CHANGED = "weipipe throughput", "weipipe assumptions"
 WINNERS_NEEDED = 20  # of 21
 UNCHANGED = "nothing"
+STATED = {
+    name: {key: each[key] for key in ("value", "what", "source")} for name, each in SOURCES.items()
+}
 
 
 def cases(size: Size) -> Iterator[Case]:
@@ -31,7 +33,7 @@ def measure(case: Case) -> Figures:
     if case.part == ROWS:
         return compared(case.given["row"], BASE)
     found = agreement([compared(row, case.given["assumptions"]) for row in load_rows()])
-    return found | ({"assumptions": _plain()} if case.name == UNCHANGED else {})
+    return found | ({"assumptions": STATED} if case.name == UNCHANGED else {})
 
 
 def agreement(rows: Rows) -> Figures:
@@ -71,19 +73,6 @@ def _cell(row: Row, scheme: str, found: Prediction) -> dict[str, Any]:
         "predicted_memory": found.memory,
         "memory_error": None if memory is None else found.memory / memory - 1.0,
         "predicted_to_fit": found.fits,
-    }
-
-
-def _plain() -> dict[str, dict[str, Any]]:
-    """Each assumption: its value, what it is, where it comes from."""
-    return {
-        field.name: {
-            "value": sorted(value) if isinstance(value, frozenset) else value,
-            "what": SOURCES[field.name][0],
-            "source": SOURCES[field.name][1],
-        }
-        for field in fields(BASE)
-        for value in [getattr(BASE, field.name)]
     }
 
 
