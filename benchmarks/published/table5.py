@@ -23,10 +23,8 @@ from .wrap import published_makespan
 
 FAMILIES = ("1f1b", "zb-h1", "zb-h2")
 OPTIMIZED = {"zb-1p": 1.0, "zb-2p": 2.0}  # the limit as a multiple of P x M_B
-TIME_LIMIT = 60.0
-PUBLISHED_RULE, OWN_RULE = (
-    f"interleaved-1f1b, {rule}" for rule in ("as published", "every boundary")
-)
+TIME_LIMIT, INTERLEAVED = 60.0, "interleaved-1f1b"
+PUBLISHED_RULE, OWN_RULE = (f"{INTERLEAVED}, {rule}" for rule in ("as published", "every boundary"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +43,30 @@ class Row:
     def __str__(self) -> str:
         return f"{self.model}-{self.microbatches}"
 
+    def shape(self) -> Figures:
+        """The figures that name the row."""
+        ranks, microbatches = self.profile.ranks, self.microbatches
+        return {"model": self.model, "ranks": ranks, "microbatches": microbatches}
+
     def limit(self, share: float) -> float:
         """``share`` times P x M_B: 1 for zb-1p, 2 for zb-2p."""
         return share * self.profile.ranks * self.profile.stages[0].m_b
 
 
-def load_rows() -> list[Row]:
-    data = json.loads(Path(__file__).with_name("table5.json").read_text(encoding="utf-8"))
-    return [_row(entry) for entry in data["rows"]]
+def load_rows(table: str = "table5", of_rank: int = 1) -> list[Row]:
+    """The rows of a table whose times are those of one of ``of_rank`` equal parts of a rank."""
+    path = Path(__file__).with_name(f"{table}.json")
+    data = json.loads(path.read_text(encoding="utf-8"))
+    return [_row(entry, of_rank) for entry in data["rows"]]
 
 
-def _row(entry: dict[str, Any]) -> Row:
+def _row(entry: dict[str, Any], of_rank: int) -> Row:
     times = dict(entry["profile"])
     t_comm = times.pop("t_comm")
-    stages = (StageProfile(**times),) * entry["ranks"]
-    profile = Profile(stages, entry["ranks"], t_comm, name=entry["model"])
-    return Row(entry["model"], profile, entry["microbatches"], entry["chunks"], entry["published"])
+    stage = StageProfile(**{key: of_rank * value for key, value in times.items()})
+    profile = Profile((stage,) * entry["ranks"], entry["ranks"], t_comm, name=entry["model"])
+    chunks = entry.get("chunks", of_rank)
+    return Row(entry["model"], profile, entry["microbatches"], chunks, entry["published"])
 
 
 def cases(size: Size) -> Iterator[Case]:
@@ -75,14 +81,7 @@ def measure(case: Case) -> Figures:
     cells = {name: _family(row, name) for name in FAMILIES}
     cells |= _interleaved(row)
     cells |= {name: _optimized(row, name) for name in OPTIMIZED}
-    return {
-        "model": row.model,
-        "ranks": row.profile.ranks,
-        "microbatches": row.microbatches,
-        "time_limit": TIME_LIMIT,
-        "seed": 0,
-        "cells": cells,
-    }
+    return row.shape() | {"time_limit": TIME_LIMIT, "seed": 0, "cells": cells}
 
 
 def _cell(row: Row, name: str, rate: float, **more: object) -> dict[str, Any]:
@@ -92,7 +91,7 @@ def _cell(row: Row, name: str, rate: float, **more: object) -> dict[str, Any]:
     return {"published": published, "own": rate, "worse": worse, **more}
 
 
-def _rate(schedule: Schedule) -> float:
+def bubble(schedule: Schedule) -> float:
     """The bubble rate of the period. Raises InvalidScheduleError where the verifier objects."""
     if faults := violations(schedule):
         raise InvalidScheduleError(faults)
@@ -100,17 +99,20 @@ def _rate(schedule: Schedule) -> float:
 
 
 def _family(row: Row, name: str) -> dict[str, Any]:
-    return _cell(row, name, _rate(build_family(name, row.profile, row.microbatches)))
+    return _cell(row, name, bubble(build_family(name, row.profile, row.microbatches)))
+
+
+def interleaved(row: Row) -> tuple[float, float]:
+    """The bubble rates by the published rule for chunks, and by the contract's, which is
+    stricter."""
+    schedule = build_family(f"{INTERLEAVED}:{row.chunks}", row.profile, row.microbatches)
+    strict, makespan = bubble(schedule), published_makespan(schedule)
+    return 1.0 - schedule.known_timing.work / (row.profile.ranks * makespan), strict
 
 
 def _interleaved(row: Row) -> dict[str, dict[str, Any]]:
-    """The figures by the published rule for chunks, and by the contract's, which is stricter."""
-    name = "interleaved-1f1b"
-    schedule = build_family(f"{name}:{row.chunks}", row.profile, row.microbatches)
-    makespan = published_makespan(schedule)
-    rate = 1.0 - schedule.known_timing.work / (row.profile.ranks * makespan)
-    strict = _cell(row, name, _rate(schedule)) | {"worse": False}  # not what is published
-    return {PUBLISHED_RULE: _cell(row, name, rate), OWN_RULE: strict}
+    loose, strict = (_cell(row, INTERLEAVED, rate) for rate in interleaved(row))
+    return {PUBLISHED_RULE: loose, OWN_RULE: strict | {"worse": False}}  # not what is published
 
 
 def _optimized(row: Row, name: str) -> dict[str, Any]:
@@ -124,7 +126,7 @@ def _optimized(row: Row, name: str) -> dict[str, Any]:
     return _cell(
         row,
         name,
-        _rate(schedule),
+        bubble(schedule),
         bound=least,
         bound_name=report.bound,
         status=report.status.value,

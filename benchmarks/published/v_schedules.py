@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pipeloom import InfeasibleError, Objective, Placement, Problem, Schedule, solve
+from pipeloom import InfeasibleError, Objective, Placement, Problem, Schedule, build_family, solve
 from pipeloom.solver.families import find_family
 
 from .. import Case, Claim, Column, Rows, Size, Table, of_part, violations
 from .. import Row as Figures
 from ..table import digits
-from .table5 import SHAPE
-from .table8 import Row, load_rows
+from .table5 import SHAPE, Row
+from .table8 import load_rows
 
 ROWS, SWEEP, CUT = "table8 optimized", "table8 at other limits", "table8 on other placements"
 SHARES = (0.4, 0.5, 0.6, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0)
@@ -62,7 +62,7 @@ def _on_placement(row: Row, cut: str, share: float) -> Figures:
 
 def _cut(row: Row, cut: str, share: float) -> Problem:
     """Two chunks a rank in turn, or four half as long in two waves."""
-    problem, ranks = _problem(row, share), row.ranks
+    problem, ranks = _problem(row, share), row.profile.ranks
     if cut == "wave:2":
         placement, profile = Placement.wave(ranks, 2), problem.profile.split(2)
     else:
@@ -76,10 +76,7 @@ def _as_v(row: Row, share: float) -> Figures:
     found = solve(problem, time_limit=SECONDS)
     report = found.known_report
     cost = _period(found)
-    return {
-        "model": row.model,
-        "ranks": row.ranks,
-        "microbatches": row.microbatches,
+    return row.shape() | {
         "share": share,
         "published": None if published is None else _rate(published),
         "family": None
@@ -96,9 +93,8 @@ def _as_v(row: Row, share: float) -> Figures:
 
 
 def _problem(row: Row, share: float) -> Problem:
-    problem = row.schedule("zb-v").problem
-    limit = share * 2 * row.ranks * row.chunk.m_b
-    return replace(problem, memory_limit=(limit,) * row.ranks)
+    problem = build_family("zb-v", row.profile, row.microbatches).problem
+    return replace(problem, memory_limit=(row.limit(share),) * problem.ranks)
 
 
 def _published(problem: Problem) -> Schedule | None:
