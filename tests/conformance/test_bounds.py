@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.links import Link, Links, Sharing
 from pipeloom.ir.model.ops import parse_order
 from pipeloom.ir.model.schedule import Status
+from pipeloom.ir.verify.certificates.rows import FractionalChoice
 from pipeloom.report.summaries import scope
 from pipeloom.solver.bounds import lower_bound, lower_bounds
 from pipeloom.solver.bounds.feasibility import smallest_limit
@@ -491,6 +493,10 @@ def test_the_most_that_fits_is_a_whole_number_where_sizes_are_equal() -> None:
     assert most(times, sizes, -1.0, 2) == 0.0
     assert most(times, np.array([2.0, 4.0]), 3.0, 9) == 4.5
     assert most(times, np.array([0.0, 4.0]), 2.0, 2) == 6.0 + 2.5
+    certified = FractionalChoice(
+        (Fraction(size), Fraction(time)) for size, time in ((2, 3), (4, 5))
+    )
+    assert [certified.most(Fraction(room)) for room in (1, 2, 4, 9)] == [1.5, 3, 5.5, 8]
 
 
 def sized(*sizes: float, limit: float = math.inf, placement: Placement | None = None) -> Problem:

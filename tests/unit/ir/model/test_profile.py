@@ -42,20 +42,24 @@ from tests.support.command_line import layers_document
 STAGE = StageProfile(4.0, 6.0, 2.0, m_b=8.0, m_w=4.0, activation_bytes=1e6, weight_bytes=10.0)
 
 
-def test_one_delay_is_for_all_pairs_but_the_rank_itself() -> None:
-    assert Profile((STAGE,) * 2, 2, t_comm=0.5).delays(1e9).tolist() == [[0.0, 0.5], [0.5, 0.0]]
+LINKS = Links(Link(0.1, 10.0), ((2, 0, Link(1.0, 1.0)),))  # 2 MB take 0.2 and 2 ms
 
 
-def test_a_matrix_of_delays_goes_from_row_to_column() -> None:
-    profile = Profile((STAGE,) * 2, 2, t_comm=((9.0, 1.0), (2.0, 9.0)))
-    assert profile.delays(None).tolist() == [[0.0, 1.0], [2.0, 0.0]]
-
-
-def test_links_turn_bytes_into_delays_both_ways() -> None:
-    links = Links(Link(0.1, 10.0), ((2, 0, Link(1.0, 1.0)),))
-    matrix = Profile((STAGE,) * 3, 3, links=links).delays(2e6)  # 0.2 ms at 10 GB/s, 2 ms at 1 GB/s
-    expected = [[0.0, 0.3, 3.0], [0.3, 0.0, 0.3], [3.0, 0.3, 0.0]]
-    assert np.allclose(matrix, expected)
+@pytest.mark.parametrize(
+    ("ranks", "delays", "size", "expected"),
+    [
+        (2, {"t_comm": 0.5}, 1e9, [[0.0, 0.5], [0.5, 0.0]]),
+        (2, {"t_comm": ((9.0, 1.0), (2.0, 9.0))}, None, [[0.0, 1.0], [2.0, 0.0]]),
+        (3, {"links": LINKS}, 2e6, [[0.0, 0.3, 3.0], [0.3, 0.0, 0.3], [3.0, 0.3, 0.0]]),
+        (2, {"t_comm": 0.5, "links": Links(Link(5.0, 1.0))}, 1.0, [[0.0, 0.5], [0.5, 0.0]]),
+        (2, {"links": Links(Link(5.0, 1.0))}, None, [[0.0, 5.0], [5.0, 0.0]]),
+        (2, {}, 1e9, [[0.0, 0.0], [0.0, 0.0]]),
+    ],
+)
+def test_delays_follow_t_comm_then_links(
+    ranks: int, delays: dict[str, Any], size: float | None, expected: list[list[float]]
+) -> None:
+    assert np.allclose(Profile((STAGE,) * ranks, ranks, **delays).delays(size), expected)
 
 
 def test_of_two_links_for_one_pair_the_first_counts_whoever_asks() -> None:
@@ -66,13 +70,6 @@ def test_of_two_links_for_one_pair_the_first_counts_whoever_asks() -> None:
     assert profile.link_delays(0.0)[0, 1] == links.matrices(2)[0][0, 1] == 1.0
     for family in ("1f1b", "weipipe-interleave"):
         assert verify_schedule(dump_schedule(build_family(family, profile, 2))) == []
-
-
-def test_t_comm_comes_before_links_and_neither_is_no_delay() -> None:
-    links = Links(Link(5.0, 1.0))
-    assert Profile((STAGE,) * 2, 2, t_comm=0.5, links=links).delays(1.0)[0, 1] == 0.5
-    assert Profile((STAGE,) * 2, 2, links=links).delays(None)[0, 1] == 5.0
-    assert not Profile((STAGE,) * 2, 2).delays(1e9).any()
 
 
 def test_a_cut_stage_shares_out_all_but_what_it_sends() -> None:

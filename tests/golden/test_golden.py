@@ -1,6 +1,8 @@
-"""Whole programs of small schedules: what the compiler makes of them, line by line.
+"""Whole programs of small schedules and the orders of families, line by line.
 
-``programs.txt`` has one block a rank: the program's name, the rank, its buffers, its instructions.
+``programs.txt`` has one block a rank: the name of the program, the rank, buffers, instructions.
+``family_orders.txt`` has a head of family, P and M, then one line a rank: long runs, fewer
+microbatches than ranks, a remainder, and small ones that a reader can follow by hand.
 """
 
 from __future__ import annotations
@@ -12,11 +14,15 @@ from typing import Any
 import pytest
 
 from pipeloom.compiler import compile_schedule
+from pipeloom.ir.model.ops import format_order
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.families import build_family
 from tests.support.by_hand import by_hand
+
+# whole programs of small schedules: what the compiler makes of them, line by line -----------------
+
 
 GOLDEN = Path(__file__).with_name("programs.txt")
 
@@ -75,3 +81,19 @@ def test_programs(name: str) -> None:
     blocks = GOLDEN.read_text(encoding="utf-8").strip().split("\n\n")
     expected = [block for block in blocks if block.startswith(f"{name}, ")]
     assert text(name, compile_schedule(plan, **options)) == "\n\n".join(expected)
+
+
+# the order of every family at P = 4: long runs, fewer microbatches than ranks, and a remainder; ---
+
+
+ORDERS = Path(__file__).with_name("family_orders.txt").read_text(encoding="utf-8")
+CASES = [block.splitlines() for block in ORDERS.strip().split("\n\n")]
+
+
+@pytest.mark.parametrize("lines", CASES, ids=lambda lines: lines[0])
+def test_orders(lines: list[str]) -> None:
+    """Each block: a head of family, P and M, then one line a rank."""
+    name, ranks, microbatches = lines[0].split()
+    profile = Profile((StageProfile(1.0, 1.0, 1.0),) * int(ranks[2:]), int(ranks[2:]))
+    schedule = build_family(name, profile, int(microbatches[2:]))
+    assert [format_order(schedule.ops(r)) for r in range(profile.ranks)] == lines[1:]
