@@ -13,8 +13,8 @@ from typing import IO
 import pytest
 
 from pipeloom import load_program
-from pipeloom.cli.main import COMMANDS, main
 from tests.fuzz.cases import sound_lines
+from tests.support.inner import COMMANDS, main
 
 FULL = Path("/dev/full")
 UNWRITTEN = "pipeloom: standard output: cannot be written: No space left on device\n"

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import pipeloom
-from pipeloom.cli.main import COMMANDS, main
 from tests.conformance.messages import NAMES, Case, cases, files
+from tests.support.inner import COMMANDS, main
 
 ALL = list(cases(Path(__file__).with_name("same.txt").read_text(encoding="utf-8")))
 PAIRS = [(command, call) for command, call in zip(ALL[::2], ALL[1::2], strict=True)]

@@ -9,6 +9,14 @@ from hypothesis import strategies as st
 from pipeloom import Objective, Placement, Problem, Profile, StageProfile
 
 AMOUNT = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 7.0])
+TIME = st.one_of(st.sampled_from([0.0, 1.0, 3.0]), st.floats(0.1, 3.0))
+
+
+@st.composite
+def stage_profiles(draw: st.DrawFn) -> StageProfile:
+    m_b = draw(st.sampled_from([0.0, 1.0, 1.0, 1.3]))
+    m_w = m_b * draw(st.sampled_from([0.0, 0.5, 0.94, 1.0]))
+    return StageProfile(draw(TIME), draw(TIME), draw(TIME), m_b, m_w)
 
 
 @st.composite

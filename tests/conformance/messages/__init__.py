@@ -19,7 +19,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pipeloom
-from pipeloom.cli.main import main
+from tests.support.inner import main
 
 from . import files
 

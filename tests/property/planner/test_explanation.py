@@ -8,16 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeloom import Objective, Placement, Problem, Profile, Schedule, StageProfile, explain
 from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.planner.explain.explanation import explain
-from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.construct.one_at_a_time import one_at_a_time
-from tests.property.solver.test_exact import stage_profiles
-from tests.support.random_problems import linear_problems
+from tests.support.inner import lower_bound, one_at_a_time
+from tests.support.random_problems import linear_problems, stage_profiles
 
 NO_RELAXATIONS = ("the same work on every rank", "twice the microbatches")
 

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats import dump_profile, parse_profile
-from pipeloom.planner.measured.profile import profile_from
+from pipeloom import InputError, dump_profile, profile_from
+from tests.support.inner import parse_profile
 
 ROW = {
     "fwd_start": [0, 2], "fwd_end": [1, 3], "fwd_chunk": [0, 1],

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeloom.ir.formats.lengths_document import parse_lengths
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom import Objective, Problem, Profile, StageProfile
 from pipeloom.planner.packing.constructors import greedy, sorted_runs
-from pipeloom.planner.packing.costs import SequenceCosts, packing_bound
+from pipeloom.planner.packing.costs import packing_bound
+from tests.support.inner import SequenceCosts, parse_lengths
 from tests.support.oracle import searched
 
 TIME = st.sampled_from([0.0, 0.5, 1.0, 3.0])

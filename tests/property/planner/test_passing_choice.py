@@ -7,15 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.links import Link, Links, Sharing
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom import (
+    Objective,
+    Problem,
+    Profile,
+    Schedule,
+    StageProfile,
+    dump_schedule,
+    verify_schedule,
+)
+from pipeloom import solve as optimize
 from pipeloom.planner.passing import reasons
-from pipeloom.planner.passing.choose import certified, choose
-from pipeloom.solver.optimize import optimize
+from pipeloom.planner.passing.choose import certified
+from tests.support.inner import Link, Links, Sharing, choose
 
 TIMES = st.sampled_from([0.0, 0.3, 1.0, 2.0])
 SIZES = st.sampled_from([0.0, 1e4, 1e6])

@@ -6,12 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipeloom
-from pipeloom.ir.errors import InfeasibleError, InputError
-from pipeloom.ir.model.layered_profile import LayeredProfile
-from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom import InfeasibleError, InputError, Profile, StageProfile
 from pipeloom.solver.placement.search import overfull
-from tests.property.solver.test_exact import stage_profiles
+from tests.support.inner import LayeredProfile
 from tests.support.layered_profiles import layered, model, with_ends
+from tests.support.random_problems import stage_profiles
 
 
 def equal_blocks(number: int) -> LayeredProfile:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeloom.cli.main import main
 from pipeloom.ir.cost.simulator import warm_up
 from tests.support.command_line import Command, Done, profile_document, written
+from tests.support.inner import main
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeloom.cli.main import COMMANDS
-from pipeloom.ir.formats import dump_profile, parse_profile
-from pipeloom.solver.families import FAMILIES
+from pipeloom import dump_profile
+from tests.support.inner import COMMANDS, FAMILIES, parse_profile
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"

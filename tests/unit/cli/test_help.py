@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 from pipeloom import __version__
-from pipeloom.cli.main import COMMANDS
 from tests.support.command_line import ENVIRONMENT, Command
+from tests.support.inner import COMMANDS
 
 HEAVY = ("numpy", "numba", "ortools", "pulp", "networkx", "pydantic", "torch")
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from pipeloom import Answer, optimize
 from pipeloom.ir.litter import remove_litter
-from pipeloom.planner.optimize import Answer, optimize
 from pipeloom.solver.exact.milp import cbc_process
 from tests.support.command_line import Command, profile_document, written
 from tests.support.interrupted import Started

@@ -13,14 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeloom import Objective, Profile, StageProfile, build_family
 from pipeloom.cli.progress import ProgressDisplay, interruptible
-from pipeloom.ir.model.problem import Objective
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Report, Status
-from pipeloom.planner.solving.progress import Searched, Searching
 from pipeloom.solver.core.progress import Progress
-from pipeloom.solver.families import build_family
 from tests.support.command_line import ENVIRONMENT, Command
+from tests.support.inner import Report, Searched, Searching, Status
 
 
 class Terminal(io.StringIO):

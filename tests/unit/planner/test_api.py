@@ -10,14 +10,10 @@ from typing import Any
 import pytest
 
 import pipeloom
-from pipeloom.cli.main import main
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.links import Link, Links
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.planner.solving.progress import Event, Note, Searched, Searching, labelled
+from pipeloom import InputError, Profile, StageProfile, dump_schedule, verify_schedule
+from pipeloom.planner.solving.progress import labelled
 from tests.support.command_line import profile_document, written
+from tests.support.inner import Event, Link, Links, Note, Searched, Searching, main
 
 LIMITED: dict[str, Any] = {"work_limit": 0.1, "solver": "heuristic"}
 

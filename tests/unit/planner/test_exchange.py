@@ -11,11 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import pipeloom
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.layers import Layer
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom import InputError, Layer, Profile, Schedule, StageProfile, dump_schedule
 from tests.support.layered_profiles import model
 
 RANKS, MICROBATCHES = 2, 4

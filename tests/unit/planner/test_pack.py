@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import pipeloom as library
-from pipeloom.planner.solving.progress import Searched, Searching
 from tests.support.command_line import profile_document
+from tests.support.inner import Searched, Searching
 
 LENGTHS = [900, 100, 400, 30, 250, 700, 60, 500, 120, 340]
 

@@ -11,15 +11,12 @@ from typing import Any
 import pytest
 
 import pipeloom
-from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.model.profile import DataParallel, Link, Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule, Status
-from pipeloom.planner.evaluation.evaluation import Evaluation
+from pipeloom import Evaluation, InfeasibleError, Profile, Schedule, StageProfile, sweep
 from pipeloom.planner.placement.choose import assumed_cut
-from pipeloom.planner.sweep import Sweep, sweep
+from pipeloom.planner.sweep import Sweep
 from pipeloom.planner.sweep import _better as better
-from pipeloom.solver.bounds import lower_bound
 from tests.support.command_line import layers_document
+from tests.support.inner import DataParallel, Link, Status, lower_bound
 
 PROFILE = Profile((StageProfile(2.0, 3.0, 1.5, 1.0, 0.5),) * 4, 4, t_comm=0.1)
 QUICK: dict[str, Any] = {"work_limit": 0.1, "solver": "heuristic"}

@@ -9,20 +9,16 @@ from itertools import combinations
 import pytest
 
 import pipeloom
+from pipeloom import InfeasibleError, InputError, Objective, Profile, StageProfile, verify_schedule
 from pipeloom.compiler.exporters.megatron_layout import read_parts
-from pipeloom.ir.errors import InfeasibleError, InputError
-from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.placement import PlacementKind
-from pipeloom.ir.model.problem import Objective
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Status
-from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.planner.partition import family_cut
 from pipeloom.planner.partition.family_cut import FamilyPlan
 from pipeloom.planner.partition.joint import stages_table
 from pipeloom.planner.partition.systems import answer_for, find_system
 from pipeloom.solver.core.stopping import NEVER, WorkLimit
 from pipeloom.solver.partition.cuts import Rules
+from tests.support.inner import LayeredProfile, Status
 from tests.support.layered_profiles import model, with_ends
 
 RANKS, MICROBATCHES = 2, 4

@@ -9,13 +9,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from pipeloom.ir.cost.simulator import simulate
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule, Timing
+from pipeloom import InputError, Profile, Schedule, StageProfile, build_family, simulate
 from pipeloom.report.attribution import Attribution, Causes, attribute
-from pipeloom.solver.families import build_family
+from tests.support.inner import Op, OpKind, Timing
 
 COMM = 0.5
 RANKS = 3

@@ -16,17 +16,15 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from pipeloom.ir.model.problem import Objective
-from pipeloom.ir.model.profile import Link, Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule, Timing
+from pipeloom import Objective, Profile, Schedule, StageProfile, build_family
 from pipeloom.report.bars import memory_scale, memory_steps, timed
 from pipeloom.report.chrome_trace import trace_events
 from pipeloom.report.summaries import remat, summary
 from pipeloom.report.svg.timeline import timeline_svg
 from pipeloom.report.timeline_html import timeline_html
 from pipeloom.report.timeline_text import timeline_text
-from pipeloom.solver.families import build_family
 from tests.support.by_hand import by_hand
+from tests.support.inner import Link, Timing
 
 SVG = "{http://www.w3.org/2000/svg}"
 

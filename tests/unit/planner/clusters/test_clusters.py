@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from pipeloom.planner.clusters.cluster import LINKS, NODES, parse_cluster, preset, read_cluster
+from pipeloom.planner.clusters.cluster import LINKS, NODES, parse_cluster
 from pipeloom.planner.clusters.efficiency import BOUNDS
 from pipeloom.planner.clusters.gpus import GPUS
+from tests.support.inner import preset, read_cluster
 
 FILE: dict[str, Any] = {
     "format": "pipeloom.cluster",

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from pipeloom.ir.errors import InputError
-from pipeloom.planner.clusters.cluster import preset
-from pipeloom.planner.configurations.bounds import Bounds, balanced_cut
-from pipeloom.planner.configurations.configuration import Configuration
-from pipeloom.planner.configurations.evaluation import (
+from pipeloom import InputError
+from pipeloom.planner.configurations.bounds import balanced_cut
+from pipeloom.planner.configurations.evaluation import fullest, step_of
+from tests.support.inner import (
     BoundedConfiguration,
+    Bounds,
+    Configuration,
+    Setup,
+    SolveOptions,
+    Space,
+    StepTimes,
     evaluate,
-    fullest,
     improve,
-    step_of,
+    preset,
 )
-from pipeloom.planner.configurations.space import Space
-from pipeloom.planner.prediction.setup import Setup
-from pipeloom.planner.prediction.step import StepTimes
-from pipeloom.solver.core.options import SolveOptions
 
 SPACES: dict[str, dict[str, Any]] = {
     "llama-3-8b": {"gpus": 16, "global_batch": 32, "seq": 2048},

@@ -9,22 +9,31 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeloom.compiler import compile_schedule
-from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.formats import dump_program, dump_schedule
-from pipeloom.ir.model.ops import OpKind, fields_of
-from pipeloom.ir.verify.program import verify_program
-from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.planner.clusters.cluster import preset
+from pipeloom import (
+    InfeasibleError,
+    compile_schedule,
+    dump_program,
+    dump_schedule,
+    plan,
+    verify_program,
+    verify_schedule,
+)
+from pipeloom.ir.model.ops import fields_of
 from pipeloom.planner.configurations import choose
-from pipeloom.planner.configurations.bounds import Bounds
 from pipeloom.planner.configurations.choose import TOGETHER, SpaceSearch
-from pipeloom.planner.configurations.evaluation import BoundedConfiguration, evaluate, improve
 from pipeloom.planner.configurations.reasons import other_rates
-from pipeloom.planner.configurations.space import Space
-from pipeloom.planner.plan import PlannedConfiguration, plan
-from pipeloom.planner.scaling import losses_of
-from pipeloom.solver.core.options import SolveOptions
+from pipeloom.planner.plan import PlannedConfiguration
+from tests.support.inner import (
+    BoundedConfiguration,
+    Bounds,
+    OpKind,
+    SolveOptions,
+    Space,
+    evaluate,
+    improve,
+    losses_of,
+    preset,
+)
 
 LONG = SolveOptions(time_limit=60.0)
 RUN: dict[str, Any] = {"gpus": 8, "global_batch": 16, "seq": 2048, "pp": 4, "tp": 1}

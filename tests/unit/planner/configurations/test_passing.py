@@ -7,18 +7,20 @@ from typing import Any
 
 import pytest
 
+from pipeloom import plan, verify_program, verify_schedule
 from pipeloom.ir.formats.json_reader import read_json
-from pipeloom.ir.model.placement import Passing
-from pipeloom.ir.verify.program import verify_program
-from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.planner.clusters.cluster import read_cluster
-from pipeloom.planner.configurations.bounds import Bounds
-from pipeloom.planner.configurations.configuration import Configuration
-from pipeloom.planner.configurations.evaluation import BoundedConfiguration, evaluate, improve
-from pipeloom.planner.configurations.space import Space
-from pipeloom.planner.plan import plan
-from pipeloom.planner.scaling import losses_of
-from pipeloom.solver.core.options import SolveOptions
+from tests.support.inner import (
+    BoundedConfiguration,
+    Bounds,
+    Configuration,
+    Passing,
+    SolveOptions,
+    Space,
+    evaluate,
+    improve,
+    losses_of,
+    read_cluster,
+)
 
 MODEL = {
     **{"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "vocab_size": 2048},

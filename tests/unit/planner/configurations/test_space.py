@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeloom.planner.clusters.cluster import preset
-from pipeloom.planner.configurations.bounds import Bounds
-from pipeloom.planner.configurations.space import Space, chunks
+from pipeloom.planner.configurations.space import chunks
 from pipeloom.planner.models.run_faults import faults_of
+from tests.support.inner import Bounds, Space, preset
 
 BATCH = {"gpus": 8, "global_batch": 16}
 

@@ -6,18 +6,14 @@ import re
 
 import pytest
 
+from pipeloom import Objective, Placement, Problem, Profile, Schedule, StageProfile, build_family
 from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Report, Schedule
 from pipeloom.ir.units import duration
 from pipeloom.planner.explain.explanation import losses, why
-from pipeloom.solver.bounds import lower_bound, lower_bounds
+from pipeloom.solver.bounds import lower_bounds
 from pipeloom.solver.bounds.general import busy
-from pipeloom.solver.construct.one_at_a_time import one_at_a_time
-from pipeloom.solver.families import build_family
 from tests.support.by_hand import by_hand
+from tests.support.inner import Report, lower_bound, one_at_a_time
 from tests.support.large_problems import large_problem
 from tests.support.table5 import load_rows
 from tests.support.unequal import unequal

@@ -6,13 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom import Placement, Problem, Profile, Schedule, StageProfile, verify
+from pipeloom import solve as optimize
 from pipeloom.planner.explain.certificate import certificate
-from pipeloom.planner.verify import verify
-from pipeloom.solver.optimize import optimize
 
 PROFILE = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 2, 2, t_comm=0.1)
 

@@ -7,12 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from pipeloom import Placement, Problem, Profile, Schedule, StageProfile, explain
+from pipeloom import solve as optimize
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.planner.explain.explanation import explain
 from pipeloom.planner.explain.sensitivity import (
     bubble,
     changes,
@@ -20,11 +17,9 @@ from pipeloom.planner.explain.sensitivity import (
     faster_links,
     more_memory,
 )
-from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.bounds.feasibility import is_feasible
-from pipeloom.solver.construct.one_at_a_time import one_at_a_time
-from pipeloom.solver.optimize import optimize
 from tests.property.planner.test_explanation import NO_RELAXATIONS
+from tests.support.inner import Link, Links, lower_bound, one_at_a_time
 from tests.support.table5 import load_rows
 
 

@@ -12,17 +12,22 @@ from typing import Any
 
 import pytest
 
-from pipeloom.compiler import compile_schedule
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats import dump_profile, dump_program, dump_schedule, parse_profile
+from pipeloom import (
+    InputError,
+    Layer,
+    LayerKind,
+    Profile,
+    StageProfile,
+    build,
+    build_family,
+    compile_schedule,
+    dump_profile,
+    dump_program,
+    dump_schedule,
+    profile_from,
+)
 from pipeloom.ir.formats.measured_profile import Measurement
-from pipeloom.ir.model.layered_profile import LayeredProfile
-from pipeloom.ir.model.layers import Layer, LayerKind
-from pipeloom.ir.model.links import Link, Links
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.planner.build import build
-from pipeloom.planner.measured.profile import profile_from
-from pipeloom.solver.families import build_family
+from tests.support.inner import LayeredProfile, Link, Links, parse_profile
 
 PRIMUS = Path(__file__).with_name("primus_pp8.json")
 

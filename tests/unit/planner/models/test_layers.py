@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from pipeloom.ir.model.ops import OpKind
-from pipeloom.planner.models.layers import work_of
-from pipeloom.planner.models.reading import read_model
-from pipeloom.planner.models.run import TrainingRun
-from pipeloom.planner.models.work import (
+from pipeloom.planner.models.work import LayerWork
+from tests.support.inner import (
     Attention,
     Collective,
     CollectiveKind,
     Gemm,
     Group,
-    LayerWork,
+    OpKind,
+    TrainingRun,
+    read_model,
+    work_of,
 )
 
 F, B, W, R = OpKind.F, OpKind.B, OpKind.W, OpKind.R

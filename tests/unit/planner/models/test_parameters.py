@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeloom.planner.models.layers import work_of
-from pipeloom.planner.models.reading import read_model
-from pipeloom.planner.models.reading.presets import PRESETS
-from pipeloom.planner.models.run import TrainingRun
-from pipeloom.planner.models.work import WorkKind
+from tests.support.inner import PRESETS, TrainingRun, WorkKind, read_model, work_of
 
 hugging = pytest.importorskip("transformers")
 

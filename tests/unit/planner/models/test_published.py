@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeloom.ir.model.ops import OpKind
-from pipeloom.planner.models.layers import work_of
-from pipeloom.planner.models.reading import read_model
-from pipeloom.planner.models.run import TrainingRun
-from pipeloom.planner.models.work import ModelWork, WorkKind, states_of
+from pipeloom.planner.models.work import ModelWork
+from tests.support.inner import OpKind, TrainingRun, WorkKind, read_model, states_of, work_of
 
 S, H, A, LAYERS, V = 2048, 12288, 96, 96, 51200  # GPT-3
 

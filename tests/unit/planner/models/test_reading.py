@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeloom.planner.models.reading import read_model
-from pipeloom.planner.models.reading.presets import PRESETS
+from tests.support.inner import PRESETS, read_model
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeloom.planner.models.reading import read_model
-from pipeloom.planner.models.run import TrainingRun
+from tests.support.inner import TrainingRun, read_model
 
 LLAMA, MIXTRAL = read_model("llama-2-70b"), read_model("mixtral-8x7b")
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeloom.planner.models.layers import work_of
-from pipeloom.planner.models.reading import read_model
-from pipeloom.planner.models.run import TrainingRun
-from pipeloom.planner.models.work import Parameters, States, states_of, step_collectives
+from pipeloom.planner.models.work import Parameters, States, step_collectives
+from tests.support.inner import TrainingRun, read_model, states_of, work_of
 
 PARAMETERS = Parameters(1000, 1000.0, 0.0)
 MODEL = read_model("mixtral-8x7b")

@@ -9,15 +9,10 @@ import numpy as np
 import pytest
 
 import pipeloom
+from pipeloom import InputError, Packing, Problem, Profile, Schedule, StageProfile, build_family
 from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats.lengths_document import parse_lengths
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.planner.pack import Packing
-from pipeloom.planner.packing.costs import OP_TIMES, SequenceCosts
-from pipeloom.solver.families import build_family
+from pipeloom.planner.packing.costs import OP_TIMES
+from tests.support.inner import SequenceCosts, parse_lengths
 
 LENGTHS: dict[str, Any] = {
     "format": "pipeloom.lengths", "version": 1, "lengths": [5, 30, 12, 22, 9, 17, 28, 3],

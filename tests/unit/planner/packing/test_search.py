@@ -7,16 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeloom import Problem, Profile, Schedule, StageProfile, build_family
 from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.formats.lengths_document import parse_lengths
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.planner.packing.costs import SequenceCosts
 from pipeloom.planner.packing.search import by_replica, cost_of, improved
 from pipeloom.solver.construct.entry_orders import entry_orders
-from pipeloom.solver.core.options import SolveOptions
-from pipeloom.solver.families.registry import build_family
+from tests.support.inner import SequenceCosts, SolveOptions, parse_lengths
 
 
 def test_a_packing_costs_what_its_problems_do_and_keeps_the_tokens() -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from functools import partial
 
-from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.placement import Passing
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom import (
+    Objective,
+    Problem,
+    Profile,
+    Schedule,
+    StageProfile,
+    dump_schedule,
+    verify_schedule,
+)
+from pipeloom import solve as optimize
 from pipeloom.planner.passing.candidates import Activations, Scheme, in_a_row, schemes
-from pipeloom.solver.optimize import optimize
+from tests.support.inner import Link, Links, Passing
 
 SLOW = Link(0.5, 0.01)
 STAGE = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5, 1e4, 1e4, 1e4, 2e4)

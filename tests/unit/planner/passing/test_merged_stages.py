@@ -6,15 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeloom.ir.cost.simulator import simulate
-from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.model.ops import Op, OpKind, format_order
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule, Timing
+from pipeloom import (
+    InfeasibleError,
+    Objective,
+    Placement,
+    Problem,
+    Profile,
+    Schedule,
+    StageProfile,
+    simulate,
+)
+from pipeloom.ir.model.ops import format_order
 from pipeloom.planner.passing.candidates import expanded, planned_as_one
-from pipeloom.solver.families import FAMILIES
+from tests.support.inner import FAMILIES, Op, OpKind, Timing
 
 STAGE = StageProfile(1.0, 2.0, 1.0, 1.0, 0.5, 1e6)
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import pipeloom
-from pipeloom.planner.clusters.cluster import preset
-from pipeloom.planner.clusters.efficiency import PRIORS, Efficiency
+from pipeloom.planner.clusters.efficiency import PRIORS
 from pipeloom.planner.prediction.fit import predicted
-from pipeloom.planner.prediction.measured_rows import MeasuredRow, read_rows
+from pipeloom.planner.prediction.measured_rows import MeasuredRow
+from tests.support.inner import Efficiency, preset, read_rows
 
 TRUE = replace(
     Efficiency(), gemm=0.55, memory=0.7, kernel_ms=0.03, link=0.6, context_gib=2.0, shapes={}

@@ -7,21 +7,22 @@ from dataclasses import replace
 import pytest
 
 from pipeloom import predict
-from pipeloom.ir.model.ops import OpKind
-from pipeloom.planner.clusters.cluster import Cluster, preset
-from pipeloom.planner.clusters.efficiency import Efficiency
+from pipeloom.planner.clusters.cluster import Cluster
 from pipeloom.planner.models.precision import Precision
-from pipeloom.planner.models.reading import read_model
-from pipeloom.planner.models.run import TrainingRun
-from pipeloom.planner.models.work import (
+from pipeloom.planner.models.work import Elementwise
+from pipeloom.planner.prediction.layer_times import CollectiveTimes, KernelTimes
+from tests.support.inner import (
     Attention,
     Collective,
     CollectiveKind,
-    Elementwise,
+    Efficiency,
     Gemm,
     Group,
+    OpKind,
+    TrainingRun,
+    preset,
+    read_model,
 )
-from pipeloom.planner.prediction.layer_times import CollectiveTimes, KernelTimes
 
 USUAL = replace(Efficiency(), kernel_ms=1e-6, gemm=0.8, gemm_narrow=0.5, memory=0.8, link=0.8)
 A100 = replace(preset("dgx-a100"), efficiency=USUAL)

@@ -10,11 +10,7 @@ from typing import Any
 import pytest
 
 import pipeloom
-from pipeloom.ir.model.profile import DataParallel
-from pipeloom.planner.clusters.cluster import preset, read_cluster
-from pipeloom.planner.prediction.measured_rows import read_rows
-from pipeloom.planner.prediction.setup import Setup
-from pipeloom.planner.prediction.step import StepTimes
+from tests.support.inner import DataParallel, Setup, StepTimes, preset, read_cluster, read_rows
 
 RUN: dict[str, Any] = {"gpu": "H100", "tp": 2, "pp": 4, "gpus": 16, "global_batch": 32, "seq": 4096}
 PUBLISHED = Path(__file__).parents[4] / "benchmarks" / "predict" / "published.json"

@@ -11,14 +11,10 @@ from typing import Any
 
 import pytest
 
-from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom import Objective, Placement, Problem, Profile, Schedule, StageProfile, dump_schedule
+from pipeloom import solve as optimize
 from pipeloom.planner.solving.cache import Question, ScheduleCache, digest
-from pipeloom.solver.core.options import SolveOptions
-from pipeloom.solver.optimize import optimize
+from tests.support.inner import SolveOptions
 
 PROFILE = Profile((StageProfile(1.0, 1.1, 0.9, 1.0, 0.5), StageProfile(1.0, 1.0, 1.0)), 2, 0.1)
 OPTIONS = SolveOptions(time_limit=5.0)

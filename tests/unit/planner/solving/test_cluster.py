@@ -15,12 +15,9 @@ from typing import Any
 
 import pytest
 
-from pipeloom.ir.errors import InputError
-from pipeloom.planner.plan import plan
-from pipeloom.planner.scaling import scaling
-from pipeloom.planner.solving.workers import LostWorkersError, Workers, stop_asked
-from pipeloom.planner.sweep import sweep
+from pipeloom import InputError, plan, scaling, sweep
 from tests.support.command_line import ENVIRONMENT
+from tests.support.inner import LostWorkersError, Workers, stop_asked
 from tests.support.launched import until
 from tests.unit.cli.commands.planning.test_sweep_workers import untimed
 from tests.unit.planner.solving.test_workers import killed_once

@@ -14,16 +14,11 @@ from time import monotonic, sleep
 
 import pytest
 
-from pipeloom.ir.errors import InputError
-from pipeloom.planner.solving.progress import Event, Finished, Note
-from pipeloom.planner.solving.workers import (
-    KeptWorkers,
-    LostWorkersError,
-    Workers,
-    in_order,
-    stop_asked,
-)
+from pipeloom import InputError
+from pipeloom.planner.solving.progress import Finished
+from pipeloom.planner.solving.workers import KeptWorkers, in_order
 from tests.support.command_line import ENVIRONMENT
+from tests.support.inner import Event, LostWorkersError, Note, Workers, stop_asked
 
 TWO = Workers(2)
 TASKS = [0, 1, 2, 3]

@@ -44,16 +44,3 @@ def test_what_was_compared_by_step_answers_no_question_of_the_objective(
     alone = ("optimize", path, "-m", 2, "--passing", "weights", "--work-limit", 3 / 7)
     assert "taken from the cache" not in pipeloom(*alone, *cache).err
     assert "taken from the cache" in pipeloom(*alone, *cache).err
-
-
-def test_a_damaged_entry_is_noted_and_solved_again(
-    pipeloom: Command, profile: Path, tmp_path: Path
-) -> None:
-    words = ["optimize", profile, *WORDS, "--cache", tmp_path]
-    first = pipeloom(*words)
-    entry = next(path for path in tmp_path.glob("*.json") if path != profile)
-    entry.write_text("{")
-    second = pipeloom(*words)
-    assert "is ignored" in second.err
-    assert second.json["period"] == first.json["period"]
-    assert "taken from the cache" in pipeloom(*words).err

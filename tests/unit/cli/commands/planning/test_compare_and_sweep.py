@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pipeloom.solver.families import FAMILIES
 from tests.support.command_line import Command, Done, layers_document, profile_document, written
 from tests.support.families import ELSEWHERE
+from tests.support.inner import FAMILIES
 
 SVG = "{http://www.w3.org/2000/svg}"
 

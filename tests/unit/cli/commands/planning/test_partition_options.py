@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom import verify_schedule
 from tests.support.command_line import Command, layers_document, profile_document, written
 
 Write = Callable[..., Path]

@@ -11,19 +11,24 @@ from typing import Any
 
 import pytest
 
+from pipeloom import (
+    Evaluation,
+    Problem,
+    Profile,
+    Schedule,
+    StageProfile,
+    build_family,
+    dump_profile,
+    verify_schedule,
+)
+from pipeloom import solve as optimize
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
-from pipeloom.ir.formats import dump_profile, parse_schedule
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.planner.evaluation.evaluation import Evaluation
+from pipeloom.ir.formats import parse_schedule
 from pipeloom.planner.passing import reasons
-from pipeloom.planner.passing.choose import LEVEL, choose, fastest
-from pipeloom.solver.families import build_family
+from pipeloom.planner.passing.choose import LEVEL, fastest
 from pipeloom.solver.families.weights.fsdp import FSDP
-from pipeloom.solver.optimize import optimize
 from tests.support.command_line import Command, profile_document, written
+from tests.support.inner import Link, Links, Sharing, choose
 
 STAGE = StageProfile(1.0, 1.0, 1.0, 100.0, 50.0, 1e6, 1e6, 1e6, 2e6)
 

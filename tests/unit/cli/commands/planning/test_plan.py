@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeloom import plan, predict
-from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom import plan, predict, verify_schedule
 from tests.support.command_line import Command
 
 WORDS = ("plan", "llama-3-8b", "--gpu", "H100", "--gpus", 4, "--global-batch", 8, "--seq", 2048)

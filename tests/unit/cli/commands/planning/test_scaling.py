@@ -10,10 +10,9 @@ from xml.etree import ElementTree
 import pytest
 
 import pipeloom as library
-from pipeloom.ir.errors import InfeasibleError
+from pipeloom import InfeasibleError, Scaling, predict
 from pipeloom.planner.configurations.reasons import parts_of
-from pipeloom.planner.predict import predict
-from pipeloom.planner.scaling import Scaling, losses_of
+from tests.support.inner import losses_of
 
 FIXED: dict[str, Any] = {
     "gpu": "H100", "seq": 4096, "tp": 2, "pp": 2, "vp": 1, "cp": 1, "micro_batch": 1,

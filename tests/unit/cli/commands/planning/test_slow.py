@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from pipeloom.ir.formats import dump_profile
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.planner.optimize import optimize
-from tests.support.command_line import Command
+from pipeloom import Profile, StageProfile, optimize
 
 PROFILE = Profile((StageProfile(2.0, 3.0, 1.5),) * 4, 4, t_comm=0.1)
 
@@ -40,12 +35,3 @@ def test_the_placement_is_chosen_for_the_slow_rank() -> None:
     assert slow.cost <= alone.cost * (1 + 1e-9)
     again = optimize(PROFILE, 6, slow={1: 1.5}, placement=problem.placement.name, **asked)
     assert slow.document["order"] == again.document["order"] == alone.document["order"]
-
-
-def test_slow_ranks_may_be_told_one_by_one(pipeloom: Command, tmp_path: Path) -> None:
-    (tmp_path / "P").write_text(json.dumps(dump_profile(PROFILE)))
-    asked = ["optimize", tmp_path / "P", "-m", 4, "-q", "--work-limit", 0.01]
-    asked += ["--placement", "linear"]
-    once = pipeloom(*asked, "--slow", "1:1.5,3:2").json["profile"]
-    assert pipeloom(*asked, "--slow", "3:2", "--slow", "1:1.5").json["profile"] == once
-    assert once["stages"][3]["t_f"] == 4.0

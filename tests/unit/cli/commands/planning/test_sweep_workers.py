@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import pipeloom as library
-from pipeloom.planner.solving.progress import Event
 from tests.support.command_line import Command
+from tests.support.inner import Event
 
 WORDS = ("-m", 4, "--memory-limits", "2,0.5,1.5,none", "--work-limit", 0.2, "--seed", 5)
 
