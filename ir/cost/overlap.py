@@ -13,16 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..errors import InvalidScheduleError
-from ..model.ops import (
-    KIND_MASK,
-    STAGE_SHIFT,
-    FloatArray,
-    IntArray,
-    Op,
-    OpKind,
-    fields_of,
-    offsets_of,
-)
+from ..model.ops import FloatArray, IntArray, Op, OpKind, fields_of, offsets_of, unpack
 from ..model.placement import Passing, PlacementKind
 from ..model.problem import Problem
 from ..model.schedule import Schedule
@@ -49,9 +40,9 @@ def check_pairs(schedule: Schedule) -> None:
     errors = []
     for rank, places in enumerate(schedule.pairs):
         for at in places:
-            both = schedule.order[rank][at : at + 2].tolist()
+            both = unpack(schedule.order[rank][at : at + 2])
             if not _is_pair(both):
-                found = " ".join(str(Op.unpack(op)) for op in both) or "nothing"
+                found = " ".join(map(str, both)) or "nothing"
                 errors.append(
                     f"pairs: rank {rank}, op {at}: expected an F and the BW of another stage or "
                     f"microbatch, got {found}"
@@ -60,8 +51,8 @@ def check_pairs(schedule: Schedule) -> None:
         raise InvalidScheduleError(errors)
 
 
-def _is_pair(ops: Sequence[int]) -> bool:
-    kinds, things = [op & KIND_MASK for op in ops], [op >> STAGE_SHIFT for op in ops]
+def _is_pair(ops: Sequence[Op]) -> bool:
+    kinds, things = [op.kind for op in ops], [(op.stage, op.microbatch) for op in ops]
     return kinds == [OpKind.F, OpKind.BW] and things[0] != things[1]
 
 

@@ -14,8 +14,9 @@ from pipeloom.ir.model import program as ir
 
 from ..dtensors import is_dtensor, lay_out, local
 from ..rank.context import RankContext
+from ..stages.fsdp import gradient_of
 from ..stages.tie_detection import Group, Member, ranks_of, stages_of
-from ..stages.unused_parameters import clear_unused, nothing
+from ..stages.unused_parameters import clear_unused
 from ..transport import agreed
 
 
@@ -219,11 +220,7 @@ def _unlike(name: str, got: str) -> str:
 def _total(copies: Sequence[nn.Parameter]) -> Tensor:
     """The sum of the copies' gradients, in the first one's."""
     lay_out(copies)
-    first = copies[0]
-    total = first.grad
-    if total is None:
-        dtype = first.grad_dtype or first.dtype
-        total = torch.full_like(first, nothing(dtype), dtype=dtype, requires_grad=False)
+    total = gradient_of(copies[0])
     for copy in copies[1:]:
         if copy.grad is not None:
             total += copy.grad

@@ -22,17 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeloom.ir.kernels import kernel
-from pipeloom.ir.model.ops import (
-    KIND_MASK,
-    MICROBATCH_SHIFT,
-    STAGE_MASK,
-    STAGE_SHIFT,
-    FloatArray,
-    IntArray,
-    OpKind,
-)
+from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind
 
-from ..core.kernels import State, inlined, normal, random
+from ..core.kernels import State, earliest, fields, inlined, kind_of, normal, packed, random
 from .list_parameters import Stages
 from .list_scheduler import UNEVEN
 
@@ -118,10 +110,7 @@ def priority_schedule(  # noqa: PLR0917
     for _ in range(3 * number * microbatches):
         r, chosen = 0, -1
         while chosen < 0:
-            r = 0
-            for k in range(1, ranks):
-                if clock[k] < clock[r]:
-                    r = k
+            r = earliest(clock)
             if clock[r] == np.inf:
                 return np.inf
             chosen, clock[r] = _choose(
@@ -132,7 +121,7 @@ def priority_schedule(  # noqa: PLR0917
         count[r] -= 1
         for k in range(chosen, count[r]):
             waiting[r, k], known[r, k] = waiting[r, k + 1], known[r, k + 1]
-        kind, s, j = op & KIND_MASK, op >> STAGE_SHIFT & STAGE_MASK, op >> MICROBATCH_SHIFT
+        kind, s, j = fields(op)
         order[at[r]] = op
         at[r] += 1
         if opened[r] < 0.0:
@@ -188,7 +177,7 @@ def _add(  # noqa: PLR0917
     while at > 0 and known[r, at - 1] <= least:
         waiting[r, at], known[r, at] = waiting[r, at - 1], known[r, at - 1]
         at -= 1
-    waiting[r, at], known[r, at] = j << MICROBATCH_SHIFT | s << STAGE_SHIFT | kind, least
+    waiting[r, at], known[r, at] = packed(kind, s, j), least
     comes[kind, s, j] = when
     count[r] += 1
 
@@ -211,7 +200,7 @@ def _choose(  # noqa: PLR0917
     soonest, following, lacking = np.inf, np.inf, False  # soonest: of those with a lesser key
     for at in range(count - 1, -1, -1):
         op = waiting[at]
-        kind, s, j = op & KIND_MASK, op >> STAGE_SHIFT & STAGE_MASK, op >> MICROBATCH_SHIFT
+        kind, s, j = fields(op)
         when = comes[kind, s, j]
         full = kind == _F and m_b[s, j] > room
         if when > now:
@@ -221,8 +210,8 @@ def _choose(  # noqa: PLR0917
         elif full:
             if not lacking:  # W's take its turn
                 for k in range(at - 1, -1, -1):
-                    if waiting[k] & KIND_MASK == _W:
-                        j = waiting[k] >> MICROBATCH_SHIFT
+                    if kind_of(waiting[k]) == _W:
+                        _, s, j = fields(waiting[k])
                         if soonest >= now + w[s, j] * (1.0 - yields[_W, s]):
                             return k, now
             lacking = True

@@ -32,17 +32,7 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS, choice_of
 from pipeloom.ir.cost.simulator import remat_arrays, simulate
 from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.model.ops import (
-    KIND_MASK,
-    MICROBATCH_SHIFT,
-    STAGE_MASK,
-    STAGE_SHIFT,
-    IntArray,
-    Op,
-    OpKind,
-    pack,
-    split_backwards,
-)
+from pipeloom.ir.model.ops import IntArray, Op, OpKind, fields_of, pack, pack_all, split_backwards
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
@@ -325,7 +315,8 @@ class RematAnnealer(OrderAnnealer):
 
     def _split(self, row: IntArray) -> IntArray:
         """The row with each BW as B and W, where it takes no less."""
-        fused = self._ways[FUSED, row >> STAGE_SHIFT & STAGE_MASK] & (row & KIND_MASK == OpKind.BW)
+        kinds, stages, _ = fields_of(row)
+        fused = self._ways[FUSED, stages] & (kinds == OpKind.BW)
         pieces = np.split(row, np.flatnonzero(fused))
         whole = [part[: bool(i)] for i, part in enumerate(pieces)]
         rest = [split_backwards(part[bool(i) :]) for i, part in enumerate(pieces)]
@@ -333,11 +324,11 @@ class RematAnnealer(OrderAnnealer):
 
     def _behind(self, rank: int, row: IntArray) -> IntArray:
         """The ops of the rank that might run as well, (N,)."""
-        microbatches = np.arange(self._problem.microbatches) << MICROBATCH_SHIFT
+        microbatches = np.arange(self._problem.microbatches)
         _, again, out, fused = self._ways
         possible = {OpKind.R: again, OpKind.O: out, OpKind.L: out, OpKind.W: fused}
         ops = [
-            microbatches | stage << STAGE_SHIFT | kind
+            pack_all(kind, stage, microbatches)
             for stage in self._problem.placement.stages_of(rank)
             for kind, stages in possible.items()
             if stages[stage]

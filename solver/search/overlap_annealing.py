@@ -29,11 +29,10 @@ class OverlapAnnealer(OrderAnnealer):
         hot, reach = self._draw()
         moves = max(100, int(best.slice // len(order)))
         for heat in cooled(hot):
-            c, found, found_at_once = self._arrays, order.copy(), at_once.copy()
+            found, found_at_once = order.copy(), at_once.copy()
             cost = anneal_overlap(
-                order, at_once, found, found_at_once, best.cost, offsets, c.durations,
-                self._times, c.owner, c.into_f, c.into_b, c.m_b, c.m_w, c.limit,
-                self._makespan, *heat, moves, reach, self._state, best.interrupt.flag,
+                order, at_once, found, found_at_once, best.cost, offsets, self._arrays,
+                self._times, self._makespan, *heat, moves, reach, self._state, best.interrupt.flag,
             )  # fmt: skip
             best.work.spend(moves * len(order))
             if cost < best.cost:

@@ -50,7 +50,7 @@ from .rank_orders import BACKWARD, FORWARD, WEIGHT, OpClass, OpenOrders, Pair
 
 MEMORY_BITS = 40
 KINDS = (FORWARD, BACKWARD, WEIGHT)
-UNIT, LITERALS_A_SECOND = 5.0, 2000  # a unit of CP-SAT's deterministic time takes longer with more
+UNIT, LITERALS_A_SECOND = 5.0, 2000
 PARAMETERS: Mapping[str, object] = {
     "cp_model_presolve": False,
     "cp_model_probing_level": 0,  # it took longer than the search
@@ -109,6 +109,11 @@ def literals(problem: Problem) -> int:
     return sum(rank.literals() for rank in rank_orders(problem))
 
 
+def unit_of(number: int) -> float:
+    """What a unit of CP-SAT's deterministic time counts for: it takes longer with more literals."""
+    return UNIT + number / LITERALS_A_SECOND
+
+
 class Apart(NamedTuple):
     """Op j + ``m`` of class ``b`` starts ``way`` or more after op j of ``a``, for all j."""
 
@@ -165,7 +170,7 @@ class GeneralInterleaving:
         self._dependencies()
         self._first()
         ranks = rank_orders(problem)
-        self.unit = UNIT + sum(rank.literals() for rank in ranks) / LITERALS_A_SECOND
+        self.unit = unit_of(sum(rank.literals() for rank in ranks))
         for rank in ranks:
             if rank.hosted:
                 RankConstraints(self, rank).constrain()

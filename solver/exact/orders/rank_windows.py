@@ -42,15 +42,7 @@ from ...core.stopping import OPS_A_SECOND
 from ...core.worker_threads import Pieces
 from ..cp_sat_thread import CpSatThread
 from ..integer_time import Ticks
-from .general_interleaving import (
-    KINDS,
-    LITERALS_A_SECOND,
-    PARAMETERS,
-    UNIT,
-    Apart,
-    RankConstraints,
-    rank_orders,
-)
+from .general_interleaving import KINDS, PARAMETERS, Apart, RankConstraints, rank_orders, unit_of
 from .interleaving import BITS
 from .rank_orders import BACKWARD, FORWARD, WEIGHT, OpClass, OpenOrders
 
@@ -206,7 +198,7 @@ class RankWindows:
         every = rank_orders(problem)
         orders = [every[each.rank] for each in self.hosts]
         model = RankWindow(self, orders, most)
-        unit = UNIT + sum(rank.literals() for rank in orders) / LITERALS_A_SECOND
+        unit = unit_of(sum(rank.literals() for rank in orders))
         budget = self._best.budget()
         parameters = {
             "max_time_in_seconds": budget.time.left,

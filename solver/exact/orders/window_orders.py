@@ -33,24 +33,13 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from pipeloom.ir.cost.remat import RECOMPUTED, held, pulled
-from pipeloom.ir.model.ops import (
-    FloatArray,
-    IntArray,
-    OpKind,
-    fields_of,
-)
+from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind, fields_of
 from pipeloom.ir.model.problem import Objective
 
 from ...core.options import Order
 from ...core.tolerances import ROUNDING
 from ..integer_time import Ticks
-from .general_interleaving import (
-    LITERALS_A_SECOND,
-    MEMORY_BITS,
-    PARAMETERS,
-    UNIT,
-    LiteralSum,
-)
+from .general_interleaving import MEMORY_BITS, PARAMETERS, LiteralSum, unit_of
 from .interleaving import BITS
 from .schedule_window import ScheduleWindow
 
@@ -82,7 +71,7 @@ class WindowOrders:
             self.cp.add_bool_or([])
         else:
             self._constrain()
-        self.unit = UNIT + len(self._literals) / LITERALS_A_SECOND
+        self.unit = unit_of(len(self._literals))
 
     def proves(self, bound: float) -> float:
         """Nothing of the problem."""

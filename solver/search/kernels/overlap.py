@@ -13,18 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from pipeloom.ir.kernels import kernel
-from pipeloom.ir.model.ops import (
-    CLASS_MASK,
-    KIND_MASK,
-    MICROBATCH_SHIFT,
-    STAGE_MASK,
-    STAGE_SHIFT,
-    FloatArray,
-    IntArray,
-    OpKind,
-)
+from pipeloom.ir.model.ops import CLASS_MASK, FloatArray, IntArray, OpKind
 
-from ...core.kernels import State, random
+from ...core.kernels import CostArrays, State, fields, kind_of, random
 from ...core.relaxations import Mask
 from .moves import keeps_rules
 
@@ -66,8 +57,7 @@ def time_overlap(  # noqa: PLR0917
             size = 3 if at_once[i] else 1
             start = now
             for k in range(i, i + min(size, 2)):
-                kind, s = order[k] & KIND_MASK, order[k] >> STAGE_SHIFT & STAGE_MASK
-                j = order[k] >> MICROBATCH_SHIFT
+                kind, s, j = fields(order[k])
                 came = 0.0
                 if kind == _F and s > 0:
                     came = f_end[s - 1, j]
@@ -80,15 +70,15 @@ def time_overlap(  # noqa: PLR0917
                     break
             if waits[rank]:
                 break
-            kind, s = order[i] & KIND_MASK, order[i] >> STAGE_SHIFT & STAGE_MASK
+            kind, s, _ = fields(order[i])
             now = start + durations[kind, s]
             if size == 3:
-                now = start + pair_times[s, order[i + 1] >> STAGE_SHIFT & STAGE_MASK]
+                now = start + pair_times[s, fields(order[i + 1])[1]]
             if begins[rank] < 0.0:
                 begins[rank] = start
             for k in range(i, i + min(size, 2)):
-                kind, s = order[k] & KIND_MASK, order[k] >> STAGE_SHIFT & STAGE_MASK
-                j, wakes = order[k] >> MICROBATCH_SHIFT, -1
+                kind, s, j = fields(order[k])
+                wakes = -1
                 if kind == _F:
                     f_end[s, j] = now
                     wakes = owner[s + 1, j] if s + 1 < stages else -1
@@ -119,12 +109,12 @@ def _make_pair(  # noqa: PLR0917
 ) -> tuple[int, int]:
     """Makes a pair of an F and the next B, or the last one before; the places changed, or -1."""
     at = first + int(random(state) * (last - first))
-    while at < last and (order[at] & KIND_MASK != _F or at_once[at]):
+    while at < last and (kind_of(order[at]) != _F or at_once[at]):
         at += 1
     step = 1 if random(state) < 0.5 else -1
     other = at + step
     while first <= other < last and abs(other - at) <= reach:
-        if order[other] & KIND_MASK == _B and _pair_start(at_once, first, other) == other:
+        if kind_of(order[other]) == _B and _pair_start(at_once, first, other) == other:
             break
         other += step
     if at >= last or not (first <= other < last) or abs(other - at) > reach:
@@ -201,7 +191,7 @@ def _pairs_differ(order: IntArray, at_once: Mask, low: int, high: int) -> bool:
     for k in range(low, high + 1):
         if at_once[k]:
             f, b, w = order[k], order[k + 1], order[k + 2]
-            if b & KIND_MASK != _B or w != b - _B + _W or f - _F == b - _B:
+            if kind_of(b) != _B or w != b - _B + _W or f - _F == b - _B:
                 return False
     return True
 
@@ -214,14 +204,8 @@ def anneal_overlap(  # noqa: PLR0917
     best_at_once: Mask,  # (N,) out: the best met, where it beats best_cost
     best_cost: float,
     offsets: IntArray,
-    durations: FloatArray,
+    costs: CostArrays,
     pair_times: FloatArray,
-    owner: IntArray,
-    into_f: FloatArray,
-    into_b: FloatArray,
-    m_b: FloatArray,
-    m_w: FloatArray,
-    limit: FloatArray,
     makespan: bool,
     hot: float,  # temperature of the first and of the last move, in units of cost
     cold: float,
@@ -231,6 +215,7 @@ def anneal_overlap(  # noqa: PLR0917
     stopped: Mask,  # (1,) turns true where another thread ends it all
 ) -> float:
     """Tries ``moves`` moves; returns the cost of ``best``."""
+    durations, owner, into_f, into_b, m_b, m_w, limit = costs
     ranks = len(offsets) - 1
     begins, ends = np.empty(ranks), np.empty(ranks)
     f_end, b_end = np.empty(owner.shape), np.empty(owner.shape)
