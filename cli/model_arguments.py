@@ -63,11 +63,7 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("program", metavar="PROGRAM", help="program file, - for standard input")
     add_model(parser)
     parser.add_argument(
-        "--steps",
-        metavar="N",
-        type=count,
-        default=1,
-        help="optimizer steps, 1 by default",
+        "--steps", metavar="N", type=count, default=1, help="optimizer steps, 1 by default"
     )
     parser.add_argument(
         "--seed",

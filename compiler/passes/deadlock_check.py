@@ -28,18 +28,8 @@ from itertools import islice, zip_longest
 from typing import NamedTuple, TypeAlias
 
 from pipeloom.ir.errors import InvalidScheduleError
-from pipeloom.ir.model.program import (
-    Instruction,
-    Program,
-    Receive,
-    Reduce,
-    Relay,
-    RelayKind,
-    Send,
-    Tensor,
-    WaitReceive,
-    WaitSend,
-)
+from pipeloom.ir.model import program as ir
+from pipeloom.ir.model.program import Program
 
 from .segments import Row
 
@@ -49,15 +39,15 @@ Rows: TypeAlias = tuple[Row, ...]
 class RelayHop(NamedTuple):
     """One hop of a relay."""
 
-    kind: RelayKind
+    kind: ir.RelayKind
     source: int
     target: int
 
 
-Meeting: TypeAlias = Tensor | Reduce | RelayHop
+Meeting: TypeAlias = ir.Tensor | ir.Reduce | RelayHop
 
 
-Action: TypeAlias = tuple[bool, Meeting, Instruction]
+Action: TypeAlias = tuple[bool, Meeting, ir.Instruction]
 """An instruction comes to a meeting, or else awaits it."""
 
 
@@ -77,13 +67,13 @@ def prove(program: Program) -> None:
 
 def _out_of_order(rows: Rows) -> list[str]:
     """One line for each channel whose receives are not posted in the order of its sends."""
-    sent: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
-    received: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
+    sent: dict[tuple[int, int], list[ir.Tensor]] = defaultdict(list)
+    received: dict[tuple[int, int], list[ir.Tensor]] = defaultdict(list)
     for rank, row in enumerate(rows):
         for item in row:
-            if isinstance(item, Send):
+            if isinstance(item, ir.Send):
                 sent[rank, item.target].append(item.tensor)
-            elif isinstance(item, Receive):
+            elif isinstance(item, ir.Receive):
                 received[item.source, rank].append(item.tensor)
     violations = []
     for channel in sorted(sent.keys() | received.keys()):
@@ -98,17 +88,17 @@ def _out_of_order(rows: Rows) -> list[str]:
     return violations
 
 
-def _actions(item: Instruction, rank: int) -> list[Action]:
-    if isinstance(item, Send | Receive):
+def _actions(item: ir.Instruction, rank: int) -> list[Action]:
+    if isinstance(item, ir.Send | ir.Receive):
         return [(True, item.tensor, item)]
-    if isinstance(item, WaitSend | WaitReceive):
+    if isinstance(item, ir.WaitSend | ir.WaitReceive):
         return [(False, item.tensor, item)]
-    if isinstance(item, Reduce):
+    if isinstance(item, ir.Reduce):
         return [(True, item, item), (False, item, item)]
     result: list[Action] = []
-    if isinstance(item, Relay) and item.source is not None:
+    if isinstance(item, ir.Relay) and item.source is not None:
         result.append((False, RelayHop(item.kind, item.source, rank), item))
-    if isinstance(item, Relay) and item.target is not None:
+    if isinstance(item, ir.Relay) and item.target is not None:
         result.append((True, RelayHop(item.kind, rank, item.target), item))
     return result
 

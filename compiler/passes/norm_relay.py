@@ -19,18 +19,9 @@ from functools import partial
 from itertools import takewhile
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.program import (
-    Compute,
-    Program,
-    Receive,
-    Relay,
-    RelayKind,
-    Send,
-    Step,
-    Tensor,
-    WaitSend,
-)
+from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.transfers import holders, stepping
 from pipeloom.ir.units import counted
 
@@ -59,8 +50,8 @@ def relay_norms(program: Program) -> Program:
     within = _within([head for head, _ in cut])
     rows = [(*head, *rest) for head, rest in cut]
     for rank, before, after in zip(order, (None, *order), (*order[1:], None), strict=False):
-        verdict = Relay(RelayKind.VERDICT, after, before)
-        sums = Relay(RelayKind.SUMS, before, after)
+        verdict = ir.Relay(ir.RelayKind.VERDICT, after, before)
+        sums = ir.Relay(ir.RelayKind.SUMS, before, after)
         rows[rank] = _with_sums(_validated(*cut[rank], verdict, within), sums)
     return replace(program, instructions=tuple(rows))
 
@@ -78,7 +69,7 @@ def _heads(rows: Sequence[Row], last: int) -> list[int]:
 
 
 def _first_forwards(row: Row) -> list[Op]:
-    ops = (item.op for item in row if isinstance(item, Compute))
+    ops = (item.op for item in row if isinstance(item, ir.Compute))
     return list(takewhile(lambda op: op.kind is OpKind.F, ops))
 
 
@@ -95,23 +86,25 @@ def _cut(row: Row, count: int) -> tuple[Row, Row]:
     return head, row[len(head) :]
 
 
-def _within(heads: Sequence[Row]) -> set[Tensor]:
+def _within(heads: Sequence[Row]) -> set[ir.Tensor]:
     """Tensors that heads both send and receive."""
     sent, received = (
         {item.tensor for head in heads for item in head if isinstance(item, kind)}
-        for kind in (Send, Receive)
+        for kind in (ir.Send, ir.Receive)
     )
     return sent & received
 
 
-def _validated(head: Row, rest: Row, verdict: Relay, within: set[Tensor]) -> Row:
+def _validated(head: Row, rest: Row, verdict: ir.Relay, within: set[ir.Tensor]) -> Row:
     late = [
-        item for item in head if isinstance(item, Receive | WaitSend) and item.tensor not in within
+        item
+        for item in head
+        if isinstance(item, ir.Receive | ir.WaitSend) and item.tensor not in within
     ]
-    late.sort(key=lambda item: isinstance(item, WaitSend))  # what does not block first
+    late.sort(key=lambda item: isinstance(item, ir.WaitSend))  # what does not block first
     return (*(item for item in head if item not in late), verdict, *late, *rest)
 
 
-def _with_sums(row: Row, sums: Relay) -> Row:
-    at = next(i for i, item in enumerate(row) if isinstance(item, Step))
+def _with_sums(row: Row, sums: ir.Relay) -> Row:
+    at = next(i for i, item in enumerate(row) if isinstance(item, ir.Step))
     return (*row[:at], sums, *row[at:])

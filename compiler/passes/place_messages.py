@@ -9,18 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pipeloom.ir.cost.messages.placed_messages import SLACK, PlacedMessages, Post
-from pipeloom.ir.model.program import (
-    Buffer,
-    Compute,
-    Instruction,
-    Program,
-    Receive,
-    Send,
-    Tensor,
-    TensorKind,
-    WaitReceive,
-    WaitSend,
-)
+from pipeloom.ir.model import program as ir
+from pipeloom.ir.model.program import Program
 
 from .messages import taken_on, tensors
 from .segments import Row, joined, segments
@@ -47,26 +37,26 @@ class PlaceMessages:
 
 
 def _buffers(
-    placed: PlacedMessages, names: Sequence[Tensor], ranks: int
-) -> tuple[list[int], tuple[tuple[Buffer, ...], ...]]:
+    placed: PlacedMessages, names: Sequence[ir.Tensor], ranks: int
+) -> tuple[list[int], tuple[tuple[ir.Buffer, ...], ...]]:
     """The number of each message's buffer, and each rank's buffers, one a message that it gets."""
     numbers, targets = [0] * len(names), placed.messages.routes.target.tolist()
-    buffers: list[list[Buffer]] = [[] for _ in range(ranks)]
+    buffers: list[list[ir.Buffer]] = [[] for _ in range(ranks)]
     for x in placed.posted.tolist():
         numbers[x] = len(buffers[targets[x]])
-        buffers[targets[x]].append(Buffer(names[x].kind, names[x].stage))
+        buffers[targets[x]].append(ir.Buffer(names[x].kind, names[x].stage))
     return numbers, tuple(map(tuple, buffers))
 
 
 def _makers(
-    names: Sequence[Tensor], source: Sequence[int], target: Sequence[int], numbers: Sequence[int]
-) -> dict[int, Callable[[int], Instruction]]:
+    names: Sequence[ir.Tensor], source: Sequence[int], target: Sequence[int], numbers: Sequence[int]
+) -> dict[int, Callable[[int], ir.Instruction]]:
     """By :class:`Post`, what makes a message's instruction."""
     return {
-        Post.RECEIVE: lambda x: Receive(names[x], source[x], numbers[x]),
-        Post.SEND: lambda x: Send(names[x], target[x]),
-        Post.WAIT_SEND: lambda x: WaitSend(names[x]),
-        Post.WAIT_RECEIVE: lambda x: WaitReceive(names[x]),
+        Post.RECEIVE: lambda x: ir.Receive(names[x], source[x], numbers[x]),
+        Post.SEND: lambda x: ir.Send(names[x], target[x]),
+        Post.WAIT_SEND: lambda x: ir.WaitSend(names[x]),
+        Post.WAIT_RECEIVE: lambda x: ir.WaitReceive(names[x]),
     }
 
 
@@ -79,13 +69,13 @@ def drain_sends(program: Program) -> Program:
     before = taken_on(program.schedule)
 
     def drained(row: Row) -> Row:
-        last = max((i for i, item in enumerate(row) if isinstance(item, Compute)), default=-1)
+        last = max((i for i, item in enumerate(row) if isinstance(item, ir.Compute)), default=-1)
         tail = row[last + 1 :]
         late = [
             item
             for item in tail
-            if isinstance(item, WaitSend)
-            and (item.tensor.kind is not TensorKind.WEIGHT or item.tensor in before)
+            if isinstance(item, ir.WaitSend)
+            and (item.tensor.kind is not ir.TensorKind.WEIGHT or item.tensor in before)
         ]
         return (*row[: last + 1], *(item for item in tail if item not in late), *late)
 

@@ -7,19 +7,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
+from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.program import (
-    Buffer,
-    Compute,
-    Free,
-    Instruction,
-    Program,
-    Receive,
-    Tensor,
-    TensorKind,
-    WaitReceive,
-    WaitSend,
-)
+from pipeloom.ir.model.program import Program
 
 from .messages import taken_on
 from .segments import Row, after_sends
@@ -38,40 +28,40 @@ def free_received(program: Program) -> Program:
     return replace(program, instructions=tuple(rows))
 
 
-def _with_frees(row: Row, last: dict[Tensor, int]) -> Row:
-    frees: dict[int, list[Instruction]] = defaultdict(list)
+def _with_frees(row: Row, last: dict[ir.Tensor, int]) -> Row:
+    frees: dict[int, list[ir.Instruction]] = defaultdict(list)
     for item in row:
-        if isinstance(item, Receive):
+        if isinstance(item, ir.Receive):
             at = last[item.tensor]
-            if isinstance(row[at], Compute):
+            if isinstance(row[at], ir.Compute):
                 at = after_sends(row, at)
-            frees[at].append(Free(item.tensor))
+            frees[at].append(ir.Free(item.tensor))
     return tuple(new for i, item in enumerate(row) for new in (item, *frees.get(i, ())))
 
 
-def _last_uses(row: Row, before: dict[Tensor, Tensor]) -> dict[Tensor, int]:
+def _last_uses(row: Row, before: dict[ir.Tensor, ir.Tensor]) -> dict[ir.Tensor, int]:
     """The last use of each received tensor in a rank's row; a wait for it is a use."""
-    last: dict[Tensor, int] = {}
-    here: dict[int, Tensor] = {}  # by stage: the weights that came last
+    last: dict[ir.Tensor, int] = {}
+    here: dict[int, ir.Tensor] = {}  # by stage: the weights that came last
     for i, item in enumerate(row):
-        if isinstance(item, WaitReceive):
+        if isinstance(item, ir.WaitReceive):
             last[item.tensor] = i
-            if item.tensor.kind is TensorKind.WEIGHT:
+            if item.tensor.kind is ir.TensorKind.WEIGHT:
                 here[item.tensor.stage] = item.tensor
-        elif isinstance(item, WaitSend) and item.tensor in before:
+        elif isinstance(item, ir.WaitSend) and item.tensor in before:
             last[before[item.tensor]] = i
-        elif isinstance(item, Compute):
+        elif isinstance(item, ir.Compute):
             last |= {tensor: i for tensor in _read(item.op, here) if tensor in last}
     return last
 
 
-def _read(op: Op, here: dict[int, Tensor]) -> list[Tensor]:
+def _read(op: Op, here: dict[int, ir.Tensor]) -> list[ir.Tensor]:
     """The tensors that an op reads: its weights, and for weight gradients both activations."""
     weights = [here[op.stage]] if op.kind is not OpKind.W and op.stage in here else []
     if op.kind not in (OpKind.W, OpKind.BW):
         return weights
-    pair = (TensorKind.X, TensorKind.DY)
-    return [*weights, *(Tensor(kind, op.stage, op.microbatch) for kind in pair)]
+    pair = (ir.TensorKind.X, ir.TensorKind.DY)
+    return [*weights, *(ir.Tensor(kind, op.stage, op.microbatch) for kind in pair)]
 
 
 def share_buffers(program: Program) -> Program:
@@ -94,30 +84,30 @@ def share_buffers(program: Program) -> Program:
     )
 
 
-def _shared(row: Row, sizes: list[float]) -> tuple[Row, tuple[Buffer, ...]]:
-    buffers: list[Buffer] = []
-    idle: dict[Buffer | TensorKind, list[int]] = defaultdict(list)
-    taken: dict[Tensor, int] = {}
-    renumbered: list[Instruction] = []
+def _shared(row: Row, sizes: list[float]) -> tuple[Row, tuple[ir.Buffer, ...]]:
+    buffers: list[ir.Buffer] = []
+    idle: dict[ir.Buffer | ir.TensorKind, list[int]] = defaultdict(list)
+    taken: dict[ir.Tensor, int] = {}
+    renumbered: list[ir.Instruction] = []
     for item in row:
-        if isinstance(item, Receive):
+        if isinstance(item, ir.Receive):
             tensor, pool = item.tensor, idle[_use(item.tensor)]
             if not pool:
                 pool.append(len(buffers))
-                buffers.append(Buffer(tensor.kind, tensor.stage))
+                buffers.append(ir.Buffer(tensor.kind, tensor.stage))
             at = taken[tensor] = pool.pop()
             if sizes[tensor.stage] > sizes[buffers[at].stage]:
-                buffers[at] = Buffer(tensor.kind, tensor.stage)
-            renumbered.append(Receive(tensor, item.source, at))
+                buffers[at] = ir.Buffer(tensor.kind, tensor.stage)
+            renumbered.append(ir.Receive(tensor, item.source, at))
             continue
-        if isinstance(item, Free):
+        if isinstance(item, ir.Free):
             idle[_use(item.tensor)].append(taken.pop(item.tensor))
         renumbered.append(item)
     return tuple(renumbered), tuple(buffers)
 
 
-def _use(tensor: Tensor) -> Buffer | TensorKind:
+def _use(tensor: ir.Tensor) -> ir.Buffer | ir.TensorKind:
     """The use of a buffer; tensors of one use can share a buffer."""
-    if tensor.kind in (TensorKind.WEIGHT, TensorKind.GRADIENT):
+    if tensor.kind in (ir.TensorKind.WEIGHT, ir.TensorKind.GRADIENT):
         return tensor.kind
-    return Buffer(tensor.kind, tensor.stage)
+    return ir.Buffer(tensor.kind, tensor.stage)

@@ -9,25 +9,9 @@ from functools import lru_cache
 from typing import Any
 
 from ..documents import Document
+from ..model import program as ir
 from ..model.ops import Op
-from ..model.program import (
-    Average,
-    Buffer,
-    Compute,
-    Free,
-    Instruction,
-    Program,
-    Receive,
-    Reduce,
-    Relay,
-    RelayKind,
-    Send,
-    Step,
-    Tensor,
-    TensorKind,
-    WaitReceive,
-    WaitSend,
-)
+from ..model.program import Program
 from .json_reader import read_document
 from .schedule_document import PROGRAM, ProgramDocument
 from .schedule_json import dump_schedule, schedule_of
@@ -62,45 +46,45 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def parse_instruction(text: str) -> Instruction:
+def parse_instruction(text: str) -> ir.Instruction:
     """The instruction that prints as ``text``, whose form the document has checked."""
     words = text.split(" ")
     make = _MAKE.get(words[0])
-    return Compute(Op.parse(text)) if make is None else make(words)
+    return ir.Compute(Op.parse(text)) if make is None else make(words)
 
 
 @lru_cache(1024)
-def _tensor(text: str) -> Tensor:
+def _tensor(text: str) -> ir.Tensor:
     """One object for all instructions about it that are near each other."""
     item, index = text.split(".")
     kind = item.rstrip("0123456789")
-    return Tensor(TensorKind(kind), int(item[len(kind) :]), int(index))
+    return ir.Tensor(ir.TensorKind(kind), int(item[len(kind) :]), int(index))
 
 
-def _wait(words: list[str]) -> Instruction:
-    return (WaitReceive if words[1] == "recv" else WaitSend)(_tensor(words[2]))
+def _wait(words: list[str]) -> ir.Instruction:
+    return (ir.WaitReceive if words[1] == "recv" else ir.WaitSend)(_tensor(words[2]))
 
 
-def _relay(words: list[str]) -> Instruction:
+def _relay(words: list[str]) -> ir.Instruction:
     ends = {word: int(rank) for word, rank in zip(words[2::2], words[3::2], strict=True)}
-    return Relay(RelayKind(words[1]), ends.get("from"), ends.get("to"))
+    return ir.Relay(ir.RelayKind(words[1]), ends.get("from"), ends.get("to"))
 
 
-_MAKE: dict[str, Callable[[list[str]], Instruction]] = {
-    "recv": lambda words: Receive(_tensor(words[1]), int(words[3]), int(words[5])),
-    "send": lambda words: Send(_tensor(words[1]), int(words[3])),
+_MAKE: dict[str, Callable[[list[str]], ir.Instruction]] = {
+    "recv": lambda words: ir.Receive(_tensor(words[1]), int(words[3]), int(words[5])),
+    "send": lambda words: ir.Send(_tensor(words[1]), int(words[3])),
     "wait": _wait,
-    "free": lambda words: Free(_tensor(words[1])),
-    "reduce": lambda words: Reduce(tuple(map(int, words[1:]))),
-    "average": lambda words: Average(int(words[1])),
-    "step": lambda words: Step(int(words[1])),
+    "free": lambda words: ir.Free(_tensor(words[1])),
+    "reduce": lambda words: ir.Reduce(tuple(map(int, words[1:]))),
+    "average": lambda words: ir.Average(int(words[1])),
+    "step": lambda words: ir.Step(int(words[1])),
     "relay": _relay,
 }
 
 
-def _buffer(text: str) -> Buffer:
+def _buffer(text: str) -> ir.Buffer:
     kind = text.rstrip("0123456789")
-    return Buffer(TensorKind(kind), int(text[len(kind) :]))
+    return ir.Buffer(ir.TensorKind(kind), int(text[len(kind) :]))
 
 
 def dump_program(program: Program) -> dict[str, Any]:

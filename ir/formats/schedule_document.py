@@ -14,18 +14,7 @@ from typing_extensions import TypedDict
 
 from ..removed import replaced
 from ..units import counted
-from .fields import (
-    MOST_PAIRS,
-    Amount,
-    Count,
-    Limits,
-    Number,
-    OneARank,
-    Version,
-    Words,
-    keep,
-    known,
-)
+from .fields import MOST_PAIRS, Amount, Count, Limits, Number, OneARank, Version, Words, keep, known
 from .profile_document import ProfileDocument
 from .validation import Document, DocumentFault, Expected, Whole, raise_faults, removed, said, wrong
 

@@ -11,13 +11,7 @@ import numpy as np
 
 from ..documents import Document
 from ..errors import InputError
-from ..model.ops import (
-    MICROBATCH_SHIFT,
-    STAGE_SHIFT,
-    IntArray,
-    OpKind,
-    fields_of,
-)
+from ..model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind, fields_of
 from ..model.placement import Passing, Placement, PlacementKind
 from ..model.problem import Objective, Problem
 from ..model.schedule import (

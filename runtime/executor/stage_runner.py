@@ -26,13 +26,7 @@ from ..tensors.stage_interface import StageInterface
 from .delayed_modules import DelayedCalls, around, delayed_modules
 from .losses import Judge, parted
 from .offload import OffloadedActivations
-from .weight_grad_deferral import (
-    Deferral,
-    WeightQueue,
-    gradient_edge,
-    lies_in,
-    run_backward,
-)
+from .weight_grad_deferral import Deferral, WeightQueue, gradient_edge, lies_in, run_backward
 
 SMALL = 1 << 16  # bytes of an output that is kept until its B, uncounted
 Using = Callable[[OpKind], AbstractContextManager[object]]

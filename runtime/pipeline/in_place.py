@@ -22,18 +22,9 @@ from pipeloom.ir.model.program import Program
 from ..executor.stage_runner import Cell
 from ..measure.activation_ledger import Ledger
 from ..optim.step_end import StepEnd
+from ..probes import measuring
 from ..probes.held_bytes import HeldBytes, held_bytes
 from ..probes.link_probe import ring_routes
-from ..probes.measuring import (
-    LinkParts,
-    check_numbers,
-    check_view,
-    gathered,
-    measurement,
-    probed,
-    probed_links,
-    sequences,
-)
 from ..probes.stage_probe import Asked, StageProbe
 from ..rank.context import RankContext
 from ..stages.tie_detection import tied_stages
@@ -58,8 +49,8 @@ class AskedInPlace:
         come."""
         if program.schedule.transfers:
             raise InputError("profile: expected a program that sends activations, not weights")
-        check_view(self.view)
-        check_numbers(repeats=self.repeats, warmup=self.warmup, in_flight=self.in_flight)
+        measuring.check_view(self.view)
+        measuring.check_numbers(repeats=self.repeats, warmup=self.warmup, in_flight=self.in_flight)
 
 
 class StagesInPlace:
@@ -80,14 +71,18 @@ class StagesInPlace:
         held = {s: self._held(s) for s in context.role.run}
         with self._undone():
             probe = self._probe(asked, view)
-            parts = probed(probe, held.__getitem__, repeats=given.repeats, warmup=given.warmup)
+            parts = measuring.probed(
+                probe, held.__getitem__, repeats=given.repeats, warmup=given.warmup
+            )
         seconds = context.options.timeout
-        parts, links = gathered(view, context.transport, seconds, parts, self._links)
+        parts, links = measuring.gathered(view, context.transport, seconds, parts, self._links)
         name = context.program.schedule.problem.profile.name
         tied = tied_stages(context.options.tied) if view != "rank" else ()
         shown = ranks if view != "rank" else 1
         size = self._micro_batch(view)
-        found = measurement(parts, links, ranks=shown, name=name, tied=tied, micro_batch=size)
+        found = measuring.measurement(
+            parts, links, ranks=shown, name=name, tied=tied, micro_batch=size
+        )
         most, waits = found.profile.num_stages, context.waits_for_norm
         profile = replace(found.profile, max_stages=most, barrier=waits)
         return replace(found, profile=profile)
@@ -95,7 +90,7 @@ class StagesInPlace:
     def _micro_batch(self, view: str) -> int | None:
         """The sequences in a microbatch, where a rank of the view is given them."""
         first = [cell.inputs for (stage, _), cell in self._cells.items() if stage == 0]
-        own = sequences(first[0]) if first else None
+        own = measuring.sequences(first[0]) if first else None
         if view == "rank":
             return own
         return next((n for n in self._context.transport.gather(own) if n is not None), None)
@@ -129,13 +124,13 @@ class StagesInPlace:
         context = self._context
         return held_bytes(context.store, stage, context.options.optimizer, optimizer)
 
-    def _links(self, largest: int) -> LinkParts:
+    def _links(self, largest: int) -> measuring.LinkParts:
         """Links, over connections of their own: a program has those alone that it uses."""
         context = self._context
         routes = ring_routes(context.transport.size, context.options.timeout)
         transport = context.transport.beside(routes)
         try:
-            return probed_links(transport, largest, context.device, offload=False)
+            return measuring.probed_links(transport, largest, context.device, offload=False)
         finally:
             transport.close()
 

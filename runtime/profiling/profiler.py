@@ -22,17 +22,8 @@ from ..launch.environment import own_gpu
 from ..launch.processes import launch
 from ..pipeline.layered_source import by_layers
 from ..pipeline.model_source import ModelSource, check_cut, most_stages
+from ..probes import measuring
 from ..probes.link_probe import ring_routes
-from ..probes.measuring import (
-    LinkParts,
-    StagePart,
-    check_numbers,
-    check_view,
-    gathered,
-    measurement,
-    probed,
-    probed_links,
-)
 from ..probes.stage_probe import Asked
 from ..rank.heap import keep_pages
 from ..rank.options import StagesAs, check_stages_as
@@ -108,7 +99,7 @@ def measure_profile(
     if stages is None:
         source, layers = by_layers(source)
         stages = len(layers)
-    check_numbers(
+    measuring.check_numbers(
         stages=stages, ranks=ranks, repeats=repeats, warmup=warmup, in_flight=in_flight or 1
     )
     _check_place(group, view, ranks, together=together)
@@ -131,14 +122,14 @@ def measure_profile(
     )
     parts, links, tied, micro_batch = _on_ranks(source, settings, together=together)
     shown = 1 if view == "rank" else ranks
-    found = measurement(
+    found = measuring.measurement(
         parts, links, ranks=shown, together=together, name=name, tied=tied, micro_batch=micro_batch
     )
     return _of_source(found, layers, most)
 
 
 def _check_place(group: dist.ProcessGroup | None, view: str, ranks: int, *, together: bool) -> None:
-    check_view(view)
+    measuring.check_view(view)
     if group is None:
         if view != "all":
             raise InputError(f"view: expected all where no group is given, got {view}")
@@ -170,7 +161,7 @@ def _of_source(found: Measurement, layers: Sequence[Layer], most: int | None) ->
     return replace(found, profile=profile, by_layers=True)
 
 
-Found = tuple[list[StagePart], LinkParts, list[tuple[int, ...]], int | None]
+Found = tuple[list[measuring.StagePart], measuring.LinkParts, list[tuple[int, ...]], int | None]
 
 
 def _on_ranks(source: ModelSource, settings: Settings, *, together: bool) -> Found:
@@ -203,19 +194,21 @@ def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]
         timeout=settings.timeout,
         stages_as=settings.stages_as,
     )
-    parts = probed(
+    parts = measuring.probed(
         made.probe(settings.asked),
         made.held,
         repeats=settings.repeats,
         warmup=settings.warmup,
         pairs=settings.pairs,
     )
-    parts, links = gathered(
+    parts, links = measuring.gathered(
         settings.view,
         transport,
         settings.timeout,
         parts,
-        lambda largest: probed_links(transport, largest, device, offload=settings.asked.offload),
+        lambda largest: measuring.probed_links(
+            transport, largest, device, offload=settings.asked.offload
+        ),
     )
     if group is not None:
         made.close()

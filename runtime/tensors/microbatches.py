@@ -15,13 +15,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import (
-    keystr,
-    tree_flatten,
-    tree_flatten_with_path,
-    tree_map,
-    tree_unflatten,
-)
+from torch.utils import _pytree
 
 from pipeloom.ir.units import counted
 
@@ -95,12 +89,12 @@ def mapped(function: Callable[[Tensor], Tensor], value: Any) -> Any:
     """``function`` of each tensor in dicts, lists and tuples; all else as it is."""
     if isinstance(value, Tensor):
         return function(value)
-    return tree_map(lambda x: function(x) if isinstance(x, Tensor) else x, value)
+    return _pytree.tree_map(lambda x: function(x) if isinstance(x, Tensor) else x, value)
 
 
 def leaves_of(value: Any) -> list[Any]:
     """The leaves of nested dicts, lists and tuples, in one order."""
-    return tree_flatten(value)[0]
+    return _pytree.tree_flatten(value)[0]
 
 
 def tensors(values: Iterable[Any]) -> list[Tensor]:
@@ -115,16 +109,16 @@ def form(value: Any) -> Form:
     """The features that two arguments must share to be of one kind; hashable."""
     if isinstance(value, Tensor):
         return Spec.of(value)
-    found, tree = tree_flatten_with_path(value)
+    found, tree = _pytree.tree_flatten_with_path(value)
     if tree.is_leaf():
         shape = getattr(value, "shape", None)  # of a block mask, say, whose text is long
         return repr(value) if shape is None else f"{type(value).__name__}{list(shape)}"
-    return tuple((keystr(path), form(leaf)) for path, leaf in found)
+    return tuple((_pytree.keystr(path), form(leaf)) for path, leaf in found)
 
 
 def shown(value: Any) -> str:
     """Shapes and dtypes in place of tensors."""
-    return str(tree_map(lambda x: _Shown(x) if isinstance(x, Tensor) else x, value))
+    return str(_pytree.tree_map(lambda x: _Shown(x) if isinstance(x, Tensor) else x, value))
 
 
 class _Shown:
@@ -151,9 +145,9 @@ def _parts(batch: Any, microbatches: int, name: str) -> Sequence[Any]:
     """The microbatches of a whole batch."""
     if isinstance(batch, Tensor):
         return _cut(batch, microbatches, name)
-    leaves, tree = tree_flatten(batch)
+    leaves, tree = _pytree.tree_flatten(batch)
     rows = [_cut(leaf, microbatches, name) for leaf in leaves]
-    return [tree_unflatten([row[j] for row in rows], tree) for j in range(microbatches)]
+    return [_pytree.tree_unflatten([row[j] for row in rows], tree) for j in range(microbatches)]
 
 
 def _cut(leaf: Any, microbatches: int, name: str) -> Sequence[Any]:
@@ -173,7 +167,7 @@ def _likeness(part: Any) -> object:
     """The features that microbatches of one batch share."""
     if isinstance(part, Tensor):
         return part.dim(), part.dtype
-    leaves, tree = tree_flatten(part)
+    leaves, tree = _pytree.tree_flatten(part)
     return tree, [(x.dim(), x.dtype) if isinstance(x, Tensor) else type(x) for x in leaves]
 
 

@@ -26,16 +26,8 @@ from .linear import head_tail
 from .low_memory.activation_slots import slots
 from .low_memory.crossings import crossings
 from .remat import recomputed_or_held, recomputed_or_idle
-from .several_stages.general_placement import (
-    GeneralPlacement,
-    last_forward,
-    placed_head_tail,
-    through,
-    throughput,
-    turnover,
-    visits_head_tail,
-    visits_throughput,
-)
+from .several_stages import general_placement
+from .several_stages.general_placement import GeneralPlacement
 from .unlike import unlike_bounds
 from .weight_arrival import weight_arrivals
 
@@ -56,22 +48,25 @@ GENERAL: tuple[Callable[[Problem], Bound], ...] = (work, critical_path, weight_a
 """The bounds of any problem."""
 LINEAR: tuple[Callable[[GeneralPlacement], Bound], ...] = (
     _linear(head_tail),
-    through,
-    throughput,
+    general_placement.through,
+    general_placement.throughput,
     _linear(slots),
     _linear(crossings),
-    last_forward,
+    general_placement.last_forward,
 )
 """The bounds of a placement of each stage on a rank of its own."""
 PLACED: tuple[Callable[[GeneralPlacement], Bound], ...] = (
-    last_forward,
-    placed_head_tail,
-    through,
-    throughput,
-    turnover,
+    general_placement.last_forward,
+    general_placement.placed_head_tail,
+    general_placement.through,
+    general_placement.throughput,
+    general_placement.turnover,
 )
 """The bounds of any other map of stages to ranks."""
-BIDIRECTIONAL: tuple[Callable[[Problem], Bound], ...] = (visits_head_tail, visits_throughput)
+BIDIRECTIONAL: tuple[Callable[[Problem], Bound], ...] = (
+    general_placement.visits_head_tail,
+    general_placement.visits_throughput,
+)
 """The bounds where microbatches go both ways."""
 REMAT: tuple[Callable[[Problem], Bound], ...] = (recomputed_or_idle, recomputed_or_held)
 """The bounds where activations may be recomputed or offloaded."""

@@ -81,10 +81,7 @@ NODE, ITERATION = 2000, 5000  # ops that a node (a stage squared) and a step of 
 
 
 def relaxation(
-    linear: LinearInstance,
-    objective: Objective,
-    ceiling: float,
-    budget: Budget | None = None,
+    linear: LinearInstance, objective: Objective, ceiling: float, budget: Budget | None = None
 ) -> float:
     """A bound on the cost of every schedule, none of which recomputes or offloads.
 

@@ -62,7 +62,4 @@ def _load(module: str) -> Backend:
     return solve
 
 
-BACKENDS: Mapping[str, Backend] = {
-    "cp-sat": _load("cp_sat"),
-    "milp": _load("milp.model"),
-}
+BACKENDS: Mapping[str, Backend] = {"cp-sat": _load("cp_sat"), "milp": _load("milp.model")}

@@ -16,12 +16,7 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.dependency_graph import ScheduleGraph
 from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.model.ops import (
-    KIND_MASK,
-    IntArray,
-    OpKind,
-    split_backwards,
-)
+from pipeloom.ir.model.ops import KIND_MASK, IntArray, OpKind, split_backwards
 from pipeloom.ir.model.schedule import Schedule
 
 from ..core.incumbent import Incumbent

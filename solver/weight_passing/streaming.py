@@ -66,10 +66,7 @@ class Streaming:
 
 
 def streamed(
-    problem: Problem,
-    order: Sequence[IntArray],
-    plan: Streaming,
-    owner: Sequence[int] | None = None,
+    problem: Problem, order: Sequence[IntArray], plan: Streaming, owner: Sequence[int] | None = None
 ) -> Schedule:
     """The timed schedule of ``order``, one array of packed ops a rank, with its transfers.
 

@@ -21,10 +21,7 @@ from ...progress import ProgressDisplay
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "files",
-        metavar="FILE",
-        nargs="+",
-        help="schedule or program, - for standard input",
+        "files", metavar="FILE", nargs="+", help="schedule or program, - for standard input"
     )
     parser.add_argument(
         "-o",

@@ -6,17 +6,7 @@ import argparse
 
 from pipeloom.report.text_table import table
 
-from ...arguments import (
-    FAMILY_EXAMPLES,
-    Together,
-    add_cut,
-    add_instance,
-    add_memory_limit,
-    add_output,
-    add_profile,
-    example,
-    stages,
-)
+from ... import arguments
 from ...inputs import MICROBATCHES, options, read_profile, typed
 from ...output import answer, check_output, finish_schedule
 from ...progress import ProgressDisplay
@@ -35,22 +25,22 @@ class _List(argparse.Action):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action=_List, nargs=0, default=False, help="name the families")
-    parser.add_argument("family", metavar="FAMILY", help=f"such as {FAMILY_EXAMPLES}")
-    add_profile(parser)
-    add_instance(parser)
-    add_memory_limit(parser)
+    parser.add_argument("family", metavar="FAMILY", help=f"such as {arguments.FAMILY_EXAMPLES}")
+    arguments.add_profile(parser)
+    arguments.add_instance(parser)
+    arguments.add_memory_limit(parser)
     parser.add_argument(
         "--replicate",
         metavar="S,S",
-        action=Together,
-        type=stages,
+        action=arguments.Together,
+        type=arguments.stages,
         default=[],
         help="where weights are passed: stages that keep a copy on every rank that runs them "
         "(embedding and head, say)",
     )
-    add_cut(parser)
-    add_output(parser, "schedule")
-    example(
+    arguments.add_cut(parser)
+    arguments.add_output(parser, "schedule")
+    arguments.example(
         parser,
         "pipeloom build --list",
         "pipeloom build zb-h1 profile.json -m 24 -o schedule.json",

@@ -12,20 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InputError
 
-from ...arguments import (
-    add_cache,
-    add_instance,
-    add_memory_limit,
-    add_output,
-    add_partition,
-    add_passing,
-    add_profile,
-    add_remat,
-    add_slow,
-    add_solver,
-    add_start,
-    example,
-)
+from ... import arguments
 from ...failures import say
 from ...inputs import CACHE, searched, typed
 from ...output import check_apart, check_output, finish
@@ -37,13 +24,13 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_profile(parser)
-    add_instance(parser)
-    add_memory_limit(parser)
-    add_passing(parser, "auto")
-    add_remat(parser)
-    add_solver(parser, time_limit=20.0)
-    add_partition(parser)
+    arguments.add_profile(parser)
+    arguments.add_instance(parser)
+    arguments.add_memory_limit(parser)
+    arguments.add_passing(parser, "auto")
+    arguments.add_remat(parser)
+    arguments.add_solver(parser, time_limit=20.0)
+    arguments.add_partition(parser)
     parser.add_argument(
         "--for",
         dest="for_",
@@ -58,14 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="most copies of a stage's weights where the placement is chosen: by default 2 where "
         "the profile has device_memory and the sizes that it has to hold, else 1",
     )
-    add_start(parser)
+    arguments.add_start(parser)
     parser.add_argument(
         "--explain",
         action="store_true",
         help="say why no schedule is cheaper, where this one idles, and what more memory, faster "
         "links, even stages or more microbatches would buy (takes some seconds more)",
     )
-    add_cache(
+    arguments.add_cache(
         parser,
         "in which answers are kept and looked up, each verified again; "
         f"{CACHE} by default, if that is set",
@@ -76,9 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also write the argument for the schedule's lower bound, which verify --certificate "
         "checks with code that shares nothing with the solver",
     )
-    add_slow(parser)
-    add_output(parser, "schedule")
-    example(
+    arguments.add_slow(parser)
+    arguments.add_output(parser, "schedule")
+    arguments.example(
         parser,
         "pipeloom optimize profile.json -m 24 --memory-limit 16 -o schedule.json",
         "pipeloom optimize profile.json -m 24 --placement interleaved:2 -o schedule.json",

@@ -11,16 +11,7 @@ from typing import Any
 
 from pipeloom.ir.errors import InputError
 
-from ...arguments import (
-    Together,
-    add_folder,
-    add_limits,
-    add_quiet,
-    add_workers,
-    example,
-    limit,
-    scale,
-)
+from ... import arguments
 from ...failures import say
 from ...inputs import options, typed
 from ...output import answer, check_folder
@@ -43,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--headroom",
         metavar="X",
-        type=limit,
+        type=arguments.limit,
         help="memory that plans leave free on each device, such as 4GB; none by default",
     )
     parser.add_argument(
@@ -57,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     several.add_argument(
         "--scale",
         metavar="N,N,...",
-        action=Together,
-        type=scale,
+        action=arguments.Together,
+        type=arguments.scale,
         help="numbers of GPUs, in place of --gpus: the best plan of each, and what it loses",
     )
     several.add_argument(
@@ -68,21 +59,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "strong: it stays",
     )
     search = parser.add_argument_group("the search")
-    add_workers(
-        search,
-        "configurations, or numbers of GPUs,",
-        "1, with --scale one for every two cores,",
+    arguments.add_workers(
+        search, "configurations, or numbers of GPUs,", "1, with --scale one for every two cores,"
     )
-    add_limits(
+    arguments.add_limits(
         search,
         "in all, or for each number of --scale, 45 by default; it ends sooner once nothing can be "
         "better",
         " in all, or for each number",
         "the answer is then the same on every machine",
     )
-    add_quiet(parser)
-    add_folder(parser, "the best plan's profile, schedule, program and other systems' flags")
-    example(
+    arguments.add_quiet(parser)
+    arguments.add_folder(
+        parser, "the best plan's profile, schedule, program and other systems' flags"
+    )
+    arguments.example(
         parser,
         "pipeloom plan llama-3-70b --gpu H100 --gpus 64 --global-batch 128 --seq 8192 -o plan",
         "pipeloom plan config.json --cluster cluster.json --gpus 16 --global-batch 64 --tp 2",

@@ -18,19 +18,9 @@ from typing import TYPE_CHECKING
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.units import counted, duration
 
+from ... import model_arguments
 from ...arguments import amount, count, example
 from ...inputs import options, typed
-from ...model_arguments import (
-    DTYPES,
-    TRAINING,
-    TYPED,
-    add_stages_as,
-    add_training,
-    announce_loading,
-    interrupted,
-    need_program,
-    need_torch,
-)
 from ...output import check_apart, print_json, say_words
 
 if TYPE_CHECKING:
@@ -45,7 +35,7 @@ SHOWN = 100  # losses that the text holds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_training(parser)
+    model_arguments.add_training(parser)
     parser.add_argument(
         "--trace", metavar="FILE", help="writes the median step, a schedule with measured times"
     )
@@ -55,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="microbatches may have other shapes in each step",
     )
-    add_stages_as(parser)
+    model_arguments.add_stages_as(parser)
     parser.add_argument(
         "--replicas",
         metavar="R",
@@ -85,13 +75,13 @@ def _add_precision(parser: argparse.ArgumentParser) -> None:
     """Adds the dtypes, and what is done about large gradients and overflow."""
     parser.add_argument(
         "--param-dtype",
-        choices=DTYPES,
+        choices=model_arguments.DTYPES,
         help="mixed precision: parameters are computed with, and sent, in this; their owners "
         "keep and step them in --dtype",
     )
     parser.add_argument(
         "--reduce-dtype",
-        choices=DTYPES,
+        choices=model_arguments.DTYPES,
         help="type of gradients sent or summed over ranks; that of --param-dtype by default",
     )
     parser.add_argument(
@@ -146,18 +136,18 @@ def _add_checkpoints(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.every is not None and args.save is None:
         raise InputError(f"--every: expected a folder to save in, too, got {args.every} alone")
-    need_torch()
-    need_program(args.program)
-    announce_loading(args)
+    model_arguments.need_torch()
+    model_arguments.need_program(args.program)
+    model_arguments.announce_loading(args)
     from pipeloom.ir.formats import check_writable
     from pipeloom.training import run as train
 
     if args.trace is not None:
         check_apart(args, "--trace", args.trace)
         check_writable(args.trace)
-    with typed(*TYPED):
-        asked = options(args, *TRAINING, *KEYS)
-        with interrupted(args.save) as told:
+    with typed(*model_arguments.TYPED):
+        asked = options(args, *model_arguments.TRAINING, *KEYS)
+        with model_arguments.interrupted(args.save) as told:
             result = train(
                 args.program, args.model, **asked | {"callbacks": [told, *args.callbacks]}
             )
