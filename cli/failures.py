@@ -11,15 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TextIO
 
-from pipeloom.ir.errors import (
-    InfeasibleError,
-    InputError,
-    InvalidScheduleError,
-    OutputError,
-    PipeloomError,
-    printable,
-    standard_output,
-)
+from pipeloom.ir import errors
 
 INTERRUPTED, INTERNAL, FAILED = 130, 70, 1
 MOST_LINES, MOST_CHARACTERS = 20, 400
@@ -35,7 +27,7 @@ def tell(error: BaseException, *, as_json: bool) -> int:
     """Prints the lines of a failure to standard error, of hundreds the first, and with ``as_json``
     one object with all of them to standard output as well; its exit code."""
     lines, code = _lines(error)
-    if isinstance(error, OutputError):
+    if isinstance(error, errors.OutputError):
         _forget(sys.stdout)
     for line in lines[:MOST_LINES]:
         say(line)
@@ -50,7 +42,7 @@ def tell(error: BaseException, *, as_json: bool) -> int:
 
 
 def _lines(error: BaseException) -> tuple[list[str], int]:
-    if isinstance(error, PipeloomError):
+    if isinstance(error, errors.PipeloomError):
         return list(error.lines), error.exit_code
     if isinstance(error, KeyboardInterrupt):
         return [f"interrupted{str(error) or '; nothing was written'}"], INTERRUPTED
@@ -66,9 +58,9 @@ def _lines(error: BaseException) -> tuple[list[str], int]:
 
 
 def _answer(error: BaseException, lines: list[str]) -> dict[str, Any]:
-    if isinstance(error, InfeasibleError):
+    if isinstance(error, errors.InfeasibleError):
         return error.to_dict()
-    if isinstance(error, InvalidScheduleError):
+    if isinstance(error, errors.InvalidScheduleError):
         return {"status": "invalid", "violations": lines}
     return {"error": lines}
 
@@ -81,14 +73,16 @@ def say(line: str) -> None:
 
 def one_line(text: str) -> str:
     """``text`` as a line of ours, whose end is left out where it is very long."""
-    shown = printable(text)
+    shown = errors.printable(text)
     more = len(shown) - MOST_CHARACTERS
     if more > 0:
         shown = f"{shown[:MOST_CHARACTERS]}... ({more} more characters)"
     return f"pipeloom: {shown}"
 
 
-def with_file(error: InputError, args: argparse.Namespace, words: Sequence[str]) -> InputError:
+def with_file(
+    error: errors.InputError, args: argparse.Namespace, words: Sequence[str]
+) -> errors.InputError:
     """The error with the command's file before each line that names neither a file nor an option
     of its ``words``."""
     given = next((value for key in INPUTS if (value := getattr(args, key, None))), None)
@@ -120,9 +114,9 @@ def _names(line: str, files: Sequence[str]) -> bool:
 def delivered(code: int) -> int:
     """``code``, or 1 where standard output does not take all that was printed."""
     try:
-        with standard_output():
+        with errors.standard_output():
             sys.stdout.flush()
-    except OutputError as error:
+    except errors.OutputError as error:
         return max(code, tell(error, as_json=False))
     try:
         sys.stderr.flush()

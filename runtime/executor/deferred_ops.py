@@ -153,9 +153,8 @@ class Convolution:
         return self._backward(dy, x, weight, (True, False, False))[0]
 
     def accumulate(self, x: Tensor, dy: Tensor) -> None:
-        weight = torch.empty_like(
-            self.weight, dtype=dy.dtype
-        )  # its shape; it may be sent on by now
+        # its shape alone: it may be sent on by now
+        weight = torch.empty_like(self.weight, dtype=dy.dtype)
         _, grad, bias_grad = self._backward(dy, x, weight, (False, True, self.bias is not None))
         add(self.weight, grad)
         if self.bias is not None:

@@ -196,9 +196,8 @@ class _SavedActivation:
         unchanged(self.tensor, self.version)
 
     def give_up(self) -> None:
-        if (
-            getattr(self, "tensor", None) is not None
-        ):  # torch.compile makes one without its __init__
+        # torch.compile makes one without its __init__
+        if getattr(self, "tensor", None) is not None:
             self._memory.release(self._held)
             self.tensor = None
 

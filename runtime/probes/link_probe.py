@@ -18,9 +18,8 @@ from ..transport import Routes, Transport
 SMALL = 8  # bytes: what such a message takes is the latency
 LARGE = 1 << 22  # bytes: what a shorter one takes beyond that is noise, and no bandwidth
 WARMUP = 3
-AHEAD = (
-    5.0  # milliseconds by which hosts are ahead of a GPU, as in a pipeline: messages wait for none
-)
+# milliseconds by which hosts are ahead of a GPU, as in a pipeline: messages wait for none
+AHEAD = 5.0
 # links whose delays differ by less count as the same: medians of short messages are noisy
 ALIKE = 3.0
 

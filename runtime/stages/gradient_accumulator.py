@@ -75,9 +75,8 @@ class GradientAccumulator:
         """The D that leaves, of the one that came as ``received``; None: it starts here."""
         self._left -= 1
         if self._received is not None and self._received is not received:
-            return (
-                self._started(None) if received is None else received
-            )  # gradients are added to another D
+            # gradients are added to another D
+            return self._started(None) if received is None else received
         found = self._sum
         self._unbind()
         if received is None:

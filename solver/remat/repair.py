@@ -34,9 +34,8 @@ from .whole_stages import brought_forward, returned
 MORE = (1.25, 1.6, 2.2, 3.5)  # multiples of the memory
 LOST = ((1.0, 1.0), (0.25, 1.0), (1.0, 0.25), (1.0, np.inf), (np.inf, 1.0))
 """Weights of time lost by R's and W's and by waiting for copies; infinite: never used."""
-LITTLE = (
-    0.1  # cost of any of them, in mean T_F's (1 ms where F takes no time), so that few are used
-)
+# cost of any of them, in mean T_F's (1 ms where F takes no time), so that few are used
+LITTLE = 0.1
 
 _Pair = tuple[int, int]  # stage and microbatch
 

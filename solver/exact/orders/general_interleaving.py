@@ -45,7 +45,7 @@ from ...core.relaxations import unfused
 from ...core.streams import streams_of
 from ...core.tolerances import ROUNDING
 from ..integer_time import Ticks
-from .interleaving import BITS
+from .interleaving import BITS, TickModel
 from .rank_orders import BACKWARD, FORWARD, WEIGHT, OpClass, OpenOrders, Pair
 
 MEMORY_BITS = 40
@@ -140,7 +140,7 @@ class Starts(Protocol):
     def end(self, rank: OpenOrders, begins: cp_model.IntVar) -> cp_model.LinearExpr: ...
 
 
-class GeneralInterleaving:
+class GeneralInterleaving(TickModel):
     """The model of a problem, for schedules of cost ``low`` to ``high``, of which ``apart`` is
     known."""
 
@@ -149,17 +149,12 @@ class GeneralInterleaving:
     def __init__(
         self, problem: Problem, low: float, high: float, apart: Sequence[Apart] = ()
     ) -> None:
-        self.problem, self._costs = problem, Costs.of(unfused(problem))
+        c = self._costs = Costs.of(unfused(problem))
+        super().__init__(problem, (c.durations[:3], c.into_f, c.into_b), low, high, BITS)
         self._streams = streams_of(problem)
-        c = self._costs
-        times = (c.durations[:3].ravel(), c.into_f.ravel(), c.into_b.ravel())
-        self.ticks = Ticks.of(np.unique(np.concatenate(times)).tolist(), 2 * high, bits=BITS)
         self._times = [[self.ticks.down(t) for t in row] for row in c.durations[:3].tolist()]
-        self.cp = cp_model.CpModel()
-        most = self.ticks.most(high)
-        self.cost = self.cp.new_int_var(min(self.ticks.least(low), most), most, "cost")
         self._makespan = problem.objective is Objective.MAKESPAN
-        self._horizon = most if self._makespan else 2 * most
+        self._horizon = self.most if self._makespan else 2 * self.most
         self._start = {
             (OpClass(kind, stage, n), k): self.cp.new_int_var(0, self._horizon, "")
             for kind in KINDS
@@ -177,10 +172,6 @@ class GeneralInterleaving:
         for a, b, m, way in apart:
             for j in range(problem.microbatches - m):
                 self.cp.add(self.start(b, j + m) >= self.start(a, j) + self.ticks.down(way) - 1)
-
-    def proves(self, bound: float) -> float:
-        """The bound, in the profile's unit, that one on the model's cost proves."""
-        return (bound - (not self.ticks.exact)) / self.ticks.per_unit
 
     def takes(self, each: OpClass) -> int:
         return self._times[each.kind][each.stage]

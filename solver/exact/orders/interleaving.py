@@ -38,12 +38,12 @@ later; orders read off a solution are timed by the simulator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from ortools.sat.python import cp_model
 
-from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack
+from pipeloom.ir.model.ops import FloatArray, IntArray, Op, OpKind, pack
 from pipeloom.ir.model.problem import Objective, Problem
 
 from ...bounds.low_memory.activation_slots import most_waiting, slot_wait
@@ -54,24 +54,42 @@ BITS = 28  # of a time in ticks that is no decimal; with more, propagation tick 
 OPS = (OpKind.F, OpKind.B, OpKind.W)
 
 
-class Interleaving:
+class TickModel:
+    """A model in whole ticks, for schedules of ``problem`` of cost ``low`` to ``high``.
+
+    ``times``: of its ops and delays. ``most``: the greatest cost in ticks.
+    """
+
+    def __init__(
+        self, problem: Problem, times: Sequence[FloatArray], low: float, high: float, bits: int
+    ) -> None:
+        self.problem, self.cp = problem, cp_model.CpModel()
+        each = np.unique(np.concatenate([row.ravel() for row in times])).tolist()
+        self.ticks = Ticks.of(each, 2 * high, bits=bits)
+        self.most = self.ticks.most(high)
+        self.cost = self.cp.new_int_var(min(self.ticks.least(low), self.most), self.most, "cost")
+
+    def proves(self, bound: float) -> float:
+        """The bound, in the profile's unit, that one on the model's cost proves.
+
+        The cost of a schedule may be a tick below the model's.
+        """
+        return (bound - (not self.ticks.exact)) / self.ticks.per_unit
+
+
+class Interleaving(TickModel):
     """The model of a problem, for schedules of cost ``low`` to ``high``."""
 
     unit = 5.0
     parameters: Mapping[str, object] = {}
 
     def __init__(self, problem: Problem, linear: LinearInstance, low: float, high: float) -> None:
-        self.problem = problem
         times = (linear.f, linear.b, linear.w, linear.down, linear.up)
-        self.ticks = Ticks.of(np.concatenate(times).tolist(), 2 * high, bits=BITS)
+        super().__init__(problem, times, low, high, BITS)
         self.linear = _in_ticks(linear, self.ticks)
-        self.cp = cp_model.CpModel()
-        self.cost = self.cp.new_int_var(
-            min(self.ticks.least(low), self.ticks.most(high)), self.ticks.most(high), "cost"
-        )
         # rank 0 starts at 0 and ends last B's after every rank's first op: none ends after twice
         # the cost
-        horizon = 2 * self.ticks.most(high)
+        horizon = 2 * self.most
         self.f, self.b, self.w = (
             [
                 [self.cp.new_int_var(0, horizon, "") for _ in range(linear.microbatches)]
@@ -88,13 +106,6 @@ class Interleaving:
             self._span(i)
         self._implications()
         self.cp.minimize(self.cost)
-
-    def proves(self, bound: float) -> float:
-        """The bound, in the profile's unit, that one on the model's cost proves.
-
-        The cost of a schedule may be a tick below the model's.
-        """
-        return (bound - (not self.ticks.exact)) / self.ticks.per_unit
 
     def _open(self, i: int, k: int) -> range:
         return range(max(0, k - int(self.linear.capacity[i]) + 1), k)

@@ -38,8 +38,8 @@ from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack
 from pipeloom.ir.model.problem import Objective, Problem
 
 from ...core.tolerances import ROUNDING
-from ..integer_time import Ticks
 from .general_interleaving import PARAMETERS, LiteralSum
+from .interleaving import TickModel
 
 BITS = 20  # of a time in ticks that is no decimal, and of a rank's limit
 FORWARD, BACKWARD, WEIGHT = KINDS = OpKind.F, OpKind.B, OpKind.W
@@ -52,7 +52,7 @@ def literals(problem: Problem, number: int) -> int:
     return int(4 * number * (number - 1) * (stages**2).sum())
 
 
-class UnlikeInterleaving:
+class UnlikeInterleaving(TickModel):
     """The model of a problem that passes activations, for schedules of cost ``low`` to ``high``;
     of ``number`` of its microbatches."""
 
@@ -60,15 +60,10 @@ class UnlikeInterleaving:
     parameters = PARAMETERS
 
     def __init__(self, problem: Problem, low: float, high: float, number: int) -> None:
-        self.problem, self.costs = problem, Costs.of(problem)
-        c = self.costs
-        times = (c.durations[:3].ravel(), c.into_f.ravel(), c.into_b.ravel())
-        self.ticks = Ticks.of(np.unique(np.concatenate(times)).tolist(), 2 * high, bits=BITS)
-        self.cp = cp_model.CpModel()
+        c = self.costs = Costs.of(problem)
+        super().__init__(problem, (c.durations[:3], c.into_f, c.into_b), low, high, BITS)
         # all but W's end before rank 0 does, which begins at 0
-        self.horizon = 2 * self.ticks.most(high)
-        most = self.ticks.most(high)
-        self.cost = self.cp.new_int_var(min(self.ticks.least(low), most), most, "cost")
+        self.horizon = 2 * self.most
         every = product(KINDS, range(problem.stages), _largest(self.costs, number))
         self.start = {Op(*op): self.cp.new_int_var(0, self.horizon, "") for op in every}
         self.takes = {
@@ -79,10 +74,6 @@ class UnlikeInterleaving:
             self._dependency(op)
         for rank in np.unique(c.owner[:, 0]).tolist():
             _RankOrders(self, rank).constrain()
-
-    def proves(self, bound: float) -> float:
-        """The bound, in the profile's unit, that one on the model's cost proves."""
-        return (bound - (not self.ticks.exact)) / self.ticks.per_unit
 
     def _dependency(self, op: Op) -> None:
         """After the op whose output it takes; an F of stage 0 waits for none."""
