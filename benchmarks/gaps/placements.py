@@ -54,17 +54,13 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    asked = written() if case.name == WRITTEN else drawn(SEED, case.given["number"])
-    return cell(asked, seconds=SECONDS, runs=RUNS) | {"seconds_each": SECONDS}
-
-
-def cell(asked: Asked, *, seconds: float, runs: int) -> Row:
     """The costs of each placement by itself and of plain ``optimize``, with equal time for each."""
+    asked = written() if case.name == WRITTEN else drawn(SEED, case.given["number"])
     words, profile, microbatches, limit = asked
     faults: list[str] = []
 
     def solved(**given: Any) -> Answer:
-        limits = {"memory_limit": limit, "time_limit": seconds, **given}
+        limits = {"memory_limit": limit, "time_limit": SECONDS, **given}
         answer = pipeloom.optimize(profile, microbatches, **limits)
         faults.extend(violations(answer.schedule))
         return answer
@@ -75,10 +71,10 @@ def cell(asked: Asked, *, seconds: float, runs: int) -> Row:
             alone[placement.name] = solved(placement=placement.name).cost
         except InfeasibleError:
             continue
-    plain = [_run(solved(seed=run)) for run in range(runs)]
+    plain = [_run(solved(seed=run)) for run in range(RUNS)]
     work = microbatches * sum(s.t_f + s.t_b + s.t_w for s in profile.stages) / profile.ranks
     found = {"profile": words, "alone": alone, "plain": plain, "work": work}
-    return found | {"violations": faults}
+    return found | {"violations": faults, "seconds_each": SECONDS}
 
 
 def _run(answer: Answer) -> dict[str, Any]:

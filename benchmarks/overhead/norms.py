@@ -11,25 +11,16 @@ from typing import Any
 
 import torch
 
-from pipeloom import Pipeline, Profile, Schedule, StageProfile, build_family, compile_schedule
+from pipeloom import Pipeline, compile_schedule
 from pipeloom.ir.cost.steady_state.steady_state import step_time
 from pipeloom.runtime.launch.processes import launch
 
 from .priority import before_others
 from .sleeping import ROWS, WIDTH, OurStage, loss
+from .steps import RANKS, Case
 
-RANKS, MILLISECONDS, LATENCY, STEPS, ROUNDS = 4, 10.0, 0.1, 12, 3
+MILLISECONDS, STEPS, ROUNDS = 10.0, 12, 3
 ANY, NONE = float("inf"), 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    family: str
-    microbatches: int
-
-    def schedule(self) -> Schedule:
-        stages = (StageProfile(MILLISECONDS, MILLISECONDS, MILLISECONDS),) * RANKS
-        return build_family(self.family, Profile(stages, RANKS, t_comm=LATENCY), self.microbatches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +56,6 @@ def _on_a_rank(case: Case, steps: int, rounds: int) -> dict[str, list[float]]:
     """Seconds from each step's begin to the next one's, by way."""
     torch.set_num_threads(1)
     before_others()
-    return _measure(case, steps, rounds)
-
-
-def _measure(case: Case, steps: int, rounds: int) -> dict[str, list[float]]:
     pipelines = {way.name: _pipeline(case, way) for way in WAYS}
     x = torch.zeros(case.microbatches * ROWS, WIDTH)
     found: dict[str, list[float]] = {name: [] for name in pipelines}

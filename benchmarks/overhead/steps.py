@@ -108,7 +108,13 @@ def _on_a_rank(case: Case, steps: int, stages_as: StagesAs) -> dict[str, list[Sp
     """When each step began and ended, by runtime; two more go before."""
     torch.set_num_threads(1)
     before_others()
-    return _measure(case, steps, stages_as)
+    x = torch.zeros(case.microbatches * ROWS, WIDTH)
+    runtimes: dict[str, Step] = {
+        "ours": _ours(case, x, stages_as),
+        "torch": _torch(case, x),
+        "bare": BareRank(compile_schedule(case.schedule()), case.milliseconds / 1e3).step,
+    }
+    return in_turn(runtimes, steps)
 
 
 def _loop(milliseconds: float, rounds: int) -> float:
@@ -140,16 +146,6 @@ def median_step(ranks: list[list[Span]]) -> float:
         max(end for _, end in step) - min(begin for begin, _ in step) for step in steps
     ]
     return 1e3 * statistics.median(taken)
-
-
-def _measure(case: Case, steps: int, stages_as: StagesAs) -> dict[str, list[Span]]:
-    x = torch.zeros(case.microbatches * ROWS, WIDTH)
-    runtimes: dict[str, Step] = {
-        "ours": _ours(case, x, stages_as),
-        "torch": _torch(case, x),
-        "bare": BareRank(compile_schedule(case.schedule()), case.milliseconds / 1e3).step,
-    }
-    return in_turn(runtimes, steps)
 
 
 def in_turn(runtimes: Mapping[str, Step], steps: int) -> dict[str, list[Span]]:

@@ -30,8 +30,9 @@ def measure(case: Case) -> Row:
 
     with TemporaryDirectory() as folder:
         write_plans(Path(folder))
-        given = ([case.name], STEPS, folder)
-        (row,) = compare.rows_of([case.name], launch(compare.measure, RANKS, given, timeout=3600))
+        given = (case.name, STEPS, folder)
+        ranks = launch(compare.measure, RANKS, given, timeout=3600)
+    row = compare.row_of(case.name, [*ranks.values()])
     return {"steps": STEPS, "changed_lines": compare.changed_lines(), **row}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from . import ported, script
 ROUNDING = 1e-5
 """How far losses may be apart, relative: sums of float32 in another order, over several steps."""
 WARM_UP = 2
-Row = dict[str, Any]
 Span = tuple[float, float]
 Measured = dict[str, tuple[list[Span], list[float | None], list[float]]]
 """Of each script, when its steps began and ended, their losses, and seconds of processor time."""
@@ -32,14 +31,10 @@ def changed_lines() -> int:
     return sum(max(b - a, d - c) for tag, a, b, c, d in blocks if tag != "equal")
 
 
-def measure(names: Sequence[str], steps: int, folder: str) -> list[Measured]:
+def measure(name: str, steps: int, folder: str) -> Measured:
     """On one rank; the files of the plans are in ``folder``."""
     os.chdir(folder)
     torch.set_num_threads(1)
-    return [_measure(name, steps) for name in names]
-
-
-def _measure(name: str, steps: int) -> Measured:
     runs = {"torch": script.train(name), "ours": ported.train(name)}
     found: Measured = {which: ([], [], []) for which in runs}
     for step in range(steps):
@@ -53,29 +48,23 @@ def _measure(name: str, steps: int) -> Measured:
     return found
 
 
-def rows_of(names: Sequence[str], ranks: Mapping[int, Sequence[Measured]]) -> list[Row]:
+def row_of(name: str, ranks: Sequence[Measured]) -> dict[str, Any]:
     """Medians of steps in milliseconds: from the first rank's start to the last one's end, and
     processor time of all ranks."""
-    rows = []
-    for at, name in enumerate(names):
-        here = [found[at] for found in ranks.values()]
-        times = {which: _median([rank[which][0] for rank in here]) for which in here[0]}
-        used = {which: _used([rank[which][2] for rank in here]) for which in here[0]}
-        ours, theirs = (_losses([rank[which][1] for rank in here]) for which in ("ours", "torch"))
-        apart = max(abs(x - y) / y for x, y in zip(ours, theirs, strict=True))
-        rows.append(
-            {
-                "schedule": name,
-                **{f"{which}_ms": ms for which, ms in times.items()},
-                "ratio": times["ours"] / times["torch"],
-                **{f"{which}_cpu_ms": ms for which, ms in used.items()},
-                "cpu_ratio": used["ours"] / used["torch"],
-                "losses": ours,
-                "losses_apart": apart,
-                "losses_equal": apart <= ROUNDING,
-            }
-        )
-    return rows
+    times = {which: _median([rank[which][0] for rank in ranks]) for which in ranks[0]}
+    used = {which: _used([rank[which][2] for rank in ranks]) for which in ranks[0]}
+    ours, theirs = (_losses([rank[which][1] for rank in ranks]) for which in ("ours", "torch"))
+    apart = max(abs(x - y) / y for x, y in zip(ours, theirs, strict=True))
+    return {
+        "schedule": name,
+        **{f"{which}_ms": ms for which, ms in times.items()},
+        "ratio": times["ours"] / times["torch"],
+        **{f"{which}_cpu_ms": ms for which, ms in used.items()},
+        "cpu_ratio": used["ours"] / used["torch"],
+        "losses": ours,
+        "losses_apart": apart,
+        "losses_equal": apart <= ROUNDING,
+    }
 
 
 def _losses(ranks: Sequence[Sequence[float | None]]) -> list[float]:

@@ -1,5 +1,319 @@
-"""Predicted beside measured: published runs that calibration never saw."""
+"""Predicted beside measured: step times and memory of published runs that calibration never saw.
 
-from .calibrated import ROOMS, cases, columns, files, judge, measure
+Every second group of each source calibrates, and the others are held back; a group is the runs of
+one model and batch on as many GPUs. The presets' rates are calibrated on all rows.
+"""
 
-__all__ = ["ROOMS", "cases", "columns", "files", "judge", "measure"]
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeloom import Calibration
+from pipeloom.planner.clusters.efficiency import Efficiency
+from pipeloom.planner.prediction.calibration import calibrated_on
+from pipeloom.planner.prediction.fit import peak_gib, predicted
+from pipeloom.planner.prediction.measured_rows import MeasuredRow, read_rows
+
+from .. import Case, Claim, Column, Row, Size, Table, of_part
+from .. import Rows as Figures
+
+PUBLISHED = Path(__file__).with_name("published.json")
+ROOMS = ("planner",)
+HELD, UNSEEN, RUNS, RATES = "held rows", "unseen shapes", "held runs", "rates"
+VTRAIN, SMALL = "vtrain", "simumax-b200"
+MEMORY, DENSE, EXPERTS, UNKNOWN = "memory", "large dense", "experts", "precision not known"
+TARGETS = {
+    (VTRAIN, "median"): 3.0,
+    (VTRAIN, "p90"): 10.0,
+    (VTRAIN, "plan_loss"): 2.0,
+    (DENSE, "median"): 10.0,
+    (MEMORY, "median"): 5.0,
+}
+"""Most percent that the figures of held rows may be."""
+Rows = Sequence[MeasuredRow]
+Reached = Callable[[str], Efficiency]
+"""The rates of a GPU."""
+
+
+@cache
+def all_rows() -> list[MeasuredRow]:
+    return read_rows(PUBLISHED)
+
+
+@cache
+def halves() -> tuple[list[MeasuredRow], list[MeasuredRow]]:
+    """The rows that calibrate, and those that are held back, with all that cannot calibrate."""
+    calibrating, held = split(all_rows())
+    return calibrating, [*held, *(row for row in calibrating if not row.calibrates)]
+
+
+def split(rows: Rows) -> tuple[list[MeasuredRow], list[MeasuredRow]]:
+    """Every second group of each source calibrates, the others are held back."""
+    chosen: set[Any] = set()
+    for _, groups in groupby(sorted({row.group for row in rows}), key=lambda group: group[0]):
+        chosen |= set(list(groups)[::2])
+    return (
+        [row for row in rows if row.group in chosen],
+        [row for row in rows if row.group not in chosen],
+    )
+
+
+@cache
+def calibration(gpu: str, half: int | None, *, shapes: bool = True) -> Calibration | None:
+    """A GPU's calibration on a half of the rows, or all; None where none of use is of it."""
+    mine = _of_gpu(gpu, half)
+    return calibrated_on(mine, shapes=shapes) if any(r.calibrates for r in mine) else None
+
+
+def _of_gpu(gpu: str, half: int | None) -> list[MeasuredRow]:
+    rows = all_rows() if half is None else halves()[half]
+    return [row for row in rows if row.setup.cluster.gpu.name == gpu]
+
+
+def reached(half: int, *, shapes: bool = True) -> Reached:
+    def rates(gpu: str) -> Efficiency:
+        found = calibration(gpu, half, shapes=shapes)
+        return Efficiency() if found is None else found.cluster.efficiency
+
+    return rates
+
+
+def cases(size: Size) -> Iterator[Case]:
+    if size == "small":
+        yield Case(HELD, SMALL)
+        return
+    calibrating, held = halves()
+    for name in _parts(held):
+        yield Case(HELD, name)
+    yield Case(UNSEEN, VTRAIN)
+    for number, row in enumerate(row for row in held if row.source != VTRAIN):
+        yield Case(RUNS, f"run {number}", {"row": row})
+    for gpu in dict.fromkeys(row.setup.cluster.gpu.name for row in (*calibrating, *held)):
+        for half in (0, None):
+            if any(row.calibrates for row in _of_gpu(gpu, half)):
+                words = "all rows" if half is None else "half of the rows"
+                yield Case(RATES, f"{gpu}, {words}", {"gpu": gpu, "half": half})
+
+
+def measure(case: Case) -> Row:
+    if case.part == HELD:
+        return _held(case.name)
+    if case.part == UNSEEN:
+        calibrating, held = halves()
+        counts = {"calibrated_rows": sum(row.calibrates for row in calibrating)}
+        return counts | {"held_rows": len(held)} | _unseen([*calibrating, *held])
+    if case.part == RUNS:
+        return _row(case.given["row"], reached(0))
+    found = calibration(case.given["gpu"], case.given["half"])
+    assert found is not None
+    row = found.to_dict() | {"efficiency": found.cluster.efficiency.to_dict()}
+    return row | {"gpu": case.given["gpu"], "half": case.given["half"]}
+
+
+def _held(name: str) -> Row:
+    """The figures of held rows, without factors of layers' shapes, and with the halves swapped."""
+    calibrating, held = halves()
+    found: dict[str, Any] = {
+        "figures": _figures(_parts(held)[name], name, reached(0)),
+        "curves_alone": _figures(_parts(held)[name], name, reached(0, shapes=False)),
+    }
+    if mine := _parts(calibrating).get(name):
+        found["halves_swapped"] = _figures(mine, name, reached(1))
+    return found
+
+
+def _parts(rows: Rows) -> dict[str, Rows]:
+    """Rows by source, all large dense ones, those with experts, and those with known memory."""
+    dense = [row for row in rows if row.calibrates]
+    parts = {
+        **{source: [r for r in dense if r.source == source] for source in _sources(dense)},
+        DENSE: [row for row in dense if row.source != VTRAIN],
+        EXPERTS: [row for row in rows if row.setup.model.experts is not None],
+        UNKNOWN: [row for row in rows if not row.precision_known],
+        MEMORY: [row for row in dense if row.memory_gib is not None],
+    }
+    return {name: mine for name, mine in parts.items() if mine}
+
+
+def _figures(rows: Rows, name: str, rates: Reached) -> dict[str, float]:
+    if name == MEMORY:
+        return _off([_memory_ratio(row, rates) for row in rows])
+    found = _off(_time_ratios(rows, rates))
+    return found | (plan_loss(rows, rates) if name == VTRAIN else {})
+
+
+def _sources(rows: Rows) -> list[str]:
+    return sorted({row.source for row in rows})
+
+
+def _time_ratios(rows: Rows, rates: Reached) -> list[float]:
+    """Predicted over measured step times."""
+    return [time / row.step_ms for row, time in zip(rows, _times(rows, rates), strict=True)]
+
+
+def _by_gpu(rows: Rows) -> dict[str, list[MeasuredRow]]:
+    found: dict[str, list[MeasuredRow]] = {}
+    for row in rows:
+        found.setdefault(row.setup.cluster.gpu.name, []).append(row)
+    return found
+
+
+def _times(rows: Rows, rates: Reached) -> list[float]:
+    times = {
+        id(row): time
+        for gpu, mine in _by_gpu(rows).items()
+        for row, time in zip(mine, predicted(mine, rates(gpu)), strict=True)
+    }
+    return [float(times[id(row)]) for row in rows]
+
+
+def _memory_ratio(row: MeasuredRow, rates: Reached) -> float:
+    assert row.memory_gib is not None
+    return peak_gib(row, rates(row.setup.cluster.gpu.name)) / row.memory_gib
+
+
+def _off(ratios: Sequence[float]) -> dict[str, float]:
+    """Percent that predictions are off; ``bias``: the median with its sign."""
+    off = np.array(ratios) * 100 - 100
+    return {
+        "rows": len(ratios),
+        "median": float(np.median(np.abs(off))),
+        "p90": float(np.quantile(np.abs(off), 0.9)),
+        "largest": float(np.abs(off).max()),
+        "bias": float(np.median(off)),
+    }
+
+
+def plan_loss(rows: Rows, rates: Reached) -> dict[str, float]:
+    """How much slower the run predicted fastest is than the fastest measured one, in percent, mean
+    over groups of several."""
+    losses = []
+    for mine in _groups(rows):
+        times = _times(mine, rates)
+        picked = mine[times.index(min(times))].step_ms
+        losses.append(picked / min(row.step_ms for row in mine) * 100 - 100)
+    return {"plan_loss": float(np.mean(losses)), "groups": len(losses)}
+
+
+def _groups(rows: Rows) -> Iterator[list[MeasuredRow]]:
+    def key(row: MeasuredRow) -> Any:
+        return row.group
+
+    for _, mine in groupby(sorted(rows, key=key), key):
+        if len(group := list(mine)) > 1:
+            yield group
+
+
+def _unseen(rows: Rows) -> dict[str, float]:
+    """How far off vTrain's rows are by a calibration on those with other shapes of layers."""
+    mine = [row for row in rows if row.source == VTRAIN]
+    shapes = sorted({sorted(row.setup.shapes)[0] for row in mine})
+    ratios: list[float] = []
+    for half in (shapes[::2], shapes[1::2]):
+        others = [row for row in mine if row.setup.shapes.isdisjoint(half)]
+        held = [row for row in mine if not row.setup.shapes.isdisjoint(half)]
+        if others and held:
+            found = calibrated_on(others).cluster.efficiency
+            times = predicted(held, found)
+            ratios += [float(t) / row.step_ms for row, t in zip(held, times, strict=True)]
+    return _off(ratios) if ratios else {}
+
+
+def _row(row: MeasuredRow, rates: Reached) -> Row:
+    run = row.setup.run
+    memory = None if row.memory_gib is None else _memory_ratio(row, rates)
+    return {
+        "source": row.source,
+        "model": row.model,
+        "gpu": row.setup.cluster.gpu.name,
+        **{key: getattr(run, key) for key in ("gpus", "tp", "pp", "dp", "cp", "ep", "seq")},
+        "precision": str(run.precision) if row.precision_known else "not known",
+        "measured_ms": row.step_ms,
+        "time": _time_ratios([row], rates)[0],
+        "memory": memory,
+    }
+
+
+def judge(rows: Figures) -> Iterator[Claim]:
+    held = {row["case"]: row for row in of_part(rows, HELD)}
+    if DENSE in held and EXPERTS in held:
+        yield _summary(held, of_part(rows, UNSEEN))
+    for (name, figure), most in TARGETS.items():
+        if name in held:
+            found = held[name]["figures"][figure]
+            words = f"{name}, {figure}: {found:.1f} % off, at most {most:g} % allowed."
+            yield Claim(HELD, words, found <= most)
+
+
+def _summary(held: Mapping[str, Row], unseen: Figures) -> Claim:
+    dense, experts, vtrain = (held[name]["figures"] for name in (DENSE, EXPERTS, VTRAIN))
+    swapped = held[DENSE]["halves_swapped"]["median"]
+    memory = held[MEMORY]["figures"]["median"]
+    words = (
+        "Predicted step times of published runs that calibration did not see are off by "
+        f"{dense['median']:.1f} % in the median of {dense['rows']} large dense runs ({swapped:.1f} "
+        f"% with calibration and test runs exchanged), {experts['median']:.0f} % in "
+        f"{experts['rows']} runs of experts, and {vtrain['median']:.1f} % in {vtrain['rows']} of "
+        f"vTrain ({unseen[0]['median']:.0f} % where its layers were not seen in other runs); "
+        f"memory by {memory:.0f} %."
+    )
+    return Claim(HELD, words, key="predict")
+
+
+def _percent(head: str, which: str, figure: str) -> Column:
+    def value(row: Row) -> str | None:
+        return f"{row[which][figure]:.1f} %" if which in row else None
+
+    return Column(head, value)
+
+
+columns = {
+    HELD: Table(
+        [
+            Column("held rows", "case"),
+            Column("n", lambda row: row["figures"]["rows"]),
+            *(_percent(key, "figures", key) for key in ("median", "p90", "largest", "bias")),
+            _percent("median, curves alone", "curves_alone", "median"),
+            _percent("median, halves swapped", "halves_swapped", "median"),
+        ]
+    ),
+    UNSEEN: Table(
+        [Column("shapes not seen", "case"), *(Column(key, key, ".1f") for key in ("median", "p90"))]
+    ),
+    RUNS: Table(
+        [
+            *(Column(key, key) for key in ("source", "model", "gpu", "gpus", "tp", "pp", "dp")),
+            Column("measured ms", "measured_ms", ".0f"),
+            Column("predicted / measured", "time", ".2f"),
+            Column("memory", "memory", ".2f"),
+        ]
+    ),
+    RATES: Table(
+        [
+            Column("calibrated on", "case"),
+            Column("rows", "rows"),
+            *(Column(f"{key}, %", f"{key}_percent", ".1f") for key in ("median", "p90", "largest")),
+        ]
+    ),
+}
+
+
+def files(rows: Figures) -> dict[str, str]:
+    """The calibrations that ``predict`` uses by default: those on all rows."""
+    whole = [row for row in of_part(rows, RATES) if row["half"] is None]
+    gpus = {row["gpu"]: _rounded(row["efficiency"]) for row in whole}
+    text = json.dumps({"gpus": gpus}, indent=1) + "\n"
+    return {"planner/clusters/calibrated.json": text}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    return float(f"{value:.4g}")

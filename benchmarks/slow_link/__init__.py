@@ -39,9 +39,9 @@ def measure(case: Case) -> Row:
 
         return disturbed(case.given["seed"], COUNT)
     from .configurations import CONFIGURATIONS
-    from .experiment import Settings, run
+    from .experiment import run
 
-    return run(next(c for c in CONFIGURATIONS if c.name == case.name), Settings())
+    return run(next(c for c in CONFIGURATIONS if c.name == case.name))
 
 
 def judge(rows: Rows) -> Iterator[Claim]:

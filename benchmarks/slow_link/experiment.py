@@ -3,49 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from pipeloom import Evaluation, Profile, compile_schedule, dump_profile, dump_program
+from pipeloom.ir.cost.steady_state.send_points import step_between_ops
 from pipeloom.ir.model.links import Links, Sharing
 from pipeloom.planner.passing.choose import choose, searching
 from pipeloom.runtime.probes.link_probe import LinkSamples, link_of
 
-from . import allclose  # noqa: F401 - compared with by whoever runs an experiment
 from .configurations import Configuration
 from .measuring import Measured, measured
 from .network import namespaces
-from .prediction import fully_sharded, predicted, wires
+from .prediction import fully_sharded, wires
 from .sharded import TrainSharded
 from .training import Probe, Train
 from .workers import run_tasks
 
 PROBE_BYTES, PROBES = 400_000, 9
 SECONDS = 20.0  # that the optimizer has for all schemes together
+STEPS, WARMUP = 6, 2  # steps of each scheme, and how many of them do not count
+TIMEOUT = 600.0  # seconds, for all schemes
 TIE = 0.01  # step times as near as that are one
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Each scheme is trained ``rounds`` times, in turn with the others, for ``steps`` steps, of
-    which the first ``warmup`` do not count; ``timeout`` seconds for all of a configuration."""
-
-    steps: int = 6
-    warmup: int = 2
-    rounds: int = 1
-    timeout: float = 600.0
-
-
-def run(configuration: Configuration, settings: Settings) -> dict[str, Any]:
+def run(configuration: Configuration) -> dict[str, Any]:
     """The record of one configuration."""
     with namespaces(configuration.ring) as names:
-        [samples] = run_tasks(names, [Probe(PROBE_BYTES, PROBES)], settings.timeout)
+        [samples] = run_tasks(names, [Probe(PROBE_BYTES, PROBES)], TIMEOUT)
         profile = configuration.profile(ring_links([s for row in samples for s in row]))
         choice = choose(profile, configuration.microbatches, search=searching(SECONDS))
         candidates = choice.usable
-        tasks = _tasks(configuration, candidates, settings.steps)
-        answers = run_tasks(names, tasks * settings.rounds, settings.timeout)
-    runs = [measured(answers[i :: len(tasks)], settings.warmup) for i in range(len(tasks))]
+        tasks = _tasks(configuration, candidates)
+        answers = run_tasks(names, tasks, TIMEOUT)
+    runs = [measured(answer, WARMUP) for answer in answers]
     return _result(configuration, profile, candidates, runs)
 
 
@@ -57,7 +48,7 @@ def ring_links(samples: Sequence[LinkSamples]) -> Links:
 
 
 def _tasks(
-    configuration: Configuration, candidates: Sequence[Evaluation], steps: int
+    configuration: Configuration, candidates: Sequence[Evaluation]
 ) -> list[Train | TrainSharded]:
     """The candidates in turn, then torch's own."""
     t_f, t_b, t_w = configuration.times
@@ -65,8 +56,8 @@ def _tasks(
     programs = [dump_program(compile_schedule(c.schedule)) for c in candidates]
     forward, backward = (t_f,) * ranks, (t_b + t_w,) * ranks
     return [
-        *(Train(program, model, steps) for program in programs),
-        TrainSharded(model, forward, backward, configuration.microbatches, steps),
+        *(Train(program, model, STEPS) for program in programs),
+        TrainSharded(model, forward, backward, configuration.microbatches, STEPS),
     ]
 
 
@@ -76,7 +67,7 @@ def _result(
     candidates: Sequence[Evaluation],
     runs: Sequence[Measured],
 ) -> dict[str, Any]:
-    times = [predicted(c.schedule) for c in candidates]
+    times = [step_between_ops(c.schedule) for c in candidates]
     rows = [
         {
             "scheme": c.scheme,

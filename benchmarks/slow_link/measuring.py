@@ -68,23 +68,23 @@ class Measured:
     wires: tuple[tuple[float, float], ...]
 
 
-def measured(rounds: Sequence[Sequence[RankRun]], warmup: int) -> Measured:
-    """The figures of all rounds of one scheme, each a list of its ranks' runs.
+def measured(runs: Sequence[RankRun], warmup: int) -> Measured:
+    """The figures of one scheme from its ranks' runs.
 
-    ``step_ms`` is the median of all intervals, each the mean over the ranks; losses are the first
-    round's, bytes the mean.
+    ``step_ms`` is the median of all intervals, each the mean over the ranks.
     """
-    intervals = [interval for runs in rounds for interval in _intervals(runs, warmup)]
+    intervals = list(_intervals(runs, warmup))
     losses = [
         statistics.mean(loss for rank in step for loss in rank)
-        for step in zip(*(run.losses for run in rounds[0]), strict=True)
+        for step in zip(*(run.losses for run in runs), strict=True)
     ]
+    wires = zip(runs, (*runs[1:], runs[0]), strict=True)
     return Measured(
         statistics.median(intervals),
         min(intervals),
         max(intervals),
         tuple(losses),
-        tuple(_wire(rounds, link) for link in range(len(rounds[0]))),
+        tuple((low.sent[ABOVE], high.sent[BELOW]) for low, high in wires),
     )
 
 
@@ -94,12 +94,3 @@ def _intervals(runs: Sequence[RankRun], warmup: int) -> Iterator[float]:
     ends = list(zip(*(run.ends for run in runs), strict=True))[warmup - 1 :]
     for first, second in pairwise(ends):
         yield statistics.mean(b - a for a, b in zip(first, second, strict=True)) * 1e3
-
-
-def _wire(rounds: Sequence[Sequence[RankRun]], link: int) -> tuple[float, float]:
-    """Bytes a step over a link, upwards and downwards."""
-    following = (link + 1) % len(rounds[0])
-    return (
-        statistics.mean(runs[link].sent[ABOVE] for runs in rounds),
-        statistics.mean(runs[following].sent[BELOW] for runs in rounds),
-    )

@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 from pipeloom import Profile, Schedule
-from pipeloom.ir.cost.steady_state.send_points import step_between_ops
 from pipeloom.ir.cost.traffic import over_wires, traffic
 from pipeloom.ir.model.links import Link, Links
-
-
-def predicted(schedule: Schedule) -> float:
-    """Milliseconds between the ends of successive steps, without a barrier between them.
-
-    Over Gloo ranks pass on between ops what they take on.
-    """
-    return step_between_ops(schedule)
 
 
 def wires(schedule: Schedule) -> list[tuple[float, float]]:

@@ -17,7 +17,7 @@ RATIO_AT_MOST = {128: 1.15, 512: 1.05}
 GRAPHS = {"aten": ("eager", 1.01), "inductor": ("compiled", 1.02)}
 """The most of (B + W) / BW, and the stages whose BW it is."""
 NARROW = 128
-"""The widest stages of which compiled ones are to be faster than eager ones."""
+"""Width up to which compiled stages are to be faster than eager ones, and take more steps."""
 SPLIT, WHOLE = "torch's compiled zb-h1", "torch's compiled 1f1b"
 
 

@@ -19,12 +19,11 @@ from pipeloom import Pipeline, Profile, Schedule, StageProfile, build_family, co
 from pipeloom.runtime.rank.options import StagesAs
 
 from ..overhead.steps import Span, Step, in_turn, median_step, stages_here, torch_step
+from . import NARROW, SPLIT, WHOLE
 from .stages import LENGTH, ROWS, blocks
 
 LATENCY = 0.1  # planned, where an F, a B and a W take 1
 OURS: tuple[StagesAs, ...] = ("eager", "aten", "inductor")
-SPLIT, WHOLE = "torch's compiled zb-h1", "torch's compiled 1f1b"
-NARROW = 128  # the widest of which more steps are taken
 
 
 @dataclass(frozen=True, slots=True)
