@@ -11,6 +11,7 @@ import pytest
 
 from tests.parity.cases import ANYWHERE, ENDS, RANDOM, Case
 from tests.parity.checking import Outcome, check, checked
+from tests.parity.comparing import BOUNDS
 from tests.parity.features import listed
 from tests.parity.judging import judge
 from tests.parity.pinned import compiled, pinned
@@ -89,6 +90,22 @@ def check_drawn(cases: Sequence[Case]) -> None:
     assert wrong == []
     assert {case: line for case, line in refused.items() if not listed(line)} == {}
     assert Outcome() in found.values()
+
+
+LOWER: list[tuple[dict[str, Any], bool]] = [
+    ({"ranks": 2, "param_dtype": "float32"}, True),
+    ({"ranks": 2, "plan": "weipipe-interleave", "reduce_dtype": "float32"}, False),
+    ({"ranks": 2, "input": "tokens", "tied": "ends", "reduce_dtype": "float32"}, False),
+]
+
+
+@pytest.mark.parametrize(("choices", "same"), LOWER, ids=str)
+def test_lower_precision_is_no_name_alone(
+    choices: dict[str, Any], same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To float64's digits: one process computes in it, too, but sends nothing in it."""
+    monkeypatch.setitem(BOUNDS, "float32", BOUNDS["float64"])
+    assert (check(Case.of(1, 0, choices)).faults == ()) is same
 
 
 def test_what_is_not_one_processs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
