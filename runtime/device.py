@@ -97,5 +97,5 @@ def set_gpu(index: int) -> None:
 
 
 def gpu_uuid() -> str:
-    """What names the current GPU among those of all processes of a machine."""
+    """The name of the current GPU, different from all others of the machine."""
     return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)

@@ -108,5 +108,5 @@ class Transformer:
         return time
 
     def _units(self, units: float) -> float:
-        """So many times G S H."""
+        """A number of times G S H."""
         return units * self.tokens * self.hidden

@@ -110,7 +110,7 @@ def literals(problem: Problem) -> int:
 
 
 def unit_of(number: int) -> float:
-    """What a unit of CP-SAT's deterministic time counts for: it takes longer with more literals."""
+    """The seconds of a unit of CP-SAT's deterministic time, more of them with more literals."""
     return UNIT + number / LITERALS_A_SECOND
 
 
