@@ -13,10 +13,6 @@ def build(model: GPT, count: int) -> nn.Sequential:
     return nn.Sequential(*(stage() for stage in model.stages(count)))
 
 
-def parameters(modules: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in modules.parameters())
-
-
 def test_even_cut_puts_the_larger_stages_first():
     assert replace(small(), layers=10).blocks_per_stage(4) == (3, 3, 2, 2)
     assert [len(stage()) for stage in small().stages(3)] == [3, 1, 2]  # with embedding and head
@@ -31,12 +27,6 @@ def test_tied_names_the_embedding_and_the_head(count):
     assert torch.equal(embedding, head)
     assert embedding is not head
     assert small().tied(count) == ()
-
-
-def test_tied_within_one_stage_is_one_parameter():
-    model = replace(small(), tie_weights=True)
-    assert model.tied(1) == ()
-    assert parameters(build(small(), 1)) - parameters(build(model, 1)) == 256 * model.width
 
 
 def test_attention_is_causal():
