@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pipeloom.solver.families import FAMILIES
 from pipeloom.solver.families.base import LinearFamily
-from pipeloom.solver.families.bidirectional.base import BidirectionalFamily
 from pipeloom.solver.families.weights.ring import RingFamily
 
 # those in which weights go round a ring, and all in which weights travel
 RINGS = [name for name, family in FAMILIES.items() if isinstance(family, RingFamily)]
 TRAVELLING = [*RINGS, "fsdp"]
 # those in which each stage is on two ranks
-REPLICATED = [name for name, family in FAMILIES.items() if isinstance(family, BidirectionalFamily)]
 # those whose schedules are none of what `optimize` searches by default
 ELSEWHERE = [name for name, family in FAMILIES.items() if not isinstance(family, LinearFamily)]
 

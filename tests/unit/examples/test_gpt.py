@@ -13,11 +13,6 @@ def build(model: GPT, count: int) -> nn.Sequential:
     return nn.Sequential(*(stage() for stage in model.stages(count)))
 
 
-def test_even_cut_puts_the_larger_stages_first():
-    assert replace(small(), layers=10).blocks_per_stage(4) == (3, 3, 2, 2)
-    assert [len(stage()) for stage in small().stages(3)] == [3, 1, 2]  # with embedding and head
-
-
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_tied_names_the_embedding_and_the_head(count):
     model = replace(small(), tie_weights=True)
