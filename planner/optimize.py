@@ -42,7 +42,7 @@ from .partition.joint import other_bounds as cut_bounds
 from .partition.joint import plan_partition
 from .partition.systems import System, answer_for, find_system
 from .passing.choose import missing_sizes, plan_passing, tell_missing
-from .placement.choose import assumed_cut, other_bounds, plan_placement, with_others
+from .placement.choose import other_bounds, plan_placement, with_cut, with_others
 from .solving.cache import ScheduleCache
 from .solving.progress import Listener, Note
 from .solving.search import CachedSearch, memory_held, too_full
@@ -196,9 +196,7 @@ def _one_placement(
     """The best schedule of one placement, or of weights that are passed."""
     asked = {"passing": passing, "placement": spec, "where": where, **limits}
     problem = slowed(make_problem(stages, microbatches, **asked), slow)
-    answer = _one_problem(problem, search, where, start)
-    if (cut := assumed_cut(stages, answer.schedule)) is not None:
-        search.progress(Note(f"{where}: assumed: {cut}"))
+    answer = with_cut(_one_problem(problem, search, where, start), stages)
     if passing == "weights":
         lacking = [each for each in missing_sizes(stages) if each != "activation_bytes"]
         tell_missing(stages, lacking, search, where)
@@ -263,6 +261,8 @@ def _for_system(
     unsearched = system.unsearched(given, microbatches, placement)
     if not system.any_order:
         answer = answer_for(system, plans, unsearched, search, None)
+        if isinstance(given, Profile):
+            answer = with_cut(answer, given)
         asked = {"rules": rules, "beat": answer.cost, **limits}
         others = partial(system.other_bounds, given, microbatches, placement, **asked)
         return answer if placement.name == AUTO else with_others(answer, others)

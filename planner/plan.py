@@ -189,6 +189,7 @@ class Plan:
             ],
             "too_large": [{"name": name, "memory_gib": size} for size, name in chosen.too_large],
             "other_rates": [each.to_dict() for each in self.other_rates],
+            "notes": list(cautions(self.space.model, self.space.base)),
         }
 
     @cached_property
@@ -213,7 +214,8 @@ class Plan:
                 self.space, self.where, self.best.found, str(path / "schedule.json")
             )
             notes = [f"this plan by predict: {line}", *notes]
-        write_json(self.to_dict() | {"notes": notes}, str(path / "plan.json"))
+        known = self.to_dict()
+        write_json(known | {"notes": [*known["notes"], *notes]}, str(path / "plan.json"))
         write_text(plans_svg(self._picture()), str(path / "plan.svg"))
         return tuple(notes)
 

@@ -163,7 +163,8 @@ class ProfileSource:
         if cluster.host_link is None and any(piece.m_o is not None for piece in pieces):
             self._tell(Note(f"note: {self.where}: m_o: not used without a host_link", routine=True))
         longest, delay = max(max(p.t_f, p.t_b, p.t_w) for p in pieces), cluster.delays(0.0).max()
-        if delay > 1e3 * longest > 0 or longest > 1e5 * delay > 0:
+        apart = delay > 1e3 * longest > 0 or longest > 1e5 * delay > 0
+        if cluster.t_comm is not None and apart:
             words = f"t_comm is {delay:g} ms, and the longest t_f, t_b or t_w {longest:g} ms"
             self._tell(Note(f"note: {self.where}: {words}: are both in milliseconds?"))
         size = max((piece.activation_bytes or 0.0 for piece in pieces), default=0.0)

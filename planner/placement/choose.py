@@ -118,9 +118,17 @@ def assumed_cut(profile: Profile, made: Schedule) -> str | None:
     if pieces == 1:
         return None
     most = "" if profile.max_stages is None else f" (max_stages is {profile.max_stages})"
-    keep = "--placement linear, or max_stages in the profile, keeps stages as they are"
+    keep = "optimize --placement linear, or max_stages in the profile, keeps stages as they are"
     better = "a profile of that many stages, or by layers, has their own times"
     return f"each stage can be cut into {pieces} equal pieces{most}; {keep}; {better}"
+
+
+def with_cut(answer: Answer, profile: Profile) -> Answer:
+    """``answer`` with how the stages of ``profile`` were cut, if they were."""
+    if (cut := assumed_cut(profile, answer.schedule)) is None:
+        return answer
+    choice = answer.facts.get("choice", {}) | {"assumed": cut}
+    return replace(answer, facts=answer.facts | {"choice": choice})
 
 
 class PlacementSearch(Solving):

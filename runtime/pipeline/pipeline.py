@@ -142,9 +142,9 @@ class Pipeline:
         with ExitStack() as held:
             with given.made_together():
                 self._make(program, stages, given, held)
+            if self.rank == 0 and (note := self.barrier_note) is not None:
+                warnings.warn(note, stacklevel=2)
             self._held = held.pop_all()
-        if self.rank == 0 and (note := self.barrier_note) is not None:
-            warnings.warn(note, stacklevel=2)
 
     def _make(
         self,

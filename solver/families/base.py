@@ -166,6 +166,7 @@ def finished(
             f"{sufficient_size(peak[rank])}{gigabytes_meant(limit[rank], peak[rank])}",
             smallest=peak[rank],
             rank=rank,
+            given=limit[rank],
         )
     return schedule
 

@@ -39,7 +39,10 @@ def test_a_better_placement_than_linear_is_found_and_its_cut_is_noted() -> None:
     assert assumed.startswith(f"each stage can be cut into {pieces} equal pieces; ")
     shown = str(answer).splitlines()
     assert f"assumed {assumed}" in " ".join(shown[4].split())
-    assert "; --placement linear, or max_stages in the profile, keeps stages as they are" in assumed
+    assert (
+        "; optimize --placement linear, or max_stages in the profile, keeps stages as they are"
+        in assumed
+    )
 
 
 def test_families_of_more_stages_note_their_cut() -> None:
@@ -47,9 +50,10 @@ def test_families_of_more_stages_note_their_cut() -> None:
     schedule = pipeloom.build("zb-v", PROFILE, 6, progress=told.append)
     assumed = assumed_cut(PROFILE, schedule)
     assert str(told[0]).endswith(f": assumed: {assumed}")
-    named: list[object] = []
-    pipeloom.optimize(PROFILE, 6, **QUICK, placement="v", progress=named.append)
-    assert f"profile: assumed: {assumed}" in list(map(str, named))
+    named = pipeloom.optimize(PROFILE, 6, **QUICK, placement="v")
+    assert named.to_dict()["choice"] == {"assumed": assumed}
+    system = pipeloom.optimize(PROFILE, 8, **QUICK, placement="interleaved:2", for_="megatron")
+    assert system.facts["choice"] == {"assumed": assumed}
     rows = {row.name: row for row in pipeloom.compare(PROFILE, 6, no_optimizer=True).rows}
     assert (rows["zb-v"].assumed, rows["zb-h1"].assumed) == (assumed, None)
 
