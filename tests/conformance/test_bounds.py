@@ -88,7 +88,7 @@ def placed(
     return Problem(whole, microbatches, placement, (limit,) * ranks, objective)
 
 
-@pytest.mark.parametrize("count", [120, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [40, pytest.param(3000, marks=pytest.mark.slow)])
 def test_no_bound_is_above_an_optimum(count: int) -> None:
     again = f"python -m tests.property.small_exact --seed {TODAY} --count {count}"
     found = list(map(checked, range(TODAY, TODAY + count)))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pipeloom.cli import failures
+from pipeloom.ir import errors
 from pipeloom.ir.formats.lengths_document import LengthsDocument
 from pipeloom.ir.formats.validation import Document
 from tests.fuzz import checked, today
@@ -83,7 +84,7 @@ def keys_in(value: Any) -> Iterator[str]:
 def test_lines_as_they_come_would_be_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failures, "printable", str)
+    monkeypatch.setattr(errors, "printable", str)
     monkeypatch.setattr(failures, "MOST_CHARACTERS", 10**6)
     path = tmp_path / "\x1b[31m.json"
     case = Case(0, 0, "profile", ("verify", f"{path}{'x' * 500}"), path)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeloom import InputError, LossScale, Pipeline, compile_schedule
+from pipeloom.runtime.pipeline import pipeline as module
 from tests.support.schedules import schedule
 
 
@@ -58,7 +59,7 @@ def stepped(pipeline: Pipeline, steps: Iterable[int], *, update: bool = True) ->
 
 
 def test_a_barrier_that_the_plan_is_without_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeloom.runtime.pipeline.pipeline.made_without_barrier", lambda _: "late")
+    monkeypatch.setattr(module, "made_without_barrier", lambda _: "late")
     with pytest.warns(UserWarning, match="late"):
         made(clip_grad_norm=1.0)
     assert made().barrier_note is None
