@@ -143,8 +143,8 @@ def raise_faults(found: Iterable[DocumentFault]) -> None:
 def validated(model: type[D], data: object, where: str) -> D:
     """``data`` as the document that ``model`` declares; ``where`` names its file.
 
-    Raises InputError with a line for each fault, or for another format alone where it has one, or
-    none: the other faults would mislead.
+    Raises InputError with a line for each fault. If the file has another format, or neither format
+    nor version, there is only a line on that: the other faults would mislead.
     """
     try:
         return model.model_validate(data, context={})

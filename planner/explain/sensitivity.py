@@ -75,8 +75,8 @@ def changes(
     should_stop: StoppingCriterion = NEVER,
     memory: Memory | None = None,
 ) -> list[Change]:
-    """One more microbatch's M_B, on every rank and where it helps most alone; faster links; the
-    same work on every rank; twice the microbatches.
+    """Changes and their gain: one more microbatch's M_B, on every rank and on the one where it
+    helps most; faster links; the same work on every rank; twice the microbatches.
 
     Each gets ``seconds`` of the optimizer, none where that is 0 or both are passed; what is found
     costs no more than ``schedule``, or what a lesser change found, does under it. Nothing is tried
@@ -113,7 +113,7 @@ def enough_memory(
 ) -> Enough | None:
     """The memory from which on the bound stays; None without a limit, or beyond MOST_OPS.
 
-    Where more buys nothing, each lower limit that is tried gets a fifth of ``seconds``.
+    If more buys nothing, lower limits are tried, each for a fifth of ``seconds``.
     """
     problem = schedule.problem
     if not problem.limited or _ops(problem) > MOST_OPS:
