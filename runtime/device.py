@@ -86,9 +86,11 @@ def check_devices() -> None:
         raise InputError("device: expected cpu, got cuda: torch finds no CUDA device here")
 
 
-def current_gpu() -> torch.device:
-    """The GPU that this process computes on."""
-    return torch.device("cuda", torch.cuda.current_device())
+def with_index(device: torch.device) -> torch.device:
+    """The same; ``cuda`` alone is this process's current GPU, as it is for torch."""
+    if device.type == "cpu" or device.index is not None:
+        return device
+    return torch.device(device.type, torch.get_device_module(device).current_device())
 
 
 def set_gpu(index: int) -> None:

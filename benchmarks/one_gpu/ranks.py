@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -9,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from examples.gpt import GPT
@@ -61,11 +63,16 @@ def gpu(device: str) -> str:
 def measured(
     ranks: int, microbatches: int, names: Sequence[str], device: str, *, tiny: bool
 ) -> dict[str, Any]:
-    """Each schedule planned on a profile of all ranks computing at once, and run."""
+    """Each schedule planned on a profile of all ranks computing at once, and run.
+
+    Where the GPU has a multi-process server, each rank computes on its share of the processors.
+    """
+    os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(100 // ranks)
     source = Source(4, 32, 2, 16, home=device)
     if not tiny:
         source = Source(16, 2048, 16, 1024, 4, home=gpu(device))
     found: dict[str, Any] = {"tiny": tiny, "device": device, "profiles": {}, "schedules": {}}
+    found["shares"] = "CUDA_MPS_PIPE_DIRECTORY" in os.environ
     profiles: dict[int, Profile] = {}
     for name in names:
         chunks = CHUNKS.get(name, 1)
@@ -106,11 +113,12 @@ def run(schedule: Schedule, source: GPT, device: str) -> tuple[dict[str, Any], S
     settings = RunSettings(steps=WARMUP + STEPS, dtype="bfloat16", device=device)
     arguments = (compile_schedule(schedule), source, settings)
     ranks = schedule.problem.ranks
-    traces, peaks = launch(_steps, ranks, arguments, device=device, timeout=TIMEOUT)[0]
+    traces, peaks, backend = launch(_steps, ranks, arguments, device=device, timeout=TIMEOUT)[0]
     traces.sort(key=lambda trace: trace.known_timing.makespan)
     middle, own = traces[len(traces) // 2], on_measured_times(schedule, traces)
     told = attribute(schedule, middle)
     return {
+        "backend": backend,
         "planned_ms": simulate(schedule).makespan,
         "measured_ms": middle.known_timing.makespan,
         "planned_on_own_times_ms": simulate(own).makespan,
@@ -123,14 +131,14 @@ def run(schedule: Schedule, source: GPT, device: str) -> tuple[dict[str, Any], S
 
 def _steps(
     program: Program, source: GPT, settings: RunSettings
-) -> tuple[list[Schedule], list[float]]:
-    """The traces of the measured steps, and each rank's peak of activations."""
+) -> tuple[list[Schedule], list[float], str]:
+    """The traces of the measured steps, each rank's peak of activations, and the backend."""
     pipeline = make_pipeline(program, source, settings)
     runs = [train_step(pipeline, source, step, settings) for step in range(settings.steps)]
     traces = [pipeline.gather_trace(each.marks) for each in runs[WARMUP:]]
     peaks = pipeline.gather(max(each.peak for each in runs))
     pipeline.close()
-    return traces, peaks
+    return traces, peaks, dist.get_backend()
 
 
 def on_measured_times(schedule: Schedule, traces: Sequence[Schedule]) -> Schedule:

@@ -20,7 +20,7 @@ SHARES = (0.4, 0.5, 0.6, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0)
 """Of P x M_B of a whole rank, which is 2 P chunks."""
 CUTS = ("interleaved:2", "wave:2")
 CUT_SHARES = (0.5, 0.75, 1.0, 1.5)
-SECONDS, WORK = 30.0, 60.0
+SECONDS, WORK = 30.0, 240.0
 """The limits of a solve; of other placements in millions of simulated ops a thread."""
 
 

@@ -74,11 +74,14 @@ def gpu_here(device: torch.device) -> Gpu | None:
 
 def backend_of(gpus: Sequence[Gpu | None]) -> str:
     """The backend of ``torch.distributed``, chosen alike on all ranks from the GPU of each: NCCL
-    where all are different, else Gloo. Rank 0 prints why GPUs use Gloo."""
+    where all are different, else Gloo. Rank 0 prints why GPUs use Gloo.
+
+    NCCL 2.30 lets ranks share a GPU where ``NCCL_MULTI_RANK_GPU_ENABLE`` is 1."""
     if None in gpus:
         return "gloo"
     lacking = [rank for rank, gpu in enumerate(gpus) if gpu and not gpu[0]]
-    shared = [rank for rank, gpu in enumerate(gpus) if gpus.count(gpu) > 1]
+    may_share = os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1"
+    shared = [rank for rank, gpu in enumerate(gpus) if gpus.count(gpu) > 1 and not may_share]
     if not lacking and not shared:
         return "nccl"
     if os.environ.get("RANK", "0") == "0":

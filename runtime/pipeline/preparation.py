@@ -12,6 +12,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.transfers import holders
 
+from ..device import with_index
 from ..measure.activation_ledger import Ledger, Memory
 from ..optim.norm_groups import numbered
 from ..rank.checks import check_program, check_tied
@@ -71,7 +72,7 @@ def device_for(options: PipelineOptions, modules: Mapping[int, nn.Module]) -> to
     """The device of the options, else of the modules, made ready. Raises InputError where ops are
     paced on a GPU."""
     given = options.device
-    device = device_of(modules.values()) if given is None else torch.device(given)
+    device = device_of(modules.values()) if given is None else with_index(torch.device(given))
     if options.pace and device.type != "cpu":
         raise InputError(f"pace: expected a CPU, got {device}: its ops do not wait")
     keep_pages(device)

@@ -19,7 +19,7 @@ from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
-from ..device import current_gpu
+from ..device import with_index
 from ..launch.processes import launch
 from ..measure.plan_deviation import other_size, over_the_limit, why_far_off
 from ..models.by_name import load_source
@@ -241,9 +241,7 @@ def make_pipeline(
     program: Program, model: ModelSource, settings: RunSettings, *, replicas: Replicas = ALONE
 ) -> Pipeline:
     """The pipeline of ``model`` in the settings' dtype and on their device, one of ``replicas``."""
-    device = torch.device(settings.device)
-    if device.type == "cuda":
-        device = current_gpu()
+    device = with_index(torch.device(settings.device))
     dtype = dtype_of(settings.dtype)
     count = program.schedule.problem.stages
     model = as_planned(model, program.schedule.problem.profile)

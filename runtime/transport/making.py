@@ -27,6 +27,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 
 from .base import Fault
@@ -247,10 +248,16 @@ def _ended(making: Making | None, error: Exception) -> Exception:
 
 
 def new_group(
-    ranks: Sequence[int], timeout: timedelta, backend: str | None = None
+    ranks: Sequence[int],
+    timeout: timedelta,
+    backend: str | None = None,
+    device: torch.device | None = None,
 ) -> dist.ProcessGroup | None:
-    """All processes call it, as torch's; it returns None where this one is not of ``ranks``."""
-    make = partial(dist.new_group, list(ranks), timeout=timeout, backend=backend)
+    """All processes call it, as torch's; it returns None where this one is not of ``ranks``.
+
+    With a GPU as ``device`` the ranks connect here, not at the first message.
+    """
+    make = partial(dist.new_group, list(ranks), timeout=timeout, backend=backend, device_id=device)
     making, seconds = _UNDER_WAY.get(), timeout.total_seconds()
     if making is None:
         group = within(seconds + SLACK, make, GROUP)

@@ -3,6 +3,10 @@
 Each ordered pair of ranks has a communicator and a stream of its own, so that a message waits for
 nothing but earlier messages of its own channel, and both directions flow at once.
 
+CUDA loads a kernel when it first runs, and waits until the device has nothing left to do. A message
+on its way is something to do, and may wait for what the other rank sends after this one computed.
+So each message goes through the host's memory the first time: from then on all kernels are there.
+
 ::
 
     compute stream   ── F ── record ─────────── B ── wait ── ...
@@ -25,6 +29,7 @@ from torch import Tensor
 from ..device import Device
 from .base import Handle, Routes
 from .process_group import GroupTransport
+from .staged_gloo import StagedGlooTransport
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,8 @@ class NcclTransport(GroupTransport):
         self._device = Device(device)
         self._channels: dict[tuple[int, int], Channel] = {}
         self._free: dict[int, torch.Event] = {}
+        self._summed = set[tuple[tuple[int, ...], int]]()
+        self.first = self.attached(StagedGlooTransport(routes, device, group))
         # the same order on all ranks: the first message of a communicator sets it up and blocks
         for source, target in sorted(routes.channels):
             if self.rank in (source, target):
@@ -105,5 +112,17 @@ class NcclTransport(GroupTransport):
     def beside(self, routes: Routes) -> NcclTransport:
         return self.attached(NcclTransport(routes, self.device, self.outer))
 
+    def all_reduce(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
+        known = (ranks, tensor.numel())
+        if known in self._summed:
+            super().all_reduce(tensor, ranks)
+        else:
+            self._summed.add(known)
+            self.first.all_reduce(tensor, ranks)
+
     def renew(self) -> None:
         self._free.clear()
+
+    def close(self) -> None:
+        self.first.close()
+        super().close()

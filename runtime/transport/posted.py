@@ -1,4 +1,7 @@
-"""A message that is sent again in every step, over any transport that posts one at a time."""
+"""A message that is sent again in every step, over any transport that posts one at a time.
+
+A transport may have another one as ``first``, which carries each message the first time.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,16 @@ from .base import Handle, Transport
 class RepeatedMessage:
     """One message of every step, between its post and its wait."""
 
-    __slots__ = ("_handle", "_start")
+    __slots__ = ("_handle", "_start", "_then")
 
-    def __init__(self, start: Callable[[], Handle]) -> None:
-        self._start = start
+    def __init__(self, first: Callable[[], Handle], then: Callable[[], Handle]) -> None:
+        self._start, self._then = first, then
         self._handle: Handle | None = None
 
     def post(self) -> None:
         """Posts the message, in every step in the order of the program's instructions."""
         self._handle = self._start()
+        self._start = self._then
 
     def wait(self) -> None:
         """Returns once a received message is there, or a sent one has left."""
@@ -32,12 +36,16 @@ class RepeatedMessage:
 
 def sending(transport: Transport, take: Callable[[], Tensor], peer: int) -> RepeatedMessage:
     """Sends ``take()`` at each post, without its graph: contiguous, unchanged until the wait."""
-    return RepeatedMessage(partial(_send, transport, take, peer))
+    return RepeatedMessage(*(partial(_send, one, take, peer) for one in _in_turn(transport)))
 
 
 def receiving(transport: Transport, buffer: Tensor, peer: int) -> RepeatedMessage:
     """Receives from ``peer`` into ``buffer`` at each post."""
-    return RepeatedMessage(partial(transport.recv, buffer, peer))
+    return RepeatedMessage(*(partial(one.recv, buffer, peer) for one in _in_turn(transport)))
+
+
+def _in_turn(transport: Transport) -> tuple[Transport, Transport]:
+    return getattr(transport, "first", transport), transport
 
 
 def _send(transport: Transport, take: Callable[[], Tensor], peer: int) -> Handle:

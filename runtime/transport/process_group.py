@@ -77,7 +77,8 @@ class GroupTransport:
         lists = gather_early(list(wanted), None, self.timeout.total_seconds())
         made = {}
         for label, ranks in sorted({entry for entries in lists for entry in entries}):
-            made[label, ranks] = new_group(ranks, self.timeout, self.backend)
+            gpu = None if self.device.type == "cpu" else self.device
+            made[label, ranks] = new_group(ranks, self.timeout, self.backend, gpu)
         return {key: group for key, group in made.items() if group is not None}
 
     def _globally(self, ranks: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,4 +1,7 @@
-"""Repeats one case of parity, or trains many drawn ones: ``python -m tests.parity --help``."""
+"""Repeats one case of parity, or trains many drawn ones: ``python -m tests.parity --help``.
+
+With ``PARITY_DEVICE=cuda`` in the environment both trainings compute on a GPU, which ranks share.
+"""
 
 from __future__ import annotations
 

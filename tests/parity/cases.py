@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -98,6 +99,9 @@ BACKWARDS = (OpKind.B, OpKind.BW)
 OF_PARTS = {*PIECES, "edges", "skips", "factor", "loss", "tied", "input", "thaws", "overflow"}
 UNCUT = {"hook", "lengths"}
 """Choices that models of Hugging Face have not, and stages that are not tensor parallel."""
+
+
+DEVICE = torch.device(os.environ.get("PARITY_DEVICE", "cpu"))
 
 
 class UnmadeError(Exception):
@@ -207,10 +211,10 @@ class Case:
 
     @property
     def in_processes(self) -> bool:
-        """Whether ranks cannot be threads: there are more of them than one pipeline's, or Inductor
-        compiles."""
+        """Whether ranks are not threads: there are more of them than one pipeline's, Inductor
+        compiles, or they compute on a GPU."""
         inductor = "inductor" in (self["compiled"], self["stages_as"])
-        return self.replicas * self.width > 1 or inductor
+        return self.replicas * self.width > 1 or inductor or DEVICE.type != "cpu"
 
     @property
     def hugging(self) -> bool:

@@ -16,7 +16,7 @@ from pipeloom.runtime.errors import LaunchError
 from pipeloom.runtime.launch.processes import launch
 from tests.support.hub import on_threads
 
-from .cases import Case, UnmadeError
+from .cases import DEVICE, Case, UnmadeError
 from .comparing import compared
 from .plain import Found, Plain
 from .ranks import AFTER, patience, run_cases
@@ -125,6 +125,7 @@ def _launched(cases: Sequence[Case], folder: str) -> tuple[list[Rows], LaunchErr
             world,
             (cases, folder),
             listener=lambda row: told[row[0]].append(row[1]),
+            device=DEVICE,
             **limits,
         )
     except LaunchError as failure:

@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pipeloom import HuggingFace
 
-from .cases import Case
+from .cases import DEVICE, Case
 
 WIDTH, WORDS, EXPERTS = 4, 7, 2
 OVERFLOWS = 1  # the step in which a gradient may be infinite
@@ -85,7 +85,7 @@ class Noise(nn.Module):
         self.generator = torch.Generator().manual_seed(1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * torch.rand(x.shape, generator=self.generator).to(x.dtype)
+        return x * torch.rand(x.shape, generator=self.generator).to(x)
 
 
 class Experts(nn.Module):
@@ -159,6 +159,7 @@ class Phases(nn.Module):
         return x + (x.to(self.turns.dtype) @ self.turns).imag.to(x.dtype)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Phases:
+        self.turns.data = self.turns.data.to(fn(self.turns.detach().real).device)
         return self
 
 
@@ -179,7 +180,7 @@ class Positions(nn.Embedding):
         super().__init__(WORDS, WIDTH, padding_idx=0)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + super().forward(torch.arange(x.shape[1]))
+        return x + super().forward(torch.arange(x.shape[1], device=x.device))
 
 
 class Attention(nn.MultiheadAttention):
@@ -326,8 +327,8 @@ def make_stage(case: Case, stage: int) -> nn.Module:
     with torch.random.fork_rng():
         if case.hugging:
             made = source(case["model"], case.stages).stages(case.stages)[stage]
-            return cast("nn.Module", made()).to(case.dtype)
-        return Part(case, stage).to(case.dtype)
+            return cast("nn.Module", made()).to(DEVICE, case.dtype)
+        return Part(case, stage).to(DEVICE, case.dtype)
 
 
 def parallel(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
@@ -372,16 +373,18 @@ def with_metrics(output: Tensor, target: Tensor, *, weight: float = 1.0) -> tupl
 def optimizer(case: Case, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """An optimizer; epsilon is large, as noise of rounding would be a whole step else."""
     lr = 0.1 if case["scale_grads"] else 0.005
+    alike = None if case.width == 1 else False  # torch steps no list of DTensors and others
     match case["optimizer"]:
         case "momentum":
-            return torch.optim.SGD(parameters, lr=lr, momentum=0.9)
+            return torch.optim.SGD(parameters, lr=lr, momentum=0.9, foreach=alike)
         case "adamw":
             # fully_shard gives what nothing uses a gradient of zeros, by which it would decay
             decay = 0.0 if case.sharded else 0.5
-            return torch.optim.AdamW(parameters, lr=0.03, weight_decay=decay, eps=1e-3)
+            options: Any = {"lr": 0.03, "eps": 1e-3, "foreach": alike}
+            return torch.optim.AdamW(parameters, weight_decay=decay, **options)
         case "adam":
-            return torch.optim.Adam(parameters, lr=0.03, amsgrad=True, eps=1e-3)
-    return torch.optim.SGD(parameters, lr=lr)
+            return torch.optim.Adam(parameters, lr=0.03, amsgrad=True, eps=1e-3, foreach=alike)
+    return torch.optim.SGD(parameters, lr=lr, foreach=alike)
 
 
 def batch(case: Case, step: int, count: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
@@ -398,5 +401,5 @@ def batch(case: Case, step: int, count: int) -> tuple[list[Tensor], list[Tensor]
         if case.overflows and (step, j) == (OVERFLOWS, 1):
             y = y * 1e200
         for row, value in zip(found, (x, y, draw(rows, 1, 1)), strict=True):
-            row.append(value)
+            row.append(value.to(DEVICE))
     return found

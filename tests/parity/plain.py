@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.schedule import Schedule, Updates
+from pipeloom.runtime.tensors.rng_state import RandomState
 
-from .cases import Case, Step
+from .cases import DEVICE, Case, Step
 from .models import Noise, batch, make_stage, mean_square, optimizer, thaw, with_metrics
 
 DIVERGED = 1e12
@@ -60,7 +61,7 @@ class Plain:
         self.optimizer = optimizer(case, self.trained) if has else None
         self.copies: dict[tuple[int, int], nn.Module] = {}
         self.buffers: dict[int, dict[str, Tensor]] = {}
-        self.drawn: dict[int, Tensor] = {}  # the state of each process's generator
+        self.drawn: dict[int, RandomState] = {}  # what each process draws next
         self.stale: list[dict[str, Tensor]] = []  # of each stage, weights in place of its own
         self.scale, self.good = case["loss_scale"], 0
 
@@ -86,8 +87,8 @@ class Plain:
                 self.found.evaluated |= {(step.number, j): x.item() for j, x in losses.items()}
         for s, whole in enumerate(self.wholes):
             for name, p in whole.named_parameters(remove_duplicate=False):
-                self.found.parameters[f"{s}.{name}"] = p.detach()
-                self.found.gradients[f"{s}.{name}"] = p.grad
+                self.found.parameters[f"{s}.{name}"] = p.detach().cpu()
+                self.found.gradients[f"{s}.{name}"] = None if p.grad is None else p.grad.cpu()
         self.found.scale = self.scale
         return self.found
 
@@ -215,8 +216,8 @@ class Plain:
         """The output of a process's copy of a stage, with its own random numbers."""
         if process not in self.drawn:
             torch.manual_seed(process)
-            self.drawn[process] = torch.get_rng_state()
-        torch.set_rng_state(self.drawn[process])
+            self.drawn[process] = RandomState([DEVICE])
+        self.drawn[process].restore()
         module, given, more = self._copy(process, stage), inputs, dict(options)
         own: dict[str, Tensor] = dict(self.wholes[stage].named_parameters(remove_duplicate=False))
         if self.case["param_dtype"] is not None:
@@ -227,7 +228,7 @@ class Plain:
         for name, value in (own | (self.stale[stage] if self.stale else {})).items():
             _put(module, name, value)
         output = module(*given, **more)
-        self.drawn[process] = torch.get_rng_state()
+        self.drawn[process] = RandomState([DEVICE])
         return output
 
     def _copy(self, process: int, stage: int) -> nn.Module:
@@ -269,7 +270,9 @@ class Plain:
 def summed(output: Tensor) -> float:
     """A number of an output that is another where two of its elements change places."""
     found = output.detach().double().flatten()
-    return float(found @ torch.linspace(0.5, 1.5, len(found), dtype=found.dtype))
+    return float(
+        found @ torch.linspace(0.5, 1.5, len(found), dtype=found.dtype, device=found.device)
+    )
 
 
 def _ready(op: tuple[int, int], carried: Mapping[tuple[int, int], Any]) -> bool:

@@ -21,7 +21,7 @@ from pipeloom.ir.errors import PipeloomError
 from pipeloom.runtime.tensors.microbatches import Batch
 from tests.support.hub import own
 
-from .cases import Case, Step
+from .cases import DEVICE, Case, Step
 from .models import (
     WORDS,
     batch,
@@ -73,7 +73,7 @@ class Ranked:
         if case.replicas * case.width > 1:
             sizes = {"dp": case.replicas, "pp": case["ranks"], "tp": case.width}
             size = tuple(sizes.values())
-            self.mesh = init_device_mesh("cpu", size, mesh_dim_names=tuple(sizes))
+            self.mesh = init_device_mesh(DEVICE.type, size, mesh_dim_names=tuple(sizes))
             self.replica = self.mesh.get_local_rank("dp")
         if case["compiled"] != "no":
             torch._dynamo.reset()
@@ -138,6 +138,7 @@ class Ranked:
             memory=case["memory"],
             timeout=patience(case),
             transport=own(),
+            device=None if DEVICE.type == "cpu" else DEVICE,
             **dtypes,
             **groups,
         )
@@ -239,4 +240,4 @@ class Ranked:
 
 
 def _whole(value: Tensor) -> Tensor:
-    return value.full_tensor() if isinstance(value, DTensor) else value
+    return (value.full_tensor() if isinstance(value, DTensor) else value).cpu()

@@ -13,7 +13,9 @@ from examples.gpt import small
 from pipeloom.ir.errors import InputError
 from pipeloom.runtime.launch.environment import Gpu, backend_of, gpu_here, own_gpu
 from pipeloom.runtime.launch.processes import LOOPBACK, served_store
+from pipeloom.runtime.pipeline.preparation import device_for
 from pipeloom.runtime.profiling.profiler import measure_profile
+from pipeloom.runtime.rank.options import PipelineOptions
 from pipeloom.runtime.train.settings import RunSettings
 from pipeloom.runtime.transport.making import meet
 
@@ -54,6 +56,20 @@ def test_nccl_is_chosen_where_each_rank_has_a_gpu(
         assert backend_of(gpus) == backend
     note = f"note: Gloo instead of NCCL, through the host's memory: {why}\n"
     assert capsys.readouterr().err == (note if why else "")
+
+
+def test_nccl_is_chosen_where_it_lets_ranks_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+    assert backend_of([ONE, ONE]) == "nccl"
+    assert backend_of([BARE, BARE]) == "gloo"
+
+
+def test_cuda_alone_is_the_current_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    found = device_for(PipelineOptions(device="cuda"), {})
+    assert found == torch.device("cuda", 3)
+    assert device_for(PipelineOptions(device="cuda:1"), {}) == torch.device("cuda", 1)
+    assert device_for(PipelineOptions(device="cpu"), {}) == CPU
 
 
 def test_the_gpu_of_a_rank_is_known_by_its_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
