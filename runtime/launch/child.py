@@ -20,6 +20,7 @@ from pipeloom.ir.litter import tied_to_parent
 
 from ..device import set_gpu
 from ..transport.making import meet
+from ..transport.nccl import CONNECTIONS
 from ..transport.waiting import waits_for_another
 from .environment import backend_of, gpu_here, own_gpu
 from .failures import Names, failure_of
@@ -53,6 +54,7 @@ def call_here(
     if dist.is_initialized():
         return function(*args)
     if device.type == "cuda":
+        os.environ.setdefault(CONNECTIONS, "32")  # the most; each channel of NCCL has two streams
         set_gpu(own_gpu())
     meet(gpu_here(device), backend_of, message_timeout)
     result = function(*args)

@@ -5,7 +5,8 @@ nothing but earlier messages of its own channel, and both directions flow at onc
 
 CUDA loads a kernel when it first runs, and waits until the device has nothing left to do. A message
 on its way is something to do, and may wait for what the other rank sends after this one computed.
-So each message goes through the host's memory the first time: from then on all kernels are there.
+So each message goes through the host's memory the first time: from then on all kernels are there
+(docs/decisions/0038).
 
 ::
 
@@ -18,6 +19,8 @@ So each message goes through the host's memory the first time: from then on all 
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +33,9 @@ from ..device import Device
 from .base import Handle, Routes
 from .process_group import GroupTransport
 from .staged_gloo import StagedGlooTransport
+
+CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
+"""Streams beyond so many, 8 by default, share queues, in which each waits for those before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +70,24 @@ class NcclTransport(GroupTransport):
         self._channels: dict[tuple[int, int], Channel] = {}
         self._free: dict[int, torch.Event] = {}
         self._summed = set[tuple[tuple[int, ...], int]]()
+        self._check_connections()
         self.first = self.attached(StagedGlooTransport(routes, device, group))
         # the same order on all ranks: the first message of a communicator sets it up and blocks
         for source, target in sorted(routes.channels):
             if self.rank in (source, target):
                 self._channels[source, target] = self._open(source, target)
         self.barrier()
+
+    def _check_connections(self) -> None:
+        """Warns where streams share queues: by simulation, some schedules can then hang."""
+        streams, given = 1 + 2 * len(self._channels), os.environ.get(CONNECTIONS, "")
+        most = int(given) if given.isdecimal() else 8
+        if self.rank == 0 and streams > most:
+            warnings.warn(
+                f"{CONNECTIONS}: expected at least {streams} before CUDA starts, got {most}: "
+                "messages may wait for each other",
+                stacklevel=2,
+            )
 
     def labels(self, routes: Routes) -> Iterable[tuple[str, tuple[int, ...]]]:
         return [(f"{source}>{target}", (source, target)) for source, target in routes.channels]
