@@ -87,7 +87,7 @@ def check_devices() -> None:
 
 
 def with_index(device: torch.device) -> torch.device:
-    """The same; ``cuda`` alone is this process's current GPU, as it is for torch."""
+    """``device`` with an index: without one it is the current device of its type, as in torch."""
     if device.type == "cpu" or device.index is not None:
         return device
     return torch.device(device.type, torch.get_device_module(device).current_device())

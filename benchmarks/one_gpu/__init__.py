@@ -29,11 +29,11 @@ def cases(size: Size) -> Iterator[Case]:
     for family in FAMILIES[2:3] if size == "small" else FAMILIES:
         yield Case(GRADIENTS, family, timed=True)
     given = {"ranks": 2, "microbatches": 4, "tiny": True}
-    yield Case(PIPELINES, "2 ranks, tiny", given, timed=True)
+    yield Case(PIPELINES, "2 ranks, tiny", given, timed=True, fresh=True)
     if size == "large" or (size == "usual" and _has_gpu()):
         for ranks, microbatches in RANKS.items():
             given = {"ranks": ranks, "microbatches": microbatches, "tiny": False}
-            yield Case(PIPELINES, f"{ranks} ranks", given, timed=True)
+            yield Case(PIPELINES, f"{ranks} ranks", given, timed=True, fresh=True)
         for name in STAGES:
             yield Case(SPLIT, name, timed=True)
 

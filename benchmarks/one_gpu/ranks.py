@@ -65,7 +65,8 @@ def measured(
 ) -> dict[str, Any]:
     """Each schedule planned on a profile of all ranks computing at once, and run.
 
-    Where the GPU has a multi-process server, each rank computes on its share of the processors.
+    Under a multi-process server (MPS) each rank computes on its share of the processors. The
+    environment keeps the share, so each case has a process of its own.
     """
     os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(100 // ranks)
     source = Source(4, 32, 2, 16, home=device)

@@ -73,10 +73,11 @@ def gpu_here(device: torch.device) -> Gpu | None:
 
 
 def backend_of(gpus: Sequence[Gpu | None]) -> str:
-    """The backend of ``torch.distributed``, chosen alike on all ranks from the GPU of each: NCCL
-    where all are different, else Gloo. Rank 0 prints why GPUs use Gloo.
+    """Chooses the backend of ``torch.distributed`` from the GPU of each rank, alike on all ranks.
 
-    NCCL 2.30 lets ranks share a GPU where ``NCCL_MULTI_RANK_GPU_ENABLE`` is 1."""
+    NCCL if all GPUs are different, or if ``NCCL_MULTI_RANK_GPU_ENABLE`` is 1 (NCCL 2.30 and newer:
+    ranks may share a GPU); otherwise Gloo. Rank 0 prints why GPUs use Gloo.
+    """
     if None in gpus:
         return "gloo"
     lacking = [rank for rank, gpu in enumerate(gpus) if gpu and not gpu[0]]

@@ -5,8 +5,8 @@ nothing but earlier messages of its own channel, and both directions flow at onc
 
 CUDA loads a kernel when it first runs, and waits until the device has nothing left to do. A message
 on its way is something to do, and may wait for what the other rank sends after this one computed.
-So each message goes through the host's memory the first time: from then on all kernels are there
-(docs/decisions/0038).
+So each message goes through the host's memory the first time, and again once shapes have changed:
+from then on all kernels are there (docs/decisions/0038).
 
 ::
 

@@ -75,9 +75,8 @@ class GroupTransport:
     ) -> dict[tuple[str, tuple[int, ...]], dist.ProcessGroup]:
         """This rank's groups; all processes make all of them, in one order."""
         lists = gather_early(list(wanted), None, self.timeout.total_seconds())
-        made = {}
+        made, gpu = {}, None if self.device.type == "cpu" else self.device
         for label, ranks in sorted({entry for entries in lists for entry in entries}):
-            gpu = None if self.device.type == "cpu" else self.device
             made[label, ranks] = new_group(ranks, self.timeout, self.backend, gpu)
         return {key: group for key, group in made.items() if group is not None}
 

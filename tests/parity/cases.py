@@ -102,6 +102,7 @@ UNCUT = {"hook", "lengths"}
 
 
 DEVICE = torch.device(os.environ.get("PARITY_DEVICE", "cpu"))
+"""Where the pipeline and plain PyTorch compute."""
 
 
 class UnmadeError(Exception):

@@ -373,18 +373,18 @@ def with_metrics(output: Tensor, target: Tensor, *, weight: float = 1.0) -> tupl
 def optimizer(case: Case, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """An optimizer; epsilon is large, as noise of rounding would be a whole step else."""
     lr = 0.1 if case["scale_grads"] else 0.005
-    alike = None if case.width == 1 else False  # torch steps no list of DTensors and others
+    # on a GPU torch steps lists of tensors, which cannot hold DTensors and others
+    more: dict[str, Any] = {} if case.width == 1 else {"foreach": False}
     match case["optimizer"]:
         case "momentum":
-            return torch.optim.SGD(parameters, lr=lr, momentum=0.9, foreach=alike)
+            return torch.optim.SGD(parameters, lr=lr, momentum=0.9, **more)
         case "adamw":
             # fully_shard gives what nothing uses a gradient of zeros, by which it would decay
             decay = 0.0 if case.sharded else 0.5
-            options: Any = {"lr": 0.03, "eps": 1e-3, "foreach": alike}
-            return torch.optim.AdamW(parameters, weight_decay=decay, **options)
+            return torch.optim.AdamW(parameters, lr=0.03, weight_decay=decay, eps=1e-3, **more)
         case "adam":
-            return torch.optim.Adam(parameters, lr=0.03, amsgrad=True, eps=1e-3, foreach=alike)
-    return torch.optim.SGD(parameters, lr=lr, foreach=alike)
+            return torch.optim.Adam(parameters, lr=0.03, amsgrad=True, eps=1e-3, **more)
+    return torch.optim.SGD(parameters, lr=lr, **more)
 
 
 def batch(case: Case, step: int, count: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.schedule import Schedule, Updates
-from pipeloom.runtime.tensors.rng_state import RandomState
 
 from .cases import DEVICE, Case, Step
 from .models import Noise, batch, make_stage, mean_square, optimizer, thaw, with_metrics
 
 DIVERGED = 1e12
+RANDOM: Any = torch if DEVICE.type == "cpu" else torch.get_device_module(DEVICE)
 Losses: TypeAlias = dict[tuple[int, int], float]  # by step and microbatch
 
 
@@ -61,7 +61,7 @@ class Plain:
         self.optimizer = optimizer(case, self.trained) if has else None
         self.copies: dict[tuple[int, int], nn.Module] = {}
         self.buffers: dict[int, dict[str, Tensor]] = {}
-        self.drawn: dict[int, RandomState] = {}  # what each process draws next
+        self.drawn: dict[int, Tensor] = {}  # the state of each process's generator
         self.stale: list[dict[str, Tensor]] = []  # of each stage, weights in place of its own
         self.scale, self.good = case["loss_scale"], 0
 
@@ -216,8 +216,8 @@ class Plain:
         """The output of a process's copy of a stage, with its own random numbers."""
         if process not in self.drawn:
             torch.manual_seed(process)
-            self.drawn[process] = RandomState([DEVICE])
-        self.drawn[process].restore()
+            self.drawn[process] = RANDOM.get_rng_state()
+        RANDOM.set_rng_state(self.drawn[process])
         module, given, more = self._copy(process, stage), inputs, dict(options)
         own: dict[str, Tensor] = dict(self.wholes[stage].named_parameters(remove_duplicate=False))
         if self.case["param_dtype"] is not None:
@@ -228,7 +228,7 @@ class Plain:
         for name, value in (own | (self.stale[stage] if self.stale else {})).items():
             _put(module, name, value)
         output = module(*given, **more)
-        self.drawn[process] = RandomState([DEVICE])
+        self.drawn[process] = RANDOM.get_rng_state()
         return output
 
     def _copy(self, process: int, stage: int) -> nn.Module:
