@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,19 @@ class _Unpickler(pickle.Unpickler):
     """An unpickler that knows only the names that make up a table of contents."""
 
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):
+            return _member
         kind = getattr(torch, name, None) if module == "torch" else None
         if isinstance(kind, torch.dtype) or name in _NAMES.get(module, ()):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"{module}.{name} has no place in a checkpoint")
+
+
+def _member(kind: object, name: str) -> Enum:
+    """The member of an enumeration: before Python 3.11.4 it is saved as a call of ``getattr``."""
+    if not (isinstance(kind, type) and issubclass(kind, Enum) and name in kind.__members__):
+        raise pickle.UnpicklingError("builtins.getattr has no place in a checkpoint")
+    return kind[name]
 
 
 class Reader(FileSystemReader):

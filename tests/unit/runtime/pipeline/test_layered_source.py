@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -126,4 +127,5 @@ def test_from_measured_layers_to_steps_of_the_planned_cut(
     pipeloom("compile", schedule, "-o", program)
     assert "reduce 0 1" in json.loads(program.read_text())["instructions"][0]
     out = pipeloom("run", program, *model, "--steps", 2)
-    assert "loss          5.51" in out
+    first = float(out.split()[out.split().index("loss") + 1])
+    assert first == pytest.approx(log(256), rel=0.03)  # of a model that knows nothing of 256 bytes

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -61,3 +62,24 @@ def test_a_table_of_contents_runs_nothing(tmp_path: Path) -> None:
     with pytest.raises(AttributeError):
         FileSystemReader(folder).read_metadata()  # torch's own runs it
     assert mark.exists()
+
+
+class Gets:
+    """Pickled as the attribute ``name`` of ``kind``, as Python 3.11.2 pickles an enumeration."""
+
+    def __init__(self, kind: object, name: str) -> None:
+        self.of = (kind, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, self.of
+
+
+def test_members_of_enumerations_are_read_as_every_python_writes_them(tmp_path: Path) -> None:
+    table = saved(tmp_path / "own", 3) / METADATA
+    member = Gets(_MEM_FORMAT_ENCODING, "TORCH_CONTIGUOUS_FORMAT")
+    table.write_bytes(pickle.dumps(Metadata({"run.step": member})))
+    assert saved_keys(table.parent) == {"run.step": _MEM_FORMAT_ENCODING.TORCH_CONTIGUOUS_FORMAT}
+    for kind, name in [(_MEM_FORMAT_ENCODING, "mro"), (torch.Size, "numel")]:
+        table.write_bytes(pickle.dumps(Metadata({"run.step": Gets(kind, name)})))
+        with pytest.raises(InputError, match=r"builtins.getattr has no place in a checkpoint"):
+            saved_keys(table.parent)
