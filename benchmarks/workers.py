@@ -16,7 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from pipeloom.planner.solving.workers import Workers, in_order
+from pipeloom.planner import Workers
+from pipeloom.planner.solving.workers import in_order
 
 from . import Benchmark, Case, Row
 

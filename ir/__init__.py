@@ -1,1 +1,8 @@
-"""The vocabulary of pipeloom, its cost model, file formats and verifiers."""
+"""Profiles, schedules and programs: their types, cost model, file formats and verifiers.
+
+The public names stand in ``__init__.pyi``; each is loaded when it is first used.
+"""
+
+from lazy_loader import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

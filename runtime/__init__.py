@@ -1,1 +1,8 @@
-"""Runs programs on torch.distributed; the only folder that imports torch."""
+"""Runs programs on torch.distributed; the only folder that imports torch.
+
+The public names stand in ``__init__.pyi``; each is loaded when it is first used.
+"""
+
+from lazy_loader import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -1,1 +1,8 @@
-"""Finds schedules: families, bounds, search and exact solvers."""
+"""Finds schedules: families, bounds, search and exact solvers.
+
+The public names stand in ``__init__.pyi``; each is loaded when it is first used.
+"""
+
+from lazy_loader import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

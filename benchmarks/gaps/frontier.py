@@ -15,7 +15,7 @@ from time import perf_counter
 import numpy as np
 
 from pipeloom import Objective, Problem, Profile, Schedule, solve
-from pipeloom.solver.bounds.feasibility import smallest_limit
+from pipeloom.solver import smallest_limit
 
 from .. import Case, Claim, Column, Rows, Size, Table, of_part, violations
 from .. import Row as Figures

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pipeloom import Objective, Placement, Problem, Profile, StageProfile
-from pipeloom.ir.model.profile import Link, Links, Sharing
+from pipeloom.ir import Link, Links, Sharing
 
 RANKS = (4, 4, 6, 6, 8, 8, 8, 12, 16, 16)
 SHARES = (0.4, 0.5, 0.75, 0.5, 0.4, 0.6, 1.0, 0.75, 0.5, 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pipeloom.report.svg.frontier import Frontier, FrontierPoint, frontier_svg
+from pipeloom.report import Frontier, FrontierPoint, frontier_svg
 
 from .heuristic import NAME
 

@@ -10,7 +10,7 @@ import numpy as np
 
 import pipeloom
 from pipeloom import Answer, InfeasibleError, Profile, StageProfile
-from pipeloom.solver.placement.search import placements
+from pipeloom.solver import placements
 
 from .. import Case, Claim, Column, Row, Rows, Size, Table, violations
 from .unequal import KINDS

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pipeloom import Objective, Problem, Profile, StageProfile
-from pipeloom.solver.bounds.feasibility import smallest_limit
+from pipeloom.solver import smallest_limit
 
 T_F, T_B, T_W, M_B, M_W, T_COMM = 29.718, 29.444, 19.927, 1.0, 0.432, 0.527
 SHARES = (1.0, 1.25, 1.5, 2.0)

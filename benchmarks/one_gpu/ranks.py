@@ -15,23 +15,24 @@ from torch import Tensor, nn
 
 from examples.gpt import GPT
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.cost.simulator import simulate
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.program import Program
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir import (
+    InputError,
+    Objective,
+    OpKind,
+    Problem,
+    Profile,
+    Program,
+    Schedule,
+    StageProfile,
+    simulate,
+)
 from pipeloom.planner.measured.rescaled import with_times
-from pipeloom.report.attribution import attribute
-from pipeloom.runtime.launch.processes import launch
-from pipeloom.runtime.profiling.profiler import measure_profile
+from pipeloom.report import attribute
+from pipeloom.runtime import RunSettings, launch_ranks, measure_profile
 from pipeloom.runtime.stages.store import made
 from pipeloom.runtime.train.loop import train_step
-from pipeloom.runtime.train.settings import RunSettings
 from pipeloom.runtime.train.train import make_pipeline
-from pipeloom.solver.families import build_family
-from pipeloom.solver.optimize import optimize
+from pipeloom.solver import build_family, solve
 
 T = TypeVar("T", bound=nn.Module)
 WARMUP, STEPS, ROUNDS, PLAN, TIMEOUT = 3, 5, 6, 8.0, 150.0
@@ -103,7 +104,7 @@ def planned(name: str, profile: Profile, microbatches: int) -> Schedule:
         return build_family(name, profile, microbatches, objective=Objective.MAKESPAN)
     limit = WITHIN[name] * profile.ranks * max(stage.m_b for stage in profile.stages)
     problem = Problem.linear(profile, microbatches, limit, Objective.MAKESPAN)
-    return optimize(problem, time_limit=PLAN)
+    return solve(problem, time_limit=PLAN)
 
 
 def run(schedule: Schedule, source: GPT, device: str) -> tuple[dict[str, Any], Schedule]:
@@ -114,7 +115,8 @@ def run(schedule: Schedule, source: GPT, device: str) -> tuple[dict[str, Any], S
     settings = RunSettings(steps=WARMUP + STEPS, dtype="bfloat16", device=device)
     arguments = (compile_schedule(schedule), source, settings)
     ranks = schedule.problem.ranks
-    traces, peaks, backend = launch(_steps, ranks, arguments, device=device, timeout=TIMEOUT)[0]
+    found = launch_ranks(_steps, ranks, arguments, device=device, timeout=TIMEOUT)
+    traces, peaks, backend = found[0]
     traces.sort(key=lambda trace: trace.known_timing.makespan)
     middle, own = traces[len(traces) // 2], on_measured_times(schedule, traces)
     told = attribute(schedule, middle)
@@ -170,7 +172,7 @@ def difference(family: str, device: str) -> float:
     source = GPT(layers=4, width=64, heads=2, context=32, dtype=torch.float64)
     stages = (StageProfile(1.0, 1.0, 1.0),) * (2 * CHUNKS.get(family, 1))
     program = compile_schedule(build_family(family, Profile(stages, 2), 4))
-    found = launch(_gradients, 2, (program, source, device), device=device)
+    found = launch_ranks(_gradients, 2, (program, source, device), device=device)
     expected = _expected(source, program.schedule.problem.stages, 4, device)
     pairs = [(g, expected[name]) for row in found.values() for name, g in row.items()]
     assert {name for row in found.values() for name in row} == {*expected}

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from pipeloom import Pipeline, compile_schedule
-from pipeloom.ir.cost.steady_state.steady_state import step_time
-from pipeloom.runtime.launch.processes import launch
+from pipeloom.ir import step_time
+from pipeloom.runtime import launch_ranks
 
 from .priority import before_others
 from .sleeping import ROWS, WIDTH, OurStage, loss
@@ -43,7 +43,7 @@ WAYS = (
 def measured(case: Case) -> dict[str, Any]:
     """The median step of all ranks and rounds in milliseconds, by way; ``planned_ms``: that of
     iterations one after the other."""
-    found = launch(_on_a_rank, RANKS, (case, STEPS, ROUNDS), timeout=3600)
+    found = launch_ranks(_on_a_rank, RANKS, (case, STEPS, ROUNDS), timeout=3600)
     medians = {
         way.name: 1e3 * statistics.median(gap for rank in found.values() for gap in rank[way.name])
         for way in WAYS

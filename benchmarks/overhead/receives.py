@@ -16,10 +16,10 @@ import numpy as np
 from pipeloom import Profile, StageProfile, build_family
 from pipeloom.compiler import passes
 from pipeloom.compiler.passes.compute import compute
-from pipeloom.ir.model.ops import Op
-from pipeloom.ir.model.program import (
+from pipeloom.ir import (
     Compute,
     Instruction,
+    Op,
     Program,
     Receive,
     Send,

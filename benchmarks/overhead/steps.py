@@ -18,14 +18,9 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.compiler.exporters.torch_csv import write
-from pipeloom.ir.cost.simulator import simulate
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.model.transfers import owners
-from pipeloom.runtime.launch.processes import launch
-from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.runtime.rank.options import StagesAs
-from pipeloom.solver.families import build_family
+from pipeloom.ir import Profile, Schedule, StageProfile, owners, simulate
+from pipeloom.runtime import Pipeline, StagesAs, launch_ranks
+from pipeloom.solver import build_family
 
 from .bare import BareRank
 from .priority import before_others, cores_awake
@@ -79,7 +74,7 @@ def measured(case: Case, stages_as: StagesAs) -> dict[str, Any]:
     """The median step of each runtime in milliseconds."""
     steps = case.steps(STEPS)
     with cores_awake() as awake:
-        found = launch(_on_a_rank, RANKS, (case, steps, stages_as), timeout=3600)
+        found = launch_ranks(_on_a_rank, RANKS, (case, steps, stages_as), timeout=3600)
     row = {f"{name}_ms": median_step([rank[name] for rank in found.values()]) for name in found[0]}
     return {
         "family": case.family,
@@ -96,7 +91,7 @@ def measured(case: Case, stages_as: StagesAs) -> dict[str, Any]:
 def in_a_loop(milliseconds: float) -> dict[str, Any]:
     """F, B and W of a stage in a loop of plain torch, the median of the ranks."""
     with cores_awake():
-        found = launch(_loop, RANKS, (milliseconds, 10 * STEPS))
+        found = launch_ranks(_loop, RANKS, (milliseconds, 10 * STEPS))
     return {
         "stage_ms": milliseconds,
         "ideal_ms": 3 * milliseconds,

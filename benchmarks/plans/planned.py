@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeloom import InfeasibleError, Plan, compile_schedule, dump_program, plan, verify_program
+from pipeloom.planner import MeasuredRow, read_rows
 from pipeloom.planner.configurations.evaluation import fullest
-from pipeloom.planner.prediction.measured_rows import MeasuredRow, read_rows
 from pipeloom.planner.prediction.step import StepTimes
 
 from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part, violations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from pipeloom import Scaling, scaling
-from pipeloom.planner.scaling import ScalePoint
+from pipeloom.planner import ScalePoint
 
 from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part
 

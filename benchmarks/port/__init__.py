@@ -23,7 +23,7 @@ def measure(case: Case) -> Row:
     """Medians of steps and of processor time, the losses, and the lines that the port changes."""
     from pathlib import Path
 
-    from pipeloom.runtime.launch.processes import launch
+    from pipeloom.runtime import launch_ranks
 
     from . import compare
     from .plans import RANKS, write_plans
@@ -31,7 +31,7 @@ def measure(case: Case) -> Row:
     with TemporaryDirectory() as folder:
         write_plans(Path(folder))
         given = (case.name, STEPS, folder)
-        ranks = launch(compare.measure, RANKS, given, timeout=3600)
+        ranks = launch_ranks(compare.measure, RANKS, given, timeout=3600)
     row = compare.row_of(case.name, [*ranks.values()])
     return {"steps": STEPS, "changed_lines": compare.changed_lines(), **row}
 

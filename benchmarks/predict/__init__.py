@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from pipeloom import Calibration
-from pipeloom.planner.clusters.efficiency import Efficiency
+from pipeloom.planner import Efficiency, MeasuredRow, read_rows
 from pipeloom.planner.prediction.calibration import calibrated_on
 from pipeloom.planner.prediction.fit import peak_gib, predicted
-from pipeloom.planner.prediction.measured_rows import MeasuredRow, read_rows
 
 from .. import Case, Claim, Column, Row, Size, Table, of_part
 from .. import Rows as Figures

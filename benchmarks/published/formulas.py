@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from pipeloom import Profile, Schedule, StageProfile, build_family
-from pipeloom.ir.cost.memory_footprint import footprint
-from pipeloom.ir.model.schedule import Timing
+from pipeloom.ir import Timing, footprint
 
 from .. import Case, Claim, Column, Row, Rows, Size, Table, violations
 

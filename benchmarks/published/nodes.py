@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations, product
 
 from pipeloom import Profile, StageProfile
-from pipeloom.ir.model.links import Groups, Link, Links
+from pipeloom.ir import Groups, Link, Links
 
 
 def nodes(ranks: int, size: int, inside: Link, between: Link) -> Profile:

@@ -11,9 +11,8 @@ from itertools import product
 import numpy as np
 
 from pipeloom import Objective, Profile, StageProfile, build_family
-from pipeloom.ir.cost.traffic import traffic
-from pipeloom.ir.model.ops import OpKind
-from pipeloom.solver.families import FAMILIES
+from pipeloom.ir import OpKind, traffic
+from pipeloom.solver import FAMILIES
 from pipeloom.solver.families.weights.ring import RingFamily
 
 from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part

@@ -9,10 +9,8 @@ from functools import cache
 import numpy as np
 
 from pipeloom import Objective, Profile, Schedule, StageProfile, build_family, simulate
-from pipeloom.ir.cost.memory_footprint import footprint
-from pipeloom.ir.cost.traffic import traffic
+from pipeloom.ir import Link, Links, footprint, traffic
 from pipeloom.ir.cost.transfer_order import in_sending_order
-from pipeloom.ir.model.links import Link, Links
 from pipeloom.ir.model.ops import FloatArray
 
 from .assumed import GIB, Assumptions

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pipeloom import Objective, Placement, Problem, Profile, StageProfile, build_family, solve
-from pipeloom.ir.cost.steady_state.steady_state import step_time
-from pipeloom.ir.model.profile import Link, Links, Sharing
+from pipeloom.ir import Link, Links, Sharing, step_time
 
 from .. import Case, Claim, Column, Row, Rows, Size, Table, violations
 from ..table import digits

@@ -9,12 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeloom.ir.errors import InvalidScheduleError
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.solver.families import build_family
-from pipeloom.solver.optimize import optimize
+from pipeloom.ir import InvalidScheduleError, Objective, Problem, Profile, Schedule, StageProfile
+from pipeloom.solver import build_family, solve
 
 from .. import Case, Claim, Column, Rows, Size, Table, violations
 from .. import Row as Figures
@@ -118,7 +114,7 @@ def _interleaved(row: Row) -> dict[str, dict[str, Any]]:
 def _optimized(row: Row, name: str) -> dict[str, Any]:
     problem = Problem.linear(row.profile, row.microbatches, row.limit(OPTIMIZED[name]))
     begin = time.perf_counter()
-    schedule = optimize(problem, time_limit=TIME_LIMIT)
+    schedule = solve(problem, time_limit=TIME_LIMIT)
     seconds = time.perf_counter() - begin
     timing, report = schedule.known_timing, schedule.known_report
     bound = report.lower_bound

@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pipeloom import InputError, Profile, StageProfile
-from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir import OpKind
 
 INPUT = 2.0  # bytes that a layer holds of its input, in units of G S H
 NUMBER, OPTIMIZER = 2.0, 12.0  # bytes of a number that is sent, and of a parameter's optimizer

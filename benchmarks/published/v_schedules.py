@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pipeloom import InfeasibleError, Objective, Placement, Problem, Schedule, build_family, solve
-from pipeloom.solver.families import find_family
+from pipeloom.solver import find_family
 
 from .. import Case, Claim, Column, Rows, Size, Table, of_part, violations
 from .. import Row as Figures

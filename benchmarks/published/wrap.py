@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from pipeloom import Schedule
-from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir import Op, OpKind
 
 
 def published_makespan(schedule: Schedule) -> float:

@@ -8,9 +8,8 @@ from time import process_time
 from typing import Any
 
 from pipeloom import InfeasibleError, InputError, build, dump_schedule, optimize, verify_schedule
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.solver.bounds import lower_bounds
+from pipeloom.ir import Problem, Schedule
+from pipeloom.solver import lower_bounds
 
 from .instances import Family, Question
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from pipeloom import InputError, Problem, build_family
-from pipeloom.ir.formats import parse_profile
+from pipeloom.ir import parse_profile
 
 COUNT, TRACED = 40, 4
 SHAPES = ((4, 8), (4, 16), (4, 32), (8, 16), (8, 32), (8, 64), (12, 24), (16, 32), (16, 64))

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from pipeloom import Problem, Schedule, simulate
-from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.model.ops import Op, OpKind, pack
-from pipeloom.solver.core.schedule_cost import objective_cost, within_memory
+from pipeloom.ir import Costs, Op, OpKind
+from pipeloom.ir.model.ops import pack
+from pipeloom.solver import objective_cost, within_memory
 
 MANY, FEW_GROUPS, GROUPS = 20, 3, 4
 ROUNDS = 30

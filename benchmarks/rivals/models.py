@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipeloom import Layer, LayerKind, Objective, Placement, Profile, StageProfile
-from pipeloom.ir.model.layered_profile import LayeredProfile
+from pipeloom.ir import LayeredProfile
 
 SEEDS = range(36)
 

@@ -14,12 +14,13 @@ import pipeloom
 from pipeloom import Profile, StageProfile
 from pipeloom.ir.formats.lengths_document import parse_lengths
 from pipeloom.ir.model.ops import FloatArray, IntArray
+from pipeloom.planner import Microbatches, SequenceCosts
 from pipeloom.planner.pack import tokens_that_fit
 from pipeloom.planner.packing.constructors import dealt, greedy, sorted_runs
-from pipeloom.planner.packing.costs import Microbatches, SequenceCosts, packing_bound
+from pipeloom.planner.packing.costs import packing_bound
 from pipeloom.planner.packing.search import scheduled
 from pipeloom.planner.solving.search import CachedSearch
-from pipeloom.solver.core.options import SolveOptions
+from pipeloom.solver import SolveOptions
 
 from .. import Case, Claim, Column, Row, Rows, Size, Table
 

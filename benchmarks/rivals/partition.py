@@ -9,10 +9,8 @@ from time import monotonic
 from typing import Any
 
 from pipeloom import Problem, Schedule, solve
-from pipeloom.solver.core.options import Order
-from pipeloom.solver.core.stopping import Budget
+from pipeloom.solver import Budget, Order, best_partition
 from pipeloom.solver.partition.candidate_pool import Way
-from pipeloom.solver.partition.search import best_partition
 
 from .. import Case, Claim, Column, Row, Rows, Size, Table, violations
 from .models import SEEDS, Instance, instance

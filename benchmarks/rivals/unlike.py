@@ -14,7 +14,7 @@ from statistics import median
 from time import process_time
 
 from pipeloom import InfeasibleError, Problem, Schedule, build_family, simulate, solve
-from pipeloom.solver.core.schedule_cost import objective_cost, within_memory
+from pipeloom.solver import objective_cost, within_memory
 from pipeloom.solver.core.unlike import typical
 
 from .. import Case, Claim, Column, Row, Rows, Size, Table, violations

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from examples.gpt import GPT
 from pipeloom import Profile, StageProfile
-from pipeloom.ir.model.profile import Links
+from pipeloom.ir import Links
 from pipeloom.runtime.pipeline.model_source import checked_stages
 from pipeloom.runtime.stages.store import made
 

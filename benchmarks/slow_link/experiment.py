@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from pipeloom import Evaluation, Profile, compile_schedule, dump_profile, dump_program
+from pipeloom.ir import Links, Sharing
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
-from pipeloom.ir.model.links import Links, Sharing
 from pipeloom.planner.passing.choose import choose, searching
 from pipeloom.runtime.probes.link_probe import LinkSamples, link_of
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pipeloom import Profile, Schedule
-from pipeloom.ir.cost.traffic import over_wires, traffic
-from pipeloom.ir.model.links import Link, Links
+from pipeloom.ir import Link, Links, traffic
+from pipeloom.ir.cost.traffic import over_wires
 
 
 def wires(schedule: Schedule) -> list[tuple[float, float]]:

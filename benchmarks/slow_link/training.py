@@ -12,9 +12,9 @@ from torch import Tensor
 
 from examples.gpt import GPT
 from pipeloom import Pipeline
-from pipeloom.ir.formats import parse_program
+from pipeloom.ir import parse_program
+from pipeloom.runtime import connect
 from pipeloom.runtime.probes.link_probe import LinkSamples, probe_links, ring_routes
-from pipeloom.runtime.transport import connect
 
 from .measuring import RankRun, measure
 

@@ -34,24 +34,24 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case, device: str = "cpu") -> Row:
-    from pipeloom.runtime.launch.processes import launch
+    from pipeloom.runtime import launch_ranks
 
     if case.part == APART:
         from .apart import apart
 
         width = case.given["width"]
-        (found,) = launch(apart, 1, (width, PAIRS), timeout=3600).values()
+        (found,) = launch_ranks(apart, 1, (width, PAIRS), timeout=3600).values()
         return {"width": width, "rounds": PAIRS, "runtimes": found}
     if case.part == STAGES:
         from .stages import run_ways
 
-        (ways,) = launch(run_ways, 1, (case.name, ROUNDS, device), timeout=7200).values()
+        (ways,) = launch_ranks(run_ways, 1, (case.name, ROUNDS, device), timeout=7200).values()
         return {"rounds": ROUNDS, "device": device, "ways": ways}
     from . import steps
 
     one = steps.Case(**case.given)
     return steps.summary(
-        one, launch(steps.measure_steps, one.ranks, (one, STEPS_EACH), timeout=3600)
+        one, launch_ranks(steps.measure_steps, one.ranks, (one, STEPS_EACH), timeout=3600)
     )
 
 

@@ -13,10 +13,8 @@ from torch.distributed.pipelining import _backward
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
-from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
+from pipeloom.runtime import Cell, Memory, Spec, StageInterface, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
-from pipeloom.runtime.measure.activation_ledger import Memory
-from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
 
 from ..overhead.priority import before_others
 

@@ -13,12 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeloom.runtime.executor.stage_runner import Cell
+from pipeloom.runtime import Cell, Ledger, Spec, StageInterface
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.graphs.graph_runner import runner_kind
-from pipeloom.runtime.measure.activation_ledger import Ledger
 from pipeloom.runtime.rank.heap import keep_pages
-from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
 
 from .apart import Ours, Split, Torchs
 

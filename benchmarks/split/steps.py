@@ -16,7 +16,7 @@ from torch.distributed.pipelining import PipelineStage, ScheduleInterleavedZeroB
 from torch.nn import functional
 
 from pipeloom import Pipeline, Profile, Schedule, StageProfile, build_family, compile_schedule
-from pipeloom.runtime.rank.options import StagesAs
+from pipeloom.runtime import StagesAs
 
 from ..overhead.steps import Span, Step, in_turn, median_step, stages_here, torch_step
 from . import NARROW, SPLIT, WHOLE

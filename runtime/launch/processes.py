@@ -40,7 +40,7 @@ ECHO = 2.0  # seconds in which the peers of a dead rank may say where they were 
 LOST = 255  # the exit code that multiprocessing makes up once the fork server is gone
 
 
-def launch(
+def launch_ranks(
     function: Callable[..., Any],
     ranks: int,
     args: Sequence[Any] = (),

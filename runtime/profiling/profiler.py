@@ -19,7 +19,7 @@ from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.layers import Layer
 
 from ..launch.environment import own_gpu
-from ..launch.processes import launch
+from ..launch.processes import launch_ranks
 from ..pipeline.layered_source import by_layers
 from ..pipeline.model_source import ModelSource, check_cut, most_stages
 from ..probes import measuring
@@ -170,7 +170,7 @@ def _on_ranks(source: ModelSource, settings: Settings, *, together: bool) -> Fou
     arguments = source, settings, source.tied(settings.stages)
     if settings.group is not None:
         return _measure_rank(*arguments)
-    results = launch(_measure_rank, count, arguments, device=settings.device)
+    results = launch_ranks(_measure_rank, count, arguments, device=settings.device)
     found: Found = next(iter(results.values()))
     return found
 

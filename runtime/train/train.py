@@ -20,7 +20,7 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
 from ..device import with_index
-from ..launch.processes import launch
+from ..launch.processes import launch_ranks
 from ..measure.plan_deviation import other_size, over_the_limit, why_far_off
 from ..models.by_name import load_source
 from ..pipeline.layered_source import as_planned
@@ -161,7 +161,7 @@ def on_ranks(
     ``listener`` hands what it is given to the ``callbacks``, in this process.
     """
     with listening(callbacks, settings.steps if settings.progress else None) as listener:
-        return launch(
+        return launch_ranks(
             function,
             ranks,
             args,

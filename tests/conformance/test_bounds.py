@@ -33,15 +33,10 @@ from pipeloom import (
     solve,
     verify_schedule,
 )
-from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.links import Link, Links, Sharing
-from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.schedule import Status
+from pipeloom.ir import Link, Links, Sharing, Status, dump_schedule, parse_order, timed
 from pipeloom.ir.verify.certificates.rows import FractionalChoice
-from pipeloom.report.summaries import scope
-from pipeloom.solver.bounds import lower_bound, lower_bounds
-from pipeloom.solver.bounds.feasibility import smallest_limit
+from pipeloom.report import scope
+from pipeloom.solver import Bound, Budget, lower_bound, lower_bounds, one_at_a_time, smallest_limit
 from pipeloom.solver.bounds.low_memory.activation_slots import slots
 from pipeloom.solver.bounds.low_memory.crossings import crossings, slowest_stage
 from pipeloom.solver.bounds.low_memory.crossings_search import (
@@ -53,11 +48,9 @@ from pipeloom.solver.bounds.milp_relaxation import relaxation, remat_relaxation
 from pipeloom.solver.bounds.rank_model import filled, most
 from pipeloom.solver.bounds.several_stages.rank_flow import flow_bound
 from pipeloom.solver.bounds.several_stages.rank_moments import rank_relaxation
-from pipeloom.solver.construct.one_at_a_time import one_at_a_time
-from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.linear_instance import LinearInstance
 from pipeloom.solver.core.overlap_relaxation import least_times, overlap_work
-from pipeloom.solver.core.stopping import Budget, Interrupt
+from pipeloom.solver.core.stopping import Interrupt
 from pipeloom.solver.core.tolerances import ROUNDING, counts_within
 from tests.property.small_exact import checked, checks, faults, summary
 from tests.property.small_exact.checks import Found, check_problem
@@ -151,7 +144,7 @@ def incomplete(problem: Problem, **_: object) -> Schedule:
 
 def test_an_order_that_breaks_the_rules_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     one = first_decided("linear")
-    monkeypatch.setattr(checks, "optimize", incomplete)
+    monkeypatch.setattr(checks, "solve", incomplete)
     assert any("never runs" in line for line in checked(one.seed).wrong)
 
 

@@ -46,7 +46,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> Lines:
 def trained(monkeypatch: pytest.MonkeyPatch, lines: Lines) -> None:
     """What ``run`` answers, without training."""
     from pipeloom import training
-    from pipeloom.runtime.train.train import RunResult
+    from pipeloom.runtime import RunResult
 
     program, took = load_program(lines["run"][1]), ((1.0, 0.5), (0.1, 0.1))
     plan = program.schedule

@@ -18,25 +18,32 @@ from typing import Any
 import pulp
 import pytest
 
-from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.errors import InputError
+from pipeloom.ir import (
+    InputError,
+    Objective,
+    Placement,
+    Problem,
+    Profile,
+    Schedule,
+    StageProfile,
+    parse_order,
+    timed,
+)
 from pipeloom.ir.litter import own, remove_litter
-from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.solver.construct.one_at_a_time import one_at_a_time
-from pipeloom.solver.core.options import SolveOptions
-from pipeloom.solver.core.schedule_cost import objective_cost
-from pipeloom.solver.core.stopping import NEVER
-from pipeloom.solver.exact import BACKENDS, ExactResult
+from pipeloom.solver import (
+    BACKENDS,
+    NEVER,
+    SolveOptions,
+    build_family,
+    objective_cost,
+    one_at_a_time,
+)
+from pipeloom.solver.exact import ExactResult
 from pipeloom.solver.exact.cp_sat import CpSatModel
 from pipeloom.solver.exact.cp_sat_thread import CpSatThread
 from pipeloom.solver.exact.formulation import Formulation
 from pipeloom.solver.exact.milp import cbc, cbc_process
 from pipeloom.solver.exact.milp.cbc_process import PREFIX
-from pipeloom.solver.families import build_family
 from tests.property.small_exact.instances import problem_of
 from tests.support.oracle import searched
 

@@ -18,16 +18,22 @@ from hypothesis import assume, given
 
 from pipeloom.compiler.exporters import EXPORTERS
 from pipeloom.compiler.exporters.torch_csv import read, write
-from pipeloom.ir.errors import InputError, InvalidScheduleError
-from pipeloom.ir.model.layered_profile import LayeredProfile
-from pipeloom.ir.model.layers import Layer, LayerKind
-from pipeloom.ir.model.ops import format_order
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import DataParallel, Link, Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.solver.construct.one_at_a_time import one_at_a_time
-from pipeloom.solver.families import build_family
+from pipeloom.ir import (
+    DataParallel,
+    InputError,
+    InvalidScheduleError,
+    Layer,
+    LayeredProfile,
+    LayerKind,
+    Link,
+    Placement,
+    Problem,
+    Profile,
+    Schedule,
+    StageProfile,
+    format_order,
+)
+from pipeloom.solver import build_family, one_at_a_time
 from tests.support.by_hand import UNIT, by_hand
 from tests.support.layered_profiles import layer, model
 from tests.support.random_schedules import schedules

@@ -37,16 +37,24 @@ from pipeloom import (
     verify_program,
     verify_schedule,
 )
-from pipeloom.ir.cost.memory_footprint import footprint
-from pipeloom.ir.cost.steady_state.steady_state import step_time
-from pipeloom.ir.cost.traffic import traffic
-from pipeloom.ir.model.links import Link, Links, Sharing
-from pipeloom.ir.model.ops import OpKind, format_order
-from pipeloom.ir.model.placement import Passing
-from pipeloom.ir.model.profile import DataParallel
-from pipeloom.ir.model.schedule import Timing, TransferKind
-from pipeloom.ir.model.transfers import holders, journeys, owners
-from pipeloom.solver.families import ASYNCHRONOUS, FAMILIES, find_family
+from pipeloom.ir import (
+    DataParallel,
+    Link,
+    Links,
+    OpKind,
+    Passing,
+    Sharing,
+    Timing,
+    TransferKind,
+    footprint,
+    format_order,
+    holders,
+    journeys,
+    owners,
+    step_time,
+    traffic,
+)
+from pipeloom.solver import ASYNCHRONOUS, FAMILIES, find_family
 from pipeloom.solver.families.weights.ring import RingFamily
 from tests.support.families import RINGS, families_of, fits
 from tests.support.iterations import play_iterations

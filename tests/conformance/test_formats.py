@@ -36,12 +36,19 @@ from pipeloom import (
     verify_schedule,
     write_json,
 )
-from pipeloom.ir.formats import parse_profile, parse_program, parse_schedule, write_text
-from pipeloom.ir.formats.profile_json import dump_layers, parse_layers
-from pipeloom.ir.model.links import Link, Links
-from pipeloom.ir.model.ops import Op
+from pipeloom.ir import (
+    Link,
+    Links,
+    Op,
+    dump_layers,
+    parse_layers,
+    parse_profile,
+    parse_program,
+    parse_schedule,
+)
+from pipeloom.ir.formats import write_text
 from pipeloom.report.summaries import facts
-from pipeloom.solver.families import FAMILIES
+from pipeloom.solver import FAMILIES
 from tests.fuzz.documents import sound
 from tests.support.command_line import layers_document
 from tests.support.families import fits

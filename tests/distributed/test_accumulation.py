@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.model.program import Program
-from pipeloom.runtime.errors import ExecutionError
-from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.ir import Program
+from pipeloom.runtime import ExecutionError, Pipeline
 from tests.support.hub import on_threads, own
 from tests.support.models import TinyTransformer
 from tests.support.schedules import V, schedule

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pipeloom import LossScale, Pipeline
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.model.program import Program
+from pipeloom.ir import Program
 from tests.parity.cases import ENDS, Case
 from tests.parity.models import RunningMean
 from tests.support.hub import Hub, on_threads, own

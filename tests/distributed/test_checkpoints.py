@@ -29,12 +29,10 @@ from pipeloom import (
     run,
     write_json,
 )
-from pipeloom.ir.errors import PipeloomError
-from pipeloom.ir.model.program import Program
-from pipeloom.runtime.errors import ExecutionError, LaunchError
+from pipeloom.ir import PipeloomError, Program
+from pipeloom.runtime import ExecutionError, LaunchError, RunSettings
 from pipeloom.runtime.train import checkpoints
 from pipeloom.runtime.train.checkpoint_files import latest
-from pipeloom.runtime.train.settings import RunSettings
 from pipeloom.runtime.train.train import train
 from tests.distributed.cases.state import MICROBATCHES, Model
 from tests.support.schedules import schedule

@@ -12,9 +12,8 @@ import pytest
 
 from examples import demo
 from examples.demo_report import largest_difference
-from pipeloom.ir.formats import load_profile, load_schedule
+from pipeloom.ir import load_profile, load_schedule, verify_schedule
 from pipeloom.ir.formats.json_reader import read_json
-from pipeloom.ir.verify.schedule import verify_schedule
 
 ROOT = Path(__file__).parents[2]
 

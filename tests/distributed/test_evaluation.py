@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.compiler.passes.deadlock_check import prove
-from pipeloom.ir.model.program import Compute, Program, Receive, TensorKind
-from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.ir import Compute, Program, Receive, TensorKind
+from pipeloom.runtime import Pipeline
 from pipeloom.runtime.pipeline.steps.forward_only import forward_only
-from pipeloom.solver.families import ASYNCHRONOUS
+from pipeloom.solver import ASYNCHRONOUS
 from tests.support.families import families_of
 from tests.support.hub import on_threads, own
 from tests.support.models import LENGTH, VOCABULARY, Untied, whole

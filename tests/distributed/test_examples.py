@@ -22,9 +22,7 @@ from examples.mlp import MLP
 from examples.train_torchrun import STEPS
 from pipeloom import compile_schedule, dump_program, write_json
 from pipeloom.compiler.exporters import EXPORTERS
-from pipeloom.runtime.launch.processes import launch
-from pipeloom.runtime.train.settings import RunSettings
-from pipeloom.runtime.train.train import run_program
+from pipeloom.runtime import RunSettings, launch_ranks, run_program
 from tests.support.models import mean_losses
 from tests.support.schedules import schedule
 
@@ -103,7 +101,7 @@ def test_a_schedule_as_csv_and_names_of_modules_train_as_in_one_process(tmp_path
     csv.write_text(EXPORTERS["torch-csv"].write(plan))
     names = ["tok_embeddings", "layers.0", "layers.1", "layers.2", "layers.3", "norm", "lm_head"]
     parts.write_text(json.dumps([names[:2], names[2:4], names[4:5], names[5:]]))
-    ran = launch(train_torchtitan.train, RANKS, (str(csv), str(parts)), timeout=120)
+    ran = launch_ranks(train_torchtitan.train, RANKS, (str(csv), str(parts)), timeout=120)
     model = train_torchtitan.whole()
     expected = one_process(model, train_torchtitan.batch, train_torchtitan.loss)
     assert ran[0] == []

@@ -12,12 +12,9 @@ import torch.distributed as dist
 from torch import nn
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.program import Program
+from pipeloom.ir import InputError, Profile, Program, StageProfile
 from pipeloom.planner.optimize import optimize
-from pipeloom.runtime.launch.processes import launch
-from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime import Pipeline, launch_ranks
 from tests.support.hub import on_threads, own
 from tests.support.models import TinyTransformer
 from tests.support.schedules import schedule
@@ -51,7 +48,7 @@ def test_exchanges_leave_no_connections_of_relayed_norms_behind() -> None:
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 3)
     program = optimize(profile, 4, placement=[0, 1], work_limit=0.01).schedule
     programs = [compile_schedule(program, post_validation=True) for _ in range(4)]
-    for counts in launch(_groups, 3, (programs,), timeout=100).values():
+    for counts in launch_ranks(_groups, 3, (programs,), timeout=100).values():
         assert counts == counts[:1] * 3
 
 

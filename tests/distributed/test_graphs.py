@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime import Pipeline
 from tests.support.hub import on_threads, own
 from tests.support.models import TinyTransformer
 from tests.support.schedules import schedule

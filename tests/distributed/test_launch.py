@@ -15,12 +15,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir import InputError
 from pipeloom.ir.litter import remove_litter
-from pipeloom.runtime.errors import LaunchError
+from pipeloom.runtime import LaunchError, launch_ranks
 from pipeloom.runtime.launch import processes
 from pipeloom.runtime.launch.environment import FOLDER
-from pipeloom.runtime.launch.processes import launch
 from tests.support.launched import until
 
 
@@ -83,7 +82,7 @@ def alive(pid: int) -> bool:
 
 
 def test_each_rank_answers() -> None:
-    assert launch(add_ranks, 2, (10,), timeout=60) == {0: 21.0, 1: 21.0}
+    assert launch_ranks(add_ranks, 2, (10,), timeout=60) == {0: 21.0, 1: 21.0}
 
 
 def environment(name: str) -> tuple[str | None, int]:
@@ -92,15 +91,15 @@ def environment(name: str) -> tuple[str | None, int]:
 
 def test_each_launch_has_the_environment_of_its_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert launch(environment, 1, ("PIPELOOM_TEST",), timeout=60) == {0: (None, 1)}
+    assert launch_ranks(environment, 1, ("PIPELOOM_TEST",), timeout=60) == {0: (None, 1)}
     monkeypatch.setenv("PIPELOOM_TEST", "second")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert launch(environment, 1, ("PIPELOOM_TEST",), timeout=60) == {0: ("second", 2)}
+    assert launch_ranks(environment, 1, ("PIPELOOM_TEST",), timeout=60) == {0: ("second", 2)}
 
 
 def test_one_that_throws_ends_all(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"^rank 1: ValueError: this one's fault$") as caught:
-        launch(throw_on, 3, (1, str(tmp_path)), timeout=60)
+        launch_ranks(throw_on, 3, (1, str(tmp_path)), timeout=60)
     assert caught.value.rank == 1
     assert "throw_on" in caught.value.details
     pids = [int(path.name) for path in tmp_path.iterdir()]
@@ -111,36 +110,36 @@ def test_one_that_throws_ends_all(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no fork server")
 def test_nobody_outlives_a_killed_fork_server(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"^rank \d: its fork server died, all ranks are ended$"):
-        launch(orphan, 2, (str(tmp_path),), timeout=60)
+        launch_ranks(orphan, 2, (str(tmp_path),), timeout=60)
     pids = [int(path.name) for path in tmp_path.iterdir()]
     assert len(pids) == 2
     until(lambda: not any(map(alive, pids)))
-    assert launch(add_ranks, 2, (10,), timeout=60) == {0: 21.0, 1: 21.0}  # by a new server
+    assert launch_ranks(add_ranks, 2, (10,), timeout=60) == {0: 21.0, 1: 21.0}  # by a new server
 
 
 def test_the_exit_code_is_that_of_the_error() -> None:
     with pytest.raises(LaunchError, match=r"^rank 0: model.py: no such thing$") as caught:
-        launch(wrong_input, 2, timeout=60)
+        launch_ranks(wrong_input, 2, timeout=60)
     assert caught.value.exit_code == InputError.exit_code
 
 
 def test_a_deadline_names_who_is_silent() -> None:
     with pytest.raises(LaunchError, match="no answer in time from rank 0, 1"):
-        launch(time.sleep, 2, (60,), timeout=1)
+        launch_ranks(time.sleep, 2, (60,), timeout=1)
 
 
 def test_nobody_outlives_a_killed_parent(tmp_path: Path) -> None:
     """A rank that is stopped neither; the folder of sockets is left to the next start."""
     script = textwrap.dedent(f"""
         import os, pathlib, signal, time
-        from pipeloom.runtime.launch.processes import launch
+        from pipeloom.runtime.launch.processes import launch_ranks
         def work():
             (pathlib.Path({str(tmp_path)!r}) / str(os.getpid())).touch()
             if os.environ["RANK"] == "1":
                 os.kill(os.getpid(), signal.SIGSTOP)
             time.sleep(120)
         if __name__ == "__main__":
-            launch(work, 2)
+            launch_ranks(work, 2)
     """)
     path = tmp_path.with_suffix(".py")
     path.write_text(script)
@@ -165,13 +164,13 @@ def test_torchrun_with_another_number_of_processes(monkeypatch: pytest.MonkeyPat
     for name, value in torchrun.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match="WORLD_SIZE: expected 2, the program's ranks, got 3"):
-        launch(add_ranks, 2, (0,))
+        launch_ranks(add_ranks, 2, (0,))
 
 
 def test_of_ranks_that_give_no_answer_the_one_that_hangs_is_named() -> None:
     words = r"^no answer in time from rank 1; rank 0, 2 waits for another$"
     with pytest.raises(LaunchError, match=words):
-        launch(hang_on, 3, (1,), timeout=6.0)
+        launch_ranks(hang_on, 3, (1,), timeout=6.0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -181,5 +180,7 @@ def test_nothing_listens_beyond_loopback() -> None:
     own = set(listening()) - before
     assert own
     del store
-    ranks = [address for rows in launch(listening, 2, timeout=60).values() for address in rows]
+    ranks = [
+        address for rows in launch_ranks(listening, 2, timeout=60).values() for address in rows
+    ]
     assert all(address.startswith("0100007F:") for address in [*own, *ranks])

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 import torch
 
-from pipeloom.runtime.launch.processes import launch
+from pipeloom.runtime import launch_ranks
 from tests.distributed.cases.mesh_refusals import refusals
 from tests.distributed.cases.meshes import Case, Outcome, run_cases
 
@@ -29,7 +29,7 @@ CASES = [
 @cache
 def results() -> tuple[dict[Case, list[Outcome]], dict[str, str]]:
     """Of all cases in one launch, and what is refused."""
-    found = launch(run, 4, timeout=280, message_timeout=100)
+    found = launch_ranks(run, 4, timeout=280, message_timeout=100)
     rows = [outcomes for outcomes, _ in found.values()]
     return {case: [row[i] for row in rows] for i, case in enumerate(CASES)}, found[0][1]
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 import pipeloom
 from pipeloom import HuggingFace, Pipeline
-from pipeloom.ir.model.program import Program
-from pipeloom.runtime.models.by_name import load_source
+from pipeloom.ir import Program
+from pipeloom.runtime import load_source
 from tests.support.hub import on_threads, own
 
 hugging = pytest.importorskip("transformers")

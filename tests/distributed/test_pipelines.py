@@ -13,11 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.model.program import Program
-from pipeloom.runtime.errors import LaunchError
-from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.runtime.train.settings import RunSettings
-from pipeloom.runtime.train.train import run_program
+from pipeloom.ir import Program
+from pipeloom.runtime import LaunchError, Pipeline, RunSettings, run_program
 from tests.support.hub import on_threads, own
 from tests.support.models import TinyTransformer
 from tests.support.schedules import schedule

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import pipeloom
-from pipeloom.ir.model.ops import OpKind, fields_of
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.planner.plan import Plan
+from pipeloom.ir import OpKind, Schedule
+from pipeloom.ir.model.ops import fields_of
+from pipeloom.planner import Plan
 
 hugging = pytest.importorskip("transformers")
 

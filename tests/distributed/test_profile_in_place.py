@@ -17,16 +17,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats import dump_profile, parse_profile
-from pipeloom.ir.formats.measured_profile import Measurement
-from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.profile import StageProfile
+from pipeloom.ir import InputError, Measurement, OpKind, StageProfile, dump_profile, parse_profile
 from pipeloom.planner.build import build
-from pipeloom.runtime.launch.processes import launch
-from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime import Pipeline, launch_ranks, measure_profile
 from pipeloom.runtime.probes.held_bytes import local_bytes
-from pipeloom.runtime.profiling.profiler import measure_profile
 from tests.distributed.cases.shards import HIDDEN, ROWS, WIDTH, loss
 from tests.support.schedules import schedule
 
@@ -101,7 +95,7 @@ class Found:
 
 @pytest.fixture(scope="module")
 def found() -> dict[int, Found]:
-    return launch(run, RANKS * SHARDS, timeout=240, message_timeout=60)
+    return launch_ranks(run, RANKS * SHARDS, timeout=240, message_timeout=60)
 
 
 def run() -> Found:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from examples.gpt import small
-from pipeloom.ir.formats import dump_profile, parse_profile
-from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir import OpKind, dump_profile, parse_profile
+from pipeloom.runtime import measure_profile
 from pipeloom.runtime.probes.link_probe import LARGE
-from pipeloom.runtime.profiling.profiler import measure_profile
 
 
 @pytest.mark.parametrize("stages", [2, 4])

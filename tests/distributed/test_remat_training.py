@@ -14,20 +14,12 @@ from torch.nn import functional
 
 from pipeloom import Pipeline, Profile, StageProfile, build_family, dump_schedule
 from pipeloom.compiler import compile_schedule
+from pipeloom.ir import InputError, Link, Placement, Problem, Program, Schedule, verify_schedule
 from pipeloom.ir.cost.remat import choice_of
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.links import Link
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.program import Program
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
+from pipeloom.runtime import Cell, Ledger, Spec, StageInterface, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
-from pipeloom.runtime.measure.activation_ledger import Ledger
-from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
+from pipeloom.solver import solve
 from pipeloom.solver.core.relaxations import without_offloading, without_recomputing
-from pipeloom.solver.optimize import optimize
 from tests.support.hub import on_threads, own
 from tests.support.models import TinyTransformer
 
@@ -88,7 +80,7 @@ def planned(lever: str) -> Schedule:
     stage = made_of.stages[0]
     limit = stage.m_b + 2 * (stage.m_r or stage.m_o or 0.0)
     problem = Problem(made_of, MICROBATCHES, Placement.v(RANKS), (limit,) * RANKS)
-    return optimize(problem, work_limit=1.0, seed=1)
+    return solve(problem, work_limit=1.0, seed=1)
 
 
 @pytest.mark.parametrize("lever", ["recompute", "offload", "both"])

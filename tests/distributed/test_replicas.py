@@ -19,17 +19,18 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.errors import InputError, PipeloomError
-from pipeloom.ir.formats import dump_program, load_program, load_schedule
-from pipeloom.ir.formats.atomic_write import write_json
-from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.program import Program
-from pipeloom.runtime.errors import LaunchError
-from pipeloom.runtime.launch.processes import launch
-from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.ir import (
+    InputError,
+    OpKind,
+    PipeloomError,
+    Program,
+    dump_program,
+    load_program,
+    load_schedule,
+    write_json,
+)
+from pipeloom.runtime import LaunchError, Pipeline, RunSettings, launch_ranks, run_program
 from pipeloom.runtime.train.replicas import count_replicas
-from pipeloom.runtime.train.settings import RunSettings
-from pipeloom.runtime.train.train import run_program
 from tests.support.models import TinyTransformer, full, mean_losses
 from tests.support.schedules import schedule
 
@@ -132,7 +133,7 @@ def throw_on(process: int) -> None:
 
 def test_errors_name_the_replica() -> None:
     with pytest.raises(LaunchError, match=r"^replica 1, rank 0: ValueError: this one's") as caught:
-        launch(throw_on, 2, (2,), replicas=2, timeout=60)
+        launch_ranks(throw_on, 2, (2,), replicas=2, timeout=60)
     assert caught.value.rank == 2
 
 
@@ -197,7 +198,9 @@ def test_replicas_with_unlike_numbers_of_microbatches_raise_alike() -> None:
     plans = (schedule("1f1b", 1, count) for count in (2, 4))
     programs = {plan.problem.microbatches: compile_schedule(plan, data_parallel=True)
                 for plan in plans}  # fmt: skip
-    for replica, said in launch(stepped_unlike, 1, (programs,), replicas=2, timeout=100).items():
+    for replica, said in launch_ranks(
+        stepped_unlike, 1, (programs,), replicas=2, timeout=100
+    ).items():
         unlike, none = said
         assert re.match(r"microbatches: .* on all replicas, got \[4, 2\]$", unlike)
         where = "" if replica else "replica 1, "
@@ -230,7 +233,7 @@ def last_averaged(program: Program, dtypes: Sequence[torch.dtype], sharded: bool
 def test_sums_of_parts_wrapped_apart_are_of_the_highest_precision(sharded: bool) -> None:
     program = compile_schedule(schedule("1f1b", 1, MICROBATCHES), data_parallel=True)
     arguments = program, (torch.bfloat16, torch.float64), sharded
-    assert max(launch(last_averaged, 1, arguments, replicas=2, timeout=100).values()) < 1e-14
+    assert max(launch_ranks(last_averaged, 1, arguments, replicas=2, timeout=100).values()) < 1e-14
 
 
 def frozen_and_thawed(program: Program, trains: bool) -> bool:
@@ -253,7 +256,7 @@ def frozen_and_thawed(program: Program, trains: bool) -> bool:
 @pytest.mark.parametrize("trains", [True, False])
 def test_a_parameter_that_all_replicas_freeze_or_thaw(trains: bool) -> None:
     program = compile_schedule(schedule("1f1b", 1, MICROBATCHES), data_parallel=True)
-    found = launch(frozen_and_thawed, 1, (program, trains), replicas=2, timeout=100)
+    found = launch_ranks(frozen_and_thawed, 1, (program, trains), replicas=2, timeout=100)
     assert set(found.values()) == {True}
 
 
@@ -278,7 +281,7 @@ def test_replicas_that_freeze_other_parameters_before_the_first_step_are_refused
     """On all ranks, though only the last one has the stage."""
     program = compile_schedule(schedule("1f1b", ranks, MICROBATCHES), data_parallel=True)
     arguments = program, ["low", "high"], ranks
-    said = launch(begun_unlike, ranks, arguments, replicas=2, timeout=100).values()
+    said = launch_ranks(begun_unlike, ranks, arguments, replicas=2, timeout=100).values()
     assert len(said) == 2 * ranks
     line = f"InputError: rank {ranks - 1}: step: expected requires_grad alike in all replicas of "
     for told in said:

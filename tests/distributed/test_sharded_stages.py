@@ -15,9 +15,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.errors import InputError
-from pipeloom.runtime.launch.processes import launch
-from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.ir import InputError
+from pipeloom.runtime import Pipeline, launch_ranks
 from pipeloom.runtime.stages.store import made
 from tests.support.models import WIDTH, Untied, gradient, named, reference, worst
 from tests.support.schedules import schedule
@@ -50,7 +49,7 @@ Found: TypeAlias = tuple[float, int, list[str], float, Returned]
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[int, Found]:
-    return launch(trained, REPLICAS * RANKS, timeout=200, message_timeout=60)
+    return launch_ranks(trained, REPLICAS * RANKS, timeout=200, message_timeout=60)
 
 
 def test_each_process_keeps_its_shard_alone_between_steps(outcomes: dict[int, Found]) -> None:

@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from pipeloom.runtime.launch.processes import launch
+from pipeloom.runtime import launch_ranks
 from tests.distributed.cases.state import (
     MICROBATCHES,
     RANKS,
@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def outcomes(folder: Path) -> dict[int, Outcome]:
-    return launch(run_cases, RANKS, (str(folder),), timeout=240, message_timeout=60)
+    return launch_ranks(run_cases, RANKS, (str(folder),), timeout=240, message_timeout=60)
 
 
 class Whole(nn.Module):

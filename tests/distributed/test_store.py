@@ -14,9 +14,8 @@ import pytest
 
 from pipeloom.cli import main
 from pipeloom.cli.failures import INTERRUPTED
-from pipeloom.runtime.errors import ExecutionError
+from pipeloom.runtime import ExecutionError, launch_ranks
 from pipeloom.runtime.launch import processes
-from pipeloom.runtime.launch.processes import launch
 from pipeloom.runtime.transport import making, store
 from tests.distributed.cases.store import MOMENTS, stopped_server
 from tests.failures.cases import RANKS
@@ -30,7 +29,7 @@ def test_a_rank_0_that_is_stopped_is_named_by_all_in_time(
     tmp_path: Path, moments: list[Callable[[float], None]]
 ) -> None:
     """Where it serves the store, whose calls torch itself lets wait without end."""
-    found = launch(stopped_server, RANKS, (tmp_path, PATIENCE, moments), timeout=100)
+    found = launch_ranks(stopped_server, RANKS, (tmp_path, PATIENCE, moments), timeout=100)
     for i, moment in enumerate(moments):
         for rank in range(1, RANKS):
             said, seconds = found[rank][i]

@@ -10,14 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.program import Program
-from pipeloom.runtime.errors import LaunchError
-from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.runtime.profiling.profiler import measure_profile
+from pipeloom.ir import InputError, Profile, Program, StageProfile
+from pipeloom.runtime import LaunchError, Pipeline, measure_profile
 from pipeloom.runtime.stages.store import Stage
-from pipeloom.solver.families import build_family
+from pipeloom.solver import build_family
 from tests.support.hub import on_threads, own
 from tests.support.models import (
     TinyTransformer,

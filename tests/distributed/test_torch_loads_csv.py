@@ -11,8 +11,8 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from pipeloom.compiler.exporters.torch_csv import write
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.solver.families import build_family
+from pipeloom.ir import Profile, StageProfile
+from pipeloom.solver import build_family
 
 RANKS, WIDTH, ROWS = 2, 8, 4
 FAMILIES = {"1f1b": 3, "zb-h1": 3, "interleaved-1f1b:2": 4}  # and their microbatches

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pipeloom.runtime.launch.processes import launch
+from pipeloom.runtime import launch_ranks
 from tests.distributed.cases.torch_schedules import CASES, RANKS, Found, compared
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[int, Found]:
-    return launch(compared, RANKS, timeout=240, message_timeout=60)
+    return launch_ranks(compared, RANKS, timeout=240, message_timeout=60)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])

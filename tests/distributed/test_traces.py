@@ -9,9 +9,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, ScheduleInterleavedZeroBubble
 
-from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir import OpKind
 from pipeloom.planner.measured.profile import profile_from
-from pipeloom.runtime.launch.processes import launch
+from pipeloom.runtime import launch_ranks
 
 RANKS, MICROBATCHES, STEPS, WIDTH = 2, 4, 3, 64
 
@@ -41,7 +41,7 @@ def traced(folder: str) -> None:
 
 
 def test_torchs_schedules_are_read_by_their_names(tmp_path: Path) -> None:
-    launch(traced, RANKS, (str(tmp_path),), timeout=120, message_timeout=60)
+    launch_ranks(traced, RANKS, (str(tmp_path),), timeout=120, message_timeout=60)
     found = profile_from(tmp_path)
     assert (found.profile.num_stages, found.profile.ranks) == (2 * RANKS, RANKS)
     for s, (stage, times) in enumerate(zip(found.profile.stages, found.times, strict=True)):

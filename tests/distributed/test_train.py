@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.runtime.train.settings import RunSettings
+from pipeloom.runtime import RunSettings
 from pipeloom.runtime.train.train import train
 from tests.support.models import TinyTransformer
 from tests.support.schedules import schedule

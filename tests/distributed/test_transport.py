@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeloom.runtime.errors import LaunchError
-from pipeloom.runtime.launch.processes import launch
+from pipeloom.runtime import LaunchError, launch_ranks
 from tests.distributed.cases import transport as transport_cases
 from tests.distributed.cases.transport import SIZES
 from tests.support.hub import on_threads
@@ -18,11 +17,11 @@ Launched = Callable[..., dict[int, Any]]
 
 
 def staged(function: Callable[..., Any], ranks: int, args: Any = (), **options: Any) -> Any:
-    return launch(function, ranks, (transport_cases.staged, *args), **options)
+    return launch_ranks(function, ranks, (transport_cases.staged, *args), **options)
 
 
 def gloo(function: Callable[..., Any], ranks: int, args: Any = (), **options: Any) -> Any:
-    return launch(function, ranks, (transport_cases.gloo, *args), **options)
+    return launch_ranks(function, ranks, (transport_cases.gloo, *args), **options)
 
 
 def hub(function: Callable[..., Any], ranks: int, args: Any = (), **options: Any) -> Any:

@@ -14,9 +14,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.errors import InputError
-from pipeloom.runtime.launch.processes import launch
-from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.ir import InputError
+from pipeloom.runtime import Pipeline, launch_ranks
 from pipeloom.runtime.stages.store import made
 from tests.support.models import TinyTransformer
 from tests.support.schedules import schedule
@@ -56,7 +55,7 @@ WRAPS: dict[str, Wrap] = {
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[int, list[str]]:
-    return launch(tried, REPLICAS * RANKS, timeout=200, message_timeout=60)
+    return launch_ranks(tried, REPLICAS * RANKS, timeout=200, message_timeout=60)
 
 
 def test_what_reduces_by_itself_is_refused_in_a_line_that_names_data_group(

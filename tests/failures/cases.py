@@ -19,11 +19,10 @@ from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.errors import InputError, in_words, of_rank
-from pipeloom.ir.model.program import Program
+from pipeloom.ir import InputError, Program, timed
+from pipeloom.ir.errors import in_words, of_rank
+from pipeloom.runtime import Pipeline
 from pipeloom.runtime.executor.deferred_ops import Linear, defer
-from pipeloom.runtime.pipeline.pipeline import Pipeline
 from tests.support.by_hand import by_hand
 from tests.support.schedules import schedule
 

@@ -11,11 +11,8 @@ from functools import cache
 import pytest
 from torch import nn
 
-from pipeloom.ir.errors import InputError, InvalidScheduleError
-from pipeloom.ir.model.program import Program, Receive
-from pipeloom.runtime.errors import LaunchError
-from pipeloom.runtime.launch.processes import launch
-from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.ir import InputError, InvalidScheduleError, Program, Receive
+from pipeloom.runtime import LaunchError, Pipeline, launch_ranks
 from tests.failures import cases as failure_cases
 from tests.failures.cases import program, squared
 
@@ -87,7 +84,7 @@ def test_one_message_names_rank_instruction_and_reason(
     function: Callable[[], None], rank: int, message: str
 ) -> None:
     with pytest.raises(LaunchError, match=message) as caught:
-        launch(function, 2, timeout=120)
+        launch_ranks(function, 2, timeout=120)
     assert caught.value.rank == rank
     assert caught.value.exit_code == 1
     assert not multiprocessing.active_children()
@@ -140,7 +137,7 @@ UNLIKE = {
 def in_turn() -> dict[Callable[[], None], list[str]]:
     """What both ranks say of each."""
     functions = [*IN_TURN, *UNLIKE]
-    found = launch(failure_cases.in_turn, 2, (functions,), timeout=200)
+    found = launch_ranks(failure_cases.in_turn, 2, (functions,), timeout=200)
     return {each: [found[rank][i] for rank in (0, 1)] for i, each in enumerate(functions)}
 
 
@@ -211,7 +208,9 @@ FAULTS = {
 
 def test_one_ranks_fault_ends_all_ranks_at_once() -> None:
     """Long before the message that they wait for would time out."""
-    found = launch(failure_cases.ends_with_its_peers, failure_cases.RANKS, (300.0,), timeout=100)
+    found = launch_ranks(
+        failure_cases.ends_with_its_peers, failure_cases.RANKS, (300.0,), timeout=100
+    )
     assert all(len(rows) == len(failure_cases.TRIED) for rows in found.values())
     for i, (plan, fault) in enumerate(failure_cases.TRIED):
         name = fault.__name__
@@ -239,7 +238,7 @@ def test_one_replicas_fault_ends_all_replicas_at_once(
 ) -> None:
     """All go on after what the first step's questions refuse."""
     unlike = "update: expected one value on all replicas, got [True, False]"
-    found = launch(failure_cases.ends_with_its_replicas, 2, (60.0, wraps, name), timeout=50)
+    found = launch_ranks(failure_cases.ends_with_its_replicas, 2, (60.0, wraps, name), timeout=50)
     for replica, ((refused, said, _), (raised, message, seconds)) in found.items():
         assert (refused, said) == ("InputError", unlike)
         assert raised == kind
@@ -256,7 +255,7 @@ UNLIKE_STEPS = (
 
 def test_first_steps_that_ranks_do_not_begin_alike_are_refused_on_all() -> None:
     """Long before the messages that they wait for would time out."""
-    found = launch(failure_cases.steps_unlike, failure_cases.RANKS, timeout=100)
+    found = launch_ranks(failure_cases.steps_unlike, failure_cases.RANKS, timeout=100)
     wanted = "update: expected one value on all ranks, got [True, False, False]"
     assert all(updates == [wanted] for updates, _ in found.values())
     for lines in zip(*(told for _, told in found.values()), UNLIKE_STEPS, strict=True):
@@ -272,7 +271,7 @@ MAKING = (
 
 
 def test_a_rank_that_makes_no_pipeline_is_named_by_all() -> None:
-    found = launch(failure_cases.makes_no_pipeline, failure_cases.RANKS, (1.0,), timeout=60)
+    found = launch_ranks(failure_cases.makes_no_pipeline, failure_cases.RANKS, (1.0,), timeout=60)
     for rank in (0, 2):
         assert found[rank] == [(kind, text, 1) for kind, text in MAKING]
     assert [text for _, text, _ in found[1]] == [

@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.formats import dump_program
+from pipeloom.ir import dump_program
 from tests.support.interrupted import Started
 from tests.support.schedules import schedule
 

@@ -10,16 +10,22 @@ from typing import Any
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.compiler.exporters.torch_csv import write
-from pipeloom.ir.formats import dump_profile, dump_program, dump_schedule
-from pipeloom.ir.model.links import Link, Links, Sharing
-from pipeloom.ir.model.profile import DataParallel, Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir import (
+    DataParallel,
+    Link,
+    Links,
+    Profile,
+    Schedule,
+    Sharing,
+    StageProfile,
+    dump_profile,
+    dump_program,
+    dump_schedule,
+)
+from pipeloom.planner import certificate, preset
 from pipeloom.planner.build import build
-from pipeloom.planner.clusters.cluster import preset
-from pipeloom.planner.explain.certificate import certificate
 from pipeloom.planner.optimize import optimize as plan
-from pipeloom.solver.families import build_family
-from pipeloom.solver.optimize import optimize
+from pipeloom.solver import build_family, solve
 
 _STAGE = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5, 8.0, 64.0, 64.0, 16.0)
 _LINKS = Links(Link(0.1, 1.0), ((0, 1, Link(0.2, 2.0)),))
@@ -232,7 +238,7 @@ def _schedules() -> Iterator[Schedule]:
 
 @cache
 def _certified() -> Schedule:
-    return optimize(build_family("zb-h1", _PLAIN, 2).problem, work_limit=0.01)
+    return solve(build_family("zb-h1", _PLAIN, 2).problem, work_limit=0.01)
 
 
 @cache

@@ -14,11 +14,8 @@ from typing import Any
 import pytest
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.model.ops import format_order
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.program import Program
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.solver.families import build_family
+from pipeloom.ir import Profile, Program, Schedule, StageProfile, format_order
+from pipeloom.solver import build_family
 from tests.support.by_hand import by_hand
 
 # whole programs of small schedules: what the compiler makes of them, line by line -----------------

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.schedule import Status
-from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.optimize import optimize
+from pipeloom.ir import Objective, Problem, Status
+from pipeloom.solver import lower_bound, solve
 from tests.support.table5 import Row, load_rows
 
 ROWS = load_rows()
@@ -44,12 +42,12 @@ def test_bounds_at_growing_limits(line: str) -> None:
 @pytest.mark.parametrize("share", [1.5, 1.75, 2.5])
 def test_the_frontier_is_proven_optimal(share: float) -> None:
     row = next(row for row in ROWS if row.model == "14.6B")
-    schedule = optimize(problem(row, share))
+    schedule = solve(problem(row, share))
     assert schedule.known_report.status is Status.OPTIMAL
 
 
 def test_the_makespan_differs_much_from_the_period() -> None:
     row = next(row for row in ROWS if row.model == "6.2B")
-    schedule = optimize(problem(row, 2, Objective.MAKESPAN))
+    schedule = solve(problem(row, 2, Objective.MAKESPAN))
     assert schedule.known_report.status is Status.OPTIMAL
     assert bubble_rate(schedule.problem, schedule.known_timing.makespan) == 0.1003

@@ -13,19 +13,25 @@ import numpy as np
 import torch
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.errors import PipeloomError
-from pipeloom.ir.model.links import Link
-from pipeloom.ir.model.ops import Op, OpKind, pack
-from pipeloom.ir.model.placement import Passing, Placement
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.program import Program
-from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
-from pipeloom.solver.families import FAMILIES, build_family
-from pipeloom.solver.weight_passing.replicate import replicate
+from pipeloom.ir import (
+    Link,
+    Op,
+    OpKind,
+    Passing,
+    PipeloomError,
+    Placement,
+    Problem,
+    Profile,
+    Program,
+    Schedule,
+    StageProfile,
+    Transfer,
+    TransferKind,
+    timed,
+)
+from pipeloom.ir.model.ops import pack
+from pipeloom.solver import FAMILIES, Route, Streaming, build_family, replicate, streamed
 from pipeloom.solver.weight_passing.round_orders import rows
-from pipeloom.solver.weight_passing.streaming import Route, Streaming, streamed
 from tests.support.random_schedules import random_order
 
 PIECES = (

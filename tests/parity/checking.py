@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeloom.ir.errors import PipeloomError
-from pipeloom.runtime.errors import LaunchError
-from pipeloom.runtime.launch.processes import launch
+from pipeloom.ir import PipeloomError
+from pipeloom.runtime import LaunchError, launch_ranks
 from tests.support.hub import on_threads
 
 from .cases import DEVICE, Case, UnmadeError
@@ -120,7 +119,7 @@ def _launched(cases: Sequence[Case], folder: str) -> tuple[list[Rows], LaunchErr
     seconds = 2 * most + sum(map(patience, cases))
     limits: Any = {"timeout": seconds, "message_timeout": most}
     try:
-        launch(
+        launch_ranks(
             run_cases,
             world,
             (cases, folder),

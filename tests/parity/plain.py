@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.schedule import Schedule, Updates
+from pipeloom.ir import OpKind, Schedule, Updates
 
 from .cases import DEVICE, Case, Step
 from .models import Noise, batch, make_stage, mean_square, optimizer, thaw, with_metrics

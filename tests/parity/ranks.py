@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from pipeloom import LossScale, Pipeline
-from pipeloom.ir.errors import PipeloomError
+from pipeloom.ir import PipeloomError
 from pipeloom.runtime.tensors.microbatches import Batch
 from tests.support.hub import own
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeloom.solver.families import FAMILIES
+from pipeloom.solver import FAMILIES
 from tests.parity.cases import Case
 from tests.parity.checking import group_of, refusals
 from tests.parity.cover import rows, uncovered

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.placement import Passing, Placement
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir import Passing, Placement, Problem, Profile, Schedule, StageProfile, parse_order
 
 UNIT = StageProfile(1.0, 1.0, 1.0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeloom.solver.families import FAMILIES
+from pipeloom.solver import FAMILIES
 from pipeloom.solver.families.base import LinearFamily
 from pipeloom.solver.families.weights.ring import RingFamily
 

@@ -10,13 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir import OpKind
+from pipeloom.runtime import Cell, Ledger, StageRunner, StagesAs
 from pipeloom.runtime.executor.remat_ops import calls
-from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.graphs.graph_runner import GraphRunner, runner_kind
-from pipeloom.runtime.measure.activation_ledger import Ledger
-from pipeloom.runtime.rank.options import StagesAs
 
 MICROBATCHES = 2
 

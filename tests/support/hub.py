@@ -23,9 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeloom.ir.errors import PipeloomError, in_words, of_rank
-from pipeloom.runtime.errors import LaunchError
-from pipeloom.runtime.transport import ReplicaFaults, Routes, Transport
+from pipeloom.ir import PipeloomError
+from pipeloom.ir.errors import in_words, of_rank
+from pipeloom.runtime import LaunchError, Routes, Transport
+from pipeloom.runtime.transport import ReplicaFaults
 from pipeloom.runtime.transport.base import Fault, timed_out
 
 _HERE = threading.local()

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipeloom.ir import Schedule, Timing
 from pipeloom.ir.cost.gradient_averaging import averages
 from pipeloom.ir.cost.graph_simulator import peaks
 from pipeloom.ir.cost.steady_state.iteration_graph import IterationGraph
 from pipeloom.ir.cost.steady_state.steady_state import played
 from pipeloom.ir.model.ops import FloatArray, offsets_of
-from pipeloom.ir.model.schedule import Schedule, Timing
 
 
 @dataclass(frozen=True)

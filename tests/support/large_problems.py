@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from pipeloom import Objective, Placement, Problem, Profile, StageProfile
-from pipeloom.ir.model.profile import Link
+from pipeloom.ir import Link
 
 KINDS = ("v", "", "interleaved", "two copies", "remat", "offload", "little memory", "makespan")
 RANKS = (4, 4, 6, 6, 8, 8, 8, 12, 16, 16)

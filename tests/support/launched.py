@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pipeloom.runtime.launch.processes import launch
+from pipeloom.runtime import launch_ranks
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def in_one_launch(ranks: int, calls: Sequence[Call]) -> list[list[Any]]:
     """Of each call what it returns on each rank; they follow each other in the same processes."""
-    found = launch(_in_turn, ranks, (calls,), timeout=280, message_timeout=60)
+    found = launch_ranks(_in_turn, ranks, (calls,), timeout=280, message_timeout=60)
     return [[found[rank][i] for rank in range(ranks)] for i in range(len(calls))]
 
 

@@ -6,10 +6,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from pipeloom.ir.model.layered_profile import LayeredProfile
-from pipeloom.ir.model.layers import Layer, LayerKind
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir import Layer, LayeredProfile, LayerKind, Placement, Profile, StageProfile
 
 AMOUNT = st.sampled_from([0.5, 1.0, 2.0, 3.0])
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from random import Random
 
-from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.program import (
+from pipeloom.ir import (
     Compute,
     Free,
     Instruction,
+    Op,
+    OpKind,
     Program,
     Receive,
     Reduce,

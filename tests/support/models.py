@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeloom.runtime.pipeline.model_source import ModelSource
+from pipeloom.runtime import ModelSource
 from pipeloom.runtime.stages.store import made
 
 VOCABULARY, WIDTH, LENGTH = 17, 16, 6

@@ -14,9 +14,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.model.placement import Passing
-from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir import Costs, Objective, Passing, Problem
 
 from .weight_oracle import least_makespan
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import NamedTuple
 
-from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir import Op, OpKind, Schedule
 from tests.support.plain_wires import duration_of, lasts, needs_of, occupied_wires, over_links
 
 

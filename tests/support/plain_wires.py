@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from pipeloom.ir.model.links import Sharing
-from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.profile import Profile
-from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
+from pipeloom.ir import Op, OpKind, Profile, Schedule, Sharing, Transfer, TransferKind
 
 
 def occupied_wires(profile: Profile, source: int, target: int) -> list[object]:

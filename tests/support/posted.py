@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pipeloom.ir import Schedule
 from pipeloom.ir.cost.steady_state.send_points import between_ops
-from pipeloom.ir.model.schedule import Schedule
 
 
 def posted_between_ops(schedule: Schedule) -> Schedule:

@@ -5,18 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.program import (
+from pipeloom.ir import (
     Compute,
+    OpKind,
     Program,
     Send,
     Tensor,
     TensorKind,
+    TransferKind,
     WaitReceive,
     WaitSend,
+    owned,
+    previous,
 )
-from pipeloom.ir.model.schedule import TransferKind
-from pipeloom.ir.model.transfers import owned, previous, size
+from pipeloom.ir.model.transfers import size
 
 _KINDS = {TensorKind.WEIGHT: TransferKind.WEIGHT, TensorKind.GRADIENT: TransferKind.GRADIENT}
 

@@ -6,11 +6,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir import Op, OpKind, Placement, Problem, Profile, Schedule, StageProfile
 
 _TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])
 

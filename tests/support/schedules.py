@@ -6,10 +6,8 @@ import itertools
 
 import torch
 
-from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.solver.families import build_family
+from pipeloom.ir import Profile, Schedule, StageProfile, timed
+from pipeloom.solver import build_family
 from tests.support.by_hand import by_hand
 
 BOUNDS = {torch.float32: 1e-6, torch.float64: 1e-12}

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from pipeloom.planner.solving.progress import Event, Note
-from pipeloom.planner.solving.workers import Workers, in_order, processes_here
-from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
+from pipeloom.planner import Event, Note, Workers
+from pipeloom.planner.solving.workers import in_order, processes_here
+from pipeloom.solver import NEVER, StoppingCriterion
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -11,23 +11,27 @@ from collections.abc import Sequence
 from random import Random
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.cost.memory_footprint import footprint
-from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.program import (
+from pipeloom.ir import (
     Compute,
     Free,
     Instruction,
+    Op,
+    OpKind,
     Program,
     Receive,
+    Schedule,
     Send,
     Step,
     Tensor,
     TensorKind,
     WaitReceive,
     WaitSend,
+    footprint,
+    holders,
+    journeys,
+    owned,
+    previous,
 )
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.model.transfers import holders, journeys, owned, previous
 from tests.support.machine import Machine
 from tests.support.program_footprint import passing_of
 

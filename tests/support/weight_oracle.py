@@ -11,9 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import permutations, product
 
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import StageProfile
-from pipeloom.ir.model.schedule import TransferKind
+from pipeloom.ir import Problem, StageProfile, TransferKind
 from pipeloom.ir.model.transfers import delay_matrix
 
 Leg = tuple[int, int, int, int]  # stage, copy, from, to

@@ -10,13 +10,21 @@ import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.errors import InvalidScheduleError
-from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.placement import Passing, Placement
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
+from pipeloom.ir import (
+    InvalidScheduleError,
+    Link,
+    Links,
+    OpKind,
+    Passing,
+    Placement,
+    Problem,
+    Profile,
+    Schedule,
+    StageProfile,
+    Transfer,
+    TransferKind,
+    timed,
+)
 from tests.support.random_schedules import random_order
 
 _TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])

@@ -13,22 +13,30 @@ import numpy as np
 import pytest
 
 import pipeloom
+from pipeloom.ir import (
+    InputError,
+    Link,
+    Objective,
+    Op,
+    OpKind,
+    Problem,
+    Profile,
+    Report,
+    Schedule,
+    StageProfile,
+    dump_schedule,
+    simulate,
+    timed,
+    verify_certificate,
+)
 from pipeloom.ir.cost.remat import OFFLOADED, choice_of
-from pipeloom.ir.cost.simulator import simulate, timed
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.formats.certificate import MOST_NODES
-from pipeloom.ir.model.links import Link
-from pipeloom.ir.model.ops import Op, OpKind, pack
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Report, Schedule
-from pipeloom.ir.verify.certificate import verify_certificate
+from pipeloom.ir.model.ops import pack
 from pipeloom.ir.verify.certificates.linear import LinearFacts
 from pipeloom.ir.verify.schedule_facts import read_facts
-from pipeloom.planner.explain.certificate import certificate
+from pipeloom.planner import certificate
+from pipeloom.solver import solve
 from pipeloom.solver.certificate import Refutation
-from pipeloom.solver.optimize import optimize
 
 # certificates prove what they say, and nothing else is taken for a proof --------------------------
 
@@ -322,7 +330,7 @@ def certified_remat(way: str) -> tuple[dict[str, Any], dict[str, Any]]:
     one = StageProfile(4.0, 3.0, 1.0, m_b=10.0, **sizes)
     host = Link(0.0, 1e-6) if way == "copied" else None
     profile = Profile((one,) * 2, 2, t_comm=2.0, host_link=host)
-    schedule = optimize(Problem.linear(profile, 4, 19.0), work_limit=2.0)
+    schedule = solve(Problem.linear(profile, 4, 19.0), work_limit=2.0)
     return dump_schedule(schedule), certificate(schedule)
 
 
@@ -348,7 +356,7 @@ def test_counts_of_ways_that_there_are_none_of_are_told() -> None:
 
 def test_the_least_of_unlike_microbatches_is_what_is_proven() -> None:
     one = StageProfile(4.0, 3.0, 1.0, m_b=10.0)
-    schedule = optimize(Problem.linear(Profile((one,) * 2, 2), 4, 40.0), work_limit=1.0)
+    schedule = solve(Problem.linear(Profile((one,) * 2, 2), 4, 40.0), work_limit=1.0)
     document, found = dump_schedule(schedule), certificate(schedule)
     for each in document["profile"]["stages"]:
         each["t_f"] = [each["t_f"] * x for x in (1.0, 1.5, 1.0, 2.0)]

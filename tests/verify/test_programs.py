@@ -25,9 +25,8 @@ from pipeloom import (
     dump_schedule,
     verify_program,
 )
-from pipeloom.ir.model.placement import Passing
-from pipeloom.ir.model.schedule import Transfer, TransferKind
-from pipeloom.solver.families import ASYNCHRONOUS, FAMILIES
+from pipeloom.ir import Passing, Transfer, TransferKind
+from pipeloom.solver import ASYNCHRONOUS, FAMILIES
 from tests.support.by_hand import UNIT, by_hand
 from tests.support.families import fits
 from tests.support.mutants import Document, Mutant, edited_program, mutants

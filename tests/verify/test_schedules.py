@@ -31,8 +31,7 @@ from pipeloom import (
     simulate,
     verify_schedule,
 )
-from pipeloom.ir.model.links import Link, Links
-from pipeloom.ir.model.profile import DataParallel
+from pipeloom.ir import DataParallel, Link, Links
 from pipeloom.ir.verify.schedule_facts import read_facts
 from pipeloom.ir.verify.transfers import arrivals
 from tests.support.by_hand import by_hand

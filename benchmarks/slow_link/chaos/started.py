@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeloom import Profile, StageProfile, build, compile_schedule
-from pipeloom.ir.model.program import Program
+from pipeloom.ir import Program
 
 from .worker import Attempt, train
 

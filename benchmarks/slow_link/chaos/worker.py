@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from pipeloom import StepRecord, run
+from pipeloom.ir import Program
 from pipeloom.ir.errors import in_words, printable
-from pipeloom.ir.model.program import Program
 
 WIDTH, ROWS = 16, 2
 PATIENCE = 4.0  # seconds that a message may take

@@ -16,9 +16,8 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.errors import InputError
-from pipeloom.runtime.errors import ExecutionError, ShapeError
-from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.ir import InputError
+from pipeloom.runtime import ExecutionError, Pipeline, ShapeError
 from tests.support.schedules import schedule
 
 WIDTH, MICROBATCHES = 8, 2

@@ -15,8 +15,8 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from pipeloom.compiler import compile_schedule
+from pipeloom.runtime import Pipeline
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
-from pipeloom.runtime.pipeline.pipeline import Pipeline
 from tests.support.mesh_models import EXPERTS, Source, as_dtensors, cut
 from tests.support.models import reference
 from tests.support.schedules import schedule

@@ -16,10 +16,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.program import Program
-from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.runtime.rank.loss_scale import LossScale
+from pipeloom.ir import InputError, Program
+from pipeloom.runtime import LossScale, Pipeline
 from tests.support.models import full
 from tests.support.schedules import schedule
 

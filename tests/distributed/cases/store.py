@@ -12,7 +12,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import nn
 
-from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime import Pipeline
 from pipeloom.runtime.transport import process_group
 from pipeloom.runtime.transport.making import meet
 from tests.failures.cases import RANKS, Doing, made, squared, step

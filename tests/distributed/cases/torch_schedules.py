@@ -15,7 +15,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
 
 from pipeloom import PlannedSchedule
-from pipeloom.ir.errors import InputError
+from pipeloom.ir import InputError
 from tests.support.models import TinyTransformer, difference
 from tests.support.schedules import schedule
 

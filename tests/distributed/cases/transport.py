@@ -12,8 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.runtime.transport import Routes, Transport, connect
+from pipeloom.runtime import Pipeline, Routes, Transport, connect
 from pipeloom.runtime.transport.gloo import SHORT
 from pipeloom.runtime.transport.staged_gloo import StagedGlooTransport
 from tests.support.hub import own

@@ -21,40 +21,44 @@ from pipeloom.compiler.passes.compute import compute
 from pipeloom.compiler.passes.deadlock_check import prove
 from pipeloom.compiler.passes.receive_buffers import free_received
 from pipeloom.compiler.passes.reduce_gradients import tied_groups
-from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.memory_footprint import footprint
-from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.errors import InputError, InvalidScheduleError
-from pipeloom.ir.formats import dump_schedule, parse_schedule
-from pipeloom.ir.formats.program_json import dump_program, parse_instruction
-from pipeloom.ir.model.ops import OpKind, parse_order
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.program import (
+from pipeloom.ir import (
     Compute,
+    Costs,
     Free,
+    InputError,
     Instruction,
+    InvalidScheduleError,
+    OpKind,
+    Placement,
+    Problem,
+    Profile,
     Program,
     Receive,
     Relay,
     RelayKind,
+    Schedule,
     Send,
+    StageProfile,
     Step,
     Tensor,
     TensorKind,
     WaitReceive,
     WaitSend,
+    dump_program,
+    dump_schedule,
+    footprint,
+    holders,
+    owned,
+    parse_instruction,
+    parse_order,
+    parse_schedule,
+    timed,
+    verify_program,
+    verify_schedule,
 )
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.model.transfers import holders, owned
 from pipeloom.ir.verify.channels import verify_channels
-from pipeloom.ir.verify.program import verify_program
 from pipeloom.ir.verify.program_facts import read_program
-from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.solver.families import build_family
-from pipeloom.solver.optimize import optimize
-from pipeloom.solver.weight_passing.streaming import Route, Streaming, streamed
+from pipeloom.solver import Route, Streaming, build_family, solve, streamed
 from tests.support.by_hand import by_hand
 from tests.support.families import RINGS
 from tests.support.machine import DeadlockError, Machine
@@ -515,7 +519,7 @@ def optimized(ranks: int) -> Schedule:
     profile = Profile(PROFILE.stages[:1] * ranks, ranks, t_comm=0.25)
     placement = Placement.round_robin(ranks)
     problem = Problem(profile, 3 * ranks, placement, profile.limit_from(None))
-    return optimize(problem, work_limit=0.5)
+    return solve(problem, work_limit=0.5)
 
 
 SCHEDULES = {

@@ -11,18 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.cost.simulator import simulate, timed
-from pipeloom.ir.errors import InvalidScheduleError
-from pipeloom.ir.formats import dump_program, dump_schedule, parse_schedule
-from pipeloom.ir.model.links import Link
-from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.verify.program import verify_program
-from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.report.attribution import attribute
+from pipeloom.ir import (
+    InvalidScheduleError,
+    Link,
+    Op,
+    OpKind,
+    Placement,
+    Problem,
+    Profile,
+    Schedule,
+    StageProfile,
+    dump_program,
+    dump_schedule,
+    parse_schedule,
+    simulate,
+    timed,
+    verify_program,
+    verify_schedule,
+)
+from pipeloom.report import attribute
 from tests.support.by_hand import by_hand
 from tests.support.iterations import play_iterations
 from tests.support.random_schedules import random_order

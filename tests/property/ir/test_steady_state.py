@@ -12,21 +12,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeloom.ir import (
+    Groups,
+    InvalidScheduleError,
+    Link,
+    Links,
+    Op,
+    OpKind,
+    Passing,
+    Placement,
+    Problem,
+    Profile,
+    Schedule,
+    Sharing,
+    StageProfile,
+    Transfer,
+    TransferKind,
+    simulate,
+    step_time,
+)
 from pipeloom.ir.cost.dependency_graph import Successors, edges_of
 from pipeloom.ir.cost.event_kernels import Wires, first_come
-from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
-from pipeloom.ir.cost.steady_state.steady_state import step_time
-from pipeloom.ir.errors import InvalidScheduleError
-from pipeloom.ir.model.links import Groups, Link, Links, Sharing
-from pipeloom.ir.model.ops import Op, OpKind, pack
-from pipeloom.ir.model.placement import Passing, Placement
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
-from pipeloom.solver.bounds import work_bound
-from pipeloom.solver.families import FAMILIES, build_family
-from pipeloom.solver.weight_passing.streaming import Streaming, streamed
+from pipeloom.ir.model.ops import pack
+from pipeloom.solver import FAMILIES, Streaming, build_family, streamed, work_bound
 from tests.support.by_hand import by_hand
 from tests.support.families import families_of
 from tests.support.iterations import play_iterations

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeloom import Objective, Placement, Problem, Profile, Schedule, StageProfile, explain
-from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir import timed
 from tests.support.inner import lower_bound, one_at_a_time
 from tests.support.random_problems import linear_problems, stage_profiles
 

@@ -10,17 +10,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeloom.ir.errors import InfeasibleError, InputError
-from pipeloom.ir.formats.schedule_json import dump_schedule, parse_schedule
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Schedule, Status
-from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.core.options import SolveOptions
-from pipeloom.solver.core.schedule_cost import objective_cost
-from pipeloom.solver.exact import BACKENDS
-from pipeloom.solver.families import FAMILIES, build_family
-from pipeloom.solver.optimize import optimize
+from pipeloom.ir import (
+    InfeasibleError,
+    InputError,
+    Problem,
+    Schedule,
+    Status,
+    dump_schedule,
+    parse_schedule,
+    verify_schedule,
+)
+from pipeloom.solver import (
+    BACKENDS,
+    FAMILIES,
+    SolveOptions,
+    build_family,
+    lower_bound,
+    objective_cost,
+    solve,
+)
 from tests.property.small_exact.checks import check_problem
 from tests.support.oracle import exhaustive_optimum
 
@@ -84,7 +92,7 @@ def _faults(instance: Instance, work_limit: float, outcome: Outcome) -> Iterator
         if optimum is not None:
             yield from _exactly(problem, optimum)
         return
-    schedule = optimize(problem, work_limit=work_limit)
+    schedule = solve(problem, work_limit=work_limit)
     yield from _valid(schedule, outcome)
     bound, cost = schedule.known_report.known_bound, objective_cost(schedule)
     outcome.status = schedule.known_report.status.value
@@ -92,7 +100,7 @@ def _faults(instance: Instance, work_limit: float, outcome: Outcome) -> Iterator
     outcome.bound_name = schedule.known_report.bound or ""
     yield from _families(problem, bound, cost, outcome)
     if instance.seed % TWICE == 0:
-        yield from _same(schedule, optimize(problem, work_limit=work_limit))
+        yield from _same(schedule, solve(problem, work_limit=work_limit))
     if optimum is not None:
         yield from check_problem(problem, work_limit, NODES, BEYOND).wrong
         yield from _exactly(problem, optimum)
@@ -102,7 +110,7 @@ def _refused(problem: Problem, work_limit: float) -> Iterator[str]:
     """InfeasibleError alone, and its limit is one that serves the rank it names."""
     calls: dict[str, Callable[[], Any]] = {
         "lower_bound": lambda: lower_bound(problem),
-        "optimize": lambda: optimize(problem, work_limit=work_limit),
+        "optimize": lambda: solve(problem, work_limit=work_limit),
     }
     for name, call in calls.items():
         try:
@@ -171,8 +179,8 @@ def _same(schedule: Schedule, again: Schedule) -> Iterator[str]:
 
 def _exactly(problem: Problem, optimum: float) -> Iterator[str]:
     """Each exact backend, from nothing, finds and proves the optimum, or that there is none."""
-    for name, solve in BACKENDS.items():
-        found = solve(
+    for name, backend in BACKENDS.items():
+        found = backend(
             problem,
             SolveOptions(time_limit=EXACT_SECONDS, seed=problem.ranks),
             incumbent=None,

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
+from pipeloom.ir import Link, Links, Objective, Problem, Profile, StageProfile
 
 MOST_RANKS, MOST_MICROBATCHES = 8, 12
 TINY = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (3, 3), (4, 1))

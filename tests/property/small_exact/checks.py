@@ -11,28 +11,27 @@ from itertools import chain
 
 import numpy as np
 
+from pipeloom.ir import (
+    InfeasibleError,
+    Passing,
+    Problem,
+    Schedule,
+    Status,
+    dump_schedule,
+    schedule_violations,
+)
 from pipeloom.ir.cost.overlap import overlap_saves
-from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.placement import Passing
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.verify.certificate import CLOSED_FORMS
 from pipeloom.ir.verify.certificates.rows import NotProvenError
-from pipeloom.ir.verify.schedule import schedule_violations
 from pipeloom.ir.verify.schedule_facts import Facts, read_facts
-from pipeloom.solver.bounds import lower_bounds
+from pipeloom.solver import Budget, certify, lower_bounds, objective_cost, solve
 from pipeloom.solver.bounds.low_memory.crossings_search import crossings_bound
 from pipeloom.solver.bounds.milp_relaxation import relaxation, remat_relaxation
 from pipeloom.solver.bounds.several_stages.rank_flow import flow_bound
 from pipeloom.solver.bounds.several_stages.rank_moments import rank_relaxation
-from pipeloom.solver.certificate import certify
 from pipeloom.solver.core.linear_instance import LinearInstance
 from pipeloom.solver.core.overlap_relaxation import least_times
 from pipeloom.solver.core.relaxations import has_remat
-from pipeloom.solver.core.schedule_cost import objective_cost
-from pipeloom.solver.core.stopping import Budget
-from pipeloom.solver.optimize import optimize
 from tests.support.oracle import Searched, searched
 from tests.support.weight_oracle import least_makespan
 
@@ -93,7 +92,7 @@ class _Check:
             values = {f"{b.name} {n}": b.value for n, b in enumerate(lower_bounds(self._problem))}
         except InfeasibleError:
             return Found(tuple(self._infeasible(work_limit)))
-        schedule = optimize(self._problem, work_limit=work_limit)
+        schedule = solve(self._problem, work_limit=work_limit)
         cost = objective_cost(schedule)
         facts = read_facts(dump_schedule(schedule), "schedule")
         values["reported"] = schedule.known_report.known_bound
@@ -116,7 +115,7 @@ class _Check:
     def _infeasible(self, work_limit: float) -> Iterator[str]:
         """The oracle finds no schedule either, and the optimizer says the same."""
         with suppress(InfeasibleError):
-            optimize(self._problem, work_limit=work_limit)
+            solve(self._problem, work_limit=work_limit)
             yield "infeasible, but solved"
         if self._problem.placement.passing is Passing.ACTIVATIONS:
             least, _ = searched(self._problem, nodes=self._nodes)

@@ -12,9 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
+from pipeloom.ir import Link, Links, Objective, Placement, Problem, Profile, Sharing, StageProfile
 
 CELLS = 12
 FEW_CELLS = 6

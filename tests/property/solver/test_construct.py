@@ -11,21 +11,38 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeloom.ir.cost.simulator import Simulator, simulate, timed
-from pipeloom.ir.formats import dump_schedule, parse_profile
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Report, Schedule
-from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.solver.bounds import lower_bound
+from pipeloom.ir import (
+    Objective,
+    Placement,
+    Problem,
+    Profile,
+    Report,
+    Schedule,
+    StageProfile,
+    dump_schedule,
+    parse_profile,
+    simulate,
+    timed,
+    verify_schedule,
+)
+from pipeloom.ir.cost.simulator import Simulator
+from pipeloom.solver import (
+    FAMILIES,
+    Incumbent,
+    Method,
+    Order,
+    SolveOptions,
+    build_family,
+    lower_bound,
+    one_at_a_time,
+    solve,
+)
 from pipeloom.solver.construct.backward_tail import TailBuilder
 from pipeloom.solver.construct.entry_orders import entry_orders
 from pipeloom.solver.construct.linear import Constructor
 from pipeloom.solver.construct.linear import settings as family
 from pipeloom.solver.construct.list_parameters import Stages, list_parameters
 from pipeloom.solver.construct.list_scheduler import list_schedule, tune_list
-from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.construct.periodic_v import PeriodicV, periodic_order
 from pipeloom.solver.construct.priority_scheduler import (
     Scratch,
@@ -34,14 +51,9 @@ from pipeloom.solver.construct.priority_scheduler import (
 )
 from pipeloom.solver.construct.round_based import RoundParameters
 from pipeloom.solver.construct.warm_start import warm_starts
-from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.linear_instance import LinearInstance
-from pipeloom.solver.core.methods import Method
-from pipeloom.solver.core.options import Order, SolveOptions
 from pipeloom.solver.core.progress import FALLBACK
-from pipeloom.solver.families import FAMILIES, build_family
 from pipeloom.solver.families.applicable import build_families
-from pipeloom.solver.optimize import optimize
 from pipeloom.solver.search.constructor_search import LinearListTuner
 from pipeloom.solver.search.periodic_search import search_periodic
 from tests.support.large_problems import large_problem
@@ -209,7 +221,7 @@ def test_annealing_its_numbers_never_loses_the_best() -> None:
 def test_below_p_m_b_the_published_v_is_beaten() -> None:
     problem = folded(6.0)
     published = build_family("v-half", problem.profile, 16, memory_limit=6.0)
-    schedule = optimize(problem, solver="heuristic", work_limit=30.0)
+    schedule = solve(problem, solver="heuristic", work_limit=30.0)
     assert schedule.known_timing.period < 0.97 * published.known_timing.period
 
 
@@ -218,7 +230,7 @@ def test_at_p_m_b_the_published_v_is_beaten_where_b_takes_longer_than_f() -> Non
     profile = Profile((StageProfile(9.458, 9.748, 7.288, 1.0, 0.43),) * 14, 7, 0.879)
     published = build_family("zb-v", profile, 28)
     problem = Problem(profile, 28, Placement.v(7), (14.0,) * 7)
-    schedule = optimize(problem, solver="heuristic", work_limit=20.0)
+    schedule = solve(problem, solver="heuristic", work_limit=20.0)
     assert schedule.known_timing.period < 0.996 * published.known_timing.period
 
 

@@ -12,24 +12,32 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
+from pipeloom.ir import (
+    InfeasibleError,
+    Objective,
+    OpKind,
+    Placement,
+    Problem,
+    Profile,
+    Schedule,
+    StageProfile,
+    timed,
+)
 from pipeloom.ir.cost.dependency_graph import ScheduleGraph
 from pipeloom.ir.cost.overlap import overlap_saves
-from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.model.ops import KIND_MASK, OpKind
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.solver.bounds import lower_bound, work_bound
+from pipeloom.ir.model.ops import KIND_MASK
+from pipeloom.solver import (
+    Bound,
+    Budget,
+    Incumbent,
+    SolveOptions,
+    lower_bound,
+    one_at_a_time,
+    work_bound,
+)
 from pipeloom.solver.bounds.several_stages.general_placement import GeneralPlacement
-from pipeloom.solver.construct.one_at_a_time import one_at_a_time
-from pipeloom.solver.core.bound import Bound
-from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.linear_instance import LinearInstance
-from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.relaxations import unfused
-from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.exact.orders.general_interleaving import GeneralInterleaving, rank_orders
 from pipeloom.solver.exact.orders.interleaving import Interleaving
 from pipeloom.solver.exact.orders.rank_orders import BACKWARD, FORWARD, WEIGHT, OpClass

@@ -17,30 +17,41 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeloom.ir.cost.simulator import simulate
-from pipeloom.ir.errors import InfeasibleError, InputError
-from pipeloom.ir.formats import dump_schedule
+from pipeloom.ir import (
+    InfeasibleError,
+    InputError,
+    Objective,
+    OpKind,
+    Passing,
+    Placement,
+    Problem,
+    Profile,
+    Schedule,
+    StageProfile,
+    Status,
+    dump_schedule,
+    simulate,
+    verify_schedule,
+)
 from pipeloom.ir.kernels import seconds_compiling
-from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.placement import Passing, Placement
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule, Status
-from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.construct.one_at_a_time import one_at_a_time
-from pipeloom.solver.core.bound import Bound
-from pipeloom.solver.core.incumbent import Incumbent
-from pipeloom.solver.core.methods import Method
-from pipeloom.solver.core.options import SolveOptions
-from pipeloom.solver.core.progress import FALLBACK, Progress
+from pipeloom.solver import (
+    BACKENDS,
+    Bound,
+    Incumbent,
+    Method,
+    Progress,
+    SolveOptions,
+    Solving,
+    TimeLimit,
+    lower_bound,
+    objective_cost,
+    one_at_a_time,
+    solve,
+)
+from pipeloom.solver.core.progress import FALLBACK
 from pipeloom.solver.core.relaxations import fusible
-from pipeloom.solver.core.schedule_cost import objective_cost
-from pipeloom.solver.core.stopping import TimeLimit
 from pipeloom.solver.core.worker_threads import run_workers
-from pipeloom.solver.exact import BACKENDS
 from pipeloom.solver.families.applicable import families_of
-from pipeloom.solver.optimize import Solving, optimize
 from pipeloom.solver.portfolio import start
 from tests.property.small_exact.instances import KINDS, problem_of
 from tests.support.oracle import exhaustive_optimum, known_optimum
@@ -58,7 +69,7 @@ def violations(schedule: Schedule) -> list[str]:
 def stopped_after(looks: int, problem: Problem, seed: int = 0) -> Schedule:
     """What ``optimize`` has after a number of looks at the clock, however long they take."""
     left = iter(range(looks))
-    return optimize(
+    return solve(
         problem, solver="heuristic", seed=seed, should_stop=lambda: next(left, None) is None
     )
 
@@ -71,7 +82,7 @@ def test_small_problems_of_every_kind_are_solved_to_the_optimum(kind: str) -> No
         if least is None:
             continue
         decided += 1
-        schedule = optimize(problem, work_limit=4)
+        schedule = solve(problem, work_limit=4)
         assert violations(schedule) == []
         assert objective_cost(schedule) == pytest.approx(least, rel=1e-6)
         assert schedule.known_report.known_bound <= least * (1 + 1e-9)
@@ -140,14 +151,14 @@ def assert_keeps_its_limit(schedule: Schedule) -> None:
 
 
 def test_at_p_microbatches_of_memory_the_published_schedule_is_optimal() -> None:
-    schedule = optimize(zero_bubble(1))
+    schedule = solve(zero_bubble(1))
     assert round(bubble_rate(schedule), 4) == 0.1323  # ZB-1p
     assert schedule.known_report.status is Status.OPTIMAL
     assert_keeps_its_limit(schedule)
 
 
 def test_at_twice_that_the_published_schedule_is_beaten_and_the_optimum_proven() -> None:
-    schedule = optimize(zero_bubble(2))
+    schedule = solve(zero_bubble(2))
     assert bubble_rate(schedule) < 0.0029  # ZB-2p
     assert schedule.known_report.status is Status.OPTIMAL
     assert_keeps_its_limit(schedule)
@@ -175,7 +186,7 @@ def test_odd_sizes_are_solved(
     objective: Objective,
 ) -> None:
     profile = Profile((stage,) * ranks, ranks, t_comm)
-    schedule = optimize(Problem.linear(profile, microbatches, limit, objective), time_limit=0.5)
+    schedule = solve(Problem.linear(profile, microbatches, limit, objective), time_limit=0.5)
     assert schedule.num_ops == 3 * ranks * microbatches
     assert schedule.known_report.known_bound <= schedule.known_timing.cost(objective)
     assert_keeps_its_limit(schedule)
@@ -183,7 +194,7 @@ def test_odd_sizes_are_solved(
 
 def test_progress_only_ever_improves() -> None:
     seen: list[Progress] = []
-    schedule = optimize(zero_bubble(2), progress=seen.append)
+    schedule = solve(zero_bubble(2), progress=seen.append)
     costs = [p.incumbent for p in seen if p.incumbent is not None]
     assert costs == sorted(costs, reverse=True)
     assert costs[-1] == schedule.known_timing.period
@@ -196,7 +207,7 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
         if progress.method not in {FALLBACK, Method.WARM_START}:
             raise KeyboardInterrupt
 
-    schedule = optimize(zero_bubble(0.5), progress=interrupt)
+    schedule = solve(zero_bubble(0.5), progress=interrupt)
     assert schedule.known_report.family == "optimized"
     assert schedule.known_report.method == Method.ROUNDS
     assert schedule.known_report.status is Status.FEASIBLE
@@ -208,7 +219,7 @@ def test_exact_solvers_close_the_gap_that_bounds_leave(solver: str) -> None:
     problem = Problem.linear(Profile(stages, 3, 0.5), 2, 2.0)
     assert lower_bound(problem).value == 15.0
     assert exhaustive_optimum(problem) == 16.0
-    schedule = optimize(problem, solver=solver, time_limit=30)
+    schedule = solve(problem, solver=solver, time_limit=30)
     assert schedule.known_timing.period == 16.0
     assert schedule.known_report.status is Status.OPTIMAL
 
@@ -219,19 +230,19 @@ def test_mixed_passing_is_refused_in_one_line() -> None:
     placement = Placement.of_ops(Passing.MIXED, 4, owner)
     problem = Problem(profile, 8, placement, (math.inf,) * 4)
     with pytest.raises(InputError, match=r"^passing: mixed: optimize plans schedules that pass"):
-        optimize(problem)
+        solve(problem)
 
 
 @pytest.mark.parametrize(("limit", "at_most"), [(0.25, 0.71), (0.5, 0.48), (0.75, 0.48)])
 def test_a_good_schedule_is_there_before_the_search_begins(limit: float, at_most: float) -> None:
-    schedule = optimize(zero_bubble(limit), should_stop=lambda: True)
+    schedule = solve(zero_bubble(limit), should_stop=lambda: True)
     assert bubble_rate(schedule) < at_most
 
 
 def test_times_next_to_nothing_are_no_error() -> None:
     """A bound counted how many F's fit in the span, which no float holds."""
     profile = Profile((StageProfile(1e-310, 1.0, 1.0, 1.0, 0.5),) * 3, 3)
-    schedule = optimize(Problem.linear(profile, 3), time_limit=5.0)
+    schedule = solve(Problem.linear(profile, 3), time_limit=5.0)
     assert schedule.known_report.status is Status.OPTIMAL
 
 
@@ -271,7 +282,7 @@ MATRIX = tuple(tuple(0.7 * abs(a - 2 * b) for a in range(5)) for b in range(5))
 
 def answer(problem: Problem, solver: str, seed: int, work_limit: float) -> str:
     """The schedule's file, but for the seconds that it took."""
-    schedule = optimize(problem, solver=solver, seed=seed, work_limit=work_limit)
+    schedule = solve(problem, solver=solver, seed=seed, work_limit=work_limit)
     document: dict[str, Any] = dump_schedule(schedule)
     assert document["report"].pop("solve_seconds") > 0
     return json.dumps(document)
@@ -304,7 +315,7 @@ def test_the_same_seed_gives_the_same_file(
 
 def test_more_work_is_never_worse_and_enough_of_it_proves_the_optimum() -> None:
     problem = Problem.linear(Profile(UNEVEN[:4], 4, 0.5), 5, 2.0)
-    little, enough = (optimize(problem, work_limit=work) for work in (1, 1000))
+    little, enough = (solve(problem, work_limit=work) for work in (1, 1000))
     assert enough.known_timing.cost(problem.objective) <= little.known_timing.cost(
         problem.objective
     )
@@ -331,7 +342,7 @@ def problem(profile: Profile, microbatches: int) -> Problem:
 def test_microbatches_of_one_stage_differ() -> None:
     """In the steady state of the busier rank fusing saves time; its last gradients are waited
     for."""
-    found = optimize(problem(PROFILES[1], 4), work_limit=2.0)
+    found = solve(problem(PROFILES[1], 4), work_limit=2.0)
     kinds = {op.kind for op in found.ops(1)}
     assert kinds == {OpKind.F, OpKind.B, OpKind.W, OpKind.BW}
 
@@ -340,7 +351,7 @@ def test_a_bw_that_takes_longer_is_no_lever() -> None:
     slow = StageProfile(4.0, 6.0, 4.0, m_b=10.0, m_w=4.0, t_bw=11.0)
     of = problem(Profile((slow,) * 2, 2), 3)
     assert not fusible(of).any()
-    found = optimize(of, work_limit=0.5)
+    found = solve(of, work_limit=0.5)
     assert OpKind.BW not in {op.kind for rank in range(2) for op in found.ops(rank)}
 
 
@@ -414,7 +425,7 @@ def test_an_interrupt_while_workers_run_keeps_the_best() -> None:
         if any(thread.name.startswith("worker") for thread in threading.enumerate()):
             raise KeyboardInterrupt
 
-    schedule = optimize(problem, progress=interrupt, time_limit=60.0)
+    schedule = solve(problem, progress=interrupt, time_limit=60.0)
     assert schedule.num_ops == 3 * 6 * 20
     assert schedule.known_report.status is Status.FEASIBLE
 

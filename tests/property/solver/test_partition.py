@@ -12,23 +12,24 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.model.layered_profile import LayeredProfile
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.solver.bounds import lower_bound
+from pipeloom.ir import InfeasibleError, LayeredProfile, Objective, Placement, Problem, Schedule
+from pipeloom.solver import (
+    Budget,
+    Cut,
+    Cutter,
+    Order,
+    Rules,
+    best_partition,
+    iteration_time,
+    lower_bound,
+    solve,
+)
 from pipeloom.solver.bounds.feasibility import needs
-from pipeloom.solver.core.options import Order
-from pipeloom.solver.core.schedule_cost import iteration_time
-from pipeloom.solver.core.stopping import Budget
-from pipeloom.solver.optimize import optimize
 from pipeloom.solver.partition.candidate import quick_schedule
 from pipeloom.solver.partition.candidate_pool import CandidatePool, Way
 from pipeloom.solver.partition.cut_bounds import CutBounds
-from pipeloom.solver.partition.cuts import Cut, Cutter, Rules
 from pipeloom.solver.partition.min_memory import of_cut, smallest
-from pipeloom.solver.partition.search import LOOKING, ROUNDS, best_partition, look
+from pipeloom.solver.partition.search import LOOKING, ROUNDS, look
 from pipeloom.solver.placement.search import kept, room
 from tests.support.layered_profiles import layered, placement
 from tests.support.oracle import exhaustive_optimum
@@ -129,7 +130,7 @@ def test_the_bound_on_all_cuts_holds_for_schedules_with_pairs(
     assert cut is not None
     every = CutBounds(cutter, where, microbatches, (math.inf,) * profile.ranks, Objective.PERIOD)
     problem = problem_of(profile, where, cut, microbatches, Objective.PERIOD)
-    cost = iteration_time(optimize(problem, solver="heuristic", work_limit=0.05))
+    cost = iteration_time(solve(problem, solver="heuristic", work_limit=0.05))
     assert every.bound() <= cost * (1 + 1e-9)
     assert every.of(cut)[0] <= cost * (1 + 1e-9)
 
@@ -181,7 +182,7 @@ def test_the_smallest_limit_is_that_of_the_cut_that_needs_least(
 
 
 def searched(problem: Problem, name: str, share: float, start: Order | None) -> Schedule:
-    return optimize(problem, solver="cp-sat", work_limit=30.0 * share, start=start)
+    return solve(problem, solver="cp-sat", work_limit=30.0 * share, start=start)
 
 
 @settings(max_examples=25)
@@ -216,7 +217,7 @@ def test_two_searches_with_one_seed_are_one() -> None:
     profile = layered_example()
 
     def search(problem: Problem, name: str, share: float, start: Order | None) -> Schedule:
-        return optimize(problem, solver="heuristic", work_limit=1e-3 * share, start=start)
+        return solve(problem, solver="heuristic", work_limit=1e-3 * share, start=start)
 
     first, second = (
         best_partition(profile, 4, [Placement.v(2), Placement.linear(2)], search) for _ in range(2)
@@ -237,7 +238,7 @@ def test_told_to_stop_it_has_a_schedule() -> None:
 
     def search(problem: Problem, name: str, share: float, start: Order | None) -> Schedule:
         calls.append(share)
-        return optimize(problem, solver="heuristic", work_limit=1e-3)
+        return solve(problem, solver="heuristic", work_limit=1e-3)
 
     found = best_partition(
         layered_example(), 4, [Placement.linear(2)], search, should_stop=lambda: True
@@ -254,7 +255,7 @@ def test_the_balanced_cut_is_searched_in_the_first_round() -> None:
 
     def search(problem: Problem, name: str, share: float, start: Order | None) -> Schedule:
         calls.append(problem)
-        return optimize(problem, solver="heuristic", work_limit=1e-3, start=start)
+        return solve(problem, solver="heuristic", work_limit=1e-3, start=start)
 
     profile, where = layered_example(7.0, blocks=8, ranks=3), Placement.v(3)
     best_partition(profile, 3, [where], search)
@@ -298,7 +299,7 @@ def test_a_sketch_without_time_is_the_first_schedule_built(where: Placement) -> 
 
 
 def layered_example(limit: float = 6.0, blocks: int = 6, ranks: int = 2) -> LayeredProfile:
-    from pipeloom.ir.model.profile import Profile
+    from pipeloom.ir import Profile
     from tests.support.layered_profiles import model
 
     return model(blocks, Profile((), ranks, 0.1, memory_limit=(limit,) * ranks))

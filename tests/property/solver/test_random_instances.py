@@ -7,10 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.solver.optimize import optimize
+from pipeloom.ir import Problem, Schedule, timed
+from pipeloom.solver import solve
 from tests.property.random_instances import checked, checks, summary
 from tests.property.random_instances.checks import check
 from tests.property.random_instances.instances import Instance, random_instance
@@ -45,7 +43,7 @@ def tiny() -> Instance:
 
 def test_an_order_that_breaks_the_rules_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     def incomplete(problem: Problem, **_: object) -> Schedule:
-        schedule = optimize(problem)
+        schedule = solve(problem)
         first, *others = schedule.order
         return timed(replace(schedule, order=(first[:-1], *others)))
 
@@ -56,7 +54,7 @@ def test_an_order_that_breaks_the_rules_is_a_fault(monkeypatch: pytest.MonkeyPat
 
 def test_a_limit_that_is_ignored_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     def unlimited(problem: Problem, **_: object) -> Schedule:
-        return optimize(replace(problem, memory_limit=(np.inf,) * problem.ranks))
+        return solve(replace(problem, memory_limit=(np.inf,) * problem.ranks))
 
     instance = next(i for i in map(random_instance, range(SLICE)) if not i.feasible)
     monkeypatch.setattr(checks, "optimize", unlimited)

@@ -11,25 +11,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeloom.ir import (
+    InfeasibleError,
+    Link,
+    Objective,
+    Op,
+    OpKind,
+    Placement,
+    Problem,
+    Profile,
+    Schedule,
+    StageProfile,
+    Status,
+    dump_schedule,
+    simulate,
+    timed,
+    verify_schedule,
+)
 from pipeloom.ir.cost.remat import choice_of, pulled
-from pipeloom.ir.cost.simulator import simulate, timed
-from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.links import Link
-from pipeloom.ir.model.ops import Op, OpKind, pack
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule, Status
-from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.solver.bounds import lower_bounds
-from pipeloom.solver.bounds.feasibility import smallest_limit
+from pipeloom.ir.model.ops import pack
+from pipeloom.solver import Budget, Incumbent, SolveOptions, lower_bounds, smallest_limit, solve
 from pipeloom.solver.bounds.milp_relaxation import remat_relaxation
-from pipeloom.solver.core.incumbent import Incumbent
-from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.relaxations import plain, without_offloading, without_recomputing
-from pipeloom.solver.core.stopping import Budget
-from pipeloom.solver.optimize import optimize
 from pipeloom.solver.remat.keeping import kept
 from pipeloom.solver.remat.list_tuner import RematListTuner
 from pipeloom.solver.remat.portfolio import one_at_a_time_with_remat
@@ -83,31 +86,31 @@ def test_a_limit_that_nothing_else_keeps(profile: Profile, kinds: set[OpKind]) -
     problem = posed(profile, 14.0)
     with pytest.raises(InfeasibleError):
         next(lower_bounds(plain(problem)))
-    found = optimize(problem, work_limit=5.0)
+    found = solve(problem, work_limit=5.0)
     assert verify_schedule(dump_schedule(found)) == []
     used = {op.kind for rank in range(2) for op in found.ops(rank)} - {*list(OpKind)[:4]}
     assert used
     assert used <= kinds
     alone = simulate(Schedule(problem, one_at_a_time_with_remat(problem, every=False)))
     assert found.known_timing.period < 0.9 * alone.period
-    again = optimize(problem, work_limit=5.0)
+    again = solve(problem, work_limit=5.0)
     assert [row.tolist() for row in again.order] == [row.tolist() for row in found.order]
 
 
 def test_all_are_recomputed_where_that_is_asked_for() -> None:
     problem = posed(PROFILE, 30.0)
-    found = optimize(problem, work_limit=8.0, recompute_all=True)
+    found = solve(problem, work_limit=8.0, recompute_all=True)
     assert (choice_of(problem, found.order) == 1).all()
 
 
 def test_where_memory_is_no_matter_no_lever_is_pulled() -> None:
-    found = optimize(posed(PROFILE, 1000.0), work_limit=8.0)
+    found = solve(posed(PROFILE, 1000.0), work_limit=8.0)
     assert (choice_of(found.problem, found.order) == 0).all()
 
 
 def test_forwards_may_take_no_time() -> None:
     stages = tuple(replace(stage, t_f=0.0, t_r=0.0, t_bw=7.0) for stage in PROFILE.stages)
-    found = optimize(
+    found = solve(
         posed(replace(PROFILE, stages=stages), 24.0, 2), solver="heuristic", work_limit=0.02
     )
     assert verify_schedule(dump_schedule(found)) == []
@@ -135,7 +138,7 @@ def test_every_reduction_keeps_the_limit(limit: float, m_w: float) -> None:
         if reduced is None:
             continue
         try:
-            found = optimize(reduced, solver="heuristic", work_limit=0.1)
+            found = solve(reduced, solver="heuristic", work_limit=0.1)
         except InfeasibleError:
             continue
         built += 1
@@ -158,7 +161,7 @@ def test_what_has_room_is_not_recomputed(limit: float, left: int) -> None:
 
 def test_little_work_has_room_for_the_relaxation() -> None:
     """A round of the list scheduler is longer than all of this work."""
-    report = optimize(without_offload(seeded(0, 21.0)), work_limit=2.0).known_report
+    report = solve(without_offload(seeded(0, 21.0)), work_limit=2.0).known_report
     assert report.bound == "remat-relaxation"
     assert report.status is Status.OPTIMAL
 
@@ -185,7 +188,7 @@ def without_offload(problem: Problem) -> Problem:
 
 
 def test_offload_that_frees_no_place_is_proven_of_no_use() -> None:
-    found = optimize(large_problem("offload", 0), work_limit=8.0)
+    found = solve(large_problem("offload", 0), work_limit=8.0)
     assert found.known_report.status is Status.OPTIMAL
     assert not pulled(found.order)
 
@@ -193,7 +196,7 @@ def test_offload_that_frees_no_place_is_proven_of_no_use() -> None:
 def test_at_once_there_is_more_than_one_microbatch_at_a_time() -> None:
     stage = replace(STAGE, m_o=None, offload_bytes=None)
     problem = Problem(Profile((stage,) * 4, 4, t_comm=0.5), 64, Placement.linear(4), (24.0,) * 4)
-    found = optimize(problem, time_limit=0.0)
+    found = solve(problem, time_limit=0.0)
     alone = simulate(Schedule(problem, one_at_a_time_with_remat(problem, every=False)))
     assert found.known_timing.period < 0.5 * alone.period
 
@@ -216,7 +219,7 @@ def test_more_memory_is_never_worse(seed: int) -> None:
     """Below M_B twice, plain schedules take one microbatch at a time; from 20 on they are the
     search's first."""
     limits = 10.0, 13.0, 18.0, 20.0, 23.0, 30.0
-    found = [optimize(seeded(seed, limit), work_limit=1.0) for limit in limits]
+    found = [solve(seeded(seed, limit), work_limit=1.0) for limit in limits]
     periods = [schedule.timing.period for schedule in found if schedule.timing is not None]
     assert len(periods) == len(limits)
     for less, more in pairwise(periods):
@@ -226,12 +229,12 @@ def test_more_memory_is_never_worse(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_levers_pay_where_plain_schedules_fit(seed: int) -> None:
     problem = seeded(seed, 20.0)
-    with_remat, without = (optimize(p, work_limit=2.0) for p in (problem, plain(problem)))
+    with_remat, without = (solve(p, work_limit=2.0) for p in (problem, plain(problem)))
     assert with_remat.known_timing.period < without.known_timing.period
     assert pulled(with_remat.order)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_one_microbatch_at_a_time_is_proven_where_no_more_fits(seed: int) -> None:
-    found = optimize(seeded(seed, 10.0), work_limit=2.0)
+    found = solve(seeded(seed, 10.0), work_limit=2.0)
     assert found.known_report.status is Status.OPTIMAL

@@ -9,26 +9,38 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir import (
+    Costs,
+    Objective,
+    Placement,
+    Problem,
+    Profile,
+    Report,
+    Schedule,
+    StageProfile,
+    Status,
+    dump_schedule,
+    simulate,
+    timed,
+    verify_schedule,
+)
 from pipeloom.ir.cost.overlap import overlap_saves
-from pipeloom.ir.cost.simulator import simulate, timed
-from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Report, Schedule, Status
-from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.planner.explain.explanation import losses, why
-from pipeloom.solver.bounds import lower_bound, lower_bounds, work_bound
-from pipeloom.solver.construct.one_at_a_time import one_at_a_time
-from pipeloom.solver.core.incumbent import Incumbent
-from pipeloom.solver.core.methods import Method
-from pipeloom.solver.core.options import Order, SolveOptions
+from pipeloom.solver import (
+    Budget,
+    Incumbent,
+    Method,
+    Order,
+    SolveOptions,
+    build_family,
+    lower_bound,
+    lower_bounds,
+    one_at_a_time,
+    solve,
+    within_memory,
+    work_bound,
+)
 from pipeloom.solver.core.overlap_relaxation import least_times, overlap_work
-from pipeloom.solver.core.schedule_cost import within_memory
-from pipeloom.solver.core.stopping import Budget
-from pipeloom.solver.families import build_family
-from pipeloom.solver.optimize import optimize
 from pipeloom.solver.portfolio import search_elsewhere, unrollers
 from pipeloom.solver.remat.portfolio import one_at_a_time_with_remat
 from pipeloom.solver.search.kernels.overlap import time_overlap
@@ -167,7 +179,7 @@ FAR = 48  # microbatches more
 def test_longer_orders_are_valid(seed: int) -> None:
     given = unequal(seed, most_ranks=5)
     small, problem = (replace(given, microbatches=m) for m in (20, 20 + FAR))
-    order = optimize(small, work_limit=10).order
+    order = solve(small, work_limit=10).order
     found = lengthened(problem, order, 20, np.random.default_rng(0), Budget())
     assert found is not None
     _check(problem, found)
@@ -197,7 +209,7 @@ def test_whatever_the_piece_its_orders_can_run(kind: str, seed: int) -> None:
     times = rng.choice([0.0, 1.0, 1.3, 2.0], (stages, 3)).tolist()
     profile = Profile(tuple(StageProfile(*each, 1.0, 0.5) for each in times), ranks, 0.2)
     problem = Problem(profile, 12, placement, (0.6 * stages,) * ranks)
-    order = optimize(problem, work_limit=1, seed=seed).order
+    order = solve(problem, work_limit=1, seed=seed).order
     splices = Splices(problem, order, rng)
     for period in splices.periods(6):
         for copies in (-1, 1, 2):
@@ -302,7 +314,7 @@ def test_the_kernel_times_pairs_as_the_simulator_does(family: str) -> None:
 def test_optimize_pairs_no_worse_than_dualpipev(solver: str, limit: float) -> None:
     built = dualpipev()
     problem = replace(built.problem, memory_limit=(limit,) * 2)
-    found = optimize(problem, solver=solver, work_limit=4)
+    found = solve(problem, solver=solver, work_limit=4)
     assert any(found.pairs)
     assert found.known_report.known_bound <= found.known_timing.period <= built.known_timing.period
     assert solver != "auto" or found.known_timing.period < built.known_timing.period
@@ -316,13 +328,13 @@ def test_a_pair_that_costs_is_not_made() -> None:
     profile = Profile((replace(CHUNK, t_fb=3.5),) * 4, 2, 0.1)
     problem = Problem(profile, 4, Placement.wave(2, 1), (8.0,) * 2)
     assert not overlap_saves(problem)
-    assert not any(optimize(problem, work_limit=1).pairs)
+    assert not any(solve(problem, work_limit=1).pairs)
 
 
 def test_an_exact_solver_makes_no_pairs_and_proves_nothing_of_those_with() -> None:
     problem = Problem.linear(Profile((CHUNK, CHUNK), 2, 0.0), 3)
-    best = optimize(problem, solver="heuristic", work_limit=2)
-    exact = optimize(problem, solver="cp-sat", time_limit=20)
+    best = solve(problem, solver="heuristic", work_limit=2)
+    exact = solve(problem, solver="cp-sat", time_limit=20)
     assert exact.known_report.status is Status.FEASIBLE
     assert exact.known_report.known_bound <= best.known_timing.period
 
@@ -337,7 +349,7 @@ def test_what_pairs_save_is_taken_off_w_then_b() -> None:
 
 def test_two_copies_of_the_weights_run_in_pairs_no_worse_than_dualpipe() -> None:
     built = build_family("dualpipe", Profile((CHUNK,) * 4, 4, 0.1), 8)
-    found = optimize(replace(built.problem, memory_limit=(5.0,) * 4), work_limit=2)
+    found = solve(replace(built.problem, memory_limit=(5.0,) * 4), work_limit=2)
     assert any(found.pairs)
     assert found.known_report.known_bound <= found.known_timing.period <= built.known_timing.period
     assert verify_schedule(dump_schedule(found)) == []

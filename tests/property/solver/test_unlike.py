@@ -9,23 +9,37 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeloom.ir.errors import InfeasibleError, InputError
-from pipeloom.ir.formats import dump_profile, dump_schedule, parse_profile, parse_schedule
-from pipeloom.ir.formats.profile_json import dump_layers, parse_layers
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.report.bars import memory_steps
-from pipeloom.solver.bounds import lower_bound, lower_bounds
-from pipeloom.solver.core.bound import Bound
-from pipeloom.solver.core.incumbent import Incumbent
-from pipeloom.solver.core.options import SolveOptions
-from pipeloom.solver.core.stopping import Budget
+from pipeloom.ir import (
+    InfeasibleError,
+    InputError,
+    Objective,
+    Placement,
+    Problem,
+    Profile,
+    StageProfile,
+    dump_layers,
+    dump_profile,
+    dump_schedule,
+    parse_layers,
+    parse_profile,
+    parse_schedule,
+    verify_schedule,
+)
+from pipeloom.report import memory_steps
+from pipeloom.solver import (
+    FAMILIES,
+    Bound,
+    Budget,
+    Incumbent,
+    SolveOptions,
+    build_family,
+    lower_bound,
+    lower_bounds,
+    solve,
+)
 from pipeloom.solver.exact.orders.target_bisection import ask
 from pipeloom.solver.exact.orders.unlike_interleaving import UnlikeInterleaving
-from pipeloom.solver.families import FAMILIES, build_family
-from pipeloom.solver.optimize import optimize, plan_unlike
+from pipeloom.solver.optimize import plan_unlike
 from tests.property.small_exact.instances import problem_of
 from tests.support.oracle import known_optimum
 
@@ -53,14 +67,14 @@ def test_the_largest_of_each_stage_need_not_fit_at_once() -> None:
     rows = [(2.0, 1.0), (1.0, 2.0)]
     stages = tuple(StageProfile.of([StageProfile(1, 1, 1, m_b) for m_b in row]) for row in rows)
     problem = Problem(Profile(stages, 1), 2, Placement.of_stages((0, 0)), (3.0,))
-    assert optimize(problem, solver="heuristic", work_limit=0.1).known_timing.period == 12.0
+    assert solve(problem, solver="heuristic", work_limit=0.1).known_timing.period == 12.0
 
 
 def test_few_orders_of_more_microbatches_are_searched() -> None:
     rng = np.random.default_rng(1)
     stages = [_stage(rng, 6, whole=False) for _ in range(3)]
     problem = Problem.linear(parse_profile(_profile(3, stages), "profile"), 6, 8.0)
-    found = optimize(problem, work_limit=40)
+    found = solve(problem, work_limit=40)
     assert found.known_report.bound == "interleaving"
     assert verify_schedule(dump_schedule(found)) == []
 
@@ -95,7 +109,7 @@ def _check(seed: int) -> None:
     problem = Problem(profile, microbatches, placement, (limit,) * ranks, objective)
     try:
         bounds = list(lower_bounds(problem))
-        found, again = (optimize(problem, work_limit=0.5, seed=seed) for _ in range(2))
+        found, again = (solve(problem, work_limit=0.5, seed=seed) for _ in range(2))
     except InfeasibleError:
         return
     assert verify_schedule(dump_schedule(found)) == []

@@ -14,36 +14,56 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.cost.memory_footprint import footprint
-from pipeloom.ir.cost.simulator import simulate, timed
+from pipeloom.ir import (
+    Groups,
+    InfeasibleError,
+    InvalidScheduleError,
+    Link,
+    Links,
+    Objective,
+    Op,
+    OpKind,
+    Passing,
+    Placement,
+    Problem,
+    Profile,
+    Schedule,
+    Sharing,
+    StageProfile,
+    Status,
+    TensorKind,
+    Transfer,
+    TransferKind,
+    dump_program,
+    dump_schedule,
+    footprint,
+    holders,
+    journeys,
+    owned,
+    parse_order,
+    parse_schedule,
+    previous,
+    simulate,
+    timed,
+    verify_program,
+    verify_schedule,
+)
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
 from pipeloom.ir.cost.transfer_order import in_sending_order
-from pipeloom.ir.errors import InfeasibleError, InvalidScheduleError
-from pipeloom.ir.formats import dump_schedule, parse_schedule
-from pipeloom.ir.formats.program_json import dump_program
-from pipeloom.ir.model.links import Groups, Link, Links, Sharing
-from pipeloom.ir.model.ops import Op, OpKind, pack, parse_order
-from pipeloom.ir.model.placement import Passing, Placement
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.program import TensorKind
-from pipeloom.ir.model.schedule import Schedule, Status, Transfer, TransferKind
-from pipeloom.ir.model.transfers import holders, journeys, owned, previous
-from pipeloom.ir.verify.program import verify_program
-from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.core.progress import Progress
-from pipeloom.solver.families import build_family, find_family
-from pipeloom.solver.optimize import optimize
-from pipeloom.solver.weight_passing.prefetch import prefetches, visits
-from pipeloom.solver.weight_passing.replicate import replicate
-from pipeloom.solver.weight_passing.streaming import (
+from pipeloom.ir.model.ops import pack
+from pipeloom.solver import (
+    Progress,
     Route,
     Streaming,
-    default_owners,
+    build_family,
+    find_family,
+    lower_bound,
+    replicate,
+    solve,
     streamed,
-    users,
 )
+from pipeloom.solver.weight_passing.prefetch import prefetches, visits
+from pipeloom.solver.weight_passing.streaming import default_owners, users
 from tests.support.by_hand import by_hand
 from tests.support.families import TRAVELLING, fits
 from tests.support.plain_wires import listed_times
@@ -409,7 +429,7 @@ def test_no_published_schedule_is_better(posed: Problem, family: str) -> None:
     assume(find_family(family).supports(problem) is None)
     try:
         published = find_family(family).build(problem).timing
-        found = optimize(problem, work_limit=1).timing
+        found = solve(problem, work_limit=1).timing
     except InfeasibleError:
         assume(False)
     assert found is not None
@@ -419,7 +439,7 @@ def test_no_published_schedule_is_better(posed: Problem, family: str) -> None:
 
 @given(limited_problems(), st.integers(0, 2**31))
 def test_any_problem_is_solved(problem: Problem, seed: int) -> None:
-    schedule = optimize(problem, work_limit=0.5, seed=seed)
+    schedule = solve(problem, work_limit=0.5, seed=seed)
     assert verify_schedule(dump_schedule(schedule)) == []
     assert schedule.known_timing.cost(problem.objective) >= lower_bound(problem).value * (1 - 1e-9)
     assert verify_program(dump_program(run_compiled(schedule, seed).program)) == []
@@ -450,7 +470,7 @@ def make(
 @pytest.mark.parametrize("ranks", [4, 8, 16])
 @pytest.mark.parametrize("share", [2, 4])
 def test_without_delay_there_is_no_bubble(ranks: int, share: int, objective: Objective) -> None:
-    schedule = optimize(make(ranks, share * ranks, objective), work_limit=1.0)
+    schedule = solve(make(ranks, share * ranks, objective), work_limit=1.0)
     assert schedule.known_timing.bubble_rate(objective) == pytest.approx(0.0, abs=1e-9)
     assert schedule.known_report.status is Status.OPTIMAL
 
@@ -477,20 +497,20 @@ def test_a_hop_of_half_an_f_costs_its_first_way_alone(
 ) -> None:
     """The published order's bubble is .190 without a delay and .300 with this one."""
     problem = make(16, 64, objective, t_comm=0.5, links=links)
-    cost, bound = report(optimize(problem, work_limit=10.0))
+    cost, bound = report(solve(problem, work_limit=10.0))
     assert cost <= most
     assert bound >= 0.99 * cost
 
 
 def test_a_memory_limit_leaves_more_rounds() -> None:
-    free, tight = (optimize(make(4, 16, limit=x), work_limit=5.0) for x in (None, 4.0))
+    free, tight = (solve(make(4, 16, limit=x), work_limit=5.0) for x in (None, 4.0))
     assert max(tight.known_timing.peak_memory) <= 4.0
     assert report(tight) == report(free) == (48.0, 48.0)
 
 
 def test_less_than_one_microbatch_is_infeasible() -> None:
     with pytest.raises(InfeasibleError, match="smallest feasible limit is 4"):
-        optimize(make(4, 8, limit=3.5))
+        solve(make(4, 8, limit=3.5))
 
 
 def held(schedule: Schedule) -> list[float]:
@@ -500,13 +520,13 @@ def held(schedule: Schedule) -> list[float]:
 
 
 def test_what_the_devices_hold_is_kept() -> None:
-    assert held(optimize(make(2, 8, stages=4), work_limit=1.0, memory=held)) == [18.0, 18.0]
+    assert held(solve(make(2, 8, stages=4), work_limit=1.0, memory=held)) == [18.0, 18.0]
     tight = make(2, 8, stages=4, device_memory=12.0)
-    assert max(held(optimize(tight, work_limit=1.0, memory=held))) <= 12.0
+    assert max(held(solve(tight, work_limit=1.0, memory=held))) <= 12.0
     with pytest.raises(
         InfeasibleError, match=r"device_memory 1 is too small for rank \d: .* holds"
     ):
-        optimize(make(2, 8, stages=4, device_memory=1.0), work_limit=1.0, memory=held)
+        solve(make(2, 8, stages=4, device_memory=1.0), work_limit=1.0, memory=held)
 
 
 def test_smaller_devices_cost_no_time_as_long_as_transfers_hide() -> None:
@@ -521,7 +541,7 @@ def test_smaller_devices_cost_no_time_as_long_as_transfers_hide() -> None:
     for device in (3000.0, 2000.0, 1700.0):
         profile = Profile((stage,) * 8, 4, 0.5, device_memory=(device,) * 4)
         problem = Problem(profile, 12, Placement.round_robin(4), profile.limit_from(None))
-        schedule = optimize(problem, work_limit=8.0, memory=held)
+        schedule = solve(problem, work_limit=8.0, memory=held)
         assert report(schedule) == (72.0, 72.0)
         most.append(max(held(schedule)))
         assert most[-1] <= device
@@ -533,7 +553,7 @@ def test_by_step_the_next_iteration_counts() -> None:
     home."""
     links = Links(Link(0.0, 1e-6 / 8), shared=Sharing.PORTS)
     problem = make(6, 12, links=links)
-    by_period, by_step = (optimize(problem, work_limit=8.0, by_step=x) for x in (False, True))
+    by_period, by_step = (solve(problem, work_limit=8.0, by_step=x) for x in (False, True))
     assert report(by_period)[0] < report(by_step)[0]
     assert step_between_ops(by_step) < 0.98 * step_between_ops(by_period)
 
@@ -541,7 +561,7 @@ def test_by_step_the_next_iteration_counts() -> None:
 @pytest.mark.parametrize("objective", Objective)
 def test_by_step_progress_is_of_steps_and_the_report_of_the_objective(objective: Objective) -> None:
     problem, told = make(4, 12, objective, links=RING), list[Progress]()
-    schedule = optimize(problem, work_limit=8.0, by_step=True, progress=told.append)
+    schedule = solve(problem, work_limit=8.0, by_step=True, progress=told.append)
     incumbents = [each.incumbent for each in told if each.incumbent is not None]
     assert incumbents == sorted(incumbents, reverse=True)
     assert incumbents[-1] == pytest.approx(step_between_ops(schedule))
@@ -554,11 +574,11 @@ def test_by_step_progress_is_of_steps_and_the_report_of_the_objective(objective:
 def test_the_same_seed_gives_the_same_schedule() -> None:
     problem = replace(make(4, 13, Objective.MAKESPAN, stages=5, limit=15.0), microbatches=13)
     problem = replace(problem, profile=replace(problem.profile, links=RING))
-    first, second = (optimize(problem, work_limit=8.0, seed=7) for _ in range(2))
+    first, second = (solve(problem, work_limit=8.0, seed=7) for _ in range(2))
     assert first.transfers == second.transfers
     assert report(first) == report(second)
 
 
 def test_told_to_stop_it_returns_what_it_has() -> None:
-    schedule = optimize(make(8, 16, Objective.MAKESPAN, links=RING), should_stop=lambda: True)
+    schedule = solve(make(8, 16, Objective.MAKESPAN, links=RING), should_stop=lambda: True)
     assert schedule.timing is not None

@@ -15,7 +15,7 @@ import pytest
 
 from pipeloom import Objective, Profile, StageProfile, build_family
 from pipeloom.cli.progress import ProgressDisplay, interruptible
-from pipeloom.solver.core.progress import Progress
+from pipeloom.solver import Progress
 from tests.support.command_line import ENVIRONMENT, Command
 from tests.support.inner import Report, Searched, Searching, Status
 

@@ -11,13 +11,12 @@ import pytest
 import pipeloom
 from pipeloom import InfeasibleError, InputError, Objective, Profile, StageProfile, verify_schedule
 from pipeloom.compiler.exporters.megatron_layout import read_parts
-from pipeloom.ir.model.placement import PlacementKind
+from pipeloom.ir import PlacementKind
 from pipeloom.planner.partition import family_cut
 from pipeloom.planner.partition.family_cut import FamilyPlan
 from pipeloom.planner.partition.joint import stages_table
 from pipeloom.planner.partition.systems import answer_for, find_system
-from pipeloom.solver.core.stopping import NEVER, WorkLimit
-from pipeloom.solver.partition.cuts import Rules
+from pipeloom.solver import NEVER, Rules, WorkLimit
 from tests.support.inner import LayeredProfile, Status
 from tests.support.layered_profiles import model, with_ends
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from pipeloom import InputError, Profile, Schedule, StageProfile, build_family, simulate
-from pipeloom.report.attribution import Attribution, Causes, attribute
+from pipeloom.report import attribute
+from pipeloom.report.attribution import Attribution, Causes
 from tests.support.inner import Op, OpKind, Timing
 
 COMM = 0.5

@@ -10,13 +10,19 @@ from dataclasses import replace
 
 import pytest
 
-from pipeloom.ir.cost.simulator import simulate
-from pipeloom.ir.errors import InvalidScheduleError
-from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Link, Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir import (
+    InvalidScheduleError,
+    Link,
+    Objective,
+    Op,
+    OpKind,
+    Placement,
+    Problem,
+    Profile,
+    Schedule,
+    StageProfile,
+    simulate,
+)
 from tests.support.oracle import Searched, TooManyOrdersError, exhaustive_optimum, searched
 
 WAYS = ("FBW",)

@@ -8,19 +8,20 @@ import numpy as np
 import pytest
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.cost.memory_footprint import footprint
-from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir import (
+    Placement,
+    Problem,
+    Profile,
+    Schedule,
+    StageProfile,
+    TensorKind,
+    footprint,
+    simulate,
+    traffic,
+)
 from pipeloom.ir.cost.spread import ExpectedMakespan, sampled_makespans
-from pipeloom.ir.cost.traffic import traffic
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.program import TensorKind
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.solver.families import build_family
-from pipeloom.solver.weight_passing.replicate import replicate
+from pipeloom.solver import Streaming, build_family, replicate, streamed
 from pipeloom.solver.weight_passing.round_orders import rows
-from pipeloom.solver.weight_passing.streaming import Streaming, streamed
 
 # memory_footprint ---------------------------------------------------------------------------------
 

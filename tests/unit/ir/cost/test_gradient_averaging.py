@@ -10,18 +10,23 @@ from pathlib import Path
 import pytest
 
 from pipeloom.cli.main import main
-from pipeloom.ir.cost.simulator import simulate, timed
-from pipeloom.ir.cost.steady_state.steady_state import step_time
-from pipeloom.ir.formats import dump_profile
-from pipeloom.ir.model.links import Link, Links
-from pipeloom.ir.model.problem import Objective
-from pipeloom.ir.model.profile import DataParallel, Profile, StageProfile
-from pipeloom.ir.model.schedule import Averaged, Schedule
-from pipeloom.report.chrome_trace import trace_events
+from pipeloom.ir import (
+    DataParallel,
+    Link,
+    Links,
+    Objective,
+    Profile,
+    Schedule,
+    StageProfile,
+    dump_profile,
+    simulate,
+    step_time,
+    timed,
+)
+from pipeloom.ir.model.schedule import Averaged
+from pipeloom.report import timeline_svg, timeline_text, trace_events
 from pipeloom.report.summaries import averaging
-from pipeloom.report.svg.timeline import timeline_svg
-from pipeloom.report.timeline_text import timeline_text
-from pipeloom.solver.families import build_family
+from pipeloom.solver import build_family
 from tests.support.by_hand import by_hand
 
 REPLICAS = DataParallel(4, Link(0.5, 1.0))  # 8e6 bytes: 6 rounds of .5 + 2 ms

@@ -10,21 +10,33 @@ import pytest
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.compiler.exporters import torch_csv
-from pipeloom.ir.cost.simulator import simulate, timed
-from pipeloom.ir.cost.steady_state.steady_state import step_time
-from pipeloom.ir.cost.traffic import traffic
+from pipeloom.ir import (
+    Compute,
+    InvalidScheduleError,
+    Link,
+    Links,
+    Objective,
+    Passing,
+    Profile,
+    Schedule,
+    Sharing,
+    StageProfile,
+    Timing,
+    Transfer,
+    TransferKind,
+    WaitReceive,
+    dump_schedule,
+    owners,
+    parse_schedule,
+    simulate,
+    step_time,
+    timed,
+    traffic,
+    verify_schedule,
+)
 from pipeloom.ir.cost.transfer_order import in_sending_order
-from pipeloom.ir.errors import InvalidScheduleError
-from pipeloom.ir.formats import dump_schedule, parse_schedule
-from pipeloom.ir.model.placement import Passing
-from pipeloom.ir.model.problem import Objective
-from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
-from pipeloom.ir.model.program import Compute, WaitReceive
-from pipeloom.ir.model.schedule import Schedule, Timing, Transfer, TransferKind
-from pipeloom.ir.model.transfers import owners
-from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.report.summaries import scope
-from pipeloom.solver.families import build_family
+from pipeloom.report import scope
+from pipeloom.solver import build_family
 from tests.support.by_hand import UNIT, by_hand
 from tests.support.iterations import play_iterations
 from tests.support.posted import posted_between_ops

@@ -15,42 +15,44 @@ from pydantic import TypeAdapter
 from pipeloom.cli.arguments import limit
 from pipeloom.compiler import compile_schedule
 from pipeloom.compiler.exporters import EXPORTERS
-from pipeloom.ir.cost.memory_footprint import footprint
-from pipeloom.ir.errors import InputError, InvalidScheduleError
-from pipeloom.ir.formats import schedule_document
-from pipeloom.ir.formats.program_json import parse_instruction
-from pipeloom.ir.formats.schedule_json import dump_schedule, parse_schedule
-from pipeloom.ir.model.ops import Op, OpKind, format_order, pack, parse_order, unpack
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.program import (
+from pipeloom.ir import (
     Compute,
     Free,
+    InputError,
     Instruction,
+    InvalidScheduleError,
+    Op,
+    OpKind,
+    Profile,
     Receive,
     Reduce,
     Relay,
     RelayKind,
+    Schedule,
     Send,
+    StageProfile,
     Step,
     Tensor,
     TensorKind,
-    WaitReceive,
-    WaitSend,
-)
-from pipeloom.ir.model.schedule import (
-    Schedule,
     Transfer,
     TransferKind,
-    Transfers,
     Updates,
-    once,
-    staleness,
-    versions,
+    WaitReceive,
+    WaitSend,
+    dump_schedule,
+    footprint,
+    format_order,
+    parse_instruction,
+    parse_order,
+    parse_schedule,
 )
+from pipeloom.ir.formats import schedule_document
+from pipeloom.ir.model.ops import pack, unpack
+from pipeloom.ir.model.schedule import Transfers, once, staleness, versions
 from pipeloom.ir.model.weight_coverage import WeightCoverage, joined, worth_telling
 from pipeloom.ir.units import amount, counted, sufficient_size
 from pipeloom.report.text_table import table
-from pipeloom.solver.families import build_family
+from pipeloom.solver import build_family
 
 # ops as objects, as text and packed ---------------------------------------------------------------
 

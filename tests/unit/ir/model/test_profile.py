@@ -11,29 +11,37 @@ import numpy as np
 import pytest
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.traffic import over_wires
-from pipeloom.ir.errors import InputError, UnsupportedError
-from pipeloom.ir.formats import (
+from pipeloom.ir import (
+    Costs,
+    InputError,
+    Layer,
+    LayerKind,
+    Link,
+    Links,
+    Objective,
+    Passing,
+    Placement,
+    Problem,
+    Profile,
+    Sharing,
+    StageProfile,
+    UnsupportedError,
+    dump_layers,
     dump_profile,
     dump_program,
     dump_schedule,
     load_profile,
+    parse_layers,
     parse_profile,
+    verify_program,
+    verify_schedule,
 )
+from pipeloom.ir.cost.traffic import over_wires
 from pipeloom.ir.formats.profile_document import ProfileDocument
-from pipeloom.ir.formats.profile_json import dump_layers, parse_layers
 from pipeloom.ir.formats.validation import validated
 from pipeloom.ir.model.layered_profile import joined
-from pipeloom.ir.model.layers import Layer, LayerKind
-from pipeloom.ir.model.links import Link, Links, Sharing
-from pipeloom.ir.model.placement import Passing, Placement
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.verify.network_facts import read_network
-from pipeloom.ir.verify.program import verify_program
-from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.solver.families import build_family
+from pipeloom.solver import build_family
 from tests.support.command_line import layers_document
 
 # profiles: delays between ranks, cutting stages, limits; and what a problem makes of them ---------

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pipeloom.planner.clusters.cluster import LINKS, NODES, parse_cluster
+from pipeloom.planner import parse_cluster
+from pipeloom.planner.clusters.cluster import LINKS, NODES
 from pipeloom.planner.clusters.efficiency import BOUNDS
 from pipeloom.planner.clusters.gpus import GPUS
 from tests.support.inner import preset, read_cluster

@@ -19,10 +19,10 @@ from pipeloom import (
     verify_schedule,
 )
 from pipeloom.ir.model.ops import fields_of
+from pipeloom.planner import PlannedConfiguration
 from pipeloom.planner.configurations import choose
 from pipeloom.planner.configurations.choose import TOGETHER, SpaceSearch
 from pipeloom.planner.configurations.reasons import other_rates
-from pipeloom.planner.plan import PlannedConfiguration
 from tests.support.inner import (
     BoundedConfiguration,
     Bounds,

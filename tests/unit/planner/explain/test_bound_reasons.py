@@ -7,10 +7,10 @@ import re
 import pytest
 
 from pipeloom import Objective, Placement, Problem, Profile, Schedule, StageProfile, build_family
-from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir import timed
 from pipeloom.ir.units import duration
 from pipeloom.planner.explain.explanation import losses, why
-from pipeloom.solver.bounds import lower_bounds
+from pipeloom.solver import lower_bounds
 from pipeloom.solver.bounds.general import busy
 from tests.support.by_hand import by_hand
 from tests.support.inner import Report, lower_bound, one_at_a_time

@@ -8,7 +8,7 @@ import pytest
 
 from pipeloom import Placement, Problem, Profile, Schedule, StageProfile, verify
 from pipeloom import solve as optimize
-from pipeloom.planner.explain.certificate import certificate
+from pipeloom.planner import certificate
 
 PROFILE = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 2, 2, t_comm=0.1)
 

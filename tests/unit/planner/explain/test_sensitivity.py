@@ -9,7 +9,7 @@ import pytest
 
 from pipeloom import Placement, Problem, Profile, Schedule, StageProfile, explain
 from pipeloom import solve as optimize
-from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir import Costs
 from pipeloom.planner.explain.sensitivity import (
     bubble,
     changes,
@@ -17,7 +17,7 @@ from pipeloom.planner.explain.sensitivity import (
     faster_links,
     more_memory,
 )
-from pipeloom.solver.bounds.feasibility import is_feasible
+from pipeloom.solver import is_feasible
 from tests.property.planner.test_explanation import NO_RELAXATIONS
 from tests.support.inner import Link, Links, lower_bound, one_at_a_time
 from tests.support.table5 import load_rows

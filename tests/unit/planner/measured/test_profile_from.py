@@ -26,7 +26,7 @@ from pipeloom import (
     dump_schedule,
     profile_from,
 )
-from pipeloom.ir.formats.measured_profile import Measurement
+from pipeloom.ir import Measurement
 from tests.support.inner import LayeredProfile, Link, Links, parse_profile
 
 PRIMUS = Path(__file__).with_name("primus_pp8.json")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeloom.planner.models.work import ModelWork
+from pipeloom.planner import ModelWork
 from tests.support.inner import OpKind, TrainingRun, WorkKind, read_model, states_of, work_of
 
 S, H, A, LAYERS, V = 2048, 12288, 96, 96, 51200  # GPT-3

@@ -10,7 +10,7 @@ import pytest
 
 import pipeloom
 from pipeloom import InputError, Packing, Problem, Profile, Schedule, StageProfile, build_family
-from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir import timed
 from pipeloom.planner.packing.costs import OP_TIMES
 from tests.support.inner import SequenceCosts, parse_lengths
 

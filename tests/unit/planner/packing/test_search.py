@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeloom import Problem, Profile, Schedule, StageProfile, build_family
-from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir import timed
 from pipeloom.planner.packing.search import by_replica, cost_of, improved
 from pipeloom.solver.construct.entry_orders import entry_orders
 from tests.support.inner import SequenceCosts, SolveOptions, parse_lengths

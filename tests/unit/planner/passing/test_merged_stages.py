@@ -16,7 +16,7 @@ from pipeloom import (
     StageProfile,
     simulate,
 )
-from pipeloom.ir.model.ops import format_order
+from pipeloom.ir import format_order
 from pipeloom.planner.passing.candidates import expanded, planned_as_one
 from tests.support.inner import FAMILIES, Op, OpKind, Timing
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import pipeloom
+from pipeloom.planner import MeasuredRow
 from pipeloom.planner.clusters.efficiency import PRIORS
 from pipeloom.planner.prediction.fit import predicted
-from pipeloom.planner.prediction.measured_rows import MeasuredRow
 from tests.support.inner import Efficiency, preset, read_rows
 
 TRUE = replace(

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pipeloom import predict
-from pipeloom.planner.clusters.cluster import Cluster
-from pipeloom.planner.models.precision import Precision
+from pipeloom.planner import Cluster, Precision
 from pipeloom.planner.models.work import Elementwise
 from pipeloom.planner.prediction.layer_times import CollectiveTimes, KernelTimes
 from tests.support.inner import (

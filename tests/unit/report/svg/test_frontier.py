@@ -6,7 +6,7 @@ import re
 from itertools import combinations
 from xml.etree import ElementTree
 
-from pipeloom.report.svg.frontier import Frontier, FrontierPoint, frontier_svg
+from pipeloom.report import Frontier, FrontierPoint, frontier_svg
 
 
 def frontier(*points: FrontierPoint) -> Frontier:

@@ -11,13 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from pipeloom.ir.errors import InputError
-from pipeloom.runtime.errors import ChangedInPlaceError
+from pipeloom.ir import InputError
+from pipeloom.runtime import ChangedInPlaceError, Ledger, Memory, Pipeline
 from pipeloom.runtime.executor.deferred_ops import Linear
 from pipeloom.runtime.executor.offload import Host, OffloadedActivations
 from pipeloom.runtime.executor.weight_grad_deferral import Deferral, WeightQueue
-from pipeloom.runtime.measure.activation_ledger import Ledger, Memory
-from pipeloom.runtime.pipeline.pipeline import Pipeline
 from tests.support.models import gradient, named
 from tests.unit.runtime.executor.test_remat_ops import OFFLOADED, PLAIN, RECOMPUTED, program
 

@@ -9,20 +9,20 @@ import torch
 from torch import Tensor, nn
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.program import Program
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.runtime.errors import LaunchError
+from pipeloom.ir import InputError, OpKind, Program, Schedule, timed
+from pipeloom.runtime import (
+    Cell,
+    LaunchError,
+    Ledger,
+    Pipeline,
+    Spec,
+    StageInterface,
+    StageRunner,
+    StagesAs,
+)
 from pipeloom.runtime.executor.delayed_modules import delayed_modules
-from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
-from pipeloom.runtime.measure.activation_ledger import Ledger
-from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.runtime.rank.options import StagesAs
 from pipeloom.runtime.stages.store import made
-from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
 from tests.support.by_hand import by_hand
 from tests.support.delayed_linear import Delayed, DelayedLinear, Layer
 from tests.support.hub import on_threads, own

@@ -10,11 +10,9 @@ import torch
 from torch import nn
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.model.links import Link
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.program import Program
+from pipeloom.ir import Link, Profile, Program, StageProfile
+from pipeloom.runtime import Pipeline
 from pipeloom.runtime.executor.offload import DeviceChannels, Host
-from pipeloom.runtime.pipeline.pipeline import Pipeline
 from tests.support.by_hand import by_hand
 from tests.support.fake_device import Device, Memory, on
 

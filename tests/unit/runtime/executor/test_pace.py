@@ -6,10 +6,8 @@ import torch
 from torch import nn
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.program import Program
-from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.ir import OpKind, Profile, Program, StageProfile
+from pipeloom.runtime import Pipeline
 from tests.support.by_hand import by_hand
 
 

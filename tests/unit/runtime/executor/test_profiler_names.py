@@ -7,9 +7,8 @@ import torch
 from torch import nn
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.cost.simulator import timed
-from pipeloom.runtime.errors import ExecutionError
-from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.ir import timed
+from pipeloom.runtime import ExecutionError, Pipeline
 from tests.support.by_hand import by_hand
 
 ORDER = "0F0 1F0 1B0 0B0 1W0 0W0 0F1 1F1 1BW1 0BW1"

@@ -11,12 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.model.links import Link
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.program import Program
+from pipeloom.ir import Link, Profile, Program, StageProfile
+from pipeloom.runtime import Ledger, Pipeline
 from pipeloom.runtime.executor.offload import Host, OffloadedActivations
-from pipeloom.runtime.measure.activation_ledger import Ledger
-from pipeloom.runtime.pipeline.pipeline import Pipeline
 from tests.support.by_hand import by_hand
 
 PLAIN = "0F0 1F0 0F1 1F1 1B0 1W0 0B0 0W0 1B1 1W1 0B1 0W1"

@@ -13,9 +13,9 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils.checkpoint import checkpoint
 
+from pipeloom.runtime import Ledger
 from pipeloom.runtime.executor.deferred_ops import Linear, defer
 from pipeloom.runtime.executor.weight_grad_deferral import Deferral, WeightQueue, run_backward
-from pipeloom.runtime.measure.activation_ledger import Ledger
 from tests.support.models import worst
 
 ROUNDS = 3

@@ -17,10 +17,9 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
+from pipeloom.runtime import Cell, Memory, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.graphs.graph_runner import GraphRunner
-from pipeloom.runtime.measure.activation_ledger import Memory
 from tests.support.graph_runs import run, same, square
 
 WIDTH = 4

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir import InputError
+from pipeloom.runtime import Memory, StagesAs
 from pipeloom.runtime.graphs.accumulation import AddGradient
 from pipeloom.runtime.graphs.graph_runner import GraphRunner
-from pipeloom.runtime.measure.activation_ledger import Memory
-from pipeloom.runtime.rank.options import StagesAs
 from tests.support.graph_runs import furthest, run, same, square
 from tests.support.models import LENGTH, WIDTH, Block
 

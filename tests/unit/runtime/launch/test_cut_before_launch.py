@@ -10,9 +10,8 @@ import pytest
 from examples.gpt import small
 from pipeloom import measure, run
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.solver.families import build_family
+from pipeloom.ir import InputError, Profile, StageProfile
+from pipeloom.solver import build_family
 
 
 @pytest.fixture(autouse=True)

@@ -10,13 +10,11 @@ import torch
 import torch.distributed as dist
 
 from examples.gpt import small
-from pipeloom.ir.errors import InputError
+from pipeloom.ir import InputError
+from pipeloom.runtime import PipelineOptions, RunSettings, measure_profile
 from pipeloom.runtime.launch.environment import Gpu, backend_of, gpu_here, own_gpu
 from pipeloom.runtime.launch.processes import LOOPBACK, served_store
 from pipeloom.runtime.pipeline.preparation import device_for
-from pipeloom.runtime.profiling.profiler import measure_profile
-from pipeloom.runtime.rank.options import PipelineOptions
-from pipeloom.runtime.train.settings import RunSettings
 from pipeloom.runtime.transport.making import meet
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

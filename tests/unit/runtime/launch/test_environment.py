@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir import InputError
 from pipeloom.runtime.launch.environment import check_open_files, check_sockets, world
 
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.testing._internal.two_tensor import TwoTensor
 
+from pipeloom.runtime import Ledger
 from pipeloom.runtime.executor.offload import Host, OffloadedActivations
 from pipeloom.runtime.executor.weight_grad_deferral import Deferral, WeightQueue
-from pipeloom.runtime.measure.activation_ledger import Ledger
 
 ROWS, WIDTH = 8, 16
 BYTES = ROWS * WIDTH * 4

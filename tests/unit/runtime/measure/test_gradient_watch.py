@@ -4,13 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from pipeloom.ir.model.weight_coverage import WeightCoverage
-from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
+from pipeloom.runtime import Cell, Memory, Spec, StageInterface, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.graphs.graph_runner import GraphRunner
-from pipeloom.runtime.measure.activation_ledger import Memory
 from pipeloom.runtime.measure.gradient_watch import GradientWatch
 from pipeloom.runtime.rank.model_names import model_name
-from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
 
 
 class Mixed(nn.Module):

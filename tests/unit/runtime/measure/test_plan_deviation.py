@@ -7,10 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.model.problem import Objective
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import OPTIMIZED, Schedule
+from pipeloom.ir import Objective, Profile, Schedule, StageProfile, timed
+from pipeloom.ir.model.schedule import OPTIMIZED
 from pipeloom.runtime.measure import plan_deviation as lateness
 from tests.support.schedules import schedule
 

@@ -17,10 +17,9 @@ from torch import Tensor, nn
 
 from pipeloom import HuggingFace
 from pipeloom.cli.main import main
-from pipeloom.ir.errors import InputError
-from pipeloom.runtime.models.by_name import load_source
+from pipeloom.ir import InputError
+from pipeloom.runtime import LayeredSource, load_source
 from pipeloom.runtime.models.skeleton import windowed_product
-from pipeloom.runtime.pipeline.layered_source import LayeredSource
 from pipeloom.runtime.pipeline.model_source import check_evaluation, most_stages
 from pipeloom.runtime.stages.store import made
 

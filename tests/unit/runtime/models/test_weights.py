@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeloom import HuggingFace
-from pipeloom.ir.errors import InputError
+from pipeloom.ir import InputError
 from pipeloom.runtime.stages.store import made
 
 hugging = pytest.importorskip("transformers")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir import InputError
 from pipeloom.runtime.optim.norm_groups import Processes, Side, assigned, check_sides
 
 NONE = frozenset[int]()

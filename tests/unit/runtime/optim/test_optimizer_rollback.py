@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from pipeloom.runtime import LossScale
 from pipeloom.runtime.optim.optimizer_rollback import RevertibleOptimizer
-from pipeloom.runtime.rank.loss_scale import LossScale
 
 
 class Odd(torch.optim.Optimizer):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir import InputError
 from pipeloom.runtime.optim.optimizer_state import flat_state, load_flat_state
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {

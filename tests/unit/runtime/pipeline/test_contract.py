@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.errors import InputError, PipeloomError
-from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.ir import InputError, PipeloomError
+from pipeloom.runtime import Pipeline
 from pipeloom.runtime.rank.options import IN_MODEL
 from pipeloom.runtime.tensors.microbatches import merge, split, split_options
 from tests.support.schedules import schedule

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.formats.measured_profile import Measurement
-from pipeloom.ir.model.ops import OpKind
-from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.ir import Measurement, OpKind
+from pipeloom.runtime import Pipeline
 from tests.support.hub import on_threads, own
 from tests.support.models import TinyTransformer
 from tests.support.schedules import schedule

@@ -18,10 +18,9 @@ from torch import nn
 from examples.gpt import GPT, small
 from examples.mlp import MLP
 from pipeloom.cli.main import main
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.layers import Layer
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.runtime.pipeline.layered_source import LayeredSource, as_planned, by_layers
+from pipeloom.ir import InputError, Layer, Profile, StageProfile
+from pipeloom.runtime import LayeredSource
+from pipeloom.runtime.pipeline.layered_source import as_planned, by_layers
 from pipeloom.runtime.stages.store import made
 
 NAMES = ["embedding", "blocks.0", "blocks.1", "blocks.2", "blocks.3", "head"]

@@ -13,14 +13,10 @@ from torch import nn
 
 from examples.gpt import GPT, small
 from examples.mlp import MLP
-from pipeloom.ir.errors import InputError
-from pipeloom.runtime.models.by_name import METHODS, load_source
-from pipeloom.runtime.pipeline.model_source import (
-    ModelSource,
-    checked_batch,
-    checked_stages,
-    most_stages,
-)
+from pipeloom.ir import InputError
+from pipeloom.runtime import ModelSource, load_source
+from pipeloom.runtime.models.by_name import METHODS
+from pipeloom.runtime.pipeline.model_source import checked_batch, checked_stages, most_stages
 
 GOOD = "class Source:\n" + "".join(f"    def {name}(self, *_): ...\n" for name in METHODS)
 

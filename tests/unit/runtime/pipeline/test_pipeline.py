@@ -11,14 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats import dump_schedule, parse_schedule
-from pipeloom.ir.formats.program_json import parse_instruction
-from pipeloom.ir.model.program import Program
-from pipeloom.runtime.errors import ShapeError
-from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.runtime.rank.options import Options, PipelineOptions
+from pipeloom.ir import InputError, Program, dump_schedule, parse_instruction, parse_schedule, timed
+from pipeloom.runtime import Pipeline, PipelineOptions, ShapeError
+from pipeloom.runtime.rank.options import Options
 from pipeloom.runtime.tensors.microbatches import split
 from pipeloom.runtime.transport.single import SingleTransport
 from tests.support.by_hand import by_hand

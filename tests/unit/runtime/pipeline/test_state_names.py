@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pipeloom import Layer
-from pipeloom.ir.errors import InputError
+from pipeloom.ir import InputError
 from pipeloom.runtime.pipeline.state_names import layer_name, layer_names, state_names
 
 

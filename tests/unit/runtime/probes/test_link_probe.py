@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipeloom.ir.model.profile import Link
+from pipeloom.ir import Link
 from pipeloom.runtime.probes.host_probe import probe_host
 from pipeloom.runtime.probes.link_probe import LinkSamples, link_of, links_of
 

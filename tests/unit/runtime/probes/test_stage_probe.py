@@ -8,13 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir import InputError, OpKind
 from pipeloom.ir.formats.measured_profile import Figure, fused_time
-from pipeloom.ir.model.ops import OpKind
-from pipeloom.runtime.pipeline.model_source import ModelSource
+from pipeloom.runtime import ModelSource, Routes, connect
 from pipeloom.runtime.probes.stage_probe import Asked, StageProbe
 from pipeloom.runtime.profiling.source_probe import SourceStages
-from pipeloom.runtime.transport import Routes, connect
 
 ROWS, NARROW, WIDE = 3, 8, 16
 

@@ -16,18 +16,19 @@ import torch
 from torch import Tensor, nn
 
 from examples import gpt
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats.measured_profile import Measurement
-from pipeloom.ir.model.profile import StageProfile
-from pipeloom.runtime.models.huggingface import HuggingFace
-from pipeloom.runtime.pipeline.model_source import ModelSource
+from pipeloom.ir import InputError, Measurement, StageProfile
+from pipeloom.runtime import (
+    HuggingFace,
+    ModelSource,
+    Routes,
+    StagesAs,
+    calculate_memory,
+    connect,
+    measure_profile,
+)
 from pipeloom.runtime.probes.measuring import LinkParts, measurement, probed
 from pipeloom.runtime.probes.stage_probe import Asked
-from pipeloom.runtime.profiling.memory_only import calculate_memory
-from pipeloom.runtime.profiling.profiler import measure_profile
 from pipeloom.runtime.profiling.source_probe import SourceStages
-from pipeloom.runtime.rank.options import StagesAs
-from pipeloom.runtime.transport import Routes, connect
 from pipeloom.training import measure
 from tests.support.delayed_linear import Delayed
 from tests.support.models import TinyTransformer

@@ -6,17 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.program import Tensor as Named
-from pipeloom.ir.model.program import TensorKind
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.model.transfers import previous
+from pipeloom.ir import InputError, OpKind, Profile, Schedule, StageProfile, TensorKind, previous
+from pipeloom.ir import Tensor as Named
 from pipeloom.runtime.stages.flat_parameters import FlatWeights, Layout
 from pipeloom.runtime.stages.gradient_accumulator import GradientAccumulator
 from pipeloom.runtime.stages.streamed_weights import StreamedStages
-from pipeloom.solver.families import build_family
+from pipeloom.solver import build_family
 
 CPU = torch.device("cpu")
 

@@ -8,13 +8,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeloom.ir.errors import InputError
-from pipeloom.runtime.errors import ExecutionError, ShapeError
-from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
-from pipeloom.runtime.measure.activation_ledger import Memory
-from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.ir import InputError
+from pipeloom.runtime import (
+    Cell,
+    ExecutionError,
+    Memory,
+    Pipeline,
+    ShapeError,
+    Spec,
+    StageInterface,
+    StageRunner,
+)
 from pipeloom.runtime.tensors.skip_connections import Skips
-from pipeloom.runtime.tensors.stage_interface import ALIGNED, PackedMessage, Spec, StageInterface
+from pipeloom.runtime.tensors.stage_interface import ALIGNED, PackedMessage
 from tests.failures.cases import alone, squared
 
 CPU = torch.device("cpu")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pipeloom import StepRecord
-from pipeloom.runtime.errors import ExecutionError
+from pipeloom.runtime import ExecutionError
 from pipeloom.runtime.train.callbacks import listening
 from pipeloom.runtime.train.loop import Compiling, Listener
 

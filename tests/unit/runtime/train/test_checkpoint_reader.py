@@ -14,10 +14,10 @@ from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir import InputError
+from pipeloom.runtime import read_run
 from pipeloom.runtime.train.checkpoint_files import saved_keys
 from pipeloom.runtime.train.checkpoint_reader import METADATA, Planner, Reader
-from pipeloom.runtime.train.checkpoints import read_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import tracemalloc
 from typing import cast
 
-from pipeloom.runtime.pipeline.model_source import ModelSource
-from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.runtime.train.loop import KEPT, StepMeasure, TrainingLoop
-from pipeloom.runtime.train.settings import RunSettings
+from pipeloom.runtime import ModelSource, Pipeline, RunSettings, TrainingLoop
+from pipeloom.runtime.train.loop import KEPT, StepMeasure
 
 MARKS = 1000
 STEPS = 10 * KEPT

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from pipeloom.ir.errors import InputError, UnsupportedError
-from pipeloom.runtime.errors import ChangedInPlaceError
+from pipeloom.ir import InputError, UnsupportedError
+from pipeloom.runtime import ChangedInPlaceError
 from pipeloom.runtime.transport.base import Fault
 
 

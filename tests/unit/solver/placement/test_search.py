@@ -9,18 +9,26 @@ from typing import Any
 
 import pytest
 
-from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.formats.schedule_json import dump_schedule
-from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.core.schedule_cost import iteration_time
-from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
-from pipeloom.solver.families import build_family
+from pipeloom.ir import (
+    InfeasibleError,
+    Placement,
+    Problem,
+    Profile,
+    StageProfile,
+    dump_schedule,
+    verify_schedule,
+)
+from pipeloom.solver import (
+    NEVER,
+    Solving,
+    StoppingCriterion,
+    build_family,
+    iteration_time,
+    lower_bound,
+    placements,
+    solve,
+)
 from pipeloom.solver.families.bidirectional.chimera import Chimera
-from pipeloom.solver.optimize import Solving, optimize
 from pipeloom.solver.placement import search as placement_search
 from pipeloom.solver.placement.search import (
     Chosen,
@@ -28,7 +36,6 @@ from pipeloom.solver.placement.search import (
     TriedPlacement,
     bounded_placements,
     overfull,
-    placements,
     room,
 )
 
@@ -84,7 +91,7 @@ def test_the_best_of_all_is_no_worse_than_each_of_them() -> None:
     assert chosen.bound <= best
     for placed, placement in placements(PROFILE):
         problem = Problem(placed, 4, placement, (2.0, 2.0))
-        alone = optimize(problem, solver="heuristic", work_limit=WORK)
+        alone = solve(problem, solver="heuristic", work_limit=WORK)
         assert best <= iteration_time(alone) * (1 + 1e-6)
         assert chosen.bound <= max(lower_bound(problem).value, best)
     for tried in chosen.tried:
@@ -150,7 +157,7 @@ def test_two_copies_of_the_weights_leave_less_for_activations() -> None:
 def test_local_search_improves_what_the_two_way_families_are() -> None:
     profile = Profile((STAGE,) * 4, 4, 0.1)
     problem = Problem(profile, 6, Placement.bidirectional(4), (math.inf,) * 4)
-    found = optimize(problem, solver="heuristic", work_limit=2.0)
+    found = solve(problem, solver="heuristic", work_limit=2.0)
     built = [iteration_time(build_family(name, profile, 6)) for name in ("chimera", "dualpipe")]
     assert found.known_report.known_bound <= iteration_time(found) < min(built)
     assert verify_schedule(dump_schedule(found)) == []

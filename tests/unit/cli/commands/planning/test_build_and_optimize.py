@@ -47,7 +47,7 @@ def test_a_terminal_gets_a_picture_instead_of_the_document(
 
 
 def test_build_lists_the_families(pipeloom: Command) -> None:
-    from pipeloom.solver.families import FAMILIES
+    from pipeloom.solver import FAMILIES
 
     lines = pipeloom("build", "--list").out.splitlines()[2:]
     assert [line.split()[0] for line in lines] == list(FAMILIES)

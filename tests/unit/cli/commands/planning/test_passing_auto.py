@@ -22,8 +22,8 @@ from pipeloom import (
     verify_schedule,
 )
 from pipeloom import solve as optimize
+from pipeloom.ir import parse_schedule
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
-from pipeloom.ir.formats import parse_schedule
 from pipeloom.planner.passing import reasons
 from pipeloom.planner.passing.choose import LEVEL, fastest
 from pipeloom.solver.families.weights.fsdp import FSDP
