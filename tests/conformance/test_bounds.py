@@ -155,7 +155,7 @@ def unlimited(problem: Problem, **_: object) -> Schedule:
 def test_a_limit_that_is_ignored_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     seed = next(n for n in range(0, 4000, len(KINDS)) if checked(n).cost is None)
     assert checked(seed).wrong == ()
-    monkeypatch.setattr(checks, "optimize", unlimited)
+    monkeypatch.setattr(checks, "solve", unlimited)
     assert checked(seed).wrong == ("infeasible, but solved",)
 
 

@@ -48,7 +48,7 @@ def test_an_order_that_breaks_the_rules_is_a_fault(monkeypatch: pytest.MonkeyPat
         return timed(replace(schedule, order=(first[:-1], *others)))
 
     instance = tiny()
-    monkeypatch.setattr(checks, "optimize", incomplete)
+    monkeypatch.setattr(checks, "solve", incomplete)
     assert any("never runs" in fault for fault in faults(instance))
 
 
@@ -57,5 +57,5 @@ def test_a_limit_that_is_ignored_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> 
         return solve(replace(problem, memory_limit=(np.inf,) * problem.ranks))
 
     instance = next(i for i in map(random_instance, range(SLICE)) if not i.feasible)
-    monkeypatch.setattr(checks, "optimize", unlimited)
+    monkeypatch.setattr(checks, "solve", unlimited)
     assert faults(instance) == ["optimize: infeasible, but no InfeasibleError"]
