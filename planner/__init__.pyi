@@ -6,7 +6,6 @@ from .clusters.efficiency import Efficiency as Efficiency
 from .configurations.configuration import Configuration as Configuration
 from .explain.answer import Answer as Answer
 from .explain.certificate import certificate as certificate
-from .explain.explanation import explain as explain
 from .models.arithmetic import Arithmetic as Arithmetic
 from .models.precision import Precision as Precision
 from .models.reading import read_model as read_model

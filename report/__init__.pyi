@@ -6,4 +6,3 @@ from .svg.frontier import Frontier as Frontier
 from .svg.frontier import FrontierPoint as FrontierPoint
 from .svg.frontier import frontier_svg as frontier_svg
 from .svg.timeline import timeline_svg as timeline_svg
-from .timeline_text import timeline_text as timeline_text

@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,11 @@ def test_scripts_use_the_library_not_the_command_line(folder: str) -> None:
     ]
     assert paths
     assert found == []
+
+
+@pytest.mark.parametrize("room", ["ir", "solver", "runtime", "planner", "report"])
+def test_no_public_name_of_a_room_is_a_file_of_it(room: str) -> None:
+    """Python would bind the name to the file, once it is imported."""
+    names = set(import_module(f"pipeloom.{room}").__all__)
+    assert names
+    assert not names & {path.stem for path in (ROOT / room).iterdir()}
