@@ -119,19 +119,6 @@ def test_redone_it_is_a_step_with_the_options_of_its_time(name: str, held: bool)
         assert same(ahead.everything(), plain.everything())
 
 
-def test_gradients_are_copied_only_for_an_optimizer_that_writes_them() -> None:
-    kept = {}
-    for name in ("adamw", "odd"):
-        model = Model(name)
-        undoable = RevertibleOptimizer(model.optimizer)
-        for step in range(2):
-            model.differentiate(step)
-            undoable.step()
-        kept[name] = [key for key in undoable._buffers if key[0] == "g"]
-    assert kept["adamw"] == []
-    assert len(kept["odd"]) == 2
-
-
 def test_the_scale_is_that_of_torchs_scaler() -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=3)
     scale, parameter = LossScale(8.0, interval=3), nn.Parameter(torch.ones(1))
