@@ -236,30 +236,6 @@ def test_sums_of_parts_wrapped_apart_are_of_the_highest_precision(sharded: bool)
     assert max(launch_ranks(last_averaged, 1, arguments, replicas=2, timeout=100).values()) < 1e-14
 
 
-def frozen_and_thawed(program: Program, trains: bool) -> bool:
-    """After a step in which a parameter is frozen, or trained, in all replicas: whether all have
-    one gradient of it, or none."""
-    stage = Mixed()
-    stage.high.requires_grad_(not trains)
-    pipeline, replica = of_replica(program, stage)
-    inputs, targets = batch(replica)
-    for wanted in (not trains, not trains, trains):
-        stage.high.requires_grad_(wanted)
-        stage.high.grad = None
-        pipeline.step(inputs, target=targets)
-    rows: list[Tensor | None] = [None, None]
-    dist.all_gather_object(rows, stage.high.grad)
-    one, other = rows
-    return torch.equal(one, other) if one is not None and other is not None else one is other
-
-
-@pytest.mark.parametrize("trains", [True, False])
-def test_a_parameter_that_all_replicas_freeze_or_thaw(trains: bool) -> None:
-    program = compile_schedule(schedule("1f1b", 1, MICROBATCHES), data_parallel=True)
-    found = launch_ranks(frozen_and_thawed, 1, (program, trains), replicas=2, timeout=100)
-    assert set(found.values()) == {True}
-
-
 def begun_unlike(program: Program, frozen: Sequence[str], ranks: int) -> str:
     """What the first step says where each replica freezes its own of these parameters of the last
     stage."""
