@@ -75,6 +75,21 @@ def test_a_fused_backward_holds_nothing_for_later() -> None:
     assert peaks[True] < peaks[False]
 
 
+class Both(nn.Linear):
+    """Its weight is in a product, whose gradient waits for W, and in a sum, whose does not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.weight.sum()
+
+
+def test_a_parameter_whose_gradient_comes_in_both_is_in_b() -> None:
+    x, y = batch()
+    pipeline = Pipeline(program(SPLIT), [stages()[0], Both(4, 2)], loss=loss)
+    pipeline.step(x, target=y)
+    assert [*pipeline.coverage[1].in_b] == ["weight"]
+    assert [*pipeline.coverage[1].in_w] == ["bias"]
+
+
 @pytest.mark.parametrize(
     ("tied", "message"),
     [
