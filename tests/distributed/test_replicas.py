@@ -31,6 +31,7 @@ from pipeloom.ir import (
 )
 from pipeloom.runtime import LaunchError, Pipeline, RunSettings, launch_ranks, run_program
 from pipeloom.runtime.train.replicas import count_replicas
+from tests.support.launched import in_one_launch
 from tests.support.models import TinyTransformer, full, mean_losses
 from tests.support.schedules import schedule
 
@@ -229,11 +230,11 @@ def last_averaged(program: Program, dtypes: Sequence[torch.dtype], sharded: bool
     return averaged(program, stage, whole, f"{len(dtypes) - 1}.factor")
 
 
-@pytest.mark.parametrize("sharded", [True, False])
-def test_sums_of_parts_wrapped_apart_are_of_the_highest_precision(sharded: bool) -> None:
+def test_sums_of_parts_wrapped_apart_are_of_the_highest_precision() -> None:
     program = compile_schedule(schedule("1f1b", 1, MICROBATCHES), data_parallel=True)
-    arguments = program, (torch.bfloat16, torch.float64), sharded
-    assert max(launch_ranks(last_averaged, 1, arguments, replicas=2, timeout=100).values()) < 1e-14
+    dtypes = torch.bfloat16, torch.float64
+    calls = [(last_averaged, (program, dtypes, sharded)) for sharded in (True, False)]
+    assert max(max(rows) for rows in in_one_launch(2, calls)) < 1e-14
 
 
 def begun_unlike(program: Program, frozen: Sequence[str], ranks: int) -> str:
