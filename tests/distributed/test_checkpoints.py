@@ -163,16 +163,6 @@ class Named(nn.Module):
         self.blocks = nn.Sequential(*blocks)
 
 
-def test_random_numbers_go_on(tmp_path: Path) -> None:
-    """One rank needs no processes."""
-    plan, source = program("1f1b", 1), Evaluated()
-    settings = RunSettings(steps=STEPS)
-    whole = train(plan, source, settings).losses
-    first = train(plan, source, replace(settings, steps=2, save=str(tmp_path))).losses
-    rest = train(plan, source, replace(settings, resume=str(tmp_path))).losses
-    assert first + rest == whole
-
-
 class Killed(Model):
     """Rank 0 kills all processes of the run before the fourth step."""
 
@@ -275,7 +265,7 @@ def test_what_does_not_fit_is_one_line_before_the_first_step(
 ) -> None:
     before = sorted(saved.rglob("*"))
     with pytest.raises(PipeloomError) as caught:
-        losses(program("1f1b", 2), source, resume=str(saved))
+        train(program("1f1b", 1), source, RunSettings(steps=STEPS, resume=str(saved)))
     assert line in str(caught.value)
     assert str(saved / "step-000002") in str(caught.value)
     assert (str(caught.value).count("\n"), caught.value.exit_code) == (0, 2)
@@ -299,10 +289,8 @@ def test_names_are_asked_for_before_the_first_step(tmp_path: Path) -> None:
     ("file", "data", "line"),
     [
         ("__1_0.distcp", None, "missing; expected [0-9]+ bytes, as .metadata says$"),
-        ("__1_0.distcp", b"PK", "expected [0-9]+ bytes, as .metadata says, got 2$"),
         ("__1_0.distcp", b"x" * 2**20, "damaged; expected a file as run --save wrote it$"),
         (".metadata", b"", "cannot be read: EOFError: .*; expected a file as run --save wrote it$"),
-        (".metadata", b"nothing", "cannot be read: .*; expected a file as run --save wrote it$"),
     ],
 )
 def test_a_damaged_file_is_named_and_nothing_is_lost(

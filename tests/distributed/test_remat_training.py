@@ -144,6 +144,9 @@ def _peaks(programs: Sequence[Program]) -> list[int]:
         pipeline = Pipeline.from_source(program, source, transport=own())
         inputs, targets = source.batch(0, program.schedule.problem.microbatches)
         pipeline.step(inputs, target=targets)
+        for stage in {*pipeline.store.stages} - {*pipeline.modules}:
+            away = pipeline.store.module(stage).parameters()
+            assert all(p.untyped_storage().nbytes() == 0 for p in away), "weights of another rank"
         pipeline.close()
         found.append(pipeline.peak_memory)
     return found

@@ -31,6 +31,7 @@ from pipeloom.ir import (
 )
 from pipeloom.runtime import LaunchError, Pipeline, RunSettings, launch_ranks, run_program
 from pipeloom.runtime.train.replicas import count_replicas
+from tests.support.launched import in_one_launch
 from tests.support.models import TinyTransformer, full, mean_losses
 from tests.support.schedules import schedule
 
@@ -229,35 +230,11 @@ def last_averaged(program: Program, dtypes: Sequence[torch.dtype], sharded: bool
     return averaged(program, stage, whole, f"{len(dtypes) - 1}.factor")
 
 
-@pytest.mark.parametrize("sharded", [True, False])
-def test_sums_of_parts_wrapped_apart_are_of_the_highest_precision(sharded: bool) -> None:
+def test_sums_of_parts_wrapped_apart_are_of_the_highest_precision() -> None:
     program = compile_schedule(schedule("1f1b", 1, MICROBATCHES), data_parallel=True)
-    arguments = program, (torch.bfloat16, torch.float64), sharded
-    assert max(launch_ranks(last_averaged, 1, arguments, replicas=2, timeout=100).values()) < 1e-14
-
-
-def frozen_and_thawed(program: Program, trains: bool) -> bool:
-    """After a step in which a parameter is frozen, or trained, in all replicas: whether all have
-    one gradient of it, or none."""
-    stage = Mixed()
-    stage.high.requires_grad_(not trains)
-    pipeline, replica = of_replica(program, stage)
-    inputs, targets = batch(replica)
-    for wanted in (not trains, not trains, trains):
-        stage.high.requires_grad_(wanted)
-        stage.high.grad = None
-        pipeline.step(inputs, target=targets)
-    rows: list[Tensor | None] = [None, None]
-    dist.all_gather_object(rows, stage.high.grad)
-    one, other = rows
-    return torch.equal(one, other) if one is not None and other is not None else one is other
-
-
-@pytest.mark.parametrize("trains", [True, False])
-def test_a_parameter_that_all_replicas_freeze_or_thaw(trains: bool) -> None:
-    program = compile_schedule(schedule("1f1b", 1, MICROBATCHES), data_parallel=True)
-    found = launch_ranks(frozen_and_thawed, 1, (program, trains), replicas=2, timeout=100)
-    assert set(found.values()) == {True}
+    dtypes = torch.bfloat16, torch.float64
+    calls = [(last_averaged, (program, dtypes, sharded)) for sharded in (True, False)]
+    assert max(max(rows) for rows in in_one_launch(2, calls)) < 1e-14
 
 
 def begun_unlike(program: Program, frozen: Sequence[str], ranks: int) -> str:

@@ -132,65 +132,6 @@ def test_a_tie_that_nobody_named_is_seen(source: TinyTransformer) -> None:
     assert all(difference(gradients[name], wanted[name]) <= 1e-12 for name in wanted)
 
 
-def frozen_in_between(plan: Program, source: TinyTransformer) -> list[Tensor]:
-    """The shared parameter's gradient after a step in which it is trained, one in which it is
-    frozen, and one in which it is trained again; nothing is updated."""
-    pipeline = Pipeline.from_source(plan, source, train=False, transport=own())
-    inputs, targets = source.batch(0, MICROBATCHES)
-    (shared,) = [
-        parameter
-        for module in pipeline.modules.values()
-        for name, parameter in module.named_parameters()
-        if name in {"rows.weight", "columns.weight"}
-    ]
-    found = []
-    for trains in (True, False, True):
-        shared.requires_grad_(trains)
-        pipeline.step(inputs, target=targets, update=False)
-        found.append(shared.grad.clone())  # type: ignore[union-attr]
-    pipeline.close()
-    return found
-
-
-def test_a_tied_parameter_that_is_frozen_in_between_keeps_its_gradient() -> None:
-    once = expected()["0.rows.weight"]
-    found = on_threads(frozen_in_between, 2, (program(tied=[(0, 1)]), Parts()), timeout=60)
-    for gradients in found.values():
-        for grad, times in zip(gradients, (1, 1, 2), strict=True):
-            assert difference(grad, times * once) <= 1e-12
-
-
-def thawed(plan: Program, source: TinyTransformer) -> str:
-    """The gradient in a step after one in which all copies are frozen."""
-    pipeline = Pipeline.from_source(plan, source, train=False, transport=own())
-    inputs, targets = source.batch(0, MICROBATCHES)
-    shared = {
-        name: parameter
-        for module in pipeline.modules.values()
-        for name, parameter in module.named_parameters()
-        if name in {"rows.weight", "columns.weight"}
-    }
-    for trains in (False, False, True):
-        for parameter in shared.values():
-            parameter.requires_grad_(trains)
-        pipeline.step(inputs, target=targets, update=True)
-    wanted = expected()["0.rows.weight"]
-    return str({name: difference(p.grad, wanted) <= 1e-12 for name, p in shared.items()})
-
-
-def test_copies_that_are_frozen_are_thawed_on_all_ranks() -> None:
-    found = on_threads(thawed, 2, (program(tied=[(0, 1)]), Parts()), timeout=100)
-    assert found == {0: "{'rows.weight': True}", 1: "{'columns.weight': True}"}
-
-
-def test_a_tie_of_one_rank_is_thawed() -> None:
-    """Its copies need no message."""
-    profile = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),), 1)
-    plan = compile_schedule(build_family("zb-v", profile, MICROBATCHES), tied=[(0, 1)])
-    found = on_threads(thawed, 1, (plan, Parts()), timeout=100)
-    assert found == {0: "{'rows.weight': True, 'columns.weight': True}"}
-
-
 class Pair(nn.Module):
     """Two parameters of one shape."""
 

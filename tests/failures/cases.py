@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -105,17 +104,6 @@ class Doing(nn.Linear):
         return super().forward(x)
 
 
-class Doubling(nn.Linear):
-    """Gives float64 from its third call on."""
-
-    calls = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        out = super().forward(x)
-        return out if self.calls < 3 else out.double()
-
-
 def program(family: str = "1f1b") -> Program:
     return compile_schedule(schedule(family, 2, 4))
 
@@ -144,16 +132,8 @@ def throws_in_b() -> None:
     step(pipeline(nn.Linear(4, 4), FailingBackward(4, 4), family="zb-h1"))
 
 
-def throws_in_bw() -> None:
-    step(pipeline(nn.Linear(4, 4), FailingBackward(4, 4)))
-
-
 def throws_in_w() -> None:
     step(pipeline(nn.Linear(4, 4), FailingWeight(4, 4), family="zb-h1"))
-
-
-def changes_a_dtype() -> None:
-    step(pipeline(Doubling(4, 4), nn.Linear(4, 4)))
 
 
 def is_killed() -> None:
@@ -191,13 +171,6 @@ def differs_in_an_option() -> None:
     Pipeline(program(), [nn.Linear(4, 4)] * 2, loss=squared, param_dtype=dtype)
 
 
-def has_a_broken_program() -> None:
-    """On rank 1 alone: the program that its verifier refuses is another one than rank 0's."""
-    good = program()
-    broken = replace(good, instructions=(good.instructions[0], good.instructions[1][1:]))
-    Pipeline((good, broken)[dist.get_rank()], [nn.Linear(4, 4)] * 2, loss=squared)
-
-
 def in_turn(functions: Sequence[Callable[[], None]]) -> list[str]:
     """What this rank raises in each, as a launch would tell it."""
     said = []
@@ -227,14 +200,6 @@ def changes_a_shape() -> None:
     step(pipeline(nn.Sequential(nn.Linear(4, 4), Wider()), nn.Linear(4, 4)))
 
 
-def changes_the_batch() -> None:
-    """Rank 0 says what is wrong before anything is sent."""
-    pipe = pipeline(nn.Linear(4, 4), nn.Linear(4, 4))
-    step(pipe)
-    if dist.get_rank() == 0:
-        step(pipe, rows=16)
-
-
 def alone(microbatches: int = 4) -> Program:
     """Two stages, both on one rank."""
     text = "0F{0} 1F{0} 1B{0} 0B{0} 1W{0} 0W{0}"
@@ -257,14 +222,6 @@ def waits_for_another_replica() -> None:
 def gathers_shards_alone() -> None:
     """Before a step."""
     a_step_too_few(sharded())
-
-
-def sums_a_norm_alone() -> None:
-    """The other replica hangs before the norm of all shards' gradients."""
-    running = sharded()
-    if dist.get_rank() == 1:
-        time.sleep(60)
-    running._step_end.update._squares([])
 
 
 def sharded() -> Pipeline:
@@ -321,30 +278,15 @@ def bad_option(running: Pipeline, x: Tensor, y: Tensor) -> None:
     running.step(x, target=y, **({"scale": 2.0} if running.rank == 1 else {}))
 
 
-def bad_data(running: Pipeline, x: Tensor, y: Tensor) -> None:
-    """The first rank's batch raises when it is looked at."""
-    running.step(x, target=y)
-    running.step(Unreadable() if running.rank == 0 else x, target=y)
-
-
 def bad_metric(running: Pipeline, x: Tensor, y: Tensor) -> None:
     """The loss takes no such argument: an error in the midst of a step."""
     running.step(x, target=y)
     running.step(x, target=y, loss_kwargs={"weight": 2.0})
 
 
-class Unreadable:
-    @property
-    def shape(self) -> Any:
-        raise ZeroDivisionError("no data")
-
-
 # in activations' messages, in the norm's, in weights'
 TRIED = [
-    *(
-        ("1f1b", fault)
-        for fault in (bad_target, bad_batch, other_shape, bad_option, bad_data, bad_metric)
-    ),
+    *(("1f1b", fault) for fault in (bad_target, bad_batch, other_shape, bad_option, bad_metric)),
     ("zb-h1 ahead", bad_target),
     ("zb-h1 ahead", other_shape),
     ("weipipe-interleave", other_shape),

@@ -14,8 +14,7 @@ from torch.nn.functional import mse_loss
 from pipeloom.ir import InputError
 from pipeloom.runtime import ChangedInPlaceError, Ledger, Memory, Pipeline
 from pipeloom.runtime.executor.deferred_ops import Linear
-from pipeloom.runtime.executor.offload import Host, OffloadedActivations
-from pipeloom.runtime.executor.weight_grad_deferral import Deferral, WeightQueue
+from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from tests.support.models import gradient, named
 from tests.unit.runtime.executor.test_remat_ops import OFFLOADED, PLAIN, RECOMPUTED, program
 
@@ -182,27 +181,6 @@ def test_what_waits_for_w_and_is_changed_is_told(memory: bool, what: int) -> Non
     waiting[what].add_(1)
     with pytest.raises(ChangedInPlaceError, match=r"float32\[3, 4\]"):
         queue.run()
-
-
-def test_a_weight_changed_before_its_b_is_told_without_a_ledger() -> None:
-    layer, x = nn.Linear(4, 4), torch.randn(3, 4, requires_grad=True)
-    queue = WeightQueue(Memory())
-    with Deferral(layer.parameters()).into(queue):
-        y = layer(x)
-    with torch.no_grad():
-        layer.weight.add_(1)
-    with pytest.raises(ChangedInPlaceError):
-        y.sum().backward()
-
-
-def test_what_is_changed_on_its_way_to_the_host_is_told() -> None:
-    offloaded = OffloadedActivations(Host(torch.device("cpu")), Memory())
-    with offloaded.packing(()):
-        y = torch.randn(3, requires_grad=True).exp()
-    offloaded.leave()
-    y.detach().add_(1)
-    with pytest.raises(ChangedInPlaceError, match=r"float32\[3\]"):
-        offloaded.gone()
 
 
 def test_an_input_that_a_forward_changes_is_changed_once() -> None:

@@ -5,28 +5,20 @@ from __future__ import annotations
 from functools import cache, partial
 
 import pytest
-import torch
 from torch import Tensor, nn
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir import InputError, OpKind, Program, Schedule, timed
 from pipeloom.runtime import (
-    Cell,
     LaunchError,
-    Ledger,
     Pipeline,
-    Spec,
-    StageInterface,
-    StageRunner,
     StagesAs,
 )
 from pipeloom.runtime.executor.delayed_modules import delayed_modules
-from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.stages.store import made
 from tests.support.by_hand import by_hand
 from tests.support.delayed_linear import Delayed, DelayedLinear, Layer
 from tests.support.hub import on_threads, own
-from tests.support.models import WIDTH
 from tests.support.schedules import profile, schedule
 
 RANKS, MICROBATCHES = 2, 4
@@ -113,13 +105,6 @@ def made_of(program: Program, delayed: bool) -> None:
     Pipeline.from_source(program, Delayed(delayed), transport=own()).close()
 
 
-def test_the_innermost_that_need_it_are_called() -> None:
-    layer = Layer(delayed=True)
-    layer.first.delayed = False
-    assert delayed_modules(0, nn.Sequential(layer)) == [layer.second]
-    assert delayed_modules(0, Layer(delayed=False)) == []
-
-
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
@@ -132,21 +117,3 @@ def test_what_cannot_be_told_is_refused(name: str, value: object, words: str) ->
     setattr(layer.first, name, value)
     with pytest.raises(InputError, match=words):
         delayed_modules(3, nn.Sequential(layer))
-
-
-def test_what_an_entry_keeps_is_counted_until_w() -> None:
-    """Of one microbatch x and dy, as a product that is put off here keeps them."""
-    memory, module = Ledger(), DelayedLinear()
-    runner = StageRunner(1, module, memory=memory, last=False, loss=None, seed=torch.ones(()))
-    x = torch.randn(3, WIDTH)
-    cell = Cell(WeightQueue(memory), StageInterface.one(Spec.of(x)))
-    memory.start([module])
-    for _ in range(2):
-        cell.inputs = (x.clone().requires_grad_(),)
-        runner.forward(cell)
-        cell.output, cell.dy = (), (torch.ones_like(x),)
-        runner.backward(cell)
-        cell.dx = ()
-        assert memory.live == 2 * x.nbytes
-        runner.weight(cell)
-        assert memory.live == 0

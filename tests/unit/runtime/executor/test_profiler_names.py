@@ -49,13 +49,6 @@ def test_an_evaluation_is_named_otherwise_than_a_step() -> None:
     assert not row & set(names)
 
 
-def test_without_a_profiler_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    named: list[str] = []
-    monkeypatch.setattr(torch.profiler, "record_function", named.append)
-    step(pipeline())
-    assert named == []
-
-
 def test_a_failure_in_a_profiled_step_names_its_instruction() -> None:
     class Fails(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir import Link, Profile, Program, StageProfile
-from pipeloom.runtime import Ledger, Pipeline
-from pipeloom.runtime.executor.offload import Host, OffloadedActivations
+from pipeloom.runtime import Pipeline
 from tests.support.by_hand import by_hand
 
 PLAIN = "0F0 1F0 0F1 1F1 1B0 1W0 0B0 0W0 1B1 1W1 0B1 0W1"
@@ -74,32 +73,3 @@ def test_gradients_are_bit_for_bit_those_without_levers(order: str, memory: bool
 def test_nothing_is_held_after_a_step(order: str) -> None:
     _, _, pipeline = trained(order)
     assert pipeline._memory.live == 0
-
-
-def test_storages_go_out_once_each_and_come_back_as_they_were() -> None:
-    memory, host = Ledger(), Host(torch.device("cpu"))
-    offloaded = OffloadedActivations(host, memory)
-    weight = torch.randn(4, 4, requires_grad=True)
-    x = torch.randn(3, 4)
-    memory.start([])
-    with offloaded.packing([weight, x]):
-        wide = x @ weight
-        left, right = wide.chunk(2, 1)
-        total = (left * right.exp()).sum()
-    held = memory.live
-    offloaded.leave()
-    assert memory.live == held
-    offloaded.gone()
-    assert memory.live == 0
-    offloaded.load()
-    assert memory.live == held
-    offloaded.back()
-    total.backward()
-    again = weight.detach().clone().requires_grad_()
-    left, right = (x @ again).chunk(2, 1)
-    (left * right.exp()).sum().backward()
-    assert weight.grad is not None
-    assert again.grad is not None
-    assert torch.equal(weight.grad, again.grad)
-    del total, left, right, wide
-    assert memory.live == 0

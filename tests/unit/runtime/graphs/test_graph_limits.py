@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,36 +53,6 @@ def shared() -> nn.Module:
     return nn.Sequential(block, nn.Linear(WIDTH, WIDTH), block)
 
 
-class Position(nn.Module):
-    """Its gradient is a view of what B hands on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inside, self.position = nn.Linear(WIDTH, 2), nn.Parameter(torch.randn(3, WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.inside(x + self.position)
-        return out
-
-
-@pytest.mark.parametrize("split", [True, False])
-@pytest.mark.parametrize(
-    ("make", "given"),
-    [
-        (shared, X),
-        (partial(nn.Linear, WIDTH, 2), X),
-        (partial(nn.Embedding, 5, WIDTH), TOKENS),
-        (Position, X),
-    ],
-)
-def test_as_autograd(make: Callable[[], nn.Module], given: Tensor, split: bool) -> None:
-    torch.manual_seed(0)
-    module = make()
-    found = run(module, given, stages_as="aten", split=split)
-    assert found.refusal is None
-    assert same(found, run(module, given)) == []
-
-
 LAST: dict[str, Any] = {
     "memory": Memory(), "last": True, "loss": square, "seed": torch.tensor(1.0)
 }  # fmt: skip
@@ -98,19 +67,6 @@ def forward_of(runner: StageRunner, queue: WeightQueue | None = None) -> Cell:
     cell.inputs = (X.clone().requires_grad_(),)
     runner.forward(cell)
     return cell
-
-
-def test_a_gradient_has_memory_of_its_own() -> None:
-    module = Position()
-    runner = runner_of(module)
-    cell = forward_of(runner, WeightQueue(Memory()))
-    runner.backward(cell)
-    (dx,) = cell.dx
-    runner.weight(cell)
-    gradient = module.position.grad
-    assert gradient is not None
-    assert gradient.equal(dx)
-    assert gradient.data_ptr() != dx.data_ptr()
 
 
 def test_a_trace_leaves_the_module_as_it_was() -> None:

@@ -20,6 +20,7 @@ from tests.unit.runtime.models.test_huggingface import GROUPED  # noqa: E402
 
 ENDS = ("eos_token_id", "pad_token_id", "sep_token_id")
 NAME = "model.layers.1.mlp.up_proj.weight"
+FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 @pytest.fixture
@@ -56,35 +57,28 @@ def test_missing_weights_are_named(folder: Path) -> None:
     del state[NAME]
     write(folder, state)
     assert fault(folder) == f"expected {NAME} in its weights"
-
-
-def test_weights_of_another_shape_are_named(folder: Path) -> None:
-    write(folder, state_of(folder) | {NAME: torch.zeros(3, 5)})
+    write(folder, state | {NAME: torch.zeros(3, 5)})
     assert fault(folder) == f"{NAME}: expected shape [24, 16], got [3, 5]"
 
 
-def test_a_file_that_holds_no_weights_is_named(folder: Path) -> None:
-    (folder / "model.safetensors").write_text("no")
-    assert fault(folder).startswith("model.safetensors: expected a file of weights: ")
-
-
-def test_a_missing_shard_is_named(folder: Path) -> None:
-    index = {"weight_map": {NAME: "model-00002-of-00002.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert fault(folder).startswith("model-00002-of-00002.safetensors: expected a file of weights")
-
-
-def test_an_index_that_is_none_is_named(folder: Path) -> None:
-    (folder / "model.safetensors.index.json").write_text("{}")
-    assert fault(folder).startswith("model.safetensors.index.json: expected a weight_map: ")
+@pytest.mark.parametrize(
+    ("file", "text", "line"),
+    [
+        (FILE, "no", f"{FILE}: expected a file of weights: "),
+        (INDEX, json.dumps({"weight_map": {NAME: "2.safetensors"}}), "2.safetensors: expected a f"),
+        (INDEX, "{}", f"{INDEX}: expected a weight_map: "),
+    ],
+)
+def test_a_file_that_holds_no_weights_is_named(
+    folder: Path, file: str, text: str, line: str
+) -> None:
+    (folder / file).write_text(text)
+    assert fault(folder).startswith(line)
 
 
 def test_weights_in_another_format_are_not_drawn_instead(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    assert fault(folder) == (
-        "expected weights in model.safetensors or model.safetensors.index.json, found "
-        "pytorch_model.bin"
-    )
+    (folder / FILE).rename(folder / "pytorch_model.bin")
+    assert fault(folder) == f"expected weights in {FILE} or {INDEX}, found pytorch_model.bin"
 
 
 def test_a_checkpoint_of_the_base_model_has_its_prefix_added(folder: Path) -> None:

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from pipeloom.ir import InputError
 from pipeloom.runtime.optim.optimizer_state import flat_state, load_flat_state
@@ -65,22 +63,6 @@ def clone(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_keys_are_torchs(name: str) -> None:
-    module, optimizer, names = made(name)
-    found = flat_state(optimizer, names).keys()
-    flat = StateDictOptions(flatten_optimizer_state_dict=True)
-    assert found == get_optimizer_state_dict(module, optimizer, options=flat).keys()
-
-
-def test_what_was_never_stepped_is_nan() -> None:
-    module, optimizer, names = made("adamw")
-    stepped(module, optimizer, "weight")
-    state = flat_state(optimizer, names)
-    assert state["state.bias.exp_avg"].isnan().all()
-    assert state["state.weight.exp_avg"].isfinite().all()
-
-
 def test_options_are_the_saved_ones_but_for_how_it_computes() -> None:
     _, optimizer, names = made("adamw")
     optimizer.param_groups[0].update(lr=0.5, foreach=True)
@@ -95,25 +77,6 @@ def test_a_group_has_one_option() -> None:
     line = "optimizer.param_groups.bias.lr: expected that of param_groups.weight.lr, 0.001, .* 7.0"
     with pytest.raises(InputError, match=line):
         load_flat_state(optimizer, names, state)
-
-
-def test_what_was_never_stepped_is_made_one_by_one_and_without_hooks() -> None:
-    called: list[object] = []
-
-    class Counting(torch.optim.Optimizer):
-        def step(self, closure: Any = None) -> None:  # type: ignore[override]
-            called.append(sum(len(group["params"]) for group in self.param_groups))
-
-    module = nn.Linear(3, 2)
-    optimizer = Counting(module.parameters(), {})
-    optimizer.register_step_pre_hook(lambda *_: called.append("own"))
-    everywhere = register_optimizer_step_pre_hook(lambda *_: called.append("everywhere"))
-    try:
-        flat_state(optimizer, {id(p): key for key, p in module.named_parameters()})
-    finally:
-        everywhere.remove()
-    assert called == [1, 1]
-    assert not optimizer.state
 
 
 def test_an_optimizer_of_all_parameters_at_once_is_refused() -> None:

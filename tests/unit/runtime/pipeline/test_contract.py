@@ -17,7 +17,6 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.ir import InputError, PipeloomError
 from pipeloom.runtime import Pipeline
 from pipeloom.runtime.rank.options import IN_MODEL
-from pipeloom.runtime.tensors.microbatches import merge, split, split_options
 from tests.support.schedules import schedule
 from tests.unit.runtime.pipeline.test_pipeline import (
     MICROBATCHES,
@@ -136,20 +135,6 @@ def test_batches_and_targets_may_be_nested() -> None:
     targets = [{"y": part, "weight": 0.5} for part in y.chunk(MICROBATCHES)]
     torch.testing.assert_close(pipeline.eval(parts, 2.0, target=targets), wanted)
     torch.testing.assert_close(pipeline.eval(parts + parts, 2.0), torch.cat([wanted, wanted]))
-
-
-def test_arguments_are_cut_in_dicts_and_tuples() -> None:
-    x = torch.arange(6)
-    assert split((x, x), 2, "x")[1] is x  # two microbatches
-    cut = split({"a": x, "b": (x, None, "c")}, 3, "x")
-    assert cut[1]["a"].tolist() == cut[1]["b"][0].tolist() == [2, 3]
-    assert cut[1]["b"][1:] == (None, "c")
-    options = split_options({"pair": (x, x), "each": [x[:1], x[1:]], "names": ["a"]}, 2)
-    assert options[0]["pair"][1].tolist() == [0, 1, 2]
-    assert options[1]["each"].tolist() == [1, 2, 3, 4, 5]
-    assert options[1]["names"] == ["a"]
-    merged = merge([{"a": x, "n": 1}, {"a": x, "n": 2}])
-    assert (len(merged["a"]), merged["n"]) == (12, [1, 2])
 
 
 x, y = batch()

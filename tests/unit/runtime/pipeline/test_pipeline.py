@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +12,7 @@ from torch import Tensor, nn
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir import InputError, Program, dump_schedule, parse_instruction, parse_schedule, timed
-from pipeloom.runtime import Pipeline, PipelineOptions, ShapeError
-from pipeloom.runtime.rank.options import Options
-from pipeloom.runtime.tensors.microbatches import split
+from pipeloom.runtime import Pipeline
 from pipeloom.runtime.transport.single import SingleTransport
 from tests.support.by_hand import by_hand
 
@@ -77,6 +75,21 @@ def test_a_fused_backward_holds_nothing_for_later() -> None:
     assert peaks[True] < peaks[False]
 
 
+class Both(nn.Linear):
+    """Its weight is in a product, whose gradient waits for W, and in a sum, whose does not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.weight.sum()
+
+
+def test_a_parameter_whose_gradient_comes_in_both_is_in_b() -> None:
+    x, y = batch()
+    pipeline = Pipeline(program(SPLIT), [stages()[0], Both(4, 2)], loss=loss)
+    pipeline.step(x, target=y)
+    assert [*pipeline.coverage[1].in_b] == ["weight"]
+    assert [*pipeline.coverage[1].in_w] == ["bias"]
+
+
 @pytest.mark.parametrize(
     ("tied", "message"),
     [
@@ -89,30 +102,6 @@ def test_wrong_ties_are_refused(tied: list[list[tuple[int, str]]], message: str)
     x, y = batch()
     with pytest.raises(InputError, match=message):
         Pipeline(program(SPLIT, ((0, 1),)), stages(), loss=loss, tied=tied).step(x, target=y)
-
-
-def test_batches_that_cannot_be_cut() -> None:
-    for wrong, message in (
-        (torch.ones(7, 4), r"float32\[7, 4\] cannot be cut into 3 equal microbatches"),
-        (torch.tensor(1.0), r"float32\[\] cannot be cut"),
-        ([torch.ones(2)] * 2, "expected 3 microbatches, got 2"),
-        ([torch.ones(2), torch.ones(2), torch.ones(3).int()], r"microbatch 2 is int32\[3\]"),
-    ):
-        with pytest.raises(ShapeError, match=message):
-            split(wrong, 3, "target")
-
-
-def test_the_shape_exchange_leaves_buffers_and_random_numbers_alone() -> None:
-    x, y = batch()
-    norm = nn.BatchNorm1d(4)
-    pipeline = Pipeline(
-        program(FUSED), [nn.Sequential(norm, nn.Dropout()), nn.Linear(4, 2)], loss=loss
-    )
-    torch.manual_seed(5)
-    first = pipeline.step(x, target=y)
-    assert norm.num_batches_tracked == MICROBATCHES
-    torch.manual_seed(5)
-    torch.testing.assert_close(pipeline.step(x, target=y), first)
 
 
 def test_masters_are_the_parameters_again_after_each_step() -> None:
@@ -164,9 +153,3 @@ def test_a_pipeline_that_cannot_be_made_leaves_no_connections(
     with pytest.raises(InputError):
         Pipeline(program(SPLIT), stages(), loss=loss, **options)
     assert len(closed) == 1
-
-
-def test_keywords_are_the_options_with_their_types() -> None:
-    assert get_type_hints(Options) == get_type_hints(PipelineOptions)
-    with pytest.raises(TypeError, match="clip_norm"):
-        Pipeline(program(FUSED), stages(), clip_norm=1.0)  # type: ignore[call-arg]

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from pipeloom import Layer
-from pipeloom.ir import InputError
 from pipeloom.runtime.pipeline.state_names import layer_name, layer_names, state_names
 
 
@@ -65,12 +64,3 @@ def test_wrappers_of_torch_are_no_part_of_a_name() -> None:
     compiled.add_module("_orig_mod", nn.Linear(2, 2))  # as torch.compile calls it
     found = state_names({0: compiled}, [], None, lambda value: [value])
     assert found[0, "_orig_mod.weight"] == ("weight",)
-
-
-def test_two_that_are_not_one_need_two_names() -> None:
-    modules = {0: nn.Linear(2, 2), 1: nn.Linear(2, 2)}
-    line = "names: weight is called so in stage 0 and in stage 1: expected different names"
-    with pytest.raises(InputError, match=line):
-        state_names(modules, [], None, lambda value: [value])
-    tied = [[(0, name), (1, name)] for name in ("weight", "bias")]
-    assert state_names(modules, tied, None, lambda value: [value])[1, "bias"] == ("bias",)

@@ -100,13 +100,6 @@ def test_the_first_stage_receives_no_input_and_the_last_no_gradient() -> None:
     assert last.activation == middle.activation
 
 
-def test_nothing_is_held_after_the_weights() -> None:
-    tested = probe()
-    expected = tested.sizes(1)
-    tested.times(1)
-    assert tested.sizes(1) == expected
-
-
 def test_a_frozen_parameter_has_no_gradient_and_no_state() -> None:
     class Frozen(Stack):
         def stage(self) -> nn.Module:

@@ -10,80 +10,12 @@ from torch import Tensor, nn
 
 from pipeloom.ir import InputError
 from pipeloom.runtime import (
-    Cell,
     ExecutionError,
-    Memory,
     Pipeline,
     ShapeError,
-    Spec,
-    StageInterface,
-    StageRunner,
 )
 from pipeloom.runtime.tensors.skip_connections import Skips
-from pipeloom.runtime.tensors.stage_interface import ALIGNED, PackedMessage
 from tests.failures.cases import alone, squared
-
-CPU = torch.device("cpu")
-
-
-@pytest.mark.parametrize(
-    "tensors",
-    [
-        [torch.arange(6.0).view(2, 3)],
-        [torch.arange(6.0).view(2, 3).t()],
-        [torch.arange(5, dtype=torch.float64), torch.tensor([True, False]), torch.arange(3)],
-        [torch.zeros(0, 4), torch.tensor(2.5, dtype=torch.bfloat16)],
-        [],
-    ],
-)
-def test_what_is_packed_is_what_comes_out(tensors: list[Tensor]) -> None:
-    packed = PackedMessage(list(map(Spec.of, tensors)))
-    message = packed.pack(tensors, CPU)
-    buffer = torch.full((packed.nbytes + 100,), 7, dtype=torch.uint8)
-    place = packed.place(buffer)
-    assert place.nbytes == message.nbytes == packed.nbytes > 0
-    place.copy_(message)
-    for found, tensor in zip(packed.tensors(place), tensors, strict=True):
-        assert torch.equal(found, tensor)
-        assert found.dtype is tensor.dtype
-        assert found.data_ptr() % ALIGNED == buffer.data_ptr() % ALIGNED
-
-
-def test_one_tensor_is_sent_as_it_is() -> None:
-    x = torch.ones(2, 3)
-    assert PackedMessage([Spec.of(x)]).pack([x], CPU) is x
-
-
-def runner(module: nn.Module) -> StageRunner:
-    seed = torch.ones(())
-    return StageRunner(1, module, memory=Memory(), last=False, loss=None, seed=seed)
-
-
-@pytest.mark.parametrize("module", [nn.Identity(), nn.Flatten(0), nn.Unflatten(0, (1, 2))])
-def test_nothing_handed_on_lies_in_a_buffer_that_is_received_into(module: nn.Module) -> None:
-    x, cell = torch.randn(2, 3), Cell(None)
-    inputs = x.detach().requires_grad_()
-    cell.inputs, cell.interface = (inputs,), StageInterface.of([module(inputs)])
-    run = runner(module)
-    run.forward(cell)
-    assert cell.output[0].untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
-    dy = torch.randn_like(cell.output[0])
-    cell.dy = (dy,)
-    run.backward(cell)
-    assert torch.equal(cell.dx[0], dy.view_as(x))
-    assert cell.dx[0].untyped_storage().data_ptr() != dy.untyped_storage().data_ptr()
-
-
-def test_a_seed_that_is_written_to_is_read_again() -> None:
-    seed, cell = torch.ones((), dtype=torch.float64), Cell(None)
-    run = StageRunner(
-        0, nn.Linear(4, 4), memory=Memory(), last=True, loss=lambda y, _: y.mean(), seed=seed
-    )
-    for value in (1.0, 0.5):
-        seed.fill_(value)
-        cell.inputs = (torch.ones(2, 4),)
-        run.forward(cell)
-        assert (cell.dy[0].item(), cell.dy[0].dtype) == (value, torch.float32)
 
 
 class Calling(nn.Linear):
