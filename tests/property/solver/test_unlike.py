@@ -29,8 +29,11 @@ from pipeloom.solver import (
     FAMILIES,
     build_family,
     lower_bounds,
+    objective_cost,
     solve,
 )
+from tests.property.small_exact.instances import problem_of
+from tests.support.oracle import known_optimum
 
 """Owners of stages, and microbatches, of which all orders can be tried."""
 
@@ -105,6 +108,18 @@ def _check(seed: int) -> None:
     cost = found.known_timing.cost(objective)
     assert max(bound.value for bound in bounds) <= cost * (1 + 1e-9)
     assert [row.tolist() for row in again.order] == [row.tolist() for row in found.order]
+
+
+def test_the_optimum_is_found_and_proven() -> None:
+    decided = 0
+    for problem in (problem_of("unlike", seed) for seed in range(24)):
+        optimum = known_optimum(problem, nodes=30_000)
+        if problem.profile.unlike and optimum:
+            decided += 1
+            found = solve(problem, work_limit=40)
+            assert found.known_report.known_bound <= optimum * (1 + 1e-6)
+            assert objective_cost(found) == pytest.approx(optimum)
+    assert decided > 8
 
 
 @pytest.mark.parametrize("seed", range(12))
