@@ -11,13 +11,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
 from pipeloom import (
     InfeasibleError,
@@ -34,24 +31,17 @@ from pipeloom import (
     verify_schedule,
 )
 from pipeloom.ir import Link, Links, Sharing, Status, dump_schedule, parse_order, timed
-from pipeloom.ir.verify.certificates.rows import FractionalChoice
 from pipeloom.report import scope
 from pipeloom.solver import Bound, Budget, lower_bound, lower_bounds, one_at_a_time, smallest_limit
 from pipeloom.solver.bounds.low_memory.activation_slots import slots
-from pipeloom.solver.bounds.low_memory.crossings import crossings, slowest_stage
+from pipeloom.solver.bounds.low_memory.crossings import crossings
 from pipeloom.solver.bounds.low_memory.crossings_search import (
-    CrossingsSearch,
-    counts,
     crossings_bound,
 )
 from pipeloom.solver.bounds.milp_relaxation import relaxation, remat_relaxation
-from pipeloom.solver.bounds.rank_model import filled, most
 from pipeloom.solver.bounds.several_stages.rank_flow import flow_bound
 from pipeloom.solver.bounds.several_stages.rank_moments import rank_relaxation
 from pipeloom.solver.core.linear_instance import LinearInstance
-from pipeloom.solver.core.overlap_relaxation import least_times, overlap_work
-from pipeloom.solver.core.stopping import Interrupt
-from pipeloom.solver.core.tolerances import ROUNDING, counts_within
 from tests.property.small_exact import checked, checks, faults, summary
 from tests.property.small_exact.checks import Found, check_problem
 from tests.property.small_exact.instances import KINDS, problem_of
@@ -376,51 +366,6 @@ def test_microbatches_under_way_meet_in_steps_of_a_stage() -> None:
     assert max(slots(linear, lags).value, crossings(linear, lags).value) + 1 < value
 
 
-@st.composite
-def slotted_problems(draw: st.DrawFn) -> Problem:
-    """Two to five slots, more microbatches: small enough for an exact solver, not for the
-    oracle."""
-    times = st.sampled_from([0.0, 0.3, 1.0, 1.7, 2.5])
-    ranks, number = draw(st.integers(2, 3)), draw(st.integers(2, 5))
-    stages = tuple(
-        StageProfile(draw(times), draw(times), draw(times), 1.0, draw(st.sampled_from([0, 0.4, 1])))
-        for _ in range(ranks)
-    )
-    limit = number + draw(st.sampled_from([0.0, 0.5]))
-    profile = Profile(stages, ranks, draw(st.sampled_from([0.0, 0.1, 0.5, 3.0])))
-    microbatches = number + draw(st.integers(1, 3))
-    return Problem.linear(profile, microbatches, limit, draw(st.sampled_from(Objective)))
-
-
-@pytest.mark.parametrize("examples", [8, pytest.param(150, marks=pytest.mark.slow)])
-def test_every_pass_of_every_number_under_way_holds(examples: int) -> None:
-    @settings(max_examples=examples)
-    @given(problem=slotted_problems())
-    def check(problem: Problem) -> None:
-        solved = solve(problem, solver="cp-sat", time_limit=60)
-        assume(solved.known_report.status is Status.OPTIMAL)
-        least = solved.known_timing.cost(problem.objective)
-        linear = linear_of(problem)
-        i = slowest_stage(linear)
-        assume(linear.capacity[i] < linear.microbatches and least > 0)
-        lag = float(linear.lags(problem.objective)[i])
-        for ceiling in (1.1 * least, 2 * least):
-            for count in {2, *counts(int(linear.capacity[i]))}:
-                search = CrossingsSearch(linear, i, count, ceiling - lag)
-                for states in (3, 30, 300, 3000):
-                    assert search.run(states, Budget()) + lag <= least * (1 + 1e-9)
-
-    check()
-
-
-def test_the_relaxation_ends_when_it_is_stopped() -> None:
-    stage = StageProfile(29.718, 29.444, 19.927, 1.0, 0.432)
-    problem = Problem.linear(Profile((stage,) * 64, 64, 0.527), 1024, 128.0)
-    ceiling = lower_bound(problem).value * 1.02
-    never = Budget(interrupt=Interrupt(raised=True))
-    assert relaxation(linear_of(problem), problem.objective, ceiling, never) <= ceiling
-
-
 def test_interleaved_stages_at_half_of_the_memory_are_bounded_above_the_closed_forms() -> None:
     """The best known schedule costs 4027."""
     problem = large_problem("interleaved", 8)
@@ -458,38 +403,6 @@ def test_places_in_memory_are_paid_for_by_copies() -> None:
     assert max(bound.value for bound in lower_bounds(problem)) < relaxed.value
     assert [line for line in relaxed.explained() if "one microbatch more" in line]
     assert solve(problem, work_limit=4.0).known_timing.period >= relaxed.value
-
-
-def test_what_pairs_save_is_taken_off_w_then_b() -> None:
-    chunk = StageProfile(1.0, 1.2, 0.8, 1.0, 0.5, t_fb=2.25)
-    problem = Problem.linear(Profile((chunk, replace(chunk, t_fb=2.0)), 2, 0.0), 5)
-    times = [(s.t_f, s.t_b, s.t_w) for s in least_times(problem).profile.stages]
-    assert times == [pytest.approx((1.0, 1.2, 0.05)), pytest.approx((1.0, 1.0, 0.0))]
-    assert overlap_work(problem) == pytest.approx(3.0 + 4 * 2.25)
-    assert next(lower_bounds(problem)).value == overlap_work(problem)
-
-
-@given(size=st.floats(1e-3, 1e12), number=st.integers(0, 3000))
-def test_as_many_sizes_fit_as_are_summed_and_no_more(size: float, number: int) -> None:
-    summed = sum([size] * number)  # rounded each time
-    for limit in (summed, number * size):
-        room = limit * (1 + ROUNDING)
-        assert counts_within(room, size, 10_000) == number
-        assert counts_within(filled(np.array([size]), room), size, 10_000) == number
-    assert counts_within(math.inf, size, 7) == counts_within(1.0, 0.0, 7) == 7
-    assert counts_within(-1.0, size, 7) == 0
-
-
-def test_the_most_that_fits_is_a_whole_number_where_sizes_are_equal() -> None:
-    times, sizes = np.array([3.0, 5.0]), np.array([2.0, 2.0])
-    assert most(times, sizes, 7.0, 2) == 5.0 + 5.0 + 3.0
-    assert most(times, sizes, -1.0, 2) == 0.0
-    assert most(times, np.array([2.0, 4.0]), 3.0, 9) == 4.5
-    assert most(times, np.array([0.0, 4.0]), 2.0, 2) == 6.0 + 2.5
-    certified = FractionalChoice(
-        (Fraction(size), Fraction(time)) for size, time in ((2, 3), (4, 5))
-    )
-    assert [certified.most(Fraction(room)) for room in (1, 2, 4, 9)] == [1.5, 3, 5.5, 8]
 
 
 def sized(*sizes: float, limit: float = math.inf, placement: Placement | None = None) -> Problem:

@@ -310,16 +310,6 @@ def test_an_error_of_the_caller_kills_it(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_infeasible_is_said_to_be(tmp_path: Path) -> None:
-    lp = pulp.LpProblem("none", pulp.LpMinimize)
-    x, y = lp.add_variable("x", cat=pulp.LpBinary), lp.add_variable("y", cat=pulp.LpBinary)
-    lp += x + y
-    lp += 2 * x + 2 * y == 1
-    outcome = cbc.run_cbc(lp, start={}, seconds=10.0, options={}, should_stop=lambda: False)
-    assert outcome.infeasible
-    assert not outcome.values
-
-
 def test_a_start_is_used() -> None:
     lp, answer = _split(exact=True)
     outcomes = [

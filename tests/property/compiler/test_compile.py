@@ -16,11 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeloom.compiler import compile_schedule, passes
-from pipeloom.compiler.passes.compute import compute
+from pipeloom.compiler import compile_schedule
 from pipeloom.compiler.passes.deadlock_check import prove
-from pipeloom.compiler.passes.receive_buffers import free_received
-from pipeloom.compiler.passes.reduce_gradients import tied_groups
 from pipeloom.ir import (
     Compute,
     Costs,
@@ -102,27 +99,6 @@ def test_the_program_of_a_valid_schedule_runs(schedule: Schedule, seed: int) -> 
         assert [r.stages for r in machine.reduced[rank]] == [
             group for group in groups if set(group) & set(mine)
         ]
-
-
-@given(schedules())
-def test_the_verifier_accepts_what_each_pass_makes(schedule: Schedule) -> None:
-    """From the pass on that makes programs whole: the one that frees."""
-    program = compute(schedule)
-    whole = False
-    for lower in passes(tied_groups(tied_in(schedule), schedule.problem.stages)):
-        program = lower(program)
-        whole = whole or lower is free_received
-        if whole:
-            assert verify_program(document(program)) == []
-    assert whole
-
-
-@given(schedules(), SEEDS)
-def test_every_pass_leaves_a_program_that_runs(schedule: Schedule, seed: int) -> None:
-    program = compute(schedule)
-    for lower in passes():
-        program = lower(program)
-        Machine(program).run(Random(seed))
 
 
 @given(schedules())

@@ -7,7 +7,6 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterator
 from time import monotonic
 from typing import Any
 
@@ -36,24 +35,16 @@ from pipeloom.ir import (
 from pipeloom.ir.kernels import seconds_compiling
 from pipeloom.solver import (
     BACKENDS,
-    Bound,
-    Incumbent,
     Method,
     Progress,
-    SolveOptions,
     Solving,
     TimeLimit,
     lower_bound,
     objective_cost,
-    one_at_a_time,
     solve,
 )
-from pipeloom.solver.core.progress import FALLBACK
-from pipeloom.solver.core.relaxations import fusible
-from pipeloom.solver.core.worker_threads import run_workers
-from pipeloom.solver.families.applicable import families_of
-from pipeloom.solver.portfolio import start
 from tests.property.small_exact.instances import KINDS, problem_of
+from tests.support.large_problems import large_problem
 from tests.support.oracle import exhaustive_optimum, known_optimum
 from tests.support.random_problems import linear_problems as problems
 from tests.support.random_schedules import schedules
@@ -94,6 +85,69 @@ def feasible(problem: Problem) -> bool:
         return lower_bound(problem) is not None
     except InfeasibleError:
         return False
+
+
+UNEQUAL_RANK = (
+    StageProfile(4.0, 0.0, 0.0, 1.0, 0.8963717070571565),
+    StageProfile(2.0, 2.0, 4.0, 1.0, 0.0010422488710475353),
+    StageProfile(4.0, 0.0, 0.0, 1.0, 0.6307896659086383),
+    StageProfile(0.0, 0.0, 3.0, 1.0, 0.28182757224821897),
+)
+LIMITS = (4.2260567181501,) * 2
+CHUNKS = (StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 4
+
+
+def in_little_memory(objective: Objective) -> Problem:
+    """One microbatch at a time passes both of a rank's stages."""
+    return Problem(Profile(CHUNKS, 2, 0.0), 3, Placement.v(2), (2.0, 2.0), objective)
+
+
+def no_decimals() -> Problem:
+    times = np.random.default_rng(0).uniform(0.5, 1.5, (4, 3)).tolist()
+    profile = Profile(tuple(StageProfile(*each, 1.0, 0.4) for each in times), 4, 0.123456789)
+    return Problem.linear(profile, 6, 2.0)
+
+
+def without_time() -> Problem:
+    """Windows of some ops take no time, and are not to be refuted."""
+    stages = (StageProfile(0.0, 0.0, 1.0, 1.0, 0.2),) * 4
+    return Problem(Profile(stages, 2, 0.0), 6, Placement.v(2), (6.9,) * 2)
+
+
+@pytest.mark.parametrize(
+    ("problem", "least"),
+    [
+        # the best period is had where a rank's first op starts after its input has come
+        (
+            Problem(
+                Profile(UNEQUAL_RANK, 2, 0.0),
+                3,
+                Placement.interleaved(2, 2),
+                LIMITS,
+            ),
+            33.0,
+        ),
+        (Problem.linear(Profile((StageProfile(1, 1, 0.6, 1, 0.5),) * 4, 4, 0.0), 9, 3.0), 32.2),
+        (no_decimals(), 33.17946347),
+        (without_time(), 12.0),
+        (in_little_memory(Objective.PERIOD), 25.0),
+        (in_little_memory(Objective.MAKESPAN), 25.0),
+    ],
+)
+def test_models_of_all_orders_find_and_prove_the_optimum(problem: Problem, least: float) -> None:
+    found = solve(problem, work_limit=30)
+    assert violations(found) == []
+    assert objective_cost(found) == pytest.approx(least)
+    assert found.known_report.known_bound <= least * (1 + 1e-6)
+    assert found.known_report.status is Status.OPTIMAL
+
+
+def test_models_of_orders_bound_large_problems_far_above_the_closed_forms() -> None:
+    """The best known schedule costs 1250.6."""
+    problem = large_problem("v", 0)
+    report = solve(problem, work_limit=60).known_report
+    assert lower_bound(problem).value < 900.0 < 1100.0 < report.known_bound < 1250.6
+    assert report.bound in {"interleaving", "rank-orders"}
 
 
 @settings(max_examples=30)
@@ -204,7 +258,7 @@ def test_progress_only_ever_improves() -> None:
 
 def test_an_interrupt_returns_the_best_so_far() -> None:
     def interrupt(progress: Progress) -> None:
-        if progress.method not in {FALLBACK, Method.WARM_START}:
+        if progress.method not in {Method.ONE_AT_A_TIME, Method.WARM_START}:
             raise KeyboardInterrupt
 
     schedule = solve(zero_bubble(0.5), progress=interrupt)
@@ -256,19 +310,6 @@ def test_a_solve_goes_on_where_it_was_left(solver: str) -> None:
         costs.append(objective_cost(solving.run(0.3)))
     assert costs[-1] < costs[0]
     assert objective_cost(solving.run(0.1)) <= costs[-1]
-
-
-def test_of_many_ops_families_that_build_many_schedules_come_last(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    problem = Problem.linear(Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 2, 2), 4, 2.0)
-    names = [family.name for family in families_of(problem)]
-    slow = [name for name in names if name.startswith("zb-v")]
-    assert slow
-    assert names[-len(slow) :] != slow
-    monkeypatch.setattr("pipeloom.solver.families.applicable.MANY_OPS", 0)
-    quick = [name for name in names if name not in slow]
-    assert [family.name for family in families_of(problem)] == quick + slow
 
 
 # with limited work a seed gives the same answer, whatever else the machine does -------------------
@@ -350,7 +391,6 @@ def test_microbatches_of_one_stage_differ() -> None:
 def test_a_bw_that_takes_longer_is_no_lever() -> None:
     slow = StageProfile(4.0, 6.0, 4.0, m_b=10.0, m_w=4.0, t_bw=11.0)
     of = problem(Profile((slow,) * 2, 2), 3)
-    assert not fusible(of).any()
     found = solve(of, work_limit=0.5)
     assert OpKind.BW not in {op.kind for rank in range(2) for op in found.ops(rank)}
 
@@ -358,74 +398,38 @@ def test_a_bw_that_takes_longer_is_no_lever() -> None:
 # worker threads that share an incumbent: who hears what, and how they end -------------------------
 
 
-PROBLEM = Problem.linear(Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 3, 3, 0.1), 6, 3.0)
+SIX_UNEQUAL = tuple(StageProfile(9.3 + 0.7 * s, 11.1 - 0.3 * s, 8.2, 1.0, 0.5) for s in range(6))
+LONG = Problem.linear(Profile(SIX_UNEQUAL, 6, 0.5), 20, 3.0)
 
 
-def incumbent(**options: object) -> Incumbent:
-    best = Incumbent(PROBLEM, lower_bound(PROBLEM), SolveOptions(time_limit=60.0, **options))  # type: ignore[arg-type]
-    best.offer(one_at_a_time(PROBLEM), "one-at-a-time")
-    return best
+def workers() -> list[str]:
+    names = (thread.name for thread in threading.enumerate())
+    return [name for name in names if name.startswith("worker")]
 
 
-def waiting(best: Incumbent) -> Iterator[None]:
-    while True:
-        time.sleep(0.001)
-        yield
-
-
-def test_all_workers_end_where_bound_and_cost_meet() -> None:
-    best = incumbent()
-
-    def proving(view: Incumbent) -> Iterator[None]:
-        yield
-        view.raise_bound(Bound(best.cost, "test", ""))
-        yield
-
-    run_workers(best, [waiting, proving])
-    assert best.closed
-
-
-def test_an_error_in_one_worker_ends_the_others_and_is_raised() -> None:
-    def failing(view: Incumbent) -> Iterator[None]:
-        yield
-        raise RuntimeError("lost")
-
-    with pytest.raises(RuntimeError, match="lost"):
-        run_workers(incumbent(), [waiting, failing])
-    assert not any(thread.name.startswith("worker") for thread in threading.enumerate())
-
-
-def test_listener_and_stop_are_called_in_the_callers_thread_alone() -> None:
-    threads, seen = set(), []
+def test_an_error_of_a_listener_ends_the_workers_and_is_raised() -> None:
+    callers = set()
 
     def listen(progress: Progress) -> None:
-        threads.add(threading.get_ident())
-        seen.append(progress.incumbent)
+        callers.add(threading.get_ident())
+        if workers():
+            raise RuntimeError("lost")
 
-    def asked() -> bool:
-        threads.add(threading.get_ident())
-        return len(seen) > 2
-
-    best = incumbent(progress=listen, should_stop=asked)
-
-    def offering(view: Incumbent) -> Iterator[None]:
-        start(view, 0)
-        yield
-
-    run_workers(best, [offering, waiting])
-    assert threads == {threading.get_ident()}
-    assert seen[-1] == best.cost
+    with pytest.raises(RuntimeError, match="lost"):
+        solve(LONG, progress=listen, time_limit=60.0)
+    end = monotonic() + 30.0
+    while workers() and monotonic() < end:
+        time.sleep(0.01)
+    assert workers() == []
+    assert callers == {threading.get_ident()}
 
 
 def test_an_interrupt_while_workers_run_keeps_the_best() -> None:
-    stages = tuple(StageProfile(9.3 + 0.7 * s, 11.1 - 0.3 * s, 8.2, 1.0, 0.5) for s in range(6))
-    problem = Problem.linear(Profile(stages, 6, 0.5), 20, 3.0)
-
     def interrupt(progress: Progress) -> None:
-        if any(thread.name.startswith("worker") for thread in threading.enumerate()):
+        if workers():
             raise KeyboardInterrupt
 
-    schedule = solve(problem, progress=interrupt, time_limit=60.0)
+    schedule = solve(LONG, progress=interrupt, time_limit=60.0)
     assert schedule.num_ops == 3 * 6 * 20
     assert schedule.known_report.status is Status.FEASIBLE
 

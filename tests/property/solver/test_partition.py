@@ -4,7 +4,6 @@ all cuts."""
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -12,25 +11,20 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipeloom.ir import InfeasibleError, LayeredProfile, Objective, Placement, Problem, Schedule
+from pipeloom.ir import LayeredProfile, Objective, Placement, Problem, Schedule
 from pipeloom.solver import (
-    Budget,
     Cut,
     Cutter,
     Order,
     Rules,
     best_partition,
     iteration_time,
-    lower_bound,
     solve,
 )
 from pipeloom.solver.bounds.feasibility import needs
-from pipeloom.solver.partition.candidate import quick_schedule
-from pipeloom.solver.partition.candidate_pool import CandidatePool, Way
-from pipeloom.solver.partition.cut_bounds import CutBounds
+from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.min_memory import of_cut, smallest
-from pipeloom.solver.partition.search import LOOKING, ROUNDS, look
-from pipeloom.solver.placement.search import kept, room
+from pipeloom.solver.placement.search import room
 from tests.support.layered_profiles import layered, placement
 from tests.support.oracle import exhaustive_optimum
 
@@ -81,77 +75,6 @@ def test_even_balanced_and_neighbours_are_among_all_cuts(
     assert balanced in cuts
     assert longest(balanced) == pytest.approx(min(map(longest, cuts)))
     assert set(cutter.neighbours(even)) <= set(cuts) - {even}
-
-
-@given(
-    layered(3, 7), RULES, st.sampled_from(PLACEMENTS), st.integers(1, 6), st.sampled_from(Objective)
-)
-def test_the_bound_on_all_cuts_is_no_more_than_that_of_each(
-    profile: LayeredProfile, rules: Rules, name: str, microbatches: int, objective: Objective
-) -> None:
-    where = placement(name, profile.ranks)
-    cutter = Cutter(profile, len(where.owners), rules)
-    every = CutBounds(cutter, where, microbatches, profile.cluster.limit_from(None), objective)
-    bound, costs = every.bound(), {}
-    for cut in every_cut(profile, cutter.stages, rules):
-        problem = problem_of(profile, where, cut, microbatches, objective)
-        try:
-            own = lower_bound(problem).value
-        except InfeasibleError:
-            continue
-        costs[cut] = quick_schedule(problem, own, 0).cost
-        assert bound <= costs[cut] * (1 + 1e-9)
-        assert every.of(cut)[0] <= costs[cut] * (1 + 1e-9)
-        if name == "linear":  # they say what the bounds of the cut say, or less
-            assert every.of(cut)[0] <= own * (1 + 1e-9)
-    if not costs:
-        return
-    middle = sorted(costs.values())[len(costs) // 2] * (1 - 1e-9)
-    listed = every.below(middle, 10_000)
-    assert listed is not None
-    assert {cut for cut, cost in costs.items() if cost < middle} <= set(listed)
-
-
-@given(layered(3, 7), st.floats(0.0, 1.2), st.sampled_from(PLACEMENTS), st.integers(2, 5))
-def test_the_bound_on_all_cuts_holds_for_schedules_with_pairs(
-    profile: LayeredProfile, share: float, name: str, microbatches: int
-) -> None:
-    """Each second layer saves, up to more than its B and W take."""
-    layers = tuple(
-        replace(layer, t_fb=layer.t_f + (layer.t_b + layer.t_w) * max(-0.5, 1 - share * (i % 2)))
-        for i, layer in enumerate(profile.layers)
-    )
-    profile = replace(profile, layers=layers, cluster=replace(profile.cluster, memory_limit=None))
-    profile = replace(profile, cluster=replace(profile.cluster, device_memory=None))
-    where = placement(name, profile.ranks)
-    cutter = Cutter(profile, len(where.owners), Rules())
-    cut = cutter.even()
-    assume(cut is not None)
-    assert cut is not None
-    every = CutBounds(cutter, where, microbatches, (math.inf,) * profile.ranks, Objective.PERIOD)
-    problem = problem_of(profile, where, cut, microbatches, Objective.PERIOD)
-    cost = iteration_time(solve(problem, solver="heuristic", work_limit=0.05))
-    assert every.bound() <= cost * (1 + 1e-9)
-    assert every.of(cut)[0] <= cost * (1 + 1e-9)
-
-
-@given(layered(3, 7), RULES, st.integers(1, 4))
-def test_the_least_full_cut_is_least_of_all(
-    profile: LayeredProfile, rules: Rules, microbatches: int
-) -> None:
-    where = Placement.linear(profile.ranks)
-    cutter = Cutter(profile, profile.ranks, rules)
-    limit = (math.inf,) * profile.ranks
-    found = CutBounds(cutter, where, microbatches, limit, Objective.PERIOD).least_full()
-    cuts = every_cut(profile, profile.ranks, rules)
-    assume(cuts)
-    assert found in cuts
-
-    def fullest(cut: Cut) -> float:
-        held = min(microbatches, profile.ranks)
-        return max(held * stage.m_b + kept(stage) for stage in profile.cut(cut).stages)
-
-    assert fullest(found) == pytest.approx(min(map(fullest, cuts)))
 
 
 @given(layered(3, 7), RULES, st.sampled_from(PLACEMENTS))
@@ -248,54 +171,6 @@ def test_told_to_stop_it_has_a_schedule() -> None:
     assert iteration_time(found.best.schedule) >= found.bound
     assert len(calls) == 1
     assert calls[0] <= 1e-3
-
-
-def test_the_balanced_cut_is_searched_in_the_first_round() -> None:
-    calls = []
-
-    def search(problem: Problem, name: str, share: float, start: Order | None) -> Schedule:
-        calls.append(problem)
-        return solve(problem, solver="heuristic", work_limit=1e-3, start=start)
-
-    profile, where = layered_example(7.0, blocks=8, ranks=3), Placement.v(3)
-    best_partition(profile, 3, [where], search)
-    alone = best_partition(profile, 3, [where], search, way=Way.BALANCED)
-    assert alone.best is not None
-    assert alone.best.problem in calls[: ROUNDS[0][0]]
-    assert alone.best.problem != calls[0]  # another cut's quick schedule is better
-
-
-def test_cuts_are_looked_at_until_one_fits() -> None:
-    """On a V of two ranks the outer stages hold what the inner ones do only where these have four
-    blocks."""
-    profile = layered_example(4.25)
-    cutter, where = Cutter(profile, 4), Placement.v(2)
-    pool = CandidatePool(CutBounds(cutter, where, 2, (4.25, 4.25), Objective.PERIOD), 0)
-    work = pool.look((0, 1, 2, 3), math.inf)
-    assert not pool.candidates
-    look([pool], Budget(ops=work / LOOKING), lambda: False)
-    assert pool.seen > 2  # where something fits one more look is all the share of the time
-    assert pool.candidates
-
-
-@pytest.mark.parametrize("where", [Placement.linear(2), Placement.v(2)])
-def test_a_sketch_without_time_is_the_first_schedule_built(where: Placement) -> None:
-    profile = layered_example()
-    cut = Cutter(profile, len(where.owners)).even()
-    assert cut is not None
-    problem = problem_of(profile, where, cut, 4, Objective.PERIOD)
-    asked = []
-
-    def spent() -> bool:
-        asked.append(True)
-        return len(asked) == stop
-
-    stop = 1
-    first = quick_schedule(problem, 0.0, 0, spent)
-    assert len(asked) == 1
-    stop = 0
-    assert quick_schedule(problem, 0.0, 0, spent).cost <= first.cost < math.inf
-    assert len(asked) > 10
 
 
 def layered_example(limit: float = 6.0, blocks: int = 6, ranks: int = 2) -> LayeredProfile:

@@ -35,7 +35,6 @@ from pipeloom.ir import (
     verify_schedule,
 )
 from pipeloom.ir.cost.transfer_order import in_sending_order
-from pipeloom.report import scope
 from pipeloom.solver import build_family
 from tests.support.by_hand import UNIT, by_hand
 from tests.support.iterations import play_iterations
@@ -124,14 +123,6 @@ def test_an_order_that_can_never_run_names_where_each_rank_stops(
     assert len(caught.value.violations) == len(expected)
     for line, start in zip(caught.value.violations, expected, strict=True):
         assert line.startswith(start)
-
-
-def test_timed_changes_the_timing_alone() -> None:
-    plain = by_hand("0F0 0BW0")
-    after = timed(plain)
-    assert plain.timing is None
-    assert after.timing is not None
-    assert after.order is plain.order
 
 
 # graph_simulator ----------------------------------------------------------------------------------
@@ -348,11 +339,6 @@ def test_what_goes_over_each_wire() -> None:
     assert sent[0, 2] == sent[2, 0] == sent[1, 3] == sent[3, 1] == 0.4e6
     assert sent.sum() == pytest.approx(2 * 2.8e6 + 4 * 0.4e6)
     assert owners(hand_made()) == (0, 2)
-
-
-def test_words_say_what_travels() -> None:
-    found = scope(hand_made().problem)
-    assert found.startswith("the same placement, passing activations and weights")
 
 
 # pairs of an F and a BW that run at once: their times, their file, what waits for them ------------

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -34,8 +32,6 @@ from pipeloom.ir import (
     Step,
     Tensor,
     TensorKind,
-    Transfer,
-    TransferKind,
     Updates,
     WaitReceive,
     WaitSend,
@@ -48,9 +44,9 @@ from pipeloom.ir import (
 )
 from pipeloom.ir.formats import schedule_document
 from pipeloom.ir.model.ops import pack, unpack
-from pipeloom.ir.model.schedule import Transfers, once, staleness, versions
-from pipeloom.ir.model.weight_coverage import WeightCoverage, joined, worth_telling
-from pipeloom.ir.units import amount, counted, sufficient_size
+from pipeloom.ir.model.schedule import staleness, versions
+from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
+from pipeloom.ir.units import amount, sufficient_size
 from pipeloom.report.text_table import table
 from pipeloom.solver import build_family
 
@@ -201,36 +197,7 @@ def test_what_steps_once_an_iteration_cannot_take_it() -> None:
         EXPORTERS["torch-csv"].write(built(2, 3))
 
 
-# what is worked out of a schedule's transfers once ------------------------------------------------
-
-
-PLAN = Transfers([Transfer(TransferKind.WEIGHT, 0, 0, 0, 1, 0, 0)])
-
-
-def counting(step: int) -> Callable[[Sequence[Transfer]], int]:
-    def count(transfers: Sequence[Transfer]) -> int:
-        return step * len(transfers)
-
-    return count
-
-
-def test_functions_of_one_name_have_results_of_their_own() -> None:
-    assert [once(PLAN, counting(step)) for step in (1, 2)] == [1, 2]
-
-
-def test_a_copy_is_equal_and_works_it_out_again() -> None:
-    once(PLAN, len)
-    copy = pickle.loads(pickle.dumps(PLAN))
-    assert copy == PLAN
-    assert vars(copy) == {}
-
-
 # what is said of the weight gradients that W computes ---------------------------------------------
-
-
-def test_the_document_names_what_is_in_b() -> None:
-    found = WeightCoverage(0, {"a": 3}, {"b": 1}).to_dict()
-    assert found == {"elements": 4, "share": 0.75, "in_b": {"b": 1}}
 
 
 def test_what_one_rank_found_in_b_is_in_b() -> None:
@@ -242,13 +209,6 @@ def test_what_one_rank_found_in_b_is_in_b() -> None:
         0: WeightCoverage(0, {"d": 1}, {}),
         1: WeightCoverage(1, {"a": 3, "c": 2}, {"b": 1}),
     }
-
-
-def test_stages_with_next_to_nothing_in_b_are_not_told() -> None:
-    stages = [WeightCoverage(s, {"a": 100}, {"b": s}) for s in range(3)]
-    (one,) = worth_telling(stages)
-    assert str(one) == "W computes 98 % of stage 2's gradients; in B: b"
-    assert one.of("head") == "W computes 98 % of head's gradients; in B: b"
 
 
 # sizes, times and counts in words -----------------------------------------------------------------
@@ -279,8 +239,3 @@ def test_a_size_that_suffices_can_be_typed_as_a_limit(memory: float) -> None:
 def test_times_in_a_column_have_one_unit() -> None:
     rows = table(["rank", "idle"], [["0", 0.8], ["1", 12.0], ["2", None], ["3", 0.0]]).splitlines()
     assert [row[4:].strip() for row in rows[2:]] == ["0.8 ms", "12 ms", "-", "0"]
-
-
-def test_one_of_a_thing_is_singular() -> None:
-    things = [counted(n, "rank") for n in (0, 1, 2)] + [counted(3, "microbatch")]
-    assert things == ["0 ranks", "1 rank", "2 ranks", "3 microbatches"]

@@ -13,12 +13,10 @@ import pytest
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir import (
     Costs,
-    InputError,
     Layer,
     LayerKind,
     Link,
     Links,
-    Objective,
     Passing,
     Placement,
     Problem,
@@ -101,12 +99,6 @@ def test_placements_say_who_runs_what() -> None:
     mixed = Placement.of_ops(Passing.MIXED, 2, np.array([[0, 1], [1, 0]]))
     assert mixed.matrix(2, 2).tolist() == [[0, 1], [1, 0]]
     assert Placement.interleaved(2, 2).stages_of(1) == (1, 3)
-
-
-def test_a_linear_problem_is_one_stage_a_rank() -> None:
-    problem = Problem.linear(Profile((STAGE,) * 2, 2), 3, objective=Objective.MAKESPAN)
-    assert (problem.ranks, problem.stages, problem.limited) == (2, 2, False)
-    assert Problem.linear(problem.profile, 3, 5.0).limited
 
 
 def test_costs_put_each_delay_where_it_is_paid() -> None:
@@ -294,11 +286,6 @@ def test_a_program_is_tied_by_its_profile() -> None:
 def test_all_chunks_of_tied_stages_are_tied() -> None:
     whole = replace(TIED, tied=((0, 3),))
     assert reductions("zb-v", whole) == {"reduce 0 1 6 7"}
-
-
-def test_what_steps_after_each_microbatch_cannot_be_tied() -> None:
-    with pytest.raises(InputError, match=r"^profile: tied: expected none where updates come after"):
-        compile_schedule(build_family("pipedream", TIED, 4))
 
 
 # profiles by layers: what an entry stands for, what is refused, and stages that know their laye ---

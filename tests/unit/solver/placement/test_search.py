@@ -124,15 +124,6 @@ def test_after_an_interrupt_all_that_may_win_get_their_first_schedules() -> None
     assert all(tried.bound is None or tried.bound >= cost * (1 - 1e-6) for tried in left_out)
 
 
-"""First costs, and how fast they fall."""
-
-
-def test_the_schedule_keeps_the_limit() -> None:
-    chosen = best_placement(PROFILE, 3, search, memory_limit=1.0, copies=1)
-    assert chosen.best is not None
-    assert max(chosen.best.known_timing.peak_memory) <= 1.0 + 1e-9
-
-
 TWO_WAYS = Profile((STAGE,) * 2, 2, 0.1, device_memory=(8.5, 8.5))
 
 
