@@ -89,6 +89,9 @@ def test_verify_of_a_program(pipeloom: Command, schedule: Path, tmp_path: Path) 
     program.write_text(json.dumps(document))
     both = pipeloom("verify", schedule, program, "--json")
     assert (both.code, [each["ok"] for each in both.json["files"]]) == (1, [True, False])
+    three = pipeloom("verify", tmp_path / "absent", schedule, program)
+    assert (three.code, three.err.count("no such file")) == (2, 1)
+    assert f"ok: {schedule}" in three.out
 
 
 def test_a_forged_bound_is_said_to_be_unchecked(

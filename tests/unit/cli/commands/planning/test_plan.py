@@ -235,7 +235,6 @@ def test_the_command_of_a_model_from_standard_input_can_be_run(
             monkeypatch.setattr("sys.stdin", text)
             return pipeloom(*words).out
 
-    sizes = ("--gpus", 2, "--pp", 2, "--global-batch", 4, "--seq", 128, "--schedule", "1f1b")
-    planned = run("plan", "-", "--gpu", "H100", *sizes, "--work-limit", 1)
+    planned = run("plan", "-", *WORDS[2:], "--schedule", "1f1b")
     line = planned.partition("this plan by predict:\n")[2].splitlines()[0]
     assert "a step, likely" in run(*shlex.split(line)[1:])
