@@ -23,8 +23,7 @@ def predict_line(space: Space, where: str, found: Evaluated, schedule: str) -> s
     or the file of an optimized schedule. A model read from standard input is read there again."""
     model = "-" if space.model.name == named("-") else space.model.name
     cluster = [] if space.base.gpu is not None else ["--cluster", where]
-    words = ["pipeloom", "predict", model, *cluster, *_options(space, found, schedule)]
-    return shlex.join(words)
+    return shlex.join(["pipeloom", "predict", model, *cluster, *_options(space, found, schedule)])
 
 
 def _options(space: Space, found: Evaluated, schedule: str) -> Iterator[str]:
