@@ -52,12 +52,12 @@ def searched(
 
 
 def read_profile(args: argparse.Namespace, tell: Listener) -> ProfileSource:
-    """The profile that ``args`` name; it is announced if kernels are compiled, unless quietly."""
+    """The profile that ``args`` name; compiling kernels is announced even with ``--quiet``: it may
+    take a minute, once."""
     from pipeloom.planner.inputs.problem_setup import ProfileSource
 
     source = ProfileSource(args.profile, tell)
-    if not getattr(args, "quiet", False):
-        announce_compiling()
+    announce_compiling()
     return source
 
 

@@ -50,8 +50,13 @@ def _prefixed(memory: float, digits: int) -> str:
 
 def duration(milliseconds: float, most: float | None = None) -> str:
     """``12.011 s``, ``812.9 ms``, ``45.1 us``: five digits at most, in the unit of ``most``, the
-    time itself by default."""
-    most = milliseconds if most is None else most
+    time itself by default, and where the number would have an exponent otherwise."""
+    if most is not None and "e-" not in (shown := _in_unit_of(most, milliseconds)):
+        return shown
+    return _in_unit_of(milliseconds, milliseconds)
+
+
+def _in_unit_of(most: float, milliseconds: float) -> str:
     if most >= 1e4:
         return f"{milliseconds / 1e3:.5g} s"
     if most >= 0.999995 or most == 0:  # no 1000 us

@@ -180,6 +180,8 @@ def compare(
     has a cut of its own into as many stages as it runs: balanced unless ``partition`` is ``even``.
     Raises InputError for wrong input.
     """
+    if no_optimizer and placement is not None:
+        raise InputError("placement: expected none with --no-optimizer: each family has its own")
     source = ProfileSource.of(profile, progress)
     objective = objective_of(objective, source)
     cuts = {"partition": partition, "min_layers": min_layers, "max_layers": max_layers}

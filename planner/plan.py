@@ -306,13 +306,11 @@ class Plan:
             yield f"passing {passing.value}: {words}"
 
     def _predicted(self) -> Iterator[str]:
-        """The command that predicts the best plan, which takes a file of what no family is."""
+        """The command that predicts the best plan; :meth:`write` has that of what no family is."""
         found = self.best.found
         if found.order is None:
             line = predict_line(self.space, self.where, found, found.schedule)
             yield from ("", "this plan by predict:", f"  {line}")
-        else:
-            yield from ("", "with -o DIR a note has the command that predicts this plan")
 
     def _rates(self) -> Iterator[str]:
         for each in self.other_rates:

@@ -21,9 +21,9 @@ from .configuration import PLACED_BY, has_placement
 
 
 def is_schedule(given: Any) -> bool:
-    """Whether it is a schedule or its file (a name with a dot or a slash), not a family's name."""
+    """Whether it is a schedule or its file (``-``, a name with a dot or a slash), not a family."""
     if isinstance(given, str):
-        return "." in given or "/" in given
+        return given == "-" or "." in given or "/" in given
     return isinstance(given, Schedule | Planned | Mapping | os.PathLike)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
+from pipeloom.ir.documents import named
+
 from ..models.run import TrainingRun
 from ..prediction.setup import usual
 from .evaluation import Evaluated
@@ -18,10 +20,10 @@ _FLAGS = ("sequence_parallel", "fused_cross_entropy")
 
 def predict_line(space: Space, where: str, found: Evaluated, schedule: str) -> str:
     """The command; ``where``: the cluster's name or file; ``schedule``: a family's name,
-    or the file of an optimized schedule."""
+    or the file of an optimized schedule. A model read from standard input is read there again."""
+    model = "-" if space.model.name == named("-") else space.model.name
     cluster = [] if space.base.gpu is not None else ["--cluster", where]
-    words = ["pipeloom", "predict", space.model.name, *cluster, *_options(space, found, schedule)]
-    return shlex.join(words)
+    return shlex.join(["pipeloom", "predict", model, *cluster, *_options(space, found, schedule)])
 
 
 def _options(space: Space, found: Evaluated, schedule: str) -> Iterator[str]:

@@ -130,7 +130,9 @@ def why(schedule: Schedule) -> BoundReason:
         if found is not None:
             return _reason(problem, replace(found, name=name, value=value))
     if name not in SEARCHED or value <= reason.value:
-        return replace(reason, value=min(reason.value, value))
+        same = name != reason.name and value >= reason.value * (1 - ROUNDING)
+        more = (f"{name}, in the report, is another proof of this",) * same
+        return replace(reason, value=min(reason.value, value), words=(*reason.words, *more))
     words = (
         f"{duration(value)} is proven by {SEARCHED[name]}; in closed form, "
         f"{duration(reason.value)} is"

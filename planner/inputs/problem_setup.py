@@ -365,7 +365,7 @@ _TIMES = ("t_f", "t_b", "t_w", "t_bw", "t_fb", "t_r")
 
 
 def slowed(problem: Problem, slow: Slow) -> Problem:
-    """The problem with the times of slow ranks in its profile.
+    """The problem with the times of slow ranks in its profile, and these ranks in its name.
 
     Raises InputError for a time that is none, for a rank that does not exist, and where a stage
     runs on several ranks.
@@ -378,7 +378,9 @@ def slowed(problem: Problem, slow: Slow) -> Problem:
         got = "--placement bidirectional" if two else "--passing weights"
         raise InputError(f"slow: expected each stage on one rank, got {got}")
     times = [slow.get(rank, 1.0) for rank in problem.owner[:, 0].tolist()]
-    return with_stages(problem, lambda stage, own: stage.scaled(own, _TIMES), times)
+    found = with_stages(problem, lambda stage, own: stage.scaled(own, _TIMES), times)
+    words = [found.profile.name, *(f"rank {rank} takes {x:g}x as long" for rank, x in slow.items())]
+    return replace(found, profile=replace(found.profile, name=", ".join(filter(None, words))))
 
 
 def _check(slow: Mapping[int, float], ranks: int) -> None:

@@ -15,9 +15,13 @@ def check_schedule(name: Any) -> None:
     """Raises InputError for what is no family; those whose stages do not stay are refused later."""
     base = name.lower().partition(":")[0] if isinstance(name, str) else OPTIMAL
     if base not in {*FAMILIES, OPTIMAL, "?"} and "not stated" not in base:
-        usable = ", ".join([*filter(_stays, FAMILIES), OPTIMAL])
-        hint = did_you_mean(base, [*FAMILIES, OPTIMAL])
-        raise InputError(f"schedule: expected one of {usable}, got {name!r}{hint}")
+        raise refused(name, did_you_mean(base, [*FAMILIES, OPTIMAL]))
+
+
+def refused(name: Any, because: str) -> InputError:
+    """The error with the names that are possible."""
+    usable = ", ".join([*filter(_stays, FAMILIES), OPTIMAL])
+    return InputError(f"schedule: expected one of {usable}, got {name!r}{because}")
 
 
 def _stays(family: str) -> bool:

@@ -29,6 +29,7 @@ from ..models.reading import ModelLike, read_model
 from ..models.run import Sharding, TrainingRun
 from ..models.work import Attention, Gemm, Kernel, LayerWork, ModelWork, States, WorkKind, states_of
 from .layer_times import RATES
+from .schedule_word import refused
 from .step_end import Exchange
 
 
@@ -236,7 +237,8 @@ def _order(family: str, ranks: int, chunks: int, microbatches: int) -> OpOrder:
     if needed != chunks:
         raise InputError(f"vp: expected {needed}, as {family} has, got {chunks}: add --vp {needed}")
     owners = found.problem.placement.matrix(ranks * chunks, microbatches)
-    if found.transfers or found.updates is not Updates.ITERATION or (owners != owners[:, :1]).any():
-        words = "whose stages stay on one rank, with one update a step"
-        raise InputError(f"schedule: expected a family {words}, got {family!r}")
+    if found.updates is not Updates.ITERATION:
+        raise refused(family, ": it updates weights several times a step")
+    if found.transfers or (owners != owners[:, :1]).any():
+        raise refused(family, ": a stage is on several ranks")
     return OpOrder(found)

@@ -7,6 +7,7 @@ import argparse
 from pipeloom.ir.errors import InputError
 
 from ...arguments import example
+from ...failures import tell
 from ...output import answer
 
 
@@ -30,8 +31,19 @@ def run(args: argparse.Namespace) -> int:
 
     if args.certificate and len(args.files) > 1:
         raise InputError(f"--certificate: expected one schedule, got {len(args.files)} files")
-    found = [verify(file, certificate=args.certificate) for file in args.files]
-    facts = [{"file": f} | each.to_dict() for f, each in zip(args.files, found, strict=True)]
-    shown = facts[0] if len(facts) == 1 else {"files": facts}
-    answer(args, shown, "\n".join(map(str, found)))
-    return 0 if all(each.ok for each in found) else 1
+    facts, words, code = [], [], 0
+    for file in args.files:
+        try:
+            found = verify(file, certificate=args.certificate)
+        except InputError as error:
+            if len(args.files) == 1:
+                raise
+            code = tell(error, as_json=False)
+            facts.append({"file": file, "error": list(error.lines)})
+        else:
+            code = max(code, int(not found.ok))
+            facts.append({"file": file} | found.to_dict())
+            words.append(str(found))
+    if args.json or words:
+        answer(args, facts[0] if len(facts) == 1 else {"files": facts}, "\n".join(words))
+    return code

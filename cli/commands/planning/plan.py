@@ -104,7 +104,10 @@ def run(args: argparse.Namespace) -> int:
         notes = () if args.output is None else found.write(args.output)
     facts = found.to_dict() | {"output": args.output, "notes": list(notes)}
     lines = [f"note: {note}" for note in notes]
-    lines += [f"written to {args.output}"] if args.output else []
+    if args.output:
+        lines.append(f"written to {args.output}")
+    elif found.best.found.order is not None:
+        lines.append("with -o DIR a note has the command that predicts this plan")
     answer(args, facts, "\n".join([str(found), *lines]))
     return 0
 

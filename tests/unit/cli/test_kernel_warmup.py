@@ -26,7 +26,7 @@ def test_long_compiling_is_announced(
 ) -> None:
     monkeypatch.setattr(kernels, "PATIENCE", 0.0)
     monkeypatch.setattr(simulate, "warm_up", until_announced)
-    assert pipeloom("build", "1f1b", profile, "-m", 2, "--json").err == LINE
+    assert pipeloom("optimize", profile, "-m", 2, "--json", "-q").err == LINE
 
 
 def test_kernels_that_are_there_are_not_worth_a_word(

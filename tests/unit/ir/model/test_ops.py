@@ -236,6 +236,7 @@ def test_a_size_that_suffices_can_be_typed_as_a_limit(memory: float) -> None:
     assert memory <= limit(sufficient_size(memory)) <= memory * (1 + 1e-4)
 
 
-def test_times_in_a_column_have_one_unit() -> None:
+def test_times_in_a_column_have_one_unit_unless_that_takes_an_exponent() -> None:
+    assert table(["idle"], [[2e4], [4e-4]]).split("\n")[2:] == ["20 s", "0.4 us"]
     rows = table(["rank", "idle"], [["0", 0.8], ["1", 12.0], ["2", None], ["3", 0.0]]).splitlines()
     assert [row[4:].strip() for row in rows[2:]] == ["0.8 ms", "12 ms", "-", "0"]

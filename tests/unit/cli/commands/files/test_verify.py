@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeloom.planner.explain.certificate import certificate
 from tests.support.command_line import Command
 
 
@@ -55,7 +56,7 @@ def test_a_certificate_proves_a_bound(pipeloom: Command, profile: Path, tmp_path
 def test_a_bound_without_a_certificate_is_a_no_beside_the_schedule(
     pipeloom: Command, profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeloom.planner.explain.certificate.certify", lambda *_: None)
+    monkeypatch.setitem(certificate.__globals__, "certify", lambda *_: None)
     plan, proof = tmp_path / "plan.json", tmp_path / "proof.json"
     asked = ("optimize", profile, "-m", 2, "-q", "-o", plan, "--certificate", proof)
     done = pipeloom(*asked, "--placement", "linear", "--json")
@@ -89,6 +90,8 @@ def test_verify_of_a_program(pipeloom: Command, schedule: Path, tmp_path: Path) 
     program.write_text(json.dumps(document))
     both = pipeloom("verify", schedule, program, "--json")
     assert (both.code, [each["ok"] for each in both.json["files"]]) == (1, [True, False])
+    three = pipeloom("verify", tmp_path / "absent", schedule, program)
+    assert (three.code, f"ok: {schedule}" in three.out) == (2, True)
 
 
 def test_a_forged_bound_is_said_to_be_unchecked(

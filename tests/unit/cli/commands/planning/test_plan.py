@@ -225,3 +225,16 @@ def test_a_matrix_that_embedding_and_head_share_is_known_to_the_files(
     assert "untie" not in str(told)
     assert pipeloom("verify", tmp_path / "schedule.json").code == 0
     assert pipeloom("verify", tmp_path / "program.json").code == 0
+
+
+def test_the_command_of_a_model_from_standard_input_can_be_run(
+    pipeloom: Command, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*words: object) -> str:
+        with config.open() as text:
+            monkeypatch.setattr("sys.stdin", text)
+            return pipeloom(*words).out
+
+    planned = run("plan", "-", *WORDS[2:], "--schedule", "1f1b")
+    line = planned.partition("this plan by predict:\n")[2].splitlines()[0]
+    assert "a step, likely" in run(*shlex.split(line)[1:])

@@ -17,6 +17,7 @@ def test_a_slow_rank_is_planned_as_its_stages_with_longer_times() -> None:
     stages[1] = replace(stages[1], t_f=3.0, t_b=4.5, t_w=2.25)
     other = optimize(replace(PROFILE, stages=tuple(stages)), 6, **asked)
     assert slow.schedule.problem.profile.stages == tuple(stages)
+    assert slow.schedule.problem.profile.name == "rank 1 takes 1.5x as long"
     assert slow.document["order"] == other.document["order"]
 
 
