@@ -18,10 +18,10 @@ import pytest
 
 from pipeloom import Objective, Profile, Schedule, StageProfile, build_family
 from pipeloom.report import memory_steps, timeline_svg, trace_events
-from pipeloom.report.timeline_text import timeline_text
 from pipeloom.report.bars import memory_scale, timed
 from pipeloom.report.summaries import remat, summary
 from pipeloom.report.timeline_html import timeline_html
+from pipeloom.report.timeline_text import timeline_text
 from tests.support.by_hand import by_hand
 from tests.support.inner import Link, Timing
 
