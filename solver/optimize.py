@@ -30,7 +30,7 @@ from .exact import BACKENDS
 from .families.applicable import streaming_families
 from .portfolio import PORTFOLIOS, exactly
 from .proofs import closed_form_bounds
-from .remat.portfolio import search_remat
+from .remat.portfolio import one_at_a_time_with_remat, search_remat
 from .unlike import plan_unlike
 from .weight_passing import WeightPassingSearch
 
@@ -99,6 +99,8 @@ class Solving:
             self._pieces = plan_unlike(best, options.seed, options.solver)
             return
         if has_remat(best.problem):
+            rows = one_at_a_time_with_remat(best.problem, options.recompute_all)
+            best.offer(rows, FALLBACK)
             self._pieces = search_remat(best, _without_pairs, options)
             return
         best.offer(one_at_a_time(best.problem), FALLBACK)

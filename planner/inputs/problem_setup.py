@@ -379,7 +379,10 @@ def slowed(problem: Problem, slow: Slow) -> Problem:
         raise InputError(f"slow: expected each stage on one rank, got {got}")
     times = [slow.get(rank, 1.0) for rank in problem.owner[:, 0].tolist()]
     found = with_stages(problem, lambda stage, own: stage.scaled(own, _TIMES), times)
-    words = [found.profile.name, *(f"rank {rank} takes {x:g}x as long" for rank, x in slow.items())]
+    words = [
+        found.profile.name,
+        *(f"rank {rank} takes {x:g}x as long" for rank, x in sorted(slow.items())),
+    ]
     return replace(found, profile=replace(found.profile, name=", ".join(filter(None, words))))
 
 

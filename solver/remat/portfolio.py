@@ -65,12 +65,12 @@ _Solve = Callable[[Problem, float], Schedule]
 
 
 def search_remat(best: Incumbent, optimizer: Optimizer, options: SolveOptions) -> Pieces:
-    """Improves ``best``, whose problem allows remat; ``optimizer``: for problems without."""
+    """Improves ``best``, whose problem allows remat and which has a schedule; ``optimizer``: for
+    problems without."""
     problem, every = best.problem, options.recompute_all
     starts = _Starts(best, every)
     lists = None if every else RematListTuner.of(problem, np.random.default_rng(options.seed))
     solved = partial(_solved, best, optimizer, options, 1.0 if lists is None else FIRST)
-    best.offer(one_at_a_time_with_remat(problem, every), FALLBACK)
     for found in lower_bounds(problem):
         best.raise_bound(found)
     _first(starts, solved, problem, lists)
@@ -180,10 +180,9 @@ def _tighten(best: Incumbent, budget: Budget) -> None:
 class _Annealing:
     """Anneals the best schedules met."""
 
-    able = True
-
     def __init__(self, problem: Problem, rng: np.random.Generator, starts: _Starts) -> None:
         self._annealer = RematAnnealer(problem, rng, starts.every)
+        self.able = self._annealer.able
         self._starts = starts
         self._left: list[Order] = []
 

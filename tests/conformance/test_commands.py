@@ -114,6 +114,7 @@ def test_standard_input_is_a_file(lines: Lines, monkeypatch: pytest.MonkeyPatch,
     piped = called(with_file(lines[name], "-"), monkeypatch)
     named = untimed(whole[1]).replace(first, "standard input")
     answered = untimed(piped[1]).replace("'standard input'", "standard input")
+    answered = answered.replace("predict - ", "predict standard input ")
     assert (piped[0], answered) == (whole[0], named)
 
 

@@ -24,8 +24,9 @@ from pipeloom.ir import (
     timed,
 )
 from pipeloom.ir.model.schedule import Averaged
-from pipeloom.report import timeline_svg, timeline_text, trace_events
+from pipeloom.report import timeline_svg, trace_events
 from pipeloom.report.summaries import averaging
+from pipeloom.report.timeline_text import timeline_text
 from pipeloom.solver import build_family
 from tests.support.by_hand import by_hand
 
