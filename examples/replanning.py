@@ -19,6 +19,7 @@ from torch import Tensor
 import pipeloom
 from examples.mlp import MLP, WIDTH
 from pipeloom import Pipeline, Profile, StageProfile
+from pipeloom.ir import Program
 
 STEPS, EVERY, MICROBATCHES = 6, 3, 8
 
@@ -31,7 +32,7 @@ def stage(index: int, count: int) -> torch.nn.Module:
     return torch.nn.Sequential(*layers)
 
 
-def replanned(profile: Profile) -> pipeloom.Program:
+def replanned(profile: Profile) -> Program:
     """The program of the best schedule for ``profile``, found by rank 0, on all ranks."""
     found: list[Any] = [None]
     if dist.get_rank() == 0:
@@ -39,7 +40,7 @@ def replanned(profile: Profile) -> pipeloom.Program:
         print(f"planned {answer.cost:.2f} ms ({answer.status.value})", flush=True)
         found = [pipeloom.compile(answer.schedule)]
     dist.broadcast_object_list(found, src=0)
-    program: pipeloom.Program = found[0]
+    program: Program = found[0]
     return program
 
 

@@ -379,11 +379,9 @@ def slowed(problem: Problem, slow: Slow) -> Problem:
         raise InputError(f"slow: expected each stage on one rank, got {got}")
     times = [slow.get(rank, 1.0) for rank in problem.owner[:, 0].tolist()]
     found = with_stages(problem, lambda stage, own: stage.scaled(own, _TIMES), times)
-    words = [
-        found.profile.name,
-        *(f"rank {rank} takes {x:g}x as long" for rank, x in sorted(slow.items())),
-    ]
-    return replace(found, profile=replace(found.profile, name=", ".join(filter(None, words))))
+    ranks = [f"rank {rank} takes {factor:g}x as long" for rank, factor in sorted(slow.items())]
+    name = ", ".join(filter(None, [found.profile.name, *ranks]))
+    return replace(found, profile=replace(found.profile, name=name))
 
 
 def _check(slow: Mapping[int, float], ranks: int) -> None:
