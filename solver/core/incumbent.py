@@ -11,6 +11,7 @@ from time import monotonic
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.cost.remat import pulled
 from pipeloom.ir.cost.simulator import Simulator, timed
 from pipeloom.ir.model.ops import offsets_of
 from pipeloom.ir.model.problem import Problem
@@ -252,7 +253,7 @@ class Incumbent:
             self._changed()
 
     def _cost(self, order: Order, pairs: Pairs = ()) -> float:
-        if any(pairs):
+        if any(pairs) or pulled(order):
             return objective_cost(Schedule(self.problem, order, pairs=pairs))
         # arrays of its own: other threads offer as well
         return Simulator(self.problem, offsets_of(order), self._costs).cost(np.concatenate(order))

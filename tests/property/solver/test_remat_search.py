@@ -24,7 +24,6 @@ from pipeloom.ir import (
     Status,
     dump_schedule,
     simulate,
-    timed,
     verify_schedule,
 )
 from pipeloom.ir.cost.remat import choice_of, pulled
@@ -48,12 +47,20 @@ def test_no_bound_is_above_a_schedule(schedule: Schedule, objective: Objective) 
 def test_the_smallest_limit_is_kept(schedule: Schedule) -> None:
     limit, _ = smallest_limit(schedule.problem)
     problem = replace(schedule.problem, memory_limit=(limit,) * schedule.problem.ranks)
-    found = timed(Schedule(problem, one_at_a_time_with_remat(problem, every=False)))
+    found = solve(problem, solver="heuristic", should_stop=lambda: True)
     assert max(found.known_timing.peak_memory) <= limit * (1 + 1e-9)
     if limit > 0:
         below = replace(problem, memory_limit=(limit * 0.99,) * problem.ranks)
         with pytest.raises(InfeasibleError):
             next(lower_bounds(below))
+
+
+@given(lever_schedules(), st.sampled_from(Objective))
+def test_a_start_is_not_lost(schedule: Schedule, objective: Objective) -> None:
+    problem = replace(schedule.problem, objective=objective)
+    given = simulate(Schedule(problem, schedule.order)).cost(objective)
+    found = solve(problem, start=schedule.order, should_stop=lambda: True)
+    assert found.known_timing.cost(objective) <= given * (1 + 1e-9)
 
 
 STAGE = StageProfile(4.0, 5.0, 3.0, m_b=10.0, m_w=4.0, t_r=4.0, m_r=1.0, m_o=1.0, offload_bytes=3.0)
