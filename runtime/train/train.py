@@ -20,8 +20,9 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
 from ..device import with_index
+from ..dtensors import is_dtensor
 from ..launch.processes import launch_ranks
-from ..measure.plan_deviation import other_size, over_the_limit, why_far_off
+from ..measure.plan_deviation import other_model, other_size, over_the_limit, why_far_off
 from ..models.by_name import load_source
 from ..pipeline.layered_source import as_planned
 from ..pipeline.model_source import (
@@ -53,8 +54,8 @@ class RunResult:
     others.
     ``measured_step``: its number. ``planned``: the program's schedule. ``notes``: what a
     checkpoint's optimizers overrule, the first loss that is no number, microbatches of another size
-    than the profile's, a peak above the plan's memory limit, a barrier that the plan is without,
-    and why the measured schedule is far above or below the planned one.
+    than the profile's, parameters of another model, a peak above the plan's memory limit, a barrier
+    that the plan is without, and why the measured schedule is far above or below the planned one.
     ``first_step``: the number of the first of these steps, where the run was resumed.
     ``evaluations``: pairs of a step that was evaluated and its loss there.
     """
@@ -191,6 +192,7 @@ def train(
     pipeline.finish()
     peaks = max(measure.peak for measure in history), pipeline.device_peak
     rows = replicas.gather(pipeline, peaks)
+    sizes = replicas.gather(pipeline, _parameter_bytes(pipeline))
     eager = replicas.gather(pipeline, pipeline.eager_stages)
     remade = replicas.gather(pipeline, pipeline.remade_graphs)
     seconds = [record.seconds for record in loop.records]
@@ -205,6 +207,7 @@ def train(
         loop.note,
         lost_loss([record.loss for record in loop.records], loop.records[0].step),
         other_size(program.schedule, history[0].sequences),
+        other_model(program.schedule, {s: n for one in sizes[0] for s, n in one.items()}),
         exceeded,
         pipeline.barrier_note,
         _of_stages(" runs eager: ", eager),
@@ -228,6 +231,13 @@ def train(
         coverage=tuple(coverage.values()),
         measured_step=first + median,
     )
+
+
+def _parameter_bytes(pipeline: Pipeline) -> dict[int, int]:
+    """The bytes of this rank's parameters, by stage; none of stages that are shards."""
+    each = {s: list(module.parameters()) for s, module in pipeline.modules.items()}
+    whole = {s: some for s, some in each.items() if not any(map(is_dtensor, some))}
+    return {s: sum(p.nbytes for p in some) for s, some in whole.items()}
 
 
 def _of_stages(words: str, rows: Sequence[Sequence[Mapping[int, str]]]) -> str | None:
