@@ -7,11 +7,15 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 
+from torch import nn
+
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.program import Program, TensorKind
 from pipeloom.ir.model.schedule import OPTIMIZED, Schedule
 from pipeloom.ir.units import amount, counted, memory_size
+
+from ..dtensors import is_dtensor
 
 LEAST_BYTES = 1000.0  # of a microbatch; less is counted in a larger unit
 LITTLE = 1.05  # times the limit, up to which nobody is asked for another model's size
@@ -56,8 +60,15 @@ def other_size(planned: Schedule, sequences: int | None) -> str | None:
     )
 
 
+def parameter_bytes(stages: Mapping[int, nn.Module]) -> dict[int, int]:
+    """The bytes of each stage's parameters; none of stages of which this process has shards."""
+    each = {s: list(module.parameters()) for s, module in stages.items()}
+    whole = {s: some for s, some in each.items() if not any(map(is_dtensor, some))}
+    return {s: sum(p.nbytes for p in some) for s, some in whole.items()}
+
+
 def other_model(planned: Schedule, held: Mapping[int, int]) -> str | None:
-    """A line on stages whose parameters (bytes, by stage) are not those of the profile's model.
+    """A line on stages whose parameters (bytes, by stage) are not those of the profile's.
 
     None where the profile has no ``weight_bytes``, and where the sums differ as dtypes do.
     """
@@ -69,7 +80,7 @@ def other_model(planned: Schedule, held: Mapping[int, int]) -> str | None:
         return None
     return (
         f"the stages have {memory_size(found)} of parameters, those of the profile "
-        f"{memory_size(expected)}: the plan's times and memory are of another model"
+        f"{memory_size(expected)}: the plan's times and memory are of another model or cut"
     )
 
 

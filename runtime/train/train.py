@@ -20,9 +20,14 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
 from ..device import with_index
-from ..dtensors import is_dtensor
 from ..launch.processes import launch_ranks
-from ..measure.plan_deviation import other_model, other_size, over_the_limit, why_far_off
+from ..measure.plan_deviation import (
+    other_model,
+    other_size,
+    over_the_limit,
+    parameter_bytes,
+    why_far_off,
+)
 from ..models.by_name import load_source
 from ..pipeline.layered_source import as_planned
 from ..pipeline.model_source import (
@@ -192,7 +197,7 @@ def train(
     pipeline.finish()
     peaks = max(measure.peak for measure in history), pipeline.device_peak
     rows = replicas.gather(pipeline, peaks)
-    sizes = replicas.gather(pipeline, _parameter_bytes(pipeline))
+    sizes = replicas.gather(pipeline, parameter_bytes(pipeline.modules))
     eager = replicas.gather(pipeline, pipeline.eager_stages)
     remade = replicas.gather(pipeline, pipeline.remade_graphs)
     seconds = [record.seconds for record in loop.records]
@@ -231,13 +236,6 @@ def train(
         coverage=tuple(coverage.values()),
         measured_step=first + median,
     )
-
-
-def _parameter_bytes(pipeline: Pipeline) -> dict[int, int]:
-    """The bytes of this rank's parameters, by stage; none of stages that are shards."""
-    each = {s: list(module.parameters()) for s, module in pipeline.modules.items()}
-    whole = {s: some for s, some in each.items() if not any(map(is_dtensor, some))}
-    return {s: sum(p.nbytes for p in some) for s, some in whole.items()}
 
 
 def _of_stages(words: str, rows: Sequence[Sequence[Mapping[int, str]]]) -> str | None:
