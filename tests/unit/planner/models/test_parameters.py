@@ -14,9 +14,10 @@ hugging = pytest.importorskip("transformers")
 FEW = {"num_hidden_layers": 3}
 HEADS = {"num_attention_heads": 64, "num_hidden_layers": 2}
 FEWER_LAYERS = (
-    "llama-2-70b llama-3.2-1b mistral-7b qwen2.5-0.5b qwen2.5-7b qwen3-8b gemma-2b gemma-2-9b "
-    "gemma-3-1b gpt-neox-20b opt-350m mixtral-8x7b deepseek-v2-lite gpt-oss-20b"
-).split()
+    *("llama-2-70b", "llama-3.2-1b", "mistral-7b", "qwen2.5-0.5b", "qwen2.5-7b", "qwen3-8b"),
+    *("gemma-2b", "gemma-2-9b", "gemma-3-1b", "gpt-neox-20b", "opt-350m", "mixtral-8x7b"),
+    *("deepseek-v2-lite", "gpt-oss-20b"),
+)
 CHANGED: tuple[tuple[str, dict[str, Any]], ...] = (
     *((name, FEW) for name in FEWER_LAYERS),
     ("llama-3-8b", FEW | {"attention_bias": True, "mlp_bias": True}),
