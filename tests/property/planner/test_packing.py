@@ -70,27 +70,3 @@ def test_no_bound_is_above_the_best_of_all(
         best = min(best, max(map(least, parts)))
     assert found.lower_bound <= best * (1 + 1e-9)
     assert found.cost >= found.lower_bound
-
-
-@given(
-    lengths=st.lists(st.integers(1, 50), min_size=1, max_size=30),
-    number=st.integers(1, 12),
-    slack=st.sampled_from([1.0, 1.3, inf]),
-)
-def test_each_sequence_is_packed_once_within_the_tokens(
-    lengths: list[int], number: int, slack: float
-) -> None:
-    number = min(number, len(lengths))
-    most = None if slack == inf else int(max(slack * sum(lengths) / number, *lengths))
-    profile = Profile((StageProfile(1.0, 1.0, 1.0, 1.0),), 1)
-    document = lengths_document(lengths, 32, 0.2)
-    try:
-        found = pack(document, profile, number, max_tokens=most, work_limit=0.001)
-    except InfeasibleError:
-        assert slack < inf
-        return
-    (rows,) = found.replicas
-    assert len(rows) == number
-    assert all(rows)
-    assert sorted(i for row in rows for i in row) == list(range(len(lengths)))
-    assert max(sum(lengths[i] for i in row) for row in rows) <= (most or inf)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pipeloom
-from pipeloom import InputError, Packing, Profile, Schedule, StageProfile
+from pipeloom import Packing, Profile, Schedule, StageProfile
 from tests.support.command_line import profile_document
 from tests.support.sequences import lengths_document, packed_profile
 
@@ -128,15 +128,3 @@ def test_where_lengths_are_all_alike_the_former_share_is_kept() -> None:
     for key, share in ("t_f", 0.1), ("t_b", 0.2 / 1.1), ("t_w", 0.0):
         assert lengths["attention"][key] == pytest.approx([share] * 2, abs=0.01)
         assert getattr(profile.stages[0], key) != 1.0
-
-
-def test_steps_of_other_stages_or_without_times_are_refused() -> None:
-    packing, trace = step(0)
-    three = replace(GUESS, stages=GUESS.stages[:1] * 3, ranks=3)
-    for profile, traces, wanted in (
-        (GUESS, replace(trace, timing=None), "a measured trace of 2 stages and 4 microbatches"),
-        (three, trace, "a measured trace of 3 stages"),
-        (GUESS, [trace, trace], r"one trace a replica \(1\), got 2"),
-    ):
-        with pytest.raises(InputError, match=f"steps: expected {wanted}"):
-            pipeloom.refit(profile, LATE, [(packing, traces)])

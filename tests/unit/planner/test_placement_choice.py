@@ -193,16 +193,6 @@ def test_a_sweep_takes_over_what_costs_less_under_a_smaller_limit() -> None:
         assert f"{rows[-1][1].assumed}" in str(swept)
 
 
-def test_recomputation_counts_as_idle_in_the_picture() -> None:
-    """Schedules under small limits recompute, and have smaller bubbles by their own work."""
-    stage = replace(PROFILE.stages[0], t_r=2.0, m_r=0.1)
-    swept = sweep(replace(WHOLE, stages=(stage,) * 4), 6, [2.0, 3.0, 8.0], **QUICK)
-    assert [row.work_ratio > 1 for row in swept.rows] == [True, True, False]
-    assert swept.rows[1].bubble_rate < swept.rows[2].bubble_rate
-    assert points_above_their_bounds(swept.picture()) == 3
-    assert "bubble rate of the period; recomputation counts as idle" in swept.picture()
-
-
 def points_above_their_bounds(picture: str) -> int:
     """How many there are. Each is above its bound, or filled and on it, and no higher than those of
     smaller limits."""

@@ -115,13 +115,6 @@ def test_what_is_not_looked_at_keeps_its_bound() -> None:
     assert any(c.name == "any order, interleaved:5 or more" for c in tight.candidates)
 
 
-def test_megatron_interleaves_multiples_of_its_ranks_alone() -> None:
-    answer = asked(LAYERS, "megatron", 5)
-    assert kind_of(answer) is PlacementKind.LINEAR
-    reasons = {each.name: each.reason for each in answer.candidates}
-    assert reasons["interleaved-1f1b:2"] == "needs a multiple of 2 microbatches"
-
-
 @pytest.mark.parametrize("name", ["megatron", "torchtitan"])
 def test_one_rank_has_one_stage(name: str) -> None:
     one = replace(LAYERS, cluster=Profile((), 1))

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pipeloom import InputError, plan, scaling, sweep
+from pipeloom import InputError, plan, sweep
 from pipeloom.planner import LostWorkersError, Workers
 from tests.support.command_line import ENVIRONMENT
 from tests.support.launched import until
@@ -127,12 +127,6 @@ def test_a_plan_is_the_same_byte_for_byte_though_a_worker_is_killed(
     assert cluster.workers[0].poll() is not None
     assert one == written(tmp_path / "near", workers=3, progress=kill_here)
     assert any("a worker was lost" in line for line in here)
-
-
-def test_scaling_is_the_same_on_a_cluster(cluster: Cluster) -> None:
-    run = PLAN | {"gpus": [4, 8], "work_limit": 5}
-    far = scaling("llama-3-8b", "H100", **run, scheduler=cluster.address)
-    assert far.to_dict() == scaling("llama-3-8b", "H100", **run).to_dict()
 
 
 def test_who_leaves_ends_what_runs_there(cluster: Cluster, tmp_path: Path) -> None:
