@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from pipeloom import (
-    Objective,
     Placement,
     Problem,
     Profile,
@@ -22,11 +21,10 @@ from pipeloom import (
 )
 from pipeloom.ir import Link, Links, Report, timed
 from pipeloom.planner import certificate
-from pipeloom.solver import is_feasible, lower_bound, lower_bounds, one_at_a_time
+from pipeloom.solver import is_feasible, lower_bound, one_at_a_time
 from tests.support.by_hand import by_hand
 from tests.support.large_problems import large_problem
 from tests.support.table5 import load_rows
-from tests.support.unequal import unequal
 
 STAGE = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)
 FAST = ["links twice as fast", "links without delay"]
@@ -103,21 +101,6 @@ def test_a_bound_that_a_search_has_proven_names_it_and_the_closed_form() -> None
     assert (reason.name, reason.value) == ("cp-sat", closed + 2.0)
     assert f"{closed:g} ms is" in reason.words[0]
     assert len(reason.words) > 1
-
-
-@pytest.mark.parametrize(
-    "problem",
-    [
-        *(unequal(seed, objective) for seed in range(5) for objective in Objective),
-        Problem(Profile((STAGE,) * 6, 2), 7, Placement.of_stages((0, 1, 1, 0, 0, 1)), (4.0, 4.0)),
-        Problem(Profile((STAGE,) * 4, 4), 8, Placement.bidirectional(4), (4.0,) * 4),
-    ],
-)
-def test_every_bound_can_be_explained(problem: Problem) -> None:
-    for bound in lower_bounds(problem):
-        words = " ".join(bound.explained())
-        assert all(bound.explained())
-        assert None in (bound.rank, bound.numbers) or f"rank {bound.rank}" in words
 
 
 def test_losses_of_a_schedule_by_hand() -> None:

@@ -194,3 +194,12 @@ def test_a_plans_profile_averages_over_all_cards_of_a_node() -> None:
     averaging = DataParallel(16, replace(found.step.replica_link, latency=0.0))
     total = averaging.time(max(held(found, "gradients")))
     assert total == pytest.approx(found.communication["dp"].total, rel=0.01)
+
+
+def test_optimal_places_stages_where_they_do_best() -> None:
+    run: dict[str, Any] = {"gpu": "H100", "gpus": 16, "pp": 2, "vp": 2, "micro_batch": 2}
+    run |= {"global_batch": 64, "sharding": "zero1", "layers_per_stage": "7,8,9,8"}
+    found = pipeloom.predict("llama-3-8b", **run, schedule="optimal")
+    assert found.schedule.problem.placement.name == "v"
+    assert found.step_ms < pipeloom.predict("llama-3-8b", **run, schedule="wave").step_ms
+    assert "the best schedule found, v" in str(found)
