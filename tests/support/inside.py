@@ -2,5 +2,35 @@
 
 from pipeloom.runtime.executor.deferred_ops import Linear as LinearRule
 from pipeloom.runtime.executor.deferred_ops import defer
+from pipeloom.runtime.launch.environment import Gpu, backend_of, gpu_here, own_gpu
+from pipeloom.runtime.measure.op_timer import DeviceClock
+from pipeloom.runtime.measure.plan_deviation import over_the_limit, why_far_off
+from pipeloom.runtime.optim.norm_groups import Processes, Side, assigned, check_sides
+from pipeloom.runtime.stages.flat_parameters import Layout
+from pipeloom.runtime.stages.gradient_accumulator import GradientAccumulator
+from pipeloom.runtime.stages.unused_parameters import clear_unused
+from pipeloom.runtime.train.callbacks import listening
+from pipeloom.runtime.train.checkpoint_files import saved_keys
+from pipeloom.runtime.train.loop import Compiling
 
-__all__ = ["LinearRule", "defer"]
+__all__ = [
+    "Compiling",
+    "DeviceClock",
+    "Gpu",
+    "GradientAccumulator",
+    "Layout",
+    "LinearRule",
+    "Processes",
+    "Side",
+    "assigned",
+    "backend_of",
+    "check_sides",
+    "clear_unused",
+    "defer",
+    "gpu_here",
+    "listening",
+    "over_the_limit",
+    "own_gpu",
+    "saved_keys",
+    "why_far_off",
+]
