@@ -33,11 +33,13 @@ def late(count: int) -> str:
     return " ".join(each(kind, count) for kind in kinds)
 
 
-def program(order: str, tied: Sequence[tuple[int, int]] = ()) -> Program:
+def program(
+    order: str, tied: Sequence[tuple[int, int]] = (), profile: Profile | None = None
+) -> Program:
     """The program of an order on one rank; stages can be recomputed and offloaded."""
     stages = 1 + max(int(word[0]) for word in order.split())
     stage = StageProfile(1.0, 1.0, 1.0, t_r=1.0, m_r=0.5, m_o=0.5)
-    profile = Profile((stage,) * stages, 1, host_link=Link(0.0, 1.0))
+    profile = profile or Profile((stage,) * stages, 1, host_link=Link(0.0, 1.0))
     return compile_schedule(by_hand(order, profile=profile), tied=tied)
 
 
