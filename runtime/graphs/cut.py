@@ -13,7 +13,7 @@
 
 A stage whose inputs need no gradient has a B all the same: what the gradients of two parameters
 or more depend on, which is the way back through its layers. A gradient that comes out of B's own
-calls, as those of a fused norm's weight do, is added there.
+calls, as those of a fused norm's weight do, or is a tangent itself, is added there.
 
 Parameters and buffers, and what is a view or a cast of parameters alone, do not cross a cut: they
 are looked up and made again. So what a microbatch holds is the bytes of ``saved`` from F to B, and
@@ -136,10 +136,11 @@ class _Cutting:
         early |= _parts(joint.graph, early)
         late = needed(of_parameters, self._forward | early)
         _check_draws([*early, *late])
-        by_b = [*of_inputs, *(n for n in of_parameters if n in early or n in self._forward)]
-        by_w = [n for n in of_parameters if n not in early and n not in self._forward]
-        for_b, for_w = self._crossing(early, by_b), self._crossing(late, by_w)
         tangents = set(self._tangents)
+        there = early | self._forward | tangents  # before W
+        by_b = [*of_inputs, *(n for n in of_parameters if n in there)]
+        by_w = [n for n in of_parameters if n not in there]
+        for_b, for_w = self._crossing(early, by_b), self._crossing(late, by_w)
         waiting = sorted((for_w & early) | (for_w & tangents), key=self._order.__getitem__)
         b_saved, w_saved = for_b & self._forward, for_w & self._forward
         saved = [

@@ -5,21 +5,17 @@ from __future__ import annotations
 from functools import cache, partial
 
 import pytest
-from torch import Tensor, nn
+from torch import Tensor
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir import InputError, OpKind, Program, Schedule, timed
-from pipeloom.runtime import (
-    LaunchError,
-    Pipeline,
-    StagesAs,
-)
-from pipeloom.runtime.executor.delayed_modules import delayed_modules
-from pipeloom.runtime.stages.store import made
+from pipeloom.runtime import LaunchError, Pipeline, StagesAs
 from tests.support.by_hand import by_hand
 from tests.support.delayed_linear import Delayed, DelayedLinear, Layer
 from tests.support.hub import on_threads, own
-from tests.support.schedules import profile, schedule
+from tests.support.models import gradient, named, whole, worst
+from tests.support.one_rank import PLAIN, program
+from tests.support.schedules import V, profile, schedule
 
 RANKS, MICROBATCHES = 2, 4
 RANGE = range(RANKS)
@@ -51,12 +47,7 @@ def trained(family: str, stages_as: StagesAs) -> tuple[dict[str, Tensor], list[s
     for step in range(2):
         inputs, targets = source.batch(step, MICROBATCHES)
         pipeline.step(inputs, target=targets)
-    found = {
-        f"{s}.{name}": p.grad
-        for s, module in pipeline.modules.items()
-        for name, p in module.named_parameters()
-        if p.grad is not None
-    }
+    found = named(pipeline.modules, gradient)
     told = [str(one) for one in pipeline.coverage.values()]
     pipeline.close()
     return found, told
@@ -65,11 +56,11 @@ def trained(family: str, stages_as: StagesAs) -> tuple[dict[str, Tensor], list[s
 @cache
 def expected(stages: int) -> dict[str, Tensor]:
     source = Delayed(delayed=False)
-    model = nn.Sequential(*(made(stage, s) for s, stage in enumerate(source.stages(stages))))
+    model = whole(source, stages)
     for step in range(2):
         for x, y in zip(*source.batch(step, MICROBATCHES), strict=True):
             (source.loss(model(x), y) / MICROBATCHES).backward()
-    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return named(dict(enumerate(model)), gradient)
 
 
 @pytest.mark.parametrize(
@@ -81,24 +72,27 @@ def test_gradients_are_one_processs(family: str, stages_as: StagesAs) -> None:
     want = expected(plan(family).problem.stages)
     assert set().union(*(found for found, _ in rows.values())) == set(want)
     for found, told in rows.values():
-        for name, gradient in found.items():
-            assert (gradient - want[name]).abs().max() <= 1e-12 * want[name].abs().max(), name
+        assert worst(found, want) <= 1e-12
         assert all(words.endswith("in B: norm.weight, norm.bias") for words in told)
         assert bool(told) == any(op.kind is OpKind.W for r in RANGE for op in plan(family).ops(r))
 
 
-def test_w_in_another_order_than_b_is_refused() -> None:
-    program = compile_schedule(weights_at_the_end(turned=True))
-    expected = "W's of stage 1 in the order of its B's on rank 1, .* got 1W3 for 1B0"
-    with pytest.raises(LaunchError, match=expected):
+@pytest.mark.parametrize(
+    ("plan", "line"),
+    [
+        (
+            weights_at_the_end(turned=True),
+            "W's of stage 1 in the order of its B's on rank 1, .* got 1W3 for 1B0",
+        ),
+        (schedule(V, RANKS, MICROBATCHES), r"got [01]BW1 for [01]B0"),
+    ],
+    ids=["W in another order than B", "BW while entries of others wait"],
+)
+def test_an_order_that_their_queues_cannot_follow_is_refused(plan: Schedule, line: str) -> None:
+    program = compile_schedule(plan)
+    with pytest.raises(LaunchError, match=line):
         on_threads(partial(made_of, program, True), RANKS)
     on_threads(partial(made_of, program, False), RANKS)
-
-
-def test_so_is_a_bw_while_the_entries_of_others_wait() -> None:
-    plan = schedule("v, every other backward split", RANKS, MICROBATCHES)
-    with pytest.raises(LaunchError, match=r"got [01]BW1 for [01]B0"):
-        on_threads(partial(made_of, compile_schedule(plan), True), RANKS)
 
 
 def made_of(program: Program, delayed: bool) -> None:
@@ -108,12 +102,12 @@ def made_of(program: Program, delayed: bool) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("fuse_wgrad_accumulation", True, r"stages\[3\]: 0.first has backward_dw: .* main_grad"),
-        ("inner", DelayedLinear(), r"stages\[3\]: 0.first has .* no parameters of its own beside"),
+        ("fuse_wgrad_accumulation", True, r"stages\[1\]: first has backward_dw: .* main_grad"),
+        ("inner", DelayedLinear(), r"stages\[1\]: first has .* no parameters of its own beside"),
     ],
 )
 def test_what_cannot_be_told_is_refused(name: str, value: object, words: str) -> None:
     layer = Layer(delayed=True)
     setattr(layer.first, name, value)
     with pytest.raises(InputError, match=words):
-        delayed_modules(3, nn.Sequential(layer))
+        Pipeline(program(PLAIN), [Layer(delayed=True), layer], loss=Delayed().loss)

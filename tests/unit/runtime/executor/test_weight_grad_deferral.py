@@ -1,9 +1,9 @@
-"""The B/W split gives autograd's gradients, whatever the stage is made of."""
+"""The split of B and W gives autograd's gradients, whatever the stage is made of, and leaves those
+of products to W."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -13,10 +13,8 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils.checkpoint import checkpoint
 
-from pipeloom.runtime import Ledger
-from pipeloom.runtime.executor.deferred_ops import Linear, defer
-from pipeloom.runtime.executor.weight_grad_deferral import Deferral, WeightQueue, run_backward
-from tests.support.models import worst
+from tests.support.inside import LinearRule, defer
+from tests.support.one_rank import Ran, Shift, by_autograd, differing, late, ran
 
 ROUNDS = 3
 
@@ -76,115 +74,9 @@ class Checkpointed(nn.Module):
         return out
 
 
-def convolutions() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(6, 8, 3, stride=2, padding=1, groups=2),
-        nn.Conv2d(8, 4, (1, 3), dilation=(1, 2), padding="same"),
-        nn.Flatten(2),
-        nn.Conv1d(4, 5, 2, bias=False),
-    )
-
-
-def floats() -> Tensor:
-    return torch.randn(4, 5, 6).requires_grad_()
-
-
-def images() -> Tensor:
-    return torch.randn(2, 6, 8, 7).requires_grad_()
-
-
-CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
-    "products": (Products, floats),
-    "views": (Views, floats),
-    "reentrant": (lambda: Checkpointed(reentrant=True), floats),
-    "convolutions": (convolutions, images),
-}
-
-
-def gradients(model: nn.Module, xs: list[Tensor]) -> dict[str, Any]:
-    grads = {name: p.grad for name, p in model.named_parameters()}
-    grads |= {f"x{i}": x.grad for i, x in enumerate(xs)}
-    for tensor in (*model.parameters(), *xs):
-        tensor.grad = None
-    return grads
-
-
-def run_split(model: nn.Module, xs: list[Tensor]) -> tuple[Ledger, list[WeightQueue]]:
-    """All forwards, then all B, then all W: the longest that weight gradients can wait."""
-    mode, ledger = Deferral(model.parameters()), Ledger()
-    ledger.start([model])
-    queues = [WeightQueue(ledger) for _ in xs]
-    outputs = []
-    for queue, x in zip(queues, xs, strict=True):
-        with mode.into(queue), ledger.watching():
-            outputs.append(get_gradient_edge(model(x).pow(2).mean()))
-    for queue in queues:
-        with mode.into(queue):
-            one = torch.ones((), dtype=next(model.parameters()).dtype)
-            run_backward((outputs.pop(0),), (one,))
-    for queue in queues:
-        queue.run()
-    return ledger, queues
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_split_gradients_are_autograds(case: str) -> None:
-    torch.manual_seed(0)
-    make_model, make_input = CASES[case]
-    model = make_model().double()
-    xs = [make_input() for _ in range(ROUNDS)]
-    xs = [x.detach().double().requires_grad_() for x in xs]
-    for x in xs:
-        model(x).pow(2).mean().backward()
-    expected = gradients(model, xs)
-    ledger, _ = run_split(model, xs)
-    for name, grad in gradients(model, xs).items():
-        want = expected[name]
-        if want is None or grad is None:
-            assert grad is want, name
-        else:
-            assert (grad - want).abs().max() <= 1e-13 * want.abs().max(), name
-    assert ledger.live == 0
-    assert ledger.peak > 0
-
-
-def waiting(model: nn.Module, x: Tensor) -> tuple[set[str], WeightQueue]:
-    """The parameters that have no gradient between B and W, and their queue."""
-    mode, queue = Deferral(model.parameters()), WeightQueue(Ledger())
-    with mode.into(queue):
-        model(x).sum().backward()
-    return {name for name, p in model.named_parameters() if p.grad is None}, queue
-
-
-def test_b_leaves_weights_and_biases_of_products_to_w() -> None:
-    model = nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, 6, bias=False))
-    names, queue = waiting(model, floats())
-    assert names == {"0.weight", "0.bias", "2.weight"}
-    assert len(queue) == 2
-    queue.run()
-    assert len(queue) == 0
-    assert all(p.grad is not None for p in model.parameters())
-
-
-def test_b_leaves_products_with_views_of_parameters_to_w() -> None:
-    names, queue = waiting(Views(), floats())
-    assert names == {"square", "pieces", "stack"}
-    assert len(queue) == 7
-
-
-def test_rows_by_groups_are_left_to_w_bit_for_bit() -> None:
-    """As the experts of transformers compute them, of weights (groups, out, in)."""
-    torch.manual_seed(0)
-    model, x = Grouped(), torch.randn(9, 16)
-    names, queue = waiting(model, x)
-    assert names == {"weight"}
-    queue.run()
-    found = gradients(model, [])["weight"]
-    model(x).sum().backward()
-    assert torch.equal(found, gradients(model, [])["weight"])
-
-
 class Grouped(nn.Module):
+    """Rows by groups, as the experts of transformers compute them, of weights (groups, out, in)."""
+
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(3, 8, 16))
@@ -194,106 +86,9 @@ class Grouped(nn.Module):
         return torch.tanh(torch._grouped_mm(x, self.weight.mT, offs=ends))
 
 
-def test_a_view_is_added_to_a_gradient_of_another_layout() -> None:
-    torch.manual_seed(0)
-    model, x = Views(), floats()
-    names, queue = waiting(model, x)
-    for name in names:
-        parameter = model.get_parameter(name)
-        turned = tuple(reversed(range(parameter.dim())))
-        parameter.grad = torch.zeros_like(parameter.permute(turned).contiguous()).permute(turned)
-    queue.run()
-    found = gradients(model, [])
-    model(x).sum().backward()
-    for name in names:
-        torch.testing.assert_close(found[name], model.get_parameter(name).grad)
-
-
-def test_a_parameter_with_a_gradient_hook_is_left_to_autograd() -> None:
-    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
-    seen: list[int] = []
-    model[0].weight.register_hook(lambda grad: seen.append(0))
-    model[1].bias.register_post_accumulate_grad_hook(lambda p: seen.append(1))
-    names, _ = waiting(model, floats())
-    assert names == set()
-    assert sorted(seen) == [0, 1]
-
-
-@pytest.mark.parametrize("before", [True, False])
-def test_so_is_one_with_a_hook_where_autograd_accumulates(before: bool) -> None:
-    """As wrappers that reduce gradients have them; once it is gone the product is put off again."""
-    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
-    node, seen = get_gradient_edge(model[1].weight).node, [0]
-
-    def count(*_: object) -> None:
-        seen[0] += 1
-
-    hook = node.register_prehook(count) if before else node.register_hook(count)
-    names, _ = waiting(model, floats())
-    assert names == {"0.weight", "0.bias"}
-    assert seen == [1]
-    hook.remove()
-    model.zero_grad()
-    assert waiting(model, floats())[0] == {"0.weight", "0.bias", "1.weight", "1.bias"}
-    assert seen == [1]
-
-
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpointing_runs_each_block_twice_only(reentrant: bool) -> None:
-    model = Checkpointed(reentrant)
-    run_split(model, [floats() for _ in range(ROUNDS)])
-    assert model.calls == 2 * 2 * ROUNDS
-
-
-def test_under_autocast_products_run_low_and_gradients_stay_in_the_parameters_dtype() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
-    xs = [torch.randn(32, 64).requires_grad_() for _ in range(ROUNDS)]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        losses = [model(x).float().pow(2).mean() for x in xs]
-    for loss in losses:
-        loss.backward()
-    expected = gradients(model, xs)
-    mode, queue = Deferral(model.parameters()), WeightQueue(Ledger())
-    with mode.into(queue):
-        for x in xs:
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                out = model(x)
-            assert out.dtype is torch.bfloat16
-            out.float().pow(2).mean().backward()
-    queue.run()
-    found = gradients(model, xs)
-    assert {name: (x.dtype, x.shape) for name, x in found.items()} == {
-        name: (x.dtype, x.shape) for name, x in expected.items()
-    }
-    assert worst(found, expected) <= 0.01
-
-
-def test_w_of_a_convolution_needs_no_weights() -> None:
-    """Where weights are sent they are elsewhere by then."""
-    torch.manual_seed(0)
-    model, x = nn.Conv1d(6, 6, 4, groups=6), torch.randn(2, 6, 8, requires_grad=True)
-    model(x).sum().backward()
-    expected = gradients(model, [x])
-    _, queue = waiting(model, x)
-    for parameter in model.parameters():
-        parameter.untyped_storage().resize_(0)
-    queue.run()
-    for name, grad in gradients(model, [x]).items():
-        assert torch.equal(grad, expected[name]), name
-
-
-def test_what_runs_within_a_function_transform_is_left_to_autograd() -> None:
-    torch.manual_seed(0)
-    model, x = ByRow(), floats()
-    model(x).pow(2).mean().backward()
-    expected = gradients(model, [x])
-    run_split(model, [x])
-    for name, grad in gradients(model, [x]).items():
-        assert torch.equal(grad, expected[name]), name
-
-
 class ByRow(nn.Module):
+    """A product within a function transform."""
+
     def __init__(self) -> None:
         super().__init__()
         self.inner = nn.Linear(6, 6)
@@ -301,17 +96,6 @@ class ByRow(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rows: Tensor = torch.func.vmap(self.inner)(x)
         return rows
-
-
-def test_a_product_of_ones_own_is_deferred_once_it_has_a_rule() -> None:
-    model = nn.Sequential(Own(), nn.Linear(6, 6))
-    x = floats()
-    names, queue = waiting(model, x)
-    assert names == {"0.weight", "1.weight", "1.bias"}
-    queue.run()
-    found = gradients(model, [])
-    model(x).sum().backward()
-    assert worst(found, gradients(model, [])) <= 1e-5
 
 
 def own(x: Tensor, weight: Tensor) -> Tensor:
@@ -322,6 +106,8 @@ def own(x: Tensor, weight: Tensor) -> Tensor:
 
 
 class Own(nn.Module):
+    """A product of one's own, which has a rule."""
+
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(6, 6))
@@ -330,4 +116,126 @@ class Own(nn.Module):
         return own(x, self.weight)
 
 
-defer(own, lambda x, weight: (Linear(weight), x))
+defer(own, lambda x, weight: (LinearRule(weight), x))
+
+
+class InBfloat16(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Sequential(nn.Linear(6, 64), nn.GELU(), nn.Linear(64, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            out = self.inside(x)
+        assert out.dtype is torch.bfloat16
+        return out.float()
+
+
+def convolutions() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(6, 8, 3, stride=2, padding=1, groups=2),
+        nn.Conv2d(8, 4, (1, 3), dilation=(1, 2), padding="same"),
+        nn.Flatten(2),
+        nn.Conv1d(4, 5, 2, bias=False),
+    )
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, 6, bias=False))
+
+
+def layers() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+
+
+FLOATS, IMAGES, ROWS = (4, 5, 6), (2, 6, 8, 7), (9, 16)
+CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], float, set[str]]] = {
+    "products": (Products, FLOATS, 1e-13, {"experts"}),
+    "views": (Views, FLOATS, 1e-13, {"row"}),
+    "reentrant": (
+        lambda: Checkpointed(reentrant=True),
+        FLOATS,
+        1e-13,
+        {f"blocks.{b}.3.{name}" for b in range(2) for name in ("weight", "bias")},
+    ),
+    "convolutions": (convolutions, IMAGES, 1e-13, {"1.weight", "1.bias"}),
+    "norm": (normed, FLOATS, 1e-13, {"1.weight", "1.bias"}),
+    "transformed": (ByRow, FLOATS, 1e-13, {"inner.weight", "inner.bias"}),
+    "own": (Own, FLOATS, 1e-13, set()),
+    "groups": (Grouped, ROWS, 1e-6, set()),
+    "autocast": (InBfloat16, FLOATS, 0.01, set()),
+}
+FLOAT32 = ("groups", "autocast")
+
+
+def run(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, rounds: int = ROUNDS) -> Ran:
+    return ran(late(rounds), [Shift(shape, dtype), module], inputs(shape, dtype, rounds))
+
+
+def inputs(shape: tuple[int, ...], dtype: torch.dtype, rounds: int = ROUNDS) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(*shape, generator=generator, dtype=dtype) for _ in range(rounds)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_are_autograds_and_those_of_products_wait_for_w(case: str) -> None:
+    make, shape, near, in_b = CASES[case]
+    dtype = torch.float32 if case in FLOAT32 else torch.float64
+    modules = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        modules.append(make().to(dtype))
+    found = run(modules[0], shape, dtype)
+    wanted = by_autograd([Shift(shape, dtype), modules[1]], inputs(shape, dtype))
+    assert differing(found.values, wanted, near) == []
+    assert {*found.pipeline.coverage[1].in_b} == in_b
+    assert found.pipeline.peak_memory > 0
+
+
+def test_one_rounds_rows_by_groups_are_bit_for_bit_autograds() -> None:
+    torch.manual_seed(0)
+    module, plain = Grouped(), Grouped()
+    plain.load_state_dict(module.state_dict())
+    found = run(module, ROWS, torch.float32, 1).values
+    wanted = by_autograd([Shift(ROWS), plain], inputs(ROWS, torch.float32, 1))
+    assert differing(found, wanted) == []
+
+
+def test_a_view_is_added_to_a_gradient_of_another_layout() -> None:
+    torch.manual_seed(0)
+    module, plain = Views(), Views()
+    plain.load_state_dict(module.state_dict())
+    for parameter in module.parameters():
+        turned = tuple(reversed(range(parameter.dim())))
+        parameter.grad = torch.zeros_like(parameter.permute(turned).contiguous()).permute(turned)
+    found = run(module, FLOATS, torch.float32)
+    wanted = by_autograd([Shift(FLOATS), plain], inputs(FLOATS, torch.float32))
+    assert differing(found.values, wanted, 1e-5) == []
+
+
+@pytest.mark.parametrize("where", ["parameter", "after it is added", "before", "after"])
+def test_what_has_a_hook_is_left_to_autograd_until_that_is_gone(where: str) -> None:
+    module, seen = layers(), list[int]()
+    weight = module[1].weight
+    node = get_gradient_edge(weight).node
+    hook = {
+        "parameter": weight.register_hook,
+        "after it is added": weight.register_post_accumulate_grad_hook,
+        "before": node.register_prehook,
+        "after": node.register_hook,
+    }[where](lambda *_: seen.append(1))
+    assert {"1.weight"} <= {*run(module, FLOATS, torch.float32).pipeline.coverage[1].in_b}
+    assert len(seen) == ROUNDS
+    hook.remove()
+    module.zero_grad()
+    assert not run(module, FLOATS, torch.float32).pipeline.coverage[1].in_b
+    assert len(seen) == ROUNDS
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointing_runs_each_block_twice_only(reentrant: bool) -> None:
+    module, xs = Checkpointed(reentrant), inputs(FLOATS, torch.float32)
+    pipeline = run(module, FLOATS, torch.float32).pipeline
+    module.calls = 0
+    pipeline.step(xs, target=xs)
+    assert module.calls == 2 * 2 * ROUNDS

@@ -3,6 +3,7 @@ the user's module."""
 
 from __future__ import annotations
 
+import copy
 import random
 import re
 from collections.abc import Callable
@@ -16,10 +17,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from pipeloom.runtime import Cell, Memory, StageRunner
-from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
-from pipeloom.runtime.graphs.graph_runner import GraphRunner
-from tests.support.graph_runs import run, same, square
+from tests.support.one_rank import FUSED, SPLIT, Ran, Shift, differing, each, ran, square
 
 WIDTH = 4
 X = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(1))
@@ -53,26 +51,17 @@ def shared() -> nn.Module:
     return nn.Sequential(block, nn.Linear(WIDTH, WIDTH), block)
 
 
-LAST: dict[str, Any] = {
-    "memory": Memory(), "last": True, "loss": square, "seed": torch.tensor(1.0)
-}  # fmt: skip
-
-
-def runner_of(module: nn.Module) -> GraphRunner:
-    return GraphRunner(1, module, **LAST)
-
-
-def forward_of(runner: StageRunner, queue: WeightQueue | None = None) -> Cell:
-    cell = Cell(queue)
-    cell.inputs = (X.clone().requires_grad_(),)
-    runner.forward(cell)
-    return cell
+def run(
+    module: nn.Module, stages_as: str = "aten", *, order: str = FUSED, x: Tensor = X, **options: Any
+) -> Ran:
+    """A step of two microbatches, the module as the last stage."""
+    return ran(each(order, 2), [Shift(x.shape), module], [x, x], stages_as=stages_as, **options)
 
 
 def test_a_trace_leaves_the_module_as_it_was() -> None:
     module = shared()
     before = {name: id(p) for name, p in module.named_parameters(remove_duplicate=False)}
-    forward_of(runner_of(module))
+    run(module)
     after = {name: id(p) for name, p in module.named_parameters(remove_duplicate=False)}
     assert before == after
 
@@ -117,53 +106,50 @@ def again_reentrant(module: Scaled, y: Tensor) -> Tensor:
     return found + y
 
 
-SEEDED: list[Callable[[Scaled, Tensor], Tensor]] = [restored, default_seeded, own_seeded]
-
-
-@pytest.mark.parametrize("by", SEEDED)
-def test_a_forward_that_seeds_is_refused(by: Callable[[Scaled, Tensor], Tensor]) -> None:
-    wanted = run(Scaled(by), X)
-    found = run(Scaled(by), X, stages_as="aten")
-    assert re.search("draws or seeds random numbers", found.refusal or "")
-    assert wanted.values.keys() == found.values.keys()
-
-
-REFUSED: dict[str, Callable[[Scaled, Tensor], Tensor]] = {
-    r"sets the attribute settings\.table": cached,
-    r"draws or seeds random numbers": seeded,
-    r"draws or seeds .*": lambda _, y: y * random.random(),
-    r".* or seeds random numbers": lambda _, y: y * np.random.rand(),
-    r"that is no parameter of a module": lambda module, y: y * module.loose[0],
-    r"that is not of the stage's modules": lambda _, y: y * OUTSIDE,
-    r"computes a part again in its backward": again,
-    r"computes a part again .*torch\.utils\.checkpoint": again_reentrant,
+REFUSED: dict[str, list[Callable[[Scaled, Tensor], Tensor]]] = {
+    r"sets the attribute settings\.table": [cached],
+    r"draws or seeds random numbers": [
+        seeded,
+        lambda _, y: y * random.random(),
+        lambda _, y: y * np.random.rand(),
+    ],
+    r"that is no parameter of a module": [lambda module, y: y * module.loose[0]],
+    r"that is not of the stage's modules": [lambda _, y: y * OUTSIDE],
+    r"computes a part again in its backward": [again],
+    r"computes a part again .*torch\.utils\.checkpoint": [again_reentrant],
 }
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("why", REFUSED)
 def test_refused_and_run_by_autograd(why: str) -> None:
-    module = Scaled(REFUSED[why])
-    np.random.seed(0), random.seed(0)
-    wanted = run(module, X)
-    np.random.seed(0), random.seed(0)
-    found = run(module, X, stages_as="aten")
-    assert re.search(why, found.refusal or "")
-    assert same(found, wanted) == []
+    for by in REFUSED[why]:
+        module, seen = Scaled(by), list[Ran]()
+        for stages_as in ("eager", "aten"):
+            np.random.seed(0), random.seed(0)
+            seen.append(run(copy.deepcopy(module), stages_as))
+        wanted, found = seen
+        assert re.search(why, found.pipeline.eager_stages[1])
+        assert differing(found.values, wanted.values) == []
+
+
+@pytest.mark.parametrize("by", [restored, default_seeded, own_seeded])
+def test_a_forward_that_seeds_is_refused(by: Callable[[Scaled, Tensor], Tensor]) -> None:
+    assert re.search("draws or seeds random numbers", run(Scaled(by)).pipeline.eager_stages[1])
 
 
 def test_a_sparse_gradient_is_left_to_autograd() -> None:
     module = nn.Embedding(5, WIDTH, sparse=True)
-    assert run(module, TOKENS, stages_as="aten").refusal == "the gradient of weight is sparse"
+    order = each("0F{0} 0BW{0}", 2)
+    found = ran(order, [module], [TOKENS, TOKENS], stages_as="aten")
+    assert found.pipeline.eager_stages == {0: "the gradient of weight is sparse"}
 
 
 def test_what_a_hook_keeps_is_no_tensor_of_the_trace() -> None:
     module, kept = nn.Sequential(nn.Linear(WIDTH, WIDTH)), list[Tensor]()
     module[0].register_forward_hook(lambda _, __, output: kept.append(output))
-    runner = runner_of(module)
-    forward_of(runner)
-    assert "sets the attribute" in (runner.refusal or "")
-    assert [type(x) for x in kept] == [Tensor]
+    assert "sets the attribute" in run(module).pipeline.eager_stages[1]
+    assert {type(x) for x in kept} == {Tensor}
 
 
 CHANGES: dict[str, Callable[[Scaled], object]] = {
@@ -182,42 +168,42 @@ def product(module: Scaled, y: Tensor) -> Tensor:
     return found
 
 
+def step(found: Ran) -> Tensor:
+    """The first loss of one more step."""
+    losses: list[Tensor] = []
+    found.pipeline.step([X, X], target=[X, X], losses=losses)
+    return losses[0]
+
+
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_stage_that_has_changed_is_traced_again(name: str) -> None:
     module = Scaled(product)
-    runner = runner_of(module)
-    runner.refresh([])
-    forward_of(runner)
-    runner.refresh([])
-    assert (runner.graphs, runner.refusal) == (1, None)
+    found = run(module)
+    functions = found.pipeline.graph_functions
+    step(found)
+    assert (found.pipeline.graph_functions, found.pipeline.eager_stages) == (functions, {})
     CHANGES[name](module)
-    runner.refresh([])
-    assert runner.graphs == 0
-    cell = forward_of(runner)
-    assert cell.loss is not None
-    assert runner.graphs == 1
-    assert cell.loss.equal(square(module(X), None))
+    loss = step(found)
+    assert found.pipeline.graph_functions > functions
+    assert loss.equal(square(module(X)))
 
 
-def test_a_hook_on_a_gradient_is_seen_before_the_next_step() -> None:
+HOOKS: dict[str, Callable[[nn.Linear], object]] = {
+    "weight": lambda layer: layer.weight.register_hook(lambda gradient: 2 * gradient),
+    "bias": lambda layer: get_gradient_edge(layer.bias).node.register_hook(lambda *_: None),
+}
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_a_hook_on_a_gradient_leaves_it_to_autograd(name: str) -> None:
+    line = {1: f"inside.{name} has a hook on its gradient"}
     module = Scaled(product)
-    runner = runner_of(module)
-    runner.refresh([])
-    module.inside.weight.register_hook(lambda gradient: 2 * gradient)  # type: ignore[no-untyped-call]
-    runner.refresh([])
-    assert runner.refusal == "inside.weight has a hook on its gradient"
-
-
-def test_a_hook_where_autograd_adds_a_gradient_is_seen_before_the_next_step() -> None:
-    module = Scaled(product)
-    runner = runner_of(module)
-    runner.refresh([])
-    runner.refresh([])
-    assert runner.refusal is None
-    node = get_gradient_edge(module.inside.bias).node
-    node.register_hook(lambda *_: None)
-    runner.refresh([])
-    assert runner.refusal == "inside.bias has a hook on its gradient"
+    found = run(module)
+    assert found.pipeline.eager_stages == {}
+    HOOKS[name](module.inside)
+    step(found)
+    assert found.pipeline.eager_stages == line
+    assert run(module).pipeline.eager_stages == line
 
 
 class Heads(nn.Module):
@@ -242,15 +228,18 @@ class Alternating:
         return square(output[self.calls % 2].nan_to_num(), None)
 
 
-@pytest.mark.parametrize("split", [True, False])
+@pytest.mark.parametrize("order", [SPLIT, FUSED])
 @pytest.mark.parametrize("only", [None, 0, 1])
-def test_a_loss_of_some_outputs_in_some_calls(split: bool, only: int | None) -> None:
+def test_a_loss_of_some_outputs_in_some_calls(order: str, only: int | None) -> None:
     module, losses = Heads(), (Alternating(), Alternating())
-    picked = [x if only is None else (lambda o, _: square(o[only], None)) for x in losses]
-    found = run(module, X.abs(), stages_as="aten", loss=picked[0], split=split)
-    wanted = run(module, X.abs(), loss=picked[1])
-    assert found.refusal is None
-    assert found.values.keys() == wanted.values.keys()
-    for name, value in wanted.values.items():
-        torch.testing.assert_close(found.values[name], value, rtol=0, atol=0, equal_nan=True)
+    picked = [x if only is None else (lambda o, _: square(o[only])) for x in losses]
+    x = X.abs()
+    found = run(copy.deepcopy(module), order=order, x=x, loss=picked[0])
+    wanted = run(module, "eager", x=x, loss=picked[1])
+    assert found.pipeline.eager_stages == {}
+    values, expected = (
+        {name: value.nan_to_num() for name, value in each.values.items()}
+        for each in (found, wanted)
+    )
+    assert differing(values, expected) == []
     assert losses[0].calls == losses[1].calls

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from torch import Tensor, nn
 
 from pipeloom import HuggingFace
 from pipeloom.ir import InputError
-from pipeloom.runtime.stages.store import made
 
 hugging = pytest.importorskip("transformers")
 
@@ -39,7 +37,7 @@ def state_of(folder: Path) -> dict[str, Tensor]:
 def fault(folder: Path) -> str:
     source = HuggingFace(str(folder))
     with pytest.raises(InputError) as caught:
-        made(partial(block, source), 1)
+        block(source)
     return str(caught.value).removeprefix(f"hf:{folder}: ")
 
 

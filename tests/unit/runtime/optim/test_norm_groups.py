@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pipeloom.ir import InputError
-from pipeloom.runtime.optim.norm_groups import Processes, Side, assigned, check_sides
+from tests.support.inside import Processes, Side, assigned, check_sides
 
 NONE = frozenset[int]()
 NAMES = {(0, "table.weight"): NONE, (0, "up.weight"): NONE, (1, "head.weight"): NONE}

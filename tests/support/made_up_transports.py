@@ -1,18 +1,23 @@
-"""NCCL's messages: what is sent is what was computed, a buffer is not overwritten before it is
-read, and nothing reads it before the message came, whatever stream goes on first."""
+"""Transports and offloading on the made-up device of :mod:`tests.support.fake_device`."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-import pytest
-
+from pipeloom.runtime.executor.offload import DeviceChannels
+from pipeloom.runtime.transport.gloo import GlooTransport
 from pipeloom.runtime.transport.nccl import Channel, NcclTransport
-from tests.support.fake_device import HERE, Device, Event, Memory, Stream, on
+from pipeloom.runtime.transport.staged_gloo import StagedGlooTransport
+from tests.support.fake_device import HERE, Device, Event, Memory, Stream
 
-MESSAGES = 6
+
+def host_channels(device: Device) -> Any:
+    """The streams between a device and its host."""
+    made_up: Any = device
+    return DeviceChannels(made_up)
 
 
 class Wire:
@@ -58,7 +63,7 @@ class Work:
         self._device.current().wait_event(self._event)
 
 
-class OnMadeUpDevice(NcclTransport):
+class MadeUpNccl(NcclTransport):
     """Rank 0 or 1, between which one channel goes from 0 to 1."""
 
     def __init__(self, rank: int, device: Any, wire: Any) -> None:
@@ -66,29 +71,37 @@ class OnMadeUpDevice(NcclTransport):
         self._channels = {(0, 1): Channel(wire, device.stream(), 1 - rank)}
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_messages_through_one_buffer_on_each_side(seed: int) -> None:
-    first, second = devices = [Device(), Device()]
-    second.streams = first.streams  # they run in any order with each other
-    second.streams.append(second.compute)
-    wire = Wire(devices)
-    sender, receiver = (OnMadeUpDevice(rank, devices[rank], wire) for rank in range(2))
-    source, buffer, seen = [Memory() for _ in range(MESSAGES)], Memory(), list[int]()
-    for number, memory in enumerate(source):
-        first.compute.does(computing(memory, number))
-        sender.send(memory, 1)  # type: ignore[arg-type]
-    with on(second.compute):
-        for _ in range(MESSAGES):
-            release = receiver.releasing(buffer)  # type: ignore[arg-type]
-            receiver.recv(buffer, 0).wait()  # type: ignore[arg-type]
-            second.compute.does(lambda: seen.append(buffer.value))
-            release()
-    first.run(seed)
-    assert seen == [*range(MESSAGES)]
+class Arriving(GlooTransport):
+    """Message number ``i``, from 1 on, that is asked for holds ``i``."""
+
+    asked = 0
+
+    def recv(self, buffer: Any, peer: int) -> Any:
+        self.asked += 1
+        return Arrival(buffer, self.asked)
 
 
-def computing(memory: Memory, number: int) -> Callable[[], None]:
-    def compute() -> None:
-        memory.value = number
+@dataclass
+class Arrival:
+    """A message that is written into the host's memory until the wait for it ends."""
 
-    return compute
+    place: Memory
+    value: int
+
+    def wait(self) -> None:
+        self.place.value = self.value
+
+
+class MadeUpStagedGloo(StagedGlooTransport, Arriving):
+    """Without a process group: what would be posted is kept, with what is waited for before."""
+
+    def __init__(self, device: Device) -> None:
+        self._accelerator: Any = device
+        self._copies: Any = device.stream()
+        self.posted: list[tuple[Any, Any]] = []
+
+    def _host_memory(self, tensor: Any) -> Any:
+        return Memory()
+
+    def _sent_by_thread(self, tensor: Any, peer: int, ready: Any = None, **kept: Any) -> Any:
+        self.posted.append((tensor, ready))

@@ -1,0 +1,47 @@
+"""The parts of the runtime that have no public name and that tests ask, in one place."""
+
+from pipeloom.runtime.executor.deferred_ops import Linear as LinearRule
+from pipeloom.runtime.executor.deferred_ops import defer
+from pipeloom.runtime.launch.environment import Gpu, backend_of, gpu_here, own_gpu
+from pipeloom.runtime.measure.op_timer import DeviceClock
+from pipeloom.runtime.measure.plan_deviation import over_the_limit, why_far_off
+from pipeloom.runtime.models.tokens import Tokens
+from pipeloom.runtime.optim.norm_groups import Processes, Side, assigned, check_sides
+from pipeloom.runtime.pipeline.model_source import check_evaluation, checked_batch, most_stages
+from pipeloom.runtime.probes.host_probe import probe_host
+from pipeloom.runtime.probes.link_probe import LinkSamples, links_of
+from pipeloom.runtime.stages.flat_parameters import Layout
+from pipeloom.runtime.stages.gradient_accumulator import GradientAccumulator
+from pipeloom.runtime.stages.unused_parameters import clear_unused
+from pipeloom.runtime.train.callbacks import listening
+from pipeloom.runtime.train.checkpoint_files import saved_keys
+from pipeloom.runtime.train.loop import Compiling
+
+__all__ = [
+    "Compiling",
+    "DeviceClock",
+    "Gpu",
+    "GradientAccumulator",
+    "Layout",
+    "LinearRule",
+    "LinkSamples",
+    "Processes",
+    "Side",
+    "Tokens",
+    "assigned",
+    "backend_of",
+    "check_evaluation",
+    "check_sides",
+    "checked_batch",
+    "clear_unused",
+    "defer",
+    "gpu_here",
+    "links_of",
+    "listening",
+    "most_stages",
+    "over_the_limit",
+    "own_gpu",
+    "probe_host",
+    "saved_keys",
+    "why_far_off",
+]

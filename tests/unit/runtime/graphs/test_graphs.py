@@ -1,0 +1,298 @@
+"""Stages as graphs: the same gradients, losses, buffers and random numbers as autograd, bit by
+bit, recomputed too."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+
+from pipeloom.ir import InputError
+from pipeloom.runtime import StagesAs
+from tests.support.models import LENGTH, WIDTH, Block
+from tests.support.one_rank import FUSED, SPLIT, Ran, Shift, differing, each, ran
+
+X = torch.randn(2, LENGTH, WIDTH, generator=torch.Generator().manual_seed(1))
+AGAIN = "0F0 1F0 0F1 1F1 1R0 1B0 1W0 0B0 0W0 1R1 1B1 1W1 0B1 0W1"
+
+
+def run(
+    module: nn.Module, order: str = each(FUSED, 2), *, x: Tensor = X, steps: int = 1, **options: Any
+) -> Ran:
+    """Steps of a copy of the module as a last stage."""
+    xs = [x] * (1 + order.count("1F1"))
+    return ran(order, [Shift(x.shape), copy.deepcopy(module)], xs, steps=steps, **options)
+
+
+def linear() -> nn.Linear:
+    return nn.Linear(WIDTH, WIDTH)
+
+
+def tied() -> nn.Module:
+    module = nn.Sequential(linear(), nn.GELU(), linear())
+    module[2].weight = module[0].weight
+    return module
+
+
+class Lora(nn.Module):
+    """A frozen product and a trained one of low rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = linear().requires_grad_(False)
+        self.a, self.b = nn.Parameter(torch.randn(WIDTH, 2)), nn.Parameter(torch.randn(2, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.base(x) + x @ self.a @ self.b
+        return out
+
+
+class InBfloat16(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Sequential(linear(), nn.LayerNorm(WIDTH), linear())
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            out: Tensor = self.inside(x)
+        return out
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return 2 * x @ weight.T
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        return 2 * dy @ weight, 2 * dy.flatten(0, 1).T @ x.flatten(0, 1)
+
+
+class Odd(nn.Module):
+    """What interception defers nothing of: a function of one's own, einsum, ``x @ w.T``, slices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH))
+        self.stack = nn.Parameter(torch.randn(3, WIDTH, WIDTH))
+        self.constant = torch.ones(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = Doubled.apply(x, self.weight) * self.constant  # type: ignore[no-untyped-call]
+        x = torch.einsum("bsd,edf->bsf", x, self.stack)
+        x = x + x @ self.stack[0].T
+        return x.relu_().transpose(0, 1)
+
+
+class DenseExperts(nn.Module):
+    """Each token goes through all experts, weighted by a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = linear()
+        self.experts = nn.Parameter(0.2 * torch.randn(WIDTH, WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(0, 1).expand(WIDTH, -1, -1)
+        done = torch.bmm(tokens, self.experts)
+        share = self.gate(x).softmax(-1).flatten(0, 1).T
+        return (done * share[..., None]).sum(0).view_as(x)
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "block": lambda: Block(WIDTH),
+    "batch norm": lambda: nn.Sequential(linear(), nn.BatchNorm1d(LENGTH), linear()),
+    "convolution": lambda: nn.Sequential(nn.Conv1d(LENGTH, LENGTH, 3, padding=1), linear()),
+    "tied": tied,
+    "low rank": Lora,
+    "autocast": InBfloat16,
+    "odd": Odd,
+    "dense experts": DenseExperts,
+    "weight norm": lambda: nn.utils.parametrizations.weight_norm(linear()),
+}
+IN_B = {
+    "block": {f"norm{i}.{name}" for i in (1, 2) for name in ("weight", "bias")},
+    "batch norm": {"1.weight", "1.bias"},
+    "autocast": {"inside.1.weight", "inside.1.bias"},
+}
+
+
+def made(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return MODELS[name]()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", MODELS)
+def test_graphs_give_what_autograd_gives_bit_by_bit(name: str) -> None:
+    module = made(name)
+    wanted = run(module).values
+    for order in (each(SPLIT, 2), each(FUSED, 2)):
+        found = run(module, order, stages_as="aten")
+        assert found.pipeline.eager_stages == {}
+        assert differing(found.values, wanted) == []
+        peak = found.pipeline.peak_memory
+        found.pipeline.step([X, X], target=[X, X])
+        assert found.pipeline.peak_memory == peak  # nothing is held from step to step
+    split = run(module, each(SPLIT, 2), stages_as="aten").pipeline
+    assert {*split.coverage[1].in_b} == IN_B.get(name, set())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["block", "batch norm", "odd", "low rank"])
+def test_what_is_recomputed_trains_alike_and_holds_its_input_until_then(name: str) -> None:
+    module = made(name)
+    found = run(module, AGAIN, stages_as="aten")
+    assert differing(found.values, run(module, each(SPLIT, 2), stages_as="aten").values) == []
+    one = run(module, each(SPLIT, 1), stages_as="aten").pipeline.peak_memory
+    buffers = sum(buffer.nbytes for buffer in module.buffers())
+    assert found.pipeline.peak_memory <= one + X.nbytes + 2 * buffers
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = linear()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            return self.inside(x)  # type: ignore[no-any-return]
+        return -self.inside(x)
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.calls = linear(), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.inside(x)  # type: ignore[no-any-return]
+
+
+class Replacing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = linear()
+        self.register_buffer("mean", torch.zeros(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean = 0.9 * self.mean + x.detach().mean((0, 1))
+        return self.inside(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (Branching, "depends on values in tensors .* at test_graphs.py:.*: if x.sum"),
+        (Counting, "sets the attribute calls"),
+        (Replacing, "in the place of buffer mean"),
+    ],
+)
+def test_what_cannot_be_a_graph_runs_as_it_is_and_says_why(
+    make: Callable[[], nn.Module], why: str
+) -> None:
+    module = make()
+    found = run(module, stages_as="aten")
+    assert differing(found.values, run(module).values) == []
+    assert re.search(why, found.pipeline.eager_stages[1])
+
+
+@pytest.mark.parametrize(("stages_as", "kind"), [("eager", "BW"), ("aten", "F")])
+def test_a_loss_that_changes_what_the_backward_needs_is_refused(
+    stages_as: StagesAs, kind: str
+) -> None:
+    module = nn.Sequential(linear(), nn.Tanh())
+    with pytest.raises(InputError, match=rf"stage 1, {kind}: float\d+.* was changed in place"):
+        run(module, stages_as=stages_as, loss=lambda y, _: y.mul_(2).sum())
+    harmless = {"loss": lambda output, _: output.mul_(2).sin().sum()}
+    found = run(nn.Sequential(module[0]), stages_as="aten", **harmless)
+    assert differing(found.values, run(nn.Sequential(module[0]), **harmless).values) == []
+
+
+class Of(nn.Module):
+    """A function of ``x`` and of a vector that is trained."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.vector = nn.Parameter(torch.randn(8, generator=torch.Generator().manual_seed(2)))
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x, self.vector)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, v: (x * v).view(4, 16).view(8, 8),
+        lambda x, v: (x * v).transpose(0, 1).reshape(4, 16).view(2, 2, 16),
+        lambda x, v: x * v + x.sum((0, 1), keepdim=True).view(8),
+        lambda x, v: x * v + (x * v).sum(1, keepdim=True).view(2, 1, 8),
+        lambda x, v: x * v + (x * v).sum(1).view(1, 2, 8).sum(0, keepdim=True).view(2, 1, 8),
+        lambda x, v: (x * v).sum((0, 1, 2), keepdim=True).view(()),
+        lambda x, v: x * (total := v.sum(0, keepdim=True)) + total.view(()),
+    ],
+)
+def test_calls_that_a_graph_does_without_change_no_bit(
+    function: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    x = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(1))
+    wanted = run(Of(function), x=x)
+    for order in (each(SPLIT, 2), each(FUSED, 2)):
+        found = run(Of(function), order, x=x, stages_as="aten")
+        assert found.pipeline.eager_stages == {}
+        assert differing(found.values, wanted.values) == []
+
+
+def test_compiled_graphs_differ_by_rounding_and_are_compiled_once() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(linear(), nn.GELU(), linear())
+    found = run(module, each(SPLIT, 2), stages_as="inductor")
+    assert found.pipeline.eager_stages == {}
+    assert differing(found.values, run(module).values, 1e-5) == []
+    before = counters["inductor"]["fxgraph_cache_hit"]
+    again = run(module, each(SPLIT, 2), stages_as="inductor").pipeline
+    assert counters["inductor"]["fxgraph_cache_hit"] == before + again.graph_functions
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("order", [each(SPLIT, 2), AGAIN])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_models_compiled_graphs_differ_by_rounding(name: str, order: str) -> None:
+    module = made(name)
+    loss = lambda output, _: output.sin().square().mean()  # noqa: E731 - a norm's square is constant
+    found = run(module, order, stages_as="inductor", loss=loss)
+    assert found.pipeline.eager_stages == {}
+    near = 2e-2 if name == "autocast" else 1e-5
+    assert differing(found.values, run(module, loss=loss).values, near) == []
+
+
+def test_memory_is_that_of_what_crosses_the_cuts() -> None:
+    orders = {"eager": each(FUSED, 2), "aten": each(FUSED, 2), "split": each(SPLIT, 2)}
+    peak = {
+        name: run(
+            Block(WIDTH), order, stages_as="eager" if name == "eager" else "aten"
+        ).pipeline.peak_memory
+        for name, order in orders.items()
+    }
+    assert peak["aten"] <= peak["eager"]
+    assert peak["split"] <= 1.3 * peak["aten"]
+
+
+def test_they_run_so_where_another_thread_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    run(Block(WIDTH), stages_as="aten")
+    calls: list[object] = []
+    function = torch.compile(torch.sin, backend=lambda module, _: calls.append(module) or module)
+    monkeypatch.setattr("torch.fx._symbolic_trace._is_fx_tracing_flag", True)
+    assert torch.equal(function(X), X.sin())
+    assert not calls

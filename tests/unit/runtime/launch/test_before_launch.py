@@ -1,0 +1,137 @@
+"""What is found before any process is started, and which GPUs and backend processes take."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import socket
+import tempfile
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from examples.gpt import small
+from pipeloom import compile_schedule, measure, run
+from pipeloom.ir import InputError, Profile, StageProfile
+from pipeloom.runtime import RunSettings, launch_ranks
+from pipeloom.solver import build_family
+from tests.support.inside import Gpu, backend_of, gpu_here, own_gpu
+
+
+@pytest.fixture(autouse=True)
+def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(*_: Any) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(multiprocessing, "get_context", started)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+
+
+def six_stages() -> object:
+    profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 6, ranks=6)
+    return compile_schedule(build_family("1f1b", profile, 6))
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (lambda: measure(small(), stages=99), r"^stages: expected 1 to 4 \(the blocks\), got 99$"),
+        (
+            lambda: run(six_stages(), small(), steps=1),
+            r"^stages: expected 1 to 4 \(the blocks\), got 6$",
+        ),
+        (
+            lambda: measure(small(), stages=2, ranks=99),
+            r"^ranks: expected at most 2, as many as stages, got 99$",
+        ),
+        (lambda: measure(small(), stages=2, device="cuda"), "^device: expected cpu, got cuda"),
+        (lambda: RunSettings(device="cuda"), "^device: expected cpu, got cuda"),
+    ],
+)
+def test_what_does_not_fit_the_model_or_the_machine(call: Any, line: str) -> None:
+    with pytest.raises(InputError, match=line):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"RANK": "x"}, "RANK: expected a whole number from 0 to 1, got 'x'"),
+        ({"RANK": "2"}, "RANK: expected a whole number from 0 to 1, got '2'"),
+        ({"WORLD_SIZE": "-1"}, "WORLD_SIZE: expected a whole number >= 1, got '-1'"),
+        ({"MASTER_PORT": "y"}, "MASTER_PORT: expected a whole number from 0 to 65535, got 'y'"),
+        ({"MASTER_PORT": ""}, "MASTER_PORT: expected a whole number from 0 to 65535, got ''"),
+        ({"MASTER_ADDR": ""}, "MASTER_ADDR: missing; expected it beside RANK, as torchrun sets it"),
+    ],
+)
+def test_a_wrong_variable_of_torchruns_is_named(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], line: str
+) -> None:
+    torchrun = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in (torchrun | changes).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError) as raised:
+        launch_ranks(print, 2)
+    assert raised.value.errors == (line,)
+
+
+def test_too_little_room_for_sockets_and_files_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for length, files, line in (
+        (64, 4096, "TMPDIR: expected a path of at most 63 bytes"),
+        (63, 79, "ulimit -n: expected at least 80 open files for 4 ranks, got 79"),
+    ):
+        monkeypatch.setattr(tempfile, "tempdir", "/tmp/" + "x" * (length - 5))
+        monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
+        with pytest.raises(InputError, match=line):
+            launch_ranks(print, 4)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (80, 80))
+    with pytest.raises(Exception, match=r"a process was started|No such file"):
+        launch_ranks(print, 4)
+
+
+ONE, TWO, FAR = (True, "a", "GPU-1"), (True, "a", "GPU-2"), (True, "b", "GPU-1")
+BARE = (False, "a", "GPU-2")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "may_share", "backend", "why"),
+    [
+        ([ONE, TWO], "", "nccl", ""),
+        ([ONE, FAR], "", "nccl", ""),
+        ([ONE, TWO, FAR, ONE], "", "gloo", "ranks [0, 3] share GPUs"),
+        ([ONE, BARE], "", "gloo", "no NCCL on ranks [1]"),
+        ([None, None], "", "gloo", ""),
+        ([ONE, ONE], "1", "nccl", ""),
+        ([BARE, BARE], "1", "gloo", "no NCCL on ranks [0, 1]"),
+    ],
+)
+def test_nccl_is_chosen_where_each_rank_has_a_gpu_or_may_share_one(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    gpus: list[Gpu | None],
+    may_share: str,
+    backend: str,
+    why: str,
+) -> None:
+    monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", may_share)
+    for rank in map(str, range(len(gpus))):
+        monkeypatch.setenv("RANK", rank)
+        assert backend_of(gpus) == backend
+    note = f"note: Gloo instead of NCCL, through the host's memory: {why}\n"
+    assert capsys.readouterr().err == (note if why else "")
+
+
+def test_ranks_take_gpus_in_turn_and_know_them_by_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that see one GPU each call it 0 all of them."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    properties = SimpleNamespace(uuid="GPU-2")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert own_gpu() == 1
+    assert gpu_here(torch.device("cuda")) == (True, socket.gethostname(), "GPU-2")
+    assert gpu_here(torch.device("cpu")) is None

@@ -1,0 +1,178 @@
+"""What is measured of steps: bytes held, a GPU's clock, and lines on what is far from the plan."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import resource
+import time
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir import Objective, Profile, Schedule, StageProfile, timed
+from pipeloom.runtime import Ledger, Pipeline
+from tests.support.hub import on_threads, own
+from tests.support.inside import DeviceClock, over_the_limit, why_far_off
+from tests.support.one_rank import FUSED, each, program, square
+from tests.support.schedules import schedule
+
+
+def test_of_a_tensor_made_of_others_the_memory_inside_counts() -> None:
+    """As a DTensor is, without the processes that one needs."""
+    ledger, inside = Ledger(), torch.randn(8, 16)
+    ledger.start([])
+    with ledger.watching():
+        y = TwoTensor(inside, inside.clone()).requires_grad_().exp()
+    assert ledger.live == 2 * inside.nbytes
+    del y
+    assert ledger.live == 0
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
+def test_memory_that_ops_free_and_take_again_is_cleared_once() -> None:
+    """Pages of the C allocator stay with a process that has made a pipeline."""
+    Pipeline(program(each(FUSED, 2)), [nn.Linear(4, 4), nn.Linear(4, 4)], loss=square)
+    found = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        kept = [torch.ones(1 << 18) for _ in range(32)]  # 32 MiB
+        found.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+        del kept
+    assert found[-1] < 100  # of 8192 pages
+
+
+class Event:
+    """When the device's clock, ``now``, was at it."""
+
+    def __init__(self, device: Any) -> None:
+        self._device, self.reached = device, 0.0
+
+    def record(self, stream: object = None) -> None:
+        self.reached = self._device.now
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, later: Event) -> float:
+        return later.reached - self.reached
+
+
+def test_a_gpus_clock_is_one_for_all_and_dated_anew_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A host that is late, as after a minute, does not count."""
+    device: Any = SimpleNamespace(device=torch.device("cuda", 99), now=5000.0)
+    device.current, device.synchronize = lambda: device, lambda: None
+    device.event = lambda *, timed: Event(device)
+    spend = partial(lambda ms: setattr(device, "now", device.now + ms), 3.0)
+    first, second = DeviceClock(2, device), DeviceClock(2, device)
+    ops = [clock.timed(spend, 0) for clock in (first, second)]
+    for clock in (first, second):
+        clock.start()
+    before = time.perf_counter()
+    for op in ops:
+        op()
+    begin, end = first.seconds()
+    assert end - begin == pytest.approx(0.003)
+    assert second.seconds()[0] == end  # the second one's op began where the first one's ended
+    assert begin <= before
+    monkeypatch.setattr(time, "perf_counter", lambda: before + 60.0)
+    device.now += 20_000.0
+    first.start()
+    ops[0]()
+    assert first.seconds()[0] - begin == pytest.approx(20.006)
+
+
+def lasting(op: float, family: str = "1f1b", **changes: Any) -> Schedule:
+    """On two ranks, every op ``op`` milliseconds long and no delay."""
+    plan = schedule(family, 2, 3)
+    stage = replace(StageProfile(op, op, op), **changes)
+    profile = Profile((stage,) * 2, ranks=2, t_comm=0.0)
+    return timed(replace(plan, problem=replace(plan.problem, profile=profile), timing=None))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "cores", "op", "expected"),
+    [
+        (1.4, 1, 5.0, "None"),
+        (0.7, 1, 5.0, "None"),
+        (0.6, 1, 5.0, "0.6x the planned makespan: ops took less than profiled"),
+        (3.0, 1, 1.0, "3x the planned makespan: all ops of the profile take 1 ms"),
+        (3.0, 1, 5.0, "3.0x the planned makespan: 2 ranks share 1 core; see"),
+        (3.0, 2, 5.0, "3.0x .*: the profile may be of another model or machine"),
+        (3.0, 1, 0.25, "3.0x .*: 2 ranks share 1 core, ops are short, 0.25 ms in the median"),
+    ],
+)
+def test_why_a_run_is_far_from_its_plan(
+    ratio: float, cores: int, op: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
+    assert re.match(expected, str(why_far_off(lasting(op), lasting(ratio * op))))
+
+
+def barrier_note(plan: Schedule) -> str | None:
+    """What a pipeline that clips says of the plan."""
+    made: list[Pipeline] = []
+
+    def make() -> None:
+        layers = [nn.Linear(4, 4), nn.Linear(4, 4)]
+        options: Any = {"optimizer": partial(torch.optim.SGD, lr=0.1), "clip_grad_norm": 1.0}
+        made.append(Pipeline(compile_schedule(plan), layers, transport=own(), **options))
+
+    on_threads(make, 2)
+    return made[0].barrier_note
+
+
+@pytest.mark.filterwarnings("ignore:all ranks wait")
+def test_a_barrier_that_an_optimized_plan_is_without_is_noted() -> None:
+    family = lasting(1.0, family="zb-h2")
+    assert family.known_timing.period < family.known_timing.makespan
+    assert barrier_note(family) is None  # no objective shapes a family
+    plan = replace(family, report=replace(family.known_report, family="optimized"))
+    assert "--objective makespan" in (barrier_note(plan) or "")
+    problem = replace(plan.problem, objective=Objective.MAKESPAN)
+    assert barrier_note(replace(plan, problem=problem)) is None
+
+
+@pytest.mark.parametrize(
+    ("held", "limit", "peaks", "expected"),
+    [
+        (4000.0, 10000.0, (32000, 12000), "rank 0 held 3.2x the plan's memory limit (32"),
+        (4000.0, 10000.0, (9000, 12000), "rank 1 held 1.2x the plan's memory limit (12"),
+        (
+            4000.0,
+            10000.0,
+            (9000, 10010),
+            "rank 1 held 10 bytes more than the plan's memory limit (10.01 k bytes, limit 10 k): "
+            "maybe messages that it receives ahead, 30 bytes at most, which are not in the plan",
+        ),
+        (
+            4000.0,
+            10000.0,
+            (9000, 10040),
+            "rank 1 held 40 bytes more than the plan's memory limit (10.04 k bytes, limit 10 k)",
+        ),
+        (4000.0, 10000.0, (9000, 10000), ""),
+        (4000.0, float("inf"), (9000, 10000), ""),
+        (1.0, 2.0, (9000, 10000), ""),  # counted in microbatches
+    ],
+)
+def test_a_peak_above_the_limit(
+    held: float, limit: float, peaks: tuple[int, int], expected: str
+) -> None:
+    plan = lasting(5.0, m_b=held, activation_bytes=15.0)
+    problem = replace(plan.problem, memory_limit=(limit, limit))
+    found = over_the_limit(compile_schedule(replace(plan, problem=problem, timing=None)), peaks)
+    assert (found or "").startswith(expected)
+    assert bool(found) == bool(expected)
+    assert ("ahead" in (found or "")) == (peaks == (9000, 10010))

@@ -1,0 +1,432 @@
+"""What ``step`` and ``eval`` take and give on one rank, as with ``torch.distributed.pipelining``:
+losses of all kinds, batches that are nested, outputs and gradients; and what is refused."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeloom.ir import InputError, PipeloomError, parse_instruction
+from pipeloom.runtime import ExecutionError, Pipeline, ShapeError
+from tests.support.one_rank import FUSED, SPLIT, each, program
+
+MICROBATCHES = 3
+ROW = each(SPLIT, MICROBATCHES)
+Y = torch.randn(6, 2, generator=torch.Generator().manual_seed(2))
+X = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
+
+
+def stages() -> list[nn.Module]:
+    torch.manual_seed(0)
+    return [nn.Sequential(nn.Linear(4, 4), nn.Tanh()), nn.Linear(4, 2)]
+
+
+def loss(output: Tensor, target: Tensor) -> Tensor:
+    return (output - target).pow(2).mean()
+
+
+def made(modules: Sequence[nn.Module] | None = None, row: str = ROW, **options: Any) -> Pipeline:
+    options = {"loss": loss} | options
+    return Pipeline(program(row), stages() if modules is None else modules, **options)
+
+
+def gradients(modules: Sequence[nn.Module]) -> list[Tensor]:
+    return [p.grad for m in modules for p in m.parameters() if p.grad is not None]
+
+
+def one_process(scale: float) -> list[Tensor]:
+    """Gradients of ``scale`` times the sum of the microbatches' losses."""
+    plain = stages()
+    model = nn.Sequential(*plain)
+    for part, target in zip(X.chunk(MICROBATCHES), Y.chunk(MICROBATCHES), strict=True):
+        (scale * loss(model(part), target)).backward()
+    return gradients(plain)
+
+
+def weighted(output: Tensor, target: Tensor, *, weight: float) -> tuple[Tensor, Any]:
+    found = loss(output, target) * weight
+    return found, {"rows": len(output), "mean": output.mean()}
+
+
+def test_a_loss_takes_arguments_of_its_own_and_returns_metrics() -> None:
+    modules = stages()
+    pipeline = made(modules, loss=weighted)
+    losses: list[Tensor] = []
+    metrics: list[Any] = [None]
+    pipeline.step(X, target=Y, losses=losses, metrics=metrics, loss_kwargs={"weight": 3.0})
+    torch.testing.assert_close(gradients(modules), one_process(3.0 / MICROBATCHES))
+    assert [one["rows"] for one in metrics] == [2] * MICROBATCHES
+    assert not any(one["mean"].requires_grad for one in metrics)
+    pipeline.eval(X, target=Y, losses=losses, metrics=metrics, loss_kwargs={"weight": 1.0})
+    assert len(losses) == len(metrics) == MICROBATCHES
+    pipeline.eval(X, losses=None, metrics=metrics)
+    assert metrics == []
+
+
+@dataclass
+class Output:
+    loss: Tensor | None
+    logits: Tensor
+
+
+class Judging(nn.Linear):
+    """The last stage, which returns its loss in one of the ways in which models do."""
+
+    def __init__(self, form: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__(4, 2)
+        self.form = form
+
+    def forward(self, x: Tensor, labels: Tensor | None = None, scale: float = 1.0) -> Any:
+        out = super().forward(x)
+        return out if labels is None else self.form(scale * loss(out, labels), out)
+
+
+FORMS: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "scalar": lambda value, out: value,
+    "tuple": lambda value, out: (value, out),
+    "mapping": lambda value, out: {"loss": value, "logits": out},
+    "attribute": Output,
+}
+
+
+def judging(form: str = "scalar") -> list[nn.Module]:
+    first, last = stages()
+    judge = Judging(FORMS[form])
+    judge.load_state_dict(last.state_dict())
+    return [first, judge]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_model_may_compute_its_loss(form: str) -> None:
+    modules = judging(form)
+    pipeline = made(modules, loss="model")
+    losses, evaluated = list[Tensor](), list[Tensor]()
+    output = pipeline.step(X, target={"labels": Y, "scale": 3.0}, losses=losses)
+    torch.testing.assert_close(gradients(modules), one_process(3.0 / MICROBATCHES))
+    pipeline.eval(X, target={"labels": Y, "scale": 3.0}, losses=evaluated)
+    torch.testing.assert_close(losses, evaluated)
+    logits = {"mapping": lambda: output["logits"]}.get(form, lambda: torch.empty(6, 2))()
+    assert logits.shape == (6, 2)
+    assert pipeline.eval(X).shape == (6, 2)  # no labels, no loss
+
+
+class Taking(nn.Linear):
+    """A first stage that takes what is nested."""
+
+    def forward(self, batch: dict[str, Any], scale: float) -> Tensor:  # type: ignore[override]
+        return scale * super().forward(batch["x"] + batch["more"][1])
+
+
+def test_batches_and_targets_may_be_nested() -> None:
+    modules, plain = ([Taking(4, 4), nn.Linear(4, 2)] for _ in range(2))
+    for module, other in zip(modules, plain, strict=True):
+        other.load_state_dict(module.state_dict())
+    pipeline = made(modules, loss=lambda out, t: loss(out, t["y"]) * t["weight"])
+    given = {"x": X, "more": ("no tensor", X)}
+    output = pipeline.step(given, 2.0, target={"y": Y, "weight": 0.5})
+    wanted = plain[1](plain[0](given, 2.0))
+    (loss(wanted, Y) * 0.5).backward()
+    torch.testing.assert_close(output, wanted)
+    torch.testing.assert_close(gradients(modules), gradients(plain))
+    parts = [{"x": part, "more": ("no tensor", part)} for part in X.chunk(MICROBATCHES)]
+    targets = [{"y": part, "weight": 0.5} for part in Y.chunk(MICROBATCHES)]
+    torch.testing.assert_close(pipeline.eval(parts, 2.0, target=targets), wanted)
+    torch.testing.assert_close(pipeline.eval(parts + parts, 2.0), torch.cat([wanted, wanted]))
+
+
+BAD: dict[str, tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], str]] = {
+    "no loss": ({}, (X,), {"target": Y}, "step: rank 0 runs the last stage: loss is missing"),
+    "no target": ({"loss": loss}, (X,), {}, "target is missing"),
+    "no input": ({"loss": loss}, (), {"target": Y}, "its inputs are missing"),
+    "a target that is no mapping": (
+        {"loss": "model"}, (X,), {"target": Y},
+        "target: expected keyword arguments of the last stage, as in {'labels': labels}, with "
+        "loss='model', got float32[6, 2]",
+    ),
+    "arguments of no loss": (
+        {"loss": "model"}, (X,), {"target": {"labels": Y}, "loss_kwargs": {"weight": 1}},
+        "loss_kwargs: expected none with loss='model', whose arguments are the target's, got "
+        "weight",
+    ),
+    "a model without a loss": (
+        {"loss": "model"}, (X,), {},
+        "expected the last stage to return a scalar tensor, an output with one as 'loss' or a "
+        "tuple that begins with one, got float32[2, 2]",
+    ),
+    "a loss of many": (
+        {"loss": lambda out, target: out - target}, (X,), {"target": Y},
+        "loss: expected a scalar tensor, or a tuple of one and metrics, got float32[2, 2]",
+    ),
+    "an array": (
+        {"loss": loss}, ({"x": np.zeros((6, 4))},), {"target": Y},
+        "input 0: expected a tensor, or dicts and tuples of tensors and plain values, got ndarray",
+    ),
+    "a mapping of its own": (
+        {"loss": loss}, (UserDict({"x": X}),), {"target": Y}, "got UserDict, which is not cut",
+    ),
+    "an object with tensors": (
+        {"loss": loss}, (X,), {"target": Output(None, Y)}, "target: expected a tensor, or dicts",
+    ),
+    "nested ones unlike": (
+        {"loss": loss}, ([{"x": X}, {"x": X}, {"y": X}],), {"target": Y},
+        "input 0: microbatch 2 is {'y': float32[6, 4]}, microbatch 0 {'x': float32[6, 4]}",
+    ),
+    "nested and not to be cut": (
+        {"loss": loss}, ({"x": X[:5]},), {"target": Y}, "input 0: float32[5, 4] cannot be cut into",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_wrong_is_said_in_one_line(name: str) -> None:
+    options, inputs, given, message = BAD[name]
+    with pytest.raises(PipeloomError) as caught:
+        made(judging(), **{"loss": None} | options).step(*inputs, **given)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+BAD_EVAL: dict[str, tuple[tuple[Any, ...], str]] = {
+    "lists of two lengths": (([X], [X, X]), "expected lists of one length on all ranks, got 1 m"),
+    "none": (([],), "eval: input 0: expected at least one microbatch, got none"),
+    "not to be cut": ((X[:4],), "input 0: float32.4, 4. cannot be cut into 3 equal microbatches"),
+}
+
+
+def test_an_evaluation_that_is_refused_hurts_nobody() -> None:
+    pipeline = made()
+    for given, message in BAD_EVAL.values():
+        with pytest.raises(PipeloomError, match=message):
+            pipeline.eval(*given)
+    losses: list[Tensor] = []
+    pipeline.step(X, target=Y, losses=losses)
+    with pytest.raises(InputError, match="target is missing"):
+        pipeline.eval(X, losses=losses)
+    assert pipeline.eval([X]).shape == (6, 2)
+    assert all(module.training for module in pipeline.modules.values())
+
+
+class Keyed(nn.Linear):
+    """A whole model that takes keyword arguments alone, as Hugging Face's do."""
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> Any:
+        out = super().forward(x)
+        return out if labels is None else (loss(out, labels), out)
+
+
+def test_lists_in_keyword_arguments_and_their_targets_say_how_many_microbatches_there_are() -> None:
+    pipeline, count = made([Keyed(4, 2)], each("0F{0} 0BW{0}", 3), loss="model"), 10
+    x = [torch.randn(2, 4) for _ in range(count)]
+    losses: list[Tensor] = []
+    assert len(pipeline.eval(x=x)) == 2 * count
+    pipeline.eval(x=torch.cat(x), target={"labels": [torch.zeros(2, 2)] * count}, losses=losses)
+    assert len(losses) == count
+    with pytest.raises(InputError, match="got 3 microbatches and 10 mic"):
+        pipeline.eval(x=x, target={"labels": [torch.zeros(2, 2)] * 3})
+    assert len(pipeline.eval(x=x)) == 2 * count  # goes on
+
+
+class Both(nn.Linear):
+    """Its weight is in a product, whose gradient waits for W, and in a sum, whose does not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.weight.sum()
+
+
+def test_a_parameter_whose_gradient_comes_in_both_is_in_b_and_a_fused_one_holds_nothing() -> None:
+    pipeline = made([stages()[0], Both(4, 2)])
+    pipeline.step(X, target=Y)
+    assert [*pipeline.coverage[1].in_b] == ["weight"]
+    assert [*pipeline.coverage[1].in_w] == ["bias"]
+    late = each("0F{0} 1F{0} 1B{0} 0B{0}", MICROBATCHES) + " " + each("1W{0} 0W{0}", MICROBATCHES)
+    peaks = []
+    for row in (each(FUSED, MICROBATCHES), late):
+        pipeline = made(row=row)
+        pipeline.step(X, target=Y)
+        peaks.append(pipeline.peak_memory)
+    assert peaks[0] < peaks[1]
+
+
+@pytest.mark.parametrize(
+    ("tied", "message"),
+    [
+        ([], "reduce 0 1: no parameter is tied between these stages: is tied= missing"),
+        ([[(0, "0.weight"), (1, "head")]], "stage 1 has no parameter 'head'"),
+        ([[(0, "0.weight"), (1, "weight")]], r"shapes \[4, 4\] and \[2, 4\] differ"),
+    ],
+)
+def test_wrong_ties_are_refused(tied: list[list[tuple[int, str]]], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Pipeline(program(ROW, [(0, 1)]), stages(), loss=loss, tied=tied).step(X, target=Y)
+
+
+def test_masters_are_the_parameters_again_after_each_step() -> None:
+    modules, seen = stages(), []
+    before = [p for m in modules for p in m.parameters()]
+    modules[0].register_forward_hook(lambda m, _, out: seen.append((m[0].weight.dtype, out.dtype)))
+    half: dict[str, Any] = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
+    pipeline = made(modules, optimizer=partial(torch.optim.AdamW, lr=0.1), **half)
+    values = [p.detach().clone() for p in before]
+    losses: list[Tensor] = []
+    output = pipeline.step(X, target=Y, losses=losses)
+    assert output.dtype is torch.bfloat16
+    assert {value.dtype for value in losses} == {torch.float32}
+    assert set(seen[1:]) == {(torch.bfloat16, torch.bfloat16)}, "all but the trial"
+    after = [p for m in pipeline.modules.values() for p in m.parameters()]
+    assert [id(p) for p in after] == [id(p) for p in before]
+    assert {t.dtype for p in after for t in (p, p.grad) if t is not None} == {torch.float32}
+    assert all(not torch.equal(p, value) for p, value in zip(after, values, strict=True))
+    states = [s for o in pipeline.optimizers.values() for s in o.state.values()]
+    assert {s["exp_avg"].dtype for s in states} == {torch.float32}
+
+
+def test_a_program_that_goes_on_after_a_step_is_not_clipped() -> None:
+    """Each stage stepped once it is done, which is a valid program."""
+    whole = program(each(FUSED, MICROBATCHES))
+    (row,) = whole.instructions
+    lines = [item for item in row if str(item) != "step 1"]
+    at = max(i for i, item in enumerate(lines) if str(item).startswith("1BW")) + 1
+    early = replace(whole, instructions=((*lines[:at], parse_instruction("step 1"), *lines[at:]),))
+    sgd = partial(torch.optim.SGD, lr=1.0)
+    Pipeline(early, stages(), loss=loss, optimizer=sgd)
+    with pytest.raises(InputError, match="got '0BW2' after a step on rank 0"):
+        Pipeline(early, stages(), loss=loss, optimizer=sgd, clip_grad_norm=1.0)
+
+
+class Calling(nn.Linear):
+    """Gives what ``give`` makes of its output."""
+
+    def __init__(self, give: Any) -> None:
+        super().__init__(4, 4)
+        self.give = give
+
+    def forward(self, *inputs: Tensor, **options: Any) -> Any:
+        return self.give(super().forward(inputs[0]), *inputs[1:], **options)
+
+
+def handed_on(give: Any, last: nn.Module, **options: Any) -> Any:
+    x = torch.ones(8, 4)
+    return made([Calling(give), last], each(SPLIT, 4)).step(x, target=x, **options)
+
+
+def promise(calls: Any) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    return lambda y: (y, y * 2 if next(calls) else (y * 2).detach())
+
+
+HANDED_ON: dict[str, tuple[Any, nn.Module, type[PipeloomError], str]] = {
+    "a dict": (
+        lambda y: {"y": y}, nn.Linear(4, 4), ShapeError,
+        "stage 0 .*: expected a tensor or a tuple of tensors, got dict",
+    ),
+    "none in a tuple": (
+        lambda y: (y, None), nn.Linear(4, 4), ShapeError,
+        "stage 0 .*: expected a tensor or a tuple of tensors, got tuple",
+    ),
+    "whole numbers": (
+        lambda y: y.long(), nn.Linear(4, 4), ShapeError,
+        r"stage 0 .*: expected a tensor of a floating dtype, got int64\[2, 4",
+    ),
+    "nothing": (
+        lambda y: (), nn.Linear(4, 4), ShapeError,
+        "stage 0 .*: expected a tensor of a floating dtype, got none",
+    ),
+    "what the next changes": (
+        lambda y: y, nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 4)), ExecutionError,
+        r"'1F0': .* changed in place: expected a copy",
+    ),
+    "a gradient that was not promised": (
+        promise(iter([False, True])), Calling(lambda y, other: y + other), ExecutionError,
+        r"0F0.*is \(float32\[2, 4\], float32\[2, 4\]\), was .* without grad",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HANDED_ON)
+def test_what_no_edge_can_carry_is_refused(name: str) -> None:
+    give, last, error, message = HANDED_ON[name]
+    with pytest.raises(error, match=message):
+        handed_on(give, last)
+
+
+def test_options_are_cut_or_given_to_each_microbatch() -> None:
+    seen: list[Any] = []
+
+    def give(y: Tensor, *, scale: Tensor, name: str, parts: Tensor) -> Tensor:
+        seen.append((scale.tolist(), name, parts.shape))
+        return y
+
+    parts = [torch.ones(j + 1) for j in range(4)]
+    last = Calling(lambda y, **_: y)
+    handed_on(give, last, scale=torch.arange(8), name="x", parts=parts)
+    assert seen[-4:] == [([2 * j, 2 * j + 1], "x", (j + 1,)) for j in range(4)]
+    assert len(seen) == 8  # tried once for each kind, as the shapes of ``parts`` differ
+
+
+def test_other_shapes_are_a_list_and_need_to_be_allowed_from_step_to_step() -> None:
+    fixed = made()
+    lengths = (1, 2, 3)
+    inputs, targets = ([torch.ones(2, n, size) for n in lengths] for size in (4, 2))
+    output = made().step(inputs, target=targets)
+    assert [x.shape[1] for x in output] == list(lengths)
+    fixed.step(X, target=Y)
+    line = (
+        r"stage 0 is given float32\[4, 4\] for microbatch 0, was given float32\[2, 4\] in the "
+        "first step: varying_shapes=True lets it"
+    )
+    with pytest.raises(ShapeError, match=line):
+        fixed.step(torch.ones(12, 4), target=torch.zeros(12, 2))
+    varying = made(varying_shapes=True)
+    for rows in (6, 12, 6):
+        assert varying.step(torch.ones(rows, 4), target=torch.zeros(rows, 2)).shape == (rows, 2)
+
+
+class Closed:
+    """A transport of one rank that counts those opened beside it and not closed."""
+
+    rank, size = 0, 1
+    replicas = None
+
+    def __init__(self) -> None:
+        self.open = 0
+
+    def beside(self, _: object) -> Closed:
+        self.open += 1
+        return self
+
+    def close(self) -> None:
+        self.open -= 1
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def fail(self, fault: Any, *, asks: bool) -> Any:
+        return fault
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"clip_grad_norm": 1.0}, "optimizer"),
+    *(
+        ({"skips": [pair]}, "expected pairs of stages 0 to 1, forward, got")
+        for pair in ((0, 0), (1, 0), (0, 4), (-1, 1))
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "line"), REFUSED)
+def test_a_pipeline_that_cannot_be_made_leaves_no_connections(
+    options: dict[str, Any], line: str
+) -> None:
+    transport = Closed()
+    with pytest.raises(InputError, match=line):
+        made(transport=transport, **options)
+    assert transport.open == 0
+    with pytest.raises(ShapeError, match=r"stage 0 .*: 2 skips start here, got 1 outputs"):
+        made(skips=[(0, 1), (0, 1)]).step(X, target=Y)

@@ -1,0 +1,45 @@
+"""Gradients of stages that are sent: rounded once, as they leave; and those that are none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.support.inside import GradientAccumulator, Layout, clear_unused
+
+
+def values(tensors: list[Tensor]) -> set[float]:
+    return {value for tensor in tensors for value in tensor.flatten().tolist()}
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_what_is_too_small_for_the_sent_dtype_adds_up_until_it_leaves(leaves: bool) -> None:
+    """At home nothing is rounded."""
+    module = nn.Linear(3, 5, dtype=torch.float64)
+    layout = Layout(list(module.parameters()), torch.float64)
+    found = GradientAccumulator(layout, torch.device("cpu"), int(leaves), torch.bfloat16)
+    received = torch.full((layout.size,), 1.0, dtype=torch.bfloat16)
+    small = 2.0**-9 if leaves else 2.0**-20  # each too small to change a bfloat16 of 1
+    found.begin()
+    if leaves:
+        found.arrive(received)
+    for _ in range(8):
+        found.ready()
+        (small * sum(p.sum() for p in module.parameters())).backward()  # type: ignore[union-attr]
+    if leaves:
+        sent = layout.views(found.leave(received))
+    else:
+        found.come_home(received)
+        sent = [p.grad for p in module.parameters() if p.grad is not None]
+    assert values(sent) == {1.0 + 8 * small}
+
+
+@pytest.mark.parametrize("value", [complex(-0.0, 0.0), complex(1.0, -0.0)])
+def test_a_conjugate_is_a_gradient_unless_nothing_was_added(value: complex) -> None:
+    """Of a tensor that is a conjugate by a bit alone, too; a sum of nothing is -0.0."""
+    parameter = nn.Parameter(torch.ones(3, dtype=torch.complex128))
+    parameter.grad = torch.full((3,), value, dtype=torch.complex128).conj()
+    assert parameter.grad.is_conj()
+    clear_unused([parameter])
+    assert (parameter.grad is None) == (value == 0)

@@ -1,0 +1,167 @@
+"""Who is told of the steps of a run, and what a long one keeps."""
+
+from __future__ import annotations
+
+import re
+import tracemalloc
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeloom import StepRecord, compile_schedule, run
+from pipeloom.ir import Program
+from pipeloom.runtime import ExecutionError, ModelSource, Pipeline, RunSettings, TrainingLoop
+from tests.support.inside import Compiling, listening
+from tests.support.schedules import schedule
+
+HERE = "tests.unit.runtime.train.test_run"
+RECORD = StepRecord(1, 1.5, 0.01, 128, None, 10, 2.0, "too much")
+heard: list[int] = []
+
+
+def program() -> Program:
+    return compile_schedule(schedule("1f1b", 1, 2))
+
+
+class Small:
+    """A model source of one stage."""
+
+    def stages(self, count: int) -> list[Callable[[], nn.Module]]:
+        return [lambda: nn.Linear(2, 2)]
+
+    def tied(self, count: int) -> tuple[()]:
+        return ()
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return (output - target).square().mean()
+
+    def batch(self, step: int, microbatches: int) -> tuple[list[Tensor], list[Tensor]]:
+        return [torch.ones(1, 2)] * microbatches, [torch.zeros(1, 2)] * microbatches
+
+    def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.1)
+
+
+def note(record: StepRecord) -> None:
+    heard.append(record.step)
+
+
+class Closing:
+    """Made without arguments."""
+
+    closed = 0
+
+    def __call__(self, record: StepRecord) -> None:
+        heard.append(-record.step)
+
+    def close(self) -> None:
+        type(self).closed += 1
+
+
+def fails(record: StepRecord) -> None:
+    raise ValueError("disk\nfull")
+
+
+class Open(Closing):
+    def close(self) -> None:
+        raise OSError("gone")
+
+
+def test_callbacks_are_told_in_turn_and_closed_at_the_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    heard.clear()
+    Closing.closed = 0
+    run(
+        program(),
+        Small(),
+        steps=2,
+        callbacks=[f"{HERE}:note", f"{HERE}:Closing", note],
+        quiet=False,
+    )
+    assert (heard, Closing.closed) == ([0, 0, 0, 1, -1, 1], 1)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step")]
+    assert [bool(re.fullmatch(r"step \d: loss \d\.\d{4}, \d+\.\d ms", line)) for line in lines] == [
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("callback", "line"),
+    [
+        (f"{HERE}:fails", f"callback {HERE}:fails: step 0: ValueError: disk"),
+        (fails, f"callback {HERE}:fails: step 0: ValueError: disk"),
+        (Open(), f"callback {HERE}:Open: close: OSError: gone"),
+    ],
+)
+def test_an_error_of_a_callback_is_one_line_and_the_run_has_failed(
+    callback: Any, line: str
+) -> None:
+    with pytest.raises(ExecutionError) as caught:
+        run(program(), Small(), steps=1, callbacks=[callback])
+    assert (str(caught.value), caught.value.exit_code) == (line, 1)
+
+
+def test_progress_is_a_line_a_step_and_other_processes_of_torchrun_tell_nobody(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard.clear()
+    for rank, callbacks in (("0", [note]), ("1", ["no.such:callback", note])):
+        monkeypatch.setenv("RANK", rank)
+        with listening(callbacks, 2) as listener:
+            listener(Compiling(1, 2))
+            listener(Compiling(2, 2))
+            listener(RECORD)
+    assert heard == [1]
+    assert capsys.readouterr().err == (
+        "compiled 2 of 2 functions of the first rank's stages\n"
+        "step 1: loss 1.5000, eval 2.0000, 10.0 ms\nnote: too much\n"
+    )
+
+
+class Marked:
+    """A pipeline whose steps do nothing but leave a thousand marks each."""
+
+    rank = peak_memory = 0
+    microbatches = 1
+    device = torch.device("cpu")
+    grad_norm = None
+
+    def __init__(self) -> None:
+        self.program = program()
+
+    def step(self, *_: object, losses: list[Tensor], **__: object) -> None:
+        losses.append(torch.zeros(()))
+
+    def barrier(self) -> None:
+        pass
+
+    synchronize = barrier
+
+    def marks(self) -> list[float]:
+        return [0.5] * 1000
+
+    def averages(self) -> dict[int, tuple[float, float]]:
+        return {0: (0.0, 1.0)}
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+
+def test_marks_of_a_long_run_do_not_pile_up() -> None:
+    """They were megabytes a minute and rank; those of the last 256 steps are kept."""
+    kept, steps = 256, 1024
+    loop = TrainingLoop(cast(ModelSource, Small()), RunSettings(steps=steps))
+    tracemalloc.start()
+    try:
+        history = loop.run(cast(Pipeline, Marked()))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [len(measure.marks) for measure in history] == [0] * (steps - kept) + [1000] * kept
+    assert sum(bool(measure.averages) for measure in history) == kept
+    assert peak < 2 * kept * 1000 * 8  # bytes
