@@ -153,10 +153,11 @@ def _different(before: Row, now: Row) -> Iterator[str]:
 
 
 def alike(before: Any, now: Any) -> bool:
-    """Whether two figures are equal, numbers to a millionth; keys of seconds are not compared."""
+    """Whether two figures are equal, numbers to a millionth; compared are keys that there are now,
+    but for those of seconds."""
     if isinstance(before, dict) and isinstance(now, dict):
-        keys = [key for key in {**before, **now} if "seconds" not in key]
-        return all(key in before and key in now and alike(before[key], now[key]) for key in keys)
+        keys = [key for key in now if "seconds" not in key]
+        return all(key in before and alike(before[key], now[key]) for key in keys)
     if isinstance(before, list) and isinstance(now, list):
         return len(before) == len(now) and all(map(alike, before, now))
     if isinstance(before, float) or isinstance(now, float):

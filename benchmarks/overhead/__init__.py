@@ -29,7 +29,7 @@ def cases(size: Size) -> Iterator[Case]:
         for ms in AT_MOST if size != "small" else ():
             yield Case(LOOP, f"{part} {ms:g} ms", {"milliseconds": ms}, timed=True)
     for family in ("1f1b", "zb-h1", "zb-h2")[2 if size == "small" else 0 :]:
-        given = {"family": family, "microbatches": 12}
+        given = {"family": family, "microbatches": 12, "milliseconds": 10.0}
         yield Case(NORM, f"{family} M=12", given, timed=True)
     for family, t_comm in product(("1f1b", "zb-h1", "zb-h2", "interleaved-1f1b:2"), (0.02, 0.3)):
         given = {"family": family, "t_comm": t_comm}
@@ -44,10 +44,10 @@ def measure(case: Case) -> Row:
     from . import norms, steps
 
     if case.part == NORM:
-        return norms.measured(steps.Case(**case.given, milliseconds=norms.MILLISECONDS))
+        return norms.measured(steps.Asked(**case.given))
     if case.part == LOOP:
         return steps.in_a_loop(**case.given)
-    return steps.measured(steps.Case(**case.given), STAGES_AS[case.part])  # type: ignore[arg-type]
+    return steps.measured(steps.Asked(**case.given), STAGES_AS[case.part])  # type: ignore[arg-type]
 
 
 def judge(rows: Rows) -> Iterator[Claim]:

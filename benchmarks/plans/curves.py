@@ -53,7 +53,7 @@ def _curve(setup: str, scaling: str, scheme: str) -> Figures:
 
 def _tokens(scheme: str, gpus: int, layers: int, batch: int) -> float | None:
     given = replace(BASE, rounds=batch // SEQUENCES // gpus, layers_on_8=layers)
-    row = Row("nvlink_ethernet", gpus, HIDDEN, SEQUENCE, SEQUENCES, layers, "", {}, {})
+    row = Row("nvlink_ethernet", gpus, layers, HIDDEN, SEQUENCE, SEQUENCES, "", {}, {})
     found = predict(row, scheme, given)
     return found.throughput if found.fits else None
 

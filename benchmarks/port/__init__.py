@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from .. import Case, Claim, Column, Row, Rows, Size, Table
 
 ROOMS = ("runtime", "compiler")
-PART, STEPS, MOST_CHANGED = "port", 20, 8
+PART, MOST_CHANGED = "port", 8
 SCHEDULES = ("1F1B", "Interleaved1F1B", "ZBVZeroBubble")
 """The names of torch's schedules."""
 
@@ -21,19 +21,10 @@ def cases(size: Size) -> Iterator[Case]:
 
 def measure(case: Case) -> Row:
     """Medians of steps and of processor time, the losses, and the lines that the port changes."""
-    from pathlib import Path
-
-    from pipeloom.runtime import launch_ranks
-
-    from . import compare
-    from .plans import RANKS, write_plans
+    from .compare import compared
 
     with TemporaryDirectory() as folder:
-        write_plans(Path(folder))
-        given = (case.name, STEPS, folder)
-        ranks = launch_ranks(compare.measure, RANKS, given, timeout=3600)
-    row = compare.row_of(case.name, [*ranks.values()])
-    return {"steps": STEPS, "changed_lines": compare.changed_lines(), **row}
+        return compared(case.name, folder)
 
 
 def judge(rows: Rows) -> Iterator[Claim]:
