@@ -7,13 +7,13 @@ claims, and exits with 1 where a claim is not met, or with 2 where nothing can b
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from pipeloom.planner.solving.workers import processes_here
 from tools.environment import ROOMS, environment
 
 from . import Benchmark, Case, Claim, Row, Rows, Size, of_part
@@ -62,7 +62,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "only compares",
     )  # fmt: skip
     parser.add_argument(
-        "--workers", type=int, default=processes_here(), metavar="N",
+        "--workers", type=int, default=max(1, (os.cpu_count() or 1) // 2), metavar="N",
         help="processes side by side, for cases that are not timed",
     )  # fmt: skip
     options = parser.parse_args(arguments)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import product
 
-from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part
+from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part, plain
 
 ROOMS = ("runtime", "compiler")
 MODULES, GRAPHS, LOOP, NORM, RECEIVES = "modules", "graphs", "plain loop", "norm", "receives"
@@ -115,10 +115,9 @@ def _norm(way: str) -> Callable[[Row], float]:
 
 _STEPS = Table(
     [
-        Column("stage ms", "stage_ms", "g"),
-        Column("schedule", "family"),
-        Column("M", "microbatches"),
-        Column("ideal ms", "ideal_ms", ".1f"),
+        *plain({"stage ms": "stage_ms"}, "g"),
+        *plain({"schedule": "family", "M": "microbatches"}),
+        *plain({"ideal ms": "ideal_ms"}, ".1f"),
         *map(_of_ideal, RUNTIMES),
     ]
 )
@@ -127,23 +126,22 @@ columns = {
     GRAPHS: _STEPS,
     LOOP: Table(
         [
-            Column("beside", "case"),
-            Column("F + B + W in a loop of plain torch, ms", "loop_ms", ".2f"),
+            *plain({"beside": "case"}),
+            *plain({"F + B + W in a loop of plain torch, ms": "loop_ms"}, ".2f"),
             Column("/ ideal", lambda row: row["loop_ms"] / row["ideal_ms"], ".3f"),
         ]
     ),
     NORM: Table(
         [
-            Column("schedule", "case"),
-            Column("planned ms", "planned_ms", ".1f"),
+            *plain({"schedule": "case"}),
+            *plain({"planned ms": "planned_ms"}, ".1f"),
             Column("no norm, ms", lambda row: row["step_ms"]["none"], ".1f"),
             *(Column(words, _norm(way), ".3f") for way, words in WAYS.items()),
         ]
     ),
     RECEIVES: Table(
         [
-            Column("family", "family"),
-            Column("t_comm / T_F", "t_comm"),
+            *plain({"family": "family", "t_comm / T_F": "t_comm"}),
             Column("buffers, all at the start", lambda row: row["buffers"][0]),
             *(Column(f"slack {k}", _slack(k + 1)) for k in range(3)),
         ]

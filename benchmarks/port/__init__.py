@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from tempfile import TemporaryDirectory
 
-from .. import Case, Claim, Column, Row, Rows, Size, Table
+from .. import Case, Claim, Row, Rows, Size, Table, plain
 
 ROOMS = ("runtime", "compiler")
 PART, MOST_CHANGED = "port", 8
@@ -40,14 +40,12 @@ def judge(rows: Rows) -> Iterator[Claim]:
 columns = {
     PART: Table(
         [
-            Column("schedule", "case"),
-            Column("torch ms", "torch_ms", ".1f"),
-            Column("ours ms", "ours_ms", ".1f"),
-            Column("ours / torch", "ratio", ".3f"),
-            Column("processor: torch ms", "torch_cpu_ms", ".0f"),
-            Column("ours ms", "ours_cpu_ms", ".0f"),
-            Column("ours / torch", "cpu_ratio", ".3f"),
-            Column("losses apart", "losses_apart", ".1e"),
+            *plain({"schedule": "case"}),
+            *plain({"torch ms": "torch_ms", "ours ms": "ours_ms"}, ".1f"),
+            *plain({"ours / torch": "ratio"}, ".3f"),
+            *plain({"processor: torch ms": "torch_cpu_ms", "ours ms": "ours_cpu_ms"}, ".0f"),
+            *plain({"ours / torch": "cpu_ratio"}, ".3f"),
+            *plain({"losses apart": "losses_apart"}, ".1e"),
         ]
     )
 }

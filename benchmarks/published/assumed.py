@@ -39,8 +39,9 @@ SOURCES: dict[str, dict[str, Any]] = json.loads(
 """Of each assumption its value, what it is, where it comes from, and others that are tried."""
 
 
-_VALUES = {name: each["value"] for name, each in SOURCES.items()}
-BASE = Assumptions(**{n: frozenset(v) if isinstance(v, list) else v for n, v in _VALUES.items()})
+_VALUES: dict[str, Any] = {name: each["value"] for name, each in SOURCES.items()}
+_SETS = {name: frozenset(_VALUES[name]) for name in ("recompute", "overlap")}
+BASE = Assumptions(**_VALUES | _SETS)
 EVERYWHERE = frozenset({"1F1B", "ZB1", "ZB2", "FSDP", "WeiPipe"})
 
 

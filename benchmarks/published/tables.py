@@ -67,9 +67,9 @@ def _row(entry: dict[str, Any], of_rank: int) -> Row:
 
 
 def cases(size: Size) -> Iterator[Case]:
-    for table in CHUNKS:
+    for table, chunks in CHUNKS.items():
         for row in load_rows(table):
-            if size != "small" or row.profile.ranks <= 8 * CHUNKS[table]:
+            if size != "small" or row.profile.ranks <= 8 * chunks:
                 yield Case(table, str(row), {"row": row})
 
 
