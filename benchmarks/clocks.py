@@ -47,12 +47,13 @@ def median_step(ranks: Sequence[Sequence[Span]]) -> float:
     """The median step of all ranks, from the first one's start to the last one's end, in
     milliseconds."""
     steps = zip(*ranks, strict=True)
-    return 1e3 * median(max(e for _, e, _ in step) - min(b for b, _, _ in step) for step in steps)
+    taken = [max(e for _, e, _ in step) - min(b for b, _, _ in step) for step in steps]
+    return 1e3 * float(median(taken))
 
 
 def median_processor(ranks: Sequence[Sequence[Span]]) -> float:
     """The median of the processor's milliseconds that a step takes on all ranks together."""
-    return 1e3 * median(sum(used for *_, used in step) for step in zip(*ranks, strict=True))
+    return 1e3 * float(median(sum(u for *_, u in step) for step in zip(*ranks, strict=True)))
 
 
 def _start_together() -> None:
