@@ -15,10 +15,10 @@ class Row:
 
     table: str
     gpus: int
+    layers: int
     hidden: int
     sequence: int
     microbatch: int
-    layers: int
     winner: str
     throughput: dict[str, float | None]
     memory: dict[str, float | None]
@@ -31,24 +31,16 @@ class Row:
         """Inside a node; NVLink in the other tables."""
         return "pcie" in self.table
 
-    @property
-    def tokens(self) -> int:
-        """The tokens of a microbatch as printed."""
-        return self.microbatch * self.sequence
-
 
 def load_rows() -> list[Row]:
     data = json.loads(Path(__file__).with_name("weipipe.json").read_text(encoding="utf-8"))
+    keys = ("H", "S", "G", "winner", "throughput")
     return [
         Row(
             table["id"],
             table["gpus"],
-            row["H"],
-            row["S"],
-            row["G"],
             data["layers"],
-            row["winner"],
-            row["throughput"],
+            *(row[key] for key in keys),
             row.get("memory_GB", {}),
         )
         for table in data["tables"]

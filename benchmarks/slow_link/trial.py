@@ -9,45 +9,38 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from pipeloom import Profile, StageProfile, build, compile_schedule
-from pipeloom.ir import Program
 
-from .worker import Attempt, train
+from .disturbed import Source, train
 
 RANKS, MICROBATCHES, EVERY = 4, 8, 5
 STEPS = 100_000  # more than there is time for
 REFERENCE = 90  # steps of the undisturbed run; beyond two thirds of them a run begins anew
 STARTED = 180.0  # seconds in which the first steps are to come, on a machine under load
-
-
-def _program(family: str, *, post_validation: bool = False) -> Program:
-    stage = StageProfile(t_f=2.0, t_b=2.0, t_w=2.0, m_b=1.0, m_w=0.5, weight_bytes=1088)
-    profile = Profile(stages=(stage,) * RANKS, ranks=RANKS)
-    made = build(family, profile, MICROBATCHES)
-    return compile_schedule(made, post_validation=post_validation)
-
-
-SCHEMES: dict[str, Callable[[], Program]] = {
-    "activations": lambda: _program("zb-h1"),
-    "weights": lambda: _program("weipipe-interleave"),
-    "post-validation": lambda: _program("zb-h1", post_validation=True),
-    "graphs": lambda: _program("1f1b"),
+SCHEMES: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
+    "activations": ("zb-h1", {}, {}),
+    "weights": ("weipipe-interleave", {}, {}),
+    "post-validation": ("zb-h1", {"post_validation": True}, {}),
+    "graphs": ("1f1b", {}, {"stages_as": "aten"}),
 }
+"""Each with its family, and the options of its program and of its runs."""
 
 
 class Trial:
     """A scheme with its checkpoints, and the losses that it had undisturbed."""
 
-    def __init__(self, name: str, program: Program, folder: Path) -> None:
-        self.name, self.program, self.folder = name, program, folder
-        self.saved = folder.parent / "disk" / name
-        self.settings: dict[str, Any] = {"stages_as": "aten"} if name == "graphs" else {}
+    def __init__(self, name: str, folder: Path) -> None:
+        family, options, self.settings = SCHEMES[name]
+        stage = StageProfile(t_f=2.0, t_b=2.0, t_w=2.0, m_b=1.0, m_w=0.5, weight_bytes=1088)
+        planned = build(family, Profile((stage,) * RANKS, RANKS), MICROBATCHES)
+        self.program = compile_schedule(planned, **options)
+        self.name, self.folder, self.saved = name, folder / name, folder / "disk" / name
         for made in (self.folder, self.saved):
             made.mkdir()
         with Started(self, {"steps": REFERENCE}) as run:
@@ -80,14 +73,11 @@ class Started:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(
-            ["torch", "torch._dynamo", "benchmarks.slow_link.chaos.worker"]
-        )
-        both = {**trial.settings, **settings}
-        attempt = Attempt(trial.program, self.folder, port, both, poisoned)
+        context.set_forkserver_preload(["torch", "torch._dynamo", train.__module__])
+        given = (trial.program, Source(poisoned), self.folder, {**trial.settings, **settings})
+        places = [{"port": port, "rank": rank} for rank in range(RANKS)]
         self.ranks: list[BaseProcess] = [
-            context.Process(target=train, args=(attempt, rank), daemon=True)
-            for rank in range(RANKS)
+            context.Process(target=train, args=given, kwargs=place, daemon=True) for place in places
         ]
         for process in self.ranks:
             process.start()
@@ -97,8 +87,7 @@ class Started:
 
     def __exit__(self, *_: object) -> None:
         for process in self.ranks:
-            if process.is_alive():
-                process.kill()
+            process.kill()
             process.join()
 
     def signal(self, rank: int, number: signal.Signals) -> None:
