@@ -81,8 +81,9 @@ def _placed(
 def _relieved(number: int, rng: Rng, key: str) -> Problem:
     """One stage a rank with M_B of 1 GB and a way to hold a fiftieth of it."""
     ranks, again = RANKS[number], 0.9 if key == "m_r" else None
+    relieved: dict[str, Any] = {key: 0.02 * GB}
     stages = tuple(
-        replace(s, m_b=GB, m_w=s.m_w * GB, **{key: 0.02 * GB}, t_r=again and again * s.t_f)
+        replace(s, m_b=GB, m_w=s.m_w * GB, **relieved, t_r=again and again * s.t_f)
         for s in _stages(ranks, rng, _spread(number))
     )
     rate = 2.0 * GB / 10 / 1e6  # gigabytes a second: M_B in half of an F

@@ -40,7 +40,7 @@ def train(name: str) -> Iterator[float | None]:
     optimizer = MODEL.optimizer(p for stage in stages for p in stage.submod.parameters())
     first, last = (any(getattr(s, end) for s in stages) for end in ("is_first", "is_last"))
     for step in range(STEPS):
-        inputs, targets = map(torch.cat, MODEL.batch(step, MICROBATCHES))
+        inputs, targets = (torch.cat(list(part)) for part in MODEL.batch(step, MICROBATCHES))
         losses: list[Tensor] = []
         optimizer.zero_grad()
         schedule.step(*[inputs] * first, target=targets if last else None, losses=losses)

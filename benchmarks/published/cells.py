@@ -34,14 +34,17 @@ class Row:
 
 def load_rows() -> list[Row]:
     data = json.loads(Path(__file__).with_name("weipipe.json").read_text(encoding="utf-8"))
-    keys = ("H", "S", "G", "winner", "throughput")
     return [
         Row(
             table["id"],
             table["gpus"],
             data["layers"],
-            *(row[key] for key in keys),
-            row.get("memory_GB", {}),
+            hidden=row["H"],
+            sequence=row["S"],
+            microbatch=row["G"],
+            winner=row["winner"],
+            throughput=row["throughput"],
+            memory=row.get("memory_GB", {}),
         )
         for table in data["tables"]
         for row in table["rows"]

@@ -55,7 +55,9 @@ def on_ring(maker: int, ask: Callable[[int], list[object]]) -> list[object]:
     gc.collect()  # ends the threads that know the network outside
     enter(own(maker, rank))
     os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
-    store = dist.TCPStore(address(0), PORT, ranks, is_master=rank == 0, timeout=TIMEOUT)
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        address(0), PORT, ranks, is_master=rank == 0, timeout=TIMEOUT
+    )
     dist.init_process_group("gloo", None, TIMEOUT, world_size=ranks, rank=rank, store=store)
     return ask(maker)
 

@@ -68,10 +68,14 @@ class Configuration:
         sent = FLOAT * self.microbatch * self.context * self.width
         modules = [make() for make in self.model.stages(self.ring.ranks)]
         sizes = [FLOAT * sum(p.numel() for p in module.parameters()) for module in modules]
-        times, held = (self.time,) * 3, {"m_b": sent, "activation_bytes": sent}
+        held: dict[str, Any] = {"m_b": sent, "activation_bytes": sent}
         stages = (
             StageProfile(
-                *times, **held, weight_bytes=size, grad_bytes=size, optimizer_bytes=2 * size
+                *(self.time,) * 3,
+                **held,
+                weight_bytes=size,
+                grad_bytes=size,
+                optimizer_bytes=2 * size,
             )
             for size in sizes
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import median
 from typing import Any, Protocol, cast
@@ -151,7 +151,7 @@ def run_ways(name: str, rounds: int, device_name: str) -> dict[str, dict[str, fl
     return found
 
 
-def _medians(rows: list[dict[str, dict[str, float]]], way: str) -> dict[str, float]:
+def _medians(rows: Sequence[Mapping[str, Mapping[str, float]]], way: str) -> dict[str, float]:
     found = {key: 1e3 * median(row[way][key] for row in rows) for key in rows[0][way]}
     if "b" in found:
         for key, whole in WHOLE.items():
@@ -170,12 +170,16 @@ def _round(stage: Split, device: torch.device, *, split: bool) -> Mapping[str, f
     return found
 
 
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def _taken(run: Callable[[], None], device: torch.device) -> float:
-    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    synchronize()
+    _synchronize(device)
     begin = time.perf_counter()
     run()
-    synchronize()
+    _synchronize(device)
     return time.perf_counter() - begin
 
 
