@@ -23,7 +23,7 @@ OURS: tuple[StagesAs, ...] = ("eager", "aten", "inductor")
 
 
 def measured(width: int, ranks: int, least: int) -> dict[str, Any]:
-    """Of each way the median step, and the processor's time of all ranks in one, in milliseconds:
+    """The median step of each way, and the processor's time of all ranks in one, in milliseconds:
     of stages of two transformer blocks of ``width``, one a rank. There are more steps of short
     ones, whose times spread more."""
     steps = least if width > NARROW else 4 * least

@@ -74,7 +74,7 @@ def test_of_many_faults_the_first_are_shown_and_json_has_all(
         (KeyboardInterrupt(), 130, "interrupted; nothing was written\n"),
         (SystemExit("no data here"), 70, "internal error: SystemExit: no data here "),
         (CancelledError("by a future"), 70, "internal error: CancelledError: by a future "),
-        (KeyError("a bug\nof ours"), 70, "internal error: KeyError: 'a bug\\\\nof ours' "),
+        (KeyError("a bug\nof ours"), 70, "internal error: KeyError: 'a bug\\nof ours' "),
     ],
 )
 def test_whatever_ends_a_process_is_a_line(

@@ -78,7 +78,7 @@ def test_the_command_that_predicts_the_plan_gives_its_figures(
 
 
 def test_the_best_is_above_all_others_in_figures_and_in_the_picture(tmp_path: Path) -> None:
-    found = plan("llama-3-8b", "H100", gpus=4, global_batch=8, seq=2048, work_limit=10)
+    found = plan("llama-3-8b", "H100", gpus=4, global_batch=8, seq=2048, work_limit=40)
     run = {"gpus": 4, "global_batch": 8, "seq": 2048, "sharding": "zero1"}
     others = [
         predict("llama-3-8b", cluster="H100", **run, **degrees)

@@ -54,5 +54,6 @@ def test_another_profile_says_what_only_some_stages_have_and_what_limits_nothing
 def test_unsteady_times_are_noted(pipeloom: Command, table: Path, step: float, noted: bool) -> None:
     rows = [f"0,{m},{op},{1 + step * m}" for m in range(8) for op in ("F", "B", "W")]
     table.write_text("\n".join(["stage,microbatch,op,ms", *rows]))
-    done = pipeloom("profile", "--from", table, "--memory", "1.2G,0.9G", "--t-comm", 0)
+    words = ["--memory", "1.2G,0.9G", "--t-comm", 0, "-o", table.with_name("p.json")]
+    done = pipeloom("profile", "--from", table, *words)
     assert (done.code, "note: times spread by up to" in done.out) == (0, noted)

@@ -25,6 +25,13 @@ def _in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parents[5])
 
 
+@pytest.fixture
+def untied(pipeloom: Command, schedule: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "untied.json"
+    assert pipeloom("compile", schedule, "-o", path).code == 0
+    return path
+
+
 def stop(record: StepRecord) -> None:
     """As Ctrl-C or another process's SIGTERM would."""
     if record.step == 1:
@@ -117,9 +124,9 @@ def test_replicas_are_as_many_as_the_profile_has(pipeloom: Command, tmp_path: Pa
     assert pipeloom("show", path, "--measured", trace, "--as", "svg").code == 0
 
 
-def test_a_run_goes_on_where_it_was_saved(pipeloom: Command, program: Path, tmp_path: Path) -> None:
+def test_a_run_goes_on_where_it_was_saved(pipeloom: Command, untied: Path, tmp_path: Path) -> None:
     told.clear()
-    words = ["run", program, "--model", "examples.gpt:small", "--dtype", "float64", "--json"]
+    words = ["run", untied, "--model", "examples.gpt:small", "--dtype", "float64", "--json"]
     whole = pipeloom(*words, "--steps", 4, "-q").json
     save = ["--save", tmp_path / "saved", "--every", 1]
     first = pipeloom(*words, "--steps", 2, *save, "--callback", f"{HERE}:told.append")
@@ -144,12 +151,12 @@ def test_what_users_raise_is_one_line_without_control_characters(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )
 def test_what_was_saved_is_said_where_a_run_is_interrupted(
-    pipeloom: Command, program: Path, tmp_path: Path, number: signal.Signals
+    pipeloom: Command, untied: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     SIGNALS[:] = [number]
     before = signal.getsignal(signal.SIGTERM)
     words = ["--steps", 9, "--save", tmp_path / "own", "--every", 1, "--callback", f"{HERE}:stop"]
-    done = pipeloom("run", program, "--model", "examples.gpt:small", *words, "-q")
+    done = pipeloom("run", untied, "--model", "examples.gpt:small", *words, "-q")
     assert (done.code, done.out, done.err.count("\n")) == (130, "", 1)
     assert done.err.startswith("pipeloom: interrupted after step 2; ")
     assert done.err.endswith(" is the last checkpoint\n")
