@@ -27,7 +27,7 @@ WORDS = {
     "gradients": "what gradients are summed in",
     "recompute": "none (the default), selective, full, or modules: core_attn,mlp,layernorm,...",
     "sharding": "none (the default), zero1, zero2 or fsdp",
-    "attention": "flash (the default) or unfused",
+    "attention": "flash or unfused; by default flash, but unfused for learned positions (GPT, OPT)",
     "schedule": "a family, such as zb-h1, optimal, or a schedule's file; 1f1b or interleaved-1f1b "
     "by default",
 }
