@@ -1,4 +1,4 @@
-"""What the ranks of the ring do: they probe its links, and train by each scheme in turn.
+"""The ranks of the ring: they probe its links, and train by each scheme in turn.
 
 The last scheme is torch's own ``fully_shard`` on the same model, stages and microbatches, its
 stages paced alike. Each rank runs microbatches r, P + r, ...; before a stage's forward and before
