@@ -51,25 +51,26 @@ def measure(case: Case) -> Row:
     if case.part == GRADIENTS:
         return {"device": device, "difference": ranks.difference(case.name, device)}
     if case.part == SPLIT:
-        return backward.measure(Case(backward.STAGES, case.name), ranks.gpu(device))
+        return backward.measure(Case(backward.STAGES, case.name), "cuda")
     return ranks.measured(**case.given, names=NAMES, device=device)
 
 
 def judge(rows: Rows) -> Iterator[Claim]:
     for row in of_part(rows, GRADIENTS):
-        words = f"Gradients of {row['case']} on two ranks ({row['device']}) are one process's"
-        words += f", to {row['difference']:.1e}."
-        yield Claim(GRADIENTS, words, row["difference"] <= 1e-10)
+        case, device, apart = row["case"], row["device"], row["difference"]
+        words = f"Gradients of {case} on two ranks ({device}) are one process's, to {apart:.1e}."
+        yield Claim(GRADIENTS, words, apart <= 1e-10)
     own = [row for row in of_part(rows, PIPELINES) if not row["tiny"]]
     found = [(n, each) for row in own for n, each in row["schedules"].items()]
     activations = [each for name, each in found if name != "weipipe-interleave"]
     if found:
-        yield _most("Measured over planned steps", STEP, [_ratio(each) for _, each in found])
+        ratios = [each["measured_ms"] / each["planned_ms"] for _, each in found]
+        yield _most("Measured over planned steps", STEP, ratios)
         yield _most("A rank's idle share", HOST, [each["host"] for each in activations], 0.0)
         yield _most("Peak memory over planned", PEAK, [_peak(each) for each in activations])
-        if several := [row for row in own if len(row["schedules"]) > 1]:
+        if any(len(row["schedules"]) > 1 for row in own):
             words = "Schedules are measured in the order of their plans."
-            yield Claim(PIPELINES, words, all(map(_ordered, several)))
+            yield Claim(PIPELINES, words, all(map(_ordered, own)))
         for row in (row for row in own if "tuned_gain" in row):
             took, plan = row["tuned_gain"], row["planned_gain"]
             words = f"{row['case']}: steps planned on 1F1B's own times, within 2 P x M_B, are "
@@ -87,10 +88,6 @@ def _most(words: str, most: float, found: list[float], middle: float = 1.0) -> C
     return Claim(PIPELINES, text, all(abs(each - middle) <= most for each in found))
 
 
-def _ratio(found: Row) -> float:
-    return float(found["measured_ms"] / found["planned_ms"])
-
-
 def _peak(found: Row) -> float:
     """The rank furthest from its planned peak, as measured over planned."""
     pairs = zip(found["peak"], found["planned_peak"], strict=True)
@@ -100,12 +97,9 @@ def _peak(found: Row) -> float:
 
 def _ordered(row: Row) -> bool:
     """Whether of any two schedules the one planned shorter is measured shorter."""
-    times = [(each["planned_ms"], each["measured_ms"]) for each in row["schedules"].values()]
-    return all(
-        (plan < other) == (took < other_took)
-        for (plan, took), (other, other_took) in combinations(times, 2)
-        if abs(plan - other) > ALIKE * max(plan, other)
-    )
+    plans = sorted((each["planned_ms"], each["measured_ms"]) for each in row["schedules"].values())
+    pairs = ((a, b) for a, b in combinations(plans, 2) if b[0] - a[0] > ALIKE * b[0])
+    return all(shorter[1] < longer[1] for shorter, longer in pairs)
 
 
 def _schedule(name: str) -> Column:
@@ -125,6 +119,6 @@ def _apart(row: Row) -> float:
 
 columns = {
     GRADIENTS: Table([*plain({"family": "case"}), *plain("difference", ".1e")]),
-    PIPELINES: Table([Column("on one GPU", "case"), *map(_schedule, NAMES)]),
-    SPLIT: Table([Column("stage", "case"), Column("(B + W) / BW", _apart, ".3f")]),
+    PIPELINES: Table([*plain({"on one GPU": "case"}), *map(_schedule, NAMES)]),
+    SPLIT: Table([*plain({"stage": "case"}), Column("(B + W) / BW", _apart, ".3f")]),
 }

@@ -19,7 +19,7 @@ from . import ported, script
 
 RANKS = 4
 FAMILIES = {"1F1B": "1f1b", "Interleaved1F1B": "interleaved-1f1b:2", "ZBVZeroBubble": "zb-v"}
-"""Of each of torch's schedules our family of the same shape."""
+"""Our family of the same shape as each of torch's schedules."""
 ROUNDING = 1e-5
 """How far losses may be apart, relative: sums of float32 in another order, over several steps."""
 Measured = tuple[dict[str, list[Span]], dict[str, list[float | None]]]

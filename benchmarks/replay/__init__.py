@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from pipeloom.planner.build import families
+from pipeloom.solver import FAMILIES as KNOWN
 
-from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part
+from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part, plain
 from .asking import ask
 from .comparing import STATUSES, majority
 from .comparing import worse as worse
@@ -29,7 +29,7 @@ def cases(size: Size) -> Iterator[Case]:
         kinds[question.kind] += 1
         if size != "small" or kinds[question.kind] <= FEW:
             yield Case(QUESTIONS, question.name, {"asked": question})
-    for family in built(families()):
+    for family in built(KNOWN):
         yield Case(FAMILIES, family.name, {"asked": family})
 
 
@@ -56,7 +56,7 @@ def _count(status: str) -> Column:
 columns = {
     QUESTIONS: Table(
         [
-            Column("kind", "kind"),
+            *plain("kind"),
             Column("questions", len),
             *map(_count, STATUSES[:4]),
             Column("CPU s", lambda rows: sum(row["seconds"] for row in rows), ".0f"),

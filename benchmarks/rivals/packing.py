@@ -121,7 +121,7 @@ def measure(case: Case) -> Row:
 
 
 def _cost(costs: SequenceCosts, packed: Microbatches, replicas: int, seed: int) -> float:
-    """Measures the slowest replica; replicas share the work."""
+    """The cost of the slowest replica; they share the work."""
     rows, count = dealt(packed, costs.busiest, replicas), len(packed) // replicas
     parts = (rows[first : first + count] for first in range(0, len(rows), count))
     limits: dict[str, Any] = {"work_limit": WORK / replicas, "seed": seed}

@@ -74,7 +74,7 @@ def disturbed(seed: int, number: int, folder: Path) -> Row:
 
 
 def _faults(chance: random.Random, folder: Path) -> Iterator[tuple[str, str, str, list[str]]]:
-    """Each fault: its scheme, kind, rank and seconds, and the promises that were broken."""
+    """Yields the scheme of each fault, its kind, rank and seconds, and the broken promises."""
     from .trial import SCHEMES, Trial
 
     trials = [Trial(name, folder) for name in SCHEMES]

@@ -20,7 +20,7 @@ from pipeloom import Profile, Schedule, StageProfile, compile_schedule, dump_pro
 from pipeloom.ir import Links, Sharing, traffic
 from pipeloom.planner.passing.choose import choose, searching
 
-from .. import Case, Claim, Column, Row, Rows, Size, Table
+from .. import Case, Claim, Column, Row, Rows, Size, Table, plain
 from .network import ABOVE, BELOW, Ring, namespaces, way
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ MODEL = "{layers} blocks of {width}, {microbatch} x {context}"
 columns = {
     PART: Table(
         [
-            Column("configuration", "case"),
+            *plain({"configuration": "case"}),
             Column("model", lambda row: MODEL.format(**row["model"])),
             Column("M", "microbatches"),
             Column("T_F, T_B, T_W ms", lambda row: f"{row['times_ms'][0]:g} each"),

@@ -23,9 +23,10 @@ OURS: tuple[StagesAs, ...] = ("eager", "aten", "inductor")
 
 
 def measured(width: int, ranks: int, least: int) -> dict[str, Any]:
-    """The median step of each way, and the processor's time of all ranks in one, in milliseconds:
-    of stages of two transformer blocks of ``width``, one a rank. There are more steps of short
-    ones, whose times spread more."""
+    """The median step by way, and the processor's time of all ranks in one, in milliseconds.
+
+    A stage is two transformer blocks of ``width``, one a rank. There are more steps of short ones,
+    whose times spread more."""
     steps = least if width > NARROW else 4 * least
     found = launch_ranks(_on_a_rank, ranks, (width, steps), timeout=3600)
     spans = {way: [rank[way] for rank in found.values()] for way in found[0]}
