@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -123,7 +122,7 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize(("line", "number"), zip(LINES, STOPPED * 2, strict=False))
+@pytest.mark.parametrize(("line", "number"), [*zip(LINES, STOPPED * 2, strict=False)])
 def test_the_first_interrupt_keeps_the_best(
     pipeloom: Command,
     profile: Path,
@@ -196,19 +195,24 @@ def test_cbc_and_its_folder_end_with_an_interrupted_or_killed_solve(
     path = written(tmp_path / "p.json", document)
     words = ["optimize", path, "-m", 8, "--solver", "milp", "--time-limit", 200]
     words += ["--placement", "linear"]
-    interrupted, killed = (
-        Started([*words, "-o", tmp_path / f"{name}.json"], tmp_path / name)
-        for name in ("interrupted", "killed")
-    )
-    for run in (interrupted, killed):
+
+    def solving(name: str, **environment: str) -> Started:
+        output = ["-o", tmp_path / f"{name}.json"]
+        run = Started([*words, *output], tmp_path / name, **environment)
         run.until(lambda found: "cbc" in found.values())
         assert run.process.poll() is None, "it ended before CBC began"
-    code, line, left = interrupted.ended(signal.SIGINT, signal.SIGINT)
-    assert (code in (0, 130), left) == (True, []), (code, line)
+        return run
+
+    def interrupt(run: Started) -> None:
+        code, line, left = run.ended(signal.SIGINT, signal.SIGINT)
+        assert (code in (0, 130), left) == (True, []), (code, line)
+
+    interrupt(solving("interrupted"))
+    killed = solving("killed")
     assert killed.ended(signal.SIGKILL)[0] == -signal.SIGKILL
     assert killed.running() == {}
-    (litter,) = killed.folder.iterdir()  # which the next solve removes
-    monkeypatch.setattr(tempfile, "tempdir", str(killed.folder))
-    options: dict[str, Any] = {"placement": "linear", "solver": "milp", "time_limit": 200}
-    library.optimize(document, 8, **options, should_stop=lambda: not litter.exists())
+    (litter,) = killed.folder.iterdir()
+    following = solving("next", TMPDIR=str(killed.folder))  # which removes it
     assert not litter.exists()
+    interrupt(following)
+    assert not list(killed.folder.iterdir())
