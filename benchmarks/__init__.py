@@ -70,6 +70,12 @@ class Column:
         return found if isinstance(found, str) else format(found, self.text)
 
 
+def plain(keys: str | Mapping[str, str], text: str = "") -> Iterator[Column]:
+    """Columns of figures as they are: keys of the row by heading, or keys that are headings."""
+    heads = {key: key for key in keys.split()} if isinstance(keys, str) else keys
+    return (Column(head, key, text) for head, key in heads.items())
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """The columns of a part, one line for each row, or for each group of rows with one ``by``.

@@ -11,13 +11,12 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
 from typing import cast
-
-from pipeloom.planner import Workers
-from pipeloom.planner.solving.workers import in_order
 
 from . import Benchmark, Case, Row
 
@@ -32,8 +31,8 @@ def measured(name: str, cases: Sequence[Case], workers: int) -> Iterator[tuple[C
     """Each case with its row, in order: first those that are not timed, on so many processes."""
     run = partial(measure, name)
     together = [case for case in cases if not case.timed]
-    for number, row in in_order(Workers(workers).run(run, together)):
-        yield together[number], row
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        yield from zip(together, pool.map(run, together), strict=True)
     for case in cases:
         if case.timed:
             yield case, run(case)

@@ -9,6 +9,7 @@ from .explain.certificate import certificate as certificate
 from .models.arithmetic import Arithmetic as Arithmetic
 from .models.precision import Precision as Precision
 from .models.reading import read_model as read_model
+from .models.reading.presets import PRESETS as PRESETS
 from .models.run import TrainingRun as TrainingRun
 from .models.work import ModelWork as ModelWork
 from .packing.costs import Microbatches as Microbatches
@@ -22,4 +23,6 @@ from .scaling import ScalePoint as ScalePoint
 from .scaling import Scaling as Scaling
 from .solving.progress import Event as Event
 from .solving.progress import Note as Note
+from .solving.workers import LostWorkersError as LostWorkersError
 from .solving.workers import Workers as Workers
+from .solving.workers import stop_asked as stop_asked

@@ -2,6 +2,8 @@ from .errors import ChangedInPlaceError as ChangedInPlaceError
 from .errors import ExecutionError as ExecutionError
 from .errors import LaunchError as LaunchError
 from .errors import ShapeError as ShapeError
+from .executor.deferred_ops import Rule as Rule
+from .executor.deferred_ops import defer as defer
 from .executor.stage_runner import Cell as Cell
 from .executor.stage_runner import StageRunner as StageRunner
 from .launch.processes import launch_ranks as launch_ranks

@@ -5,21 +5,21 @@ from another one's warm state and that peak memory is its own."""
 
 from __future__ import annotations
 
-import os
 import resource
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from math import inf
-from time import perf_counter
+from time import perf_counter, process_time
 
 import numpy as np
 
-from pipeloom import Objective, Problem, Profile, Schedule, solve
+from pipeloom import Objective, Problem, Profile, solve
 from pipeloom.solver import smallest_limit
 
-from .. import Case, Claim, Column, Rows, Size, Table, of_part, violations
+from .. import Case, Claim, Column, Rows, Size, Table, of_part, plain, violations
 from .. import Row as Figures
-from ..published.table5 import Row, load_rows
+from ..published.tables import Row, load_rows
 from .heuristic import published
 from .unequal import KINDS, M_B, ODD_SHARES, unequal
 
@@ -32,7 +32,7 @@ SEEDS = 40
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One cell: a problem, its solver, and the seconds that the target allows.
+    """One cell: a problem, and the seconds that the target allows.
 
     ``row`` groups cells (a row of table 5, a kind). ``share`` is the limit as a multiple of
     P x M_B (of the base profile, where stages differ); ``published`` the bubble rate that the
@@ -43,97 +43,64 @@ class Instance:
     row: str
     problem: Problem
     time_limit: float
-    solver: str = "auto"
     share: float = 1.0
     published: float | None = None
 
 
-def table5() -> list[Instance]:
+def table5() -> Iterator[Instance]:
     """Twelve rows at six limits; 10 s on 8 ranks, 30 s on more."""
-    return [
-        _of_row(row, share, 10.0 if row.profile.ranks <= 8 else 30.0)
-        for row in load_rows()
-        for share in SHARES
-    ]
+    for row in load_rows():
+        for share in SHARES:
+            yield _of_row(row, share, 10.0 if row.profile.ranks <= 8 else 30.0)
 
 
-def below() -> list[Instance]:
+def below() -> Iterator[Instance]:
     """Twelve rows where less than P microbatches fit in memory, down to one alone.
 
     20 s on 8 ranks, 30 s on more.
     """
-    found = []
     for row in load_rows():
         least = smallest_limit(Problem.linear(row.profile, row.microbatches))[0]
-        shares = [least / row.limit(1.0), *BELOW]
-        seconds = 20.0 if row.profile.ranks <= 8 else 30.0
-        found += [_of_row(row, share, seconds) for share in sorted(shares)]
-    return found
+        for share in sorted([least / row.limit(1.0), *BELOW]):
+            yield _of_row(row, share, 20.0 if row.profile.ranks <= 8 else 30.0)
 
 
-def unequal_stages() -> list[Instance]:
+def unequal_stages() -> Iterator[Instance]:
     """Seeded instances of each kind of inequality."""
-    return [
-        _of_kind(kind, seed, unequal(kind, seed), 20.0) for kind in KINDS for seed in range(SEEDS)
-    ]
+    for kind, seed in product(KINDS, range(SEEDS)):
+        yield _of_kind(kind, seed, unequal(kind, seed))
 
 
-def odd_limits() -> list[Instance]:
+def odd_limits() -> Iterator[Instance]:
     """Unequal stages at limits below P x M_B and at crooked ones, by turns for each objective."""
-    return [
-        _of_kind(kind, seed, unequal(kind, seed, _objective(seed), shares=ODD_SHARES), 20.0)
-        for kind in KINDS
-        for seed in range(8)
-    ]
+    for kind, seed in product(KINDS, range(8)):
+        objective = Objective.MAKESPAN if seed % 2 else Objective.PERIOD
+        yield _of_kind(kind, seed, unequal(kind, seed, objective, ODD_SHARES))
 
 
-def small() -> list[Instance]:
-    """Up to 4 ranks and 8 microbatches, objectives by turns, each by both exact backends."""
-    found = []
-    for kind in KINDS:
-        for seed in range(8):
-            shares = (*ODD_SHARES, 1.0, 1.5, 2.0)
-            problem = unequal(kind, seed, _objective(seed), (4, 8), shares)
-            found += [_of_kind(kind, seed, problem, 5.0, name) for name in ("cp-sat", "milp")]
-    return found
-
-
-def scale() -> list[Instance]:
+def scale() -> Iterator[Instance]:
     """The 6.2B profile on many ranks: 196,608 and 786,432 ops."""
     row = next(row for row in load_rows() if str(row) == "6.2B-24")
-    found = []
-    for ranks, microbatches in SCALE:
-        stages = row.profile.stages[:1] * ranks
-        profile = Profile(stages, ranks, row.profile.t_comm, name=f"scale-{ranks}")
-        long = Row(profile.name, profile, microbatches, 1, {})
-        for share in (1.0, 1.5, 2.0):
-            problem = Problem.linear(profile, microbatches, long.limit(share))
-            name = f"{ranks}x{microbatches}@{share:g}"
-            found.append(Instance(name, f"{ranks}x{microbatches}", problem, 55.0, share=share))
-    return found
+    for (ranks, microbatches), share in product(SCALE, (1.0, 1.5, 2.0)):
+        profile = Profile(row.profile.stages[:1] * ranks, ranks, row.profile.t_comm)
+        problem = Problem.linear(profile, microbatches, share * ranks * profile.stages[0].m_b)
+        group = f"{ranks}x{microbatches}"
+        yield Instance(f"{group}@{share:g}", group, problem, 55.0, share=share)
 
 
-def makespan() -> list[Instance]:
+def makespan() -> Iterator[Instance]:
     """The instances of table 5 and some of unequal stages, with an optimizer barrier."""
-    rows = [
-        _of_row(row, share, 20.0, Objective.MAKESPAN)
-        for row in load_rows()
-        for share in (1, 1.5, 2)
-    ]
-    seeded = [
-        _of_kind(kind, seed, unequal(kind, seed, Objective.MAKESPAN), 20.0)
-        for kind in KINDS
-        for seed in range(8)
-    ]
-    return rows + seeded
+    for row, share in product(load_rows(), (1, 1.5, 2)):
+        yield _of_row(row, share, 20.0, Objective.MAKESPAN)
+    for kind, seed in product(KINDS, range(8)):
+        yield _of_kind(kind, seed, unequal(kind, seed, Objective.MAKESPAN))
 
 
-SETS: dict[str, Callable[[], list[Instance]]] = {
+SETS: dict[str, Callable[[], Iterator[Instance]]] = {
     "table5": table5,
     "below": below,
     "unequal": unequal_stages,
     "odd": odd_limits,
-    "small": small,
     "makespan": makespan,
     "scale": scale,
 }
@@ -160,12 +127,11 @@ TARGETS = {
     "below": Target(f"Table 5's {_LESS}", median=0.02, worst=0.05),
     "unequal": Target("Unequal stages or links", median=0.002, nearly_all=0.01),
     "odd": Target("Unequal stages or links, odd limits below P x M_B", median=0.02, worst=0.05),
-    "small": Target("At most 4 ranks and 8 microbatches, by CP-SAT and by MILP", 1.0, on_time=True),
     "makespan": Target("Table 5's models and unequal ones, the makespan as cost", median=0.01),
     "scale": Target("64 and 256 ranks, 1,024 microbatches", worst=0.01, on_time=True, memory=4e9),
 }  # fmt: skip
 """The sets by name, and what is expected of each."""
-USUAL = ("table5", "below", "small", "scale")
+USUAL = ("table5", "below", "scale")
 TIME, MIB = 1.2, 2**20
 """How far seconds may be above the limit of the solve, relative; bytes."""
 
@@ -186,39 +152,22 @@ def cases(size: Size) -> Iterator[Case]:
 def measure(case: Case) -> Figures:
     """The figures of one solve: seconds and peak memory are those of ``optimize`` only.
 
-    ``cpu_seconds``, those of all threads and of CBC, shows whether others used the machine too.
+    ``cpu_seconds``, those of all threads, shows whether others used the machine too.
     """
     one: Instance = case.given["instance"]
-    begin, computed = perf_counter(), _cpu_seconds()
-    schedule = solve(one.problem, solver=one.solver, time_limit=one.time_limit)
-    seconds, computed = perf_counter() - begin, _cpu_seconds() - computed
+    begin, computed = perf_counter(), process_time()
+    schedule = solve(one.problem, time_limit=one.time_limit)
+    seconds, computed = perf_counter() - begin, process_time() - computed
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    problem, timing, report = schedule.problem, schedule.known_timing, schedule.known_report
+    cost, bound = timing.cost(problem.objective), report.known_bound
     return {
-        "settings": {"time_limit": one.time_limit, "seed": 0},
+        "settings": {"time_limit": one.time_limit},
         "row": one.row,
         "share": one.share,
         "published": one.published,
-        **figures(schedule),
-        "seconds": seconds,
-        "cpu_seconds": computed,
-        "peak_rss": peak,
-        "violations": len(violations(schedule)),
-    }
-
-
-def _cpu_seconds() -> float:
-    """CPU time of this process and of those that it has started and that have ended."""
-    return sum(os.times()[:4])
-
-
-def figures(schedule: Schedule) -> Figures:
-    problem, timing, report = schedule.problem, schedule.known_timing, schedule.known_report
-    cost = timing.cost(problem.objective)
-    bound = report.known_bound
-    return {
         "ranks": problem.ranks,
         "microbatches": problem.microbatches,
-        "memory_limit": problem.memory_limit[0],
         "cost": cost,
         "lower_bound": bound,
         "gap": max(0.0, (cost - bound) / cost),
@@ -226,7 +175,10 @@ def figures(schedule: Schedule) -> Figures:
         "bound_bubble": 1.0 - timing.work / (problem.ranks * bound),
         "bound_name": report.bound,
         "status": report.status.value,
-        "family": report.family,
+        "seconds": seconds,
+        "cpu_seconds": computed,
+        "peak_rss": peak,
+        "violations": len(violations(schedule)),
     }
 
 
@@ -234,12 +186,8 @@ def judge(rows: Rows) -> Iterator[Claim]:
     for name, target in TARGETS.items():
         if own := of_part(rows, _part(name)):
             yield _judged(name, own, target)
-            if any(row["published"] is not None for row in own):
-                yield _beside(name, [row for row in own if row["published"] is not None])
-    if own := of_part(rows, _part("small")):
-        apart = _apart(own)
-        words = f"CP-SAT and MILP prove different optima of {apart} small instances."
-        yield Claim(_part("small"), words, not apart)
+            if known := [row for row in own if row["published"] is not None]:
+                yield _beside(name, known)
 
 
 def _judged(name: str, rows: Rows, target: Target) -> Claim:
@@ -274,25 +222,13 @@ def _beside(name: str, rows: Rows) -> Claim:
     return Claim(_part(name), words, not worse)
 
 
-def _apart(rows: Rows) -> int:
-    costs: dict[str, list[float]] = {}
-    for row in rows:
-        if row["status"] == "optimal":
-            costs.setdefault(row["case"].split(":")[0], []).append(row["cost"])
-    return sum(max(found) > min(found) * (1 + 1e-6) for found in costs.values())
-
-
-def _row_of(row: Figures) -> object:
-    return row["row"]
-
-
 def _gap_of(choose: Callable[[list[float]], object]) -> Callable[[list[Figures]], object]:
     return lambda rows: choose([row["gap"] for row in rows])
 
 
 _SUMMARY = Table(
     [
-        Column("row or kind", "row"),
+        *plain({"row or kind": "row"}),
         Column("instances", len),
         Column("optimal", lambda rows: sum(row["status"] == "optimal" for row in rows)),
         Column("median gap", _gap_of(np.median), ".2%"),
@@ -300,22 +236,15 @@ _SUMMARY = Table(
         Column("most s", lambda rows: max(row["seconds"] for row in rows), ".1f"),
         Column("most MiB", lambda rows: max(row["peak_rss"] for row in rows) / MIB, ".0f"),
     ],
-    by=_row_of,
+    by=lambda row: row["row"],
     total=True,
 )
 columns = {_part(name): _SUMMARY for name in TARGETS}
 
 
-def _objective(seed: int) -> Objective:
-    return Objective.MAKESPAN if seed % 2 else Objective.PERIOD
-
-
-def _of_kind(
-    kind: str, seed: int, problem: Problem, time_limit: float, solver: str = "auto"
-) -> Instance:
+def _of_kind(kind: str, seed: int, problem: Problem) -> Instance:
     share = problem.memory_limit[0] / (problem.ranks * M_B)
-    name = f"{kind}-{seed}" + (f":{solver}" if solver != "auto" else "")
-    return Instance(name, kind, problem, time_limit, solver, share)
+    return Instance(f"{kind}-{seed}", kind, problem, 20.0, share)
 
 
 def _of_row(
@@ -323,6 +252,4 @@ def _of_row(
 ) -> Instance:
     problem = Problem.linear(row.profile, row.microbatches, row.limit(share), objective)
     known = published(row, share) if objective is Objective.PERIOD else None
-    return Instance(
-        f"{row}@{share:.4g}", str(row), problem, time_limit, share=share, published=known
-    )
+    return Instance(f"{row}@{share:.4g}", str(row), problem, time_limit, share, known)

@@ -8,7 +8,7 @@ made for them.
 
 from __future__ import annotations
 
-from ..published.table5 import Row
+from ..published.tables import Row
 
 _HEURISTIC = """
          0.25  0.5   0.75  1     1.25  1.5   1.75  2     2.5

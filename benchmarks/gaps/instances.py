@@ -3,13 +3,13 @@ times that are up to a fifth more or less."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from pipeloom import Objective, Placement, Problem, Profile, StageProfile
-from pipeloom.ir import Link, Links, Sharing
+from pipeloom.ir import Link, Links, Objective, Placement, Problem, Profile, Sharing, StageProfile
 
 RANKS = (4, 4, 6, 6, 8, 8, 8, 12, 16, 16)
 SHARES = (0.4, 0.5, 0.75, 0.5, 0.4, 0.6, 1.0, 0.75, 0.5, 1.0)
@@ -19,100 +19,84 @@ SPREAD = 0.2
 GB = 1e9
 
 Rng = np.random.Generator
+Placed = tuple[Callable[[int], Placement], int]
+"""A placement on so many ranks, and the stages of each rank."""
+V: Placed = (Placement.v, 2)
+INTERLEAVED: Placed = (lambda ranks: Placement.interleaved(ranks, 2), 2)
+PLACED: Mapping[str, Placed] = {
+    "v": V,
+    "wave": (lambda ranks: Placement.wave(ranks, 2), 4),
+    "interleaved": INTERLEAVED,
+    "two copies": (Placement.bidirectional, 1),
+}
+RELIEVED = {"remat": "m_r", "offload": "m_o"}
+KINDS = (*PLACED, *RELIEVED, "little memory", "makespan", "weights")
 
 
 def problem_of(kind: str, number: int, seed: int) -> Problem:
-    """Instance ``number`` of ``kind``, one of :data:`KINDS`."""
-    return KINDS[kind](number, np.random.default_rng([list(KINDS).index(kind), number, seed]))
+    """Instance ``number`` of a kind, with three times as many microbatches as ranks."""
+    rng = np.random.default_rng([KINDS.index(kind), number, seed])
+    if kind in RELIEVED:
+        return _relieved(number, rng, RELIEVED[kind])
+    if kind == "weights":
+        return _weights(number, rng)
+    if kind == "little memory":  # one stage a rank and less than P x M_B, never equal
+        return _placed(number, rng, (Placement.linear, 1), TIGHT[number], spread=SPREAD)
+    if kind == "makespan":  # V and two chunks in turn by turns, with an optimizer barrier
+        by_turns = V if number % 4 < 2 else INTERLEAVED
+        return _placed(number, rng, by_turns, SHARES[number], objective=Objective.MAKESPAN)
+    more = 0.25 if kind == "two copies" else 0.0  # two stages a rank, one of each copy
+    return _placed(number, rng, PLACED[kind], SHARES[number] + more)
 
 
-def _stages(number: int, count: int, rng: Rng, **sizes: Any) -> tuple[StageProfile, ...]:
+def _stages(count: int, rng: Rng, spread: float, **sizes: Any) -> tuple[StageProfile, ...]:
     """T_F of about 10, T_B and T_W in the proportions of measured transformers."""
     base = 10 * np.array([1.0, rng.uniform(0.9, 1.2), rng.uniform(0.6, 1.0)])
-    around = SPREAD if number % 2 else 0.0
-    times = base * rng.uniform(1 - around, 1 + around, (count, 3))
+    times = base * rng.uniform(1 - spread, 1 + spread, (count, 3))
     m_w = float(rng.uniform(0.3, 0.5))
     return tuple(StageProfile(f, b, w, 1.0, m_w, **sizes) for f, b, w in times.tolist())
 
 
-def _placed(  # noqa: PLR0917
+def _spread(number: int) -> float:
+    return SPREAD if number % 2 else 0.0
+
+
+def _placed(
     number: int,
     rng: Rng,
-    placement: Placement,
-    chunks: int = 1,
-    shares: tuple[float, ...] = SHARES,
+    placed: Placed,
+    share: float,
+    *,
     objective: Objective = Objective.PERIOD,
+    spread: float | None = None,
 ) -> Problem:
-    """``chunks`` stages a rank, each M_B of 1; three times as many microbatches as ranks."""
-    ranks = RANKS[number]
-    stages = _stages(number, ranks * chunks, rng)
-    limit = max(shares[number] * ranks * chunks, chunks * 1.0)
+    """Stages whose M_B is 1, and a limit for one microbatch at least."""
+    (place, chunks), ranks = placed, RANKS[number]
+    stages = _stages(ranks * chunks, rng, _spread(number) if spread is None else spread)
+    limit = max(share * ranks * chunks, chunks * 1.0)
     profile = Profile(stages, ranks, t_comm=float(rng.uniform(0.0, 1.0)))
-    return Problem(profile, 3 * ranks, placement, (limit,) * ranks, objective)
+    return Problem(profile, 3 * ranks, place(ranks), (limit,) * ranks, objective)
 
 
-def _v(number: int, rng: Rng) -> Problem:
-    return _placed(number, rng, Placement.v(RANKS[number]), 2)
-
-
-def _wave(number: int, rng: Rng) -> Problem:
-    return _placed(number, rng, Placement.wave(RANKS[number], 2), 4)
-
-
-def _interleaved(number: int, rng: Rng) -> Problem:
-    return _placed(number, rng, Placement.interleaved(RANKS[number], 2), 2)
-
-
-def _copies(number: int, rng: Rng) -> Problem:
-    """Two stages a rank, one of each copy."""
-    shares = tuple(share + 0.25 for share in SHARES)
-    return _placed(number, rng, Placement.bidirectional(RANKS[number]), shares=shares)
-
-
-def _little(number: int, rng: Rng) -> Problem:
-    """One stage a rank and less than P x M_B, never equal."""
-    stages = _stages(1, RANKS[number], rng)
-    limit = max(1.0, TIGHT[number] * RANKS[number])
-    profile = Profile(stages, RANKS[number], t_comm=float(rng.uniform(0.0, 1.0)))
-    return Problem.linear(profile, 3 * RANKS[number], limit)
-
-
-def _makespan(number: int, rng: Rng) -> Problem:
-    """V and two chunks in turn by turns, with an optimizer barrier."""
-    ranks = RANKS[number]
-    placement = Placement.v(ranks) if number % 4 < 2 else Placement.interleaved(ranks, 2)
-    return _placed(number, rng, placement, 2, objective=Objective.MAKESPAN)
-
-
-def _relieved(number: int, rng: Rng, limit: float, **how: Any) -> Problem:
-    """One stage a rank with M_B of 1 GB and a way to hold less of it."""
-    ranks = RANKS[number]
+def _relieved(number: int, rng: Rng, key: str) -> Problem:
+    """One stage a rank with M_B of 1 GB and a way to hold a fiftieth of it."""
+    ranks, again = RANKS[number], 0.9 if key == "m_r" else None
+    relieved: dict[str, Any] = {key: 0.02 * GB}
     stages = tuple(
-        StageProfile(s.t_f, s.t_b, s.t_w, GB, s.m_w * GB, **{**how, **_again(s, how)})
-        for s in _stages(number, ranks, rng)
+        replace(s, m_b=GB, m_w=s.m_w * GB, **relieved, t_r=again and again * s.t_f)
+        for s in _stages(ranks, rng, _spread(number))
     )
     rate = 2.0 * GB / 10 / 1e6  # gigabytes a second: M_B in half of an F
-    link = Link(0.0, rate) if "m_o" in how else None
+    link = Link(0.0, rate) if key == "m_o" else None
     profile = Profile(stages, ranks, float(rng.uniform(0.0, 1.0)), host_link=link)
-    return Problem.linear(profile, 3 * ranks, limit * ranks * GB)
-
-
-def _again(stage: StageProfile, how: dict[str, Any]) -> dict[str, float]:
-    return {"t_r": 0.9 * stage.t_f} if "m_r" in how else {}
-
-
-def _remat(number: int, rng: Rng) -> Problem:
-    return _relieved(number, rng, TIGHT[number], m_r=0.02 * GB)
-
-
-def _offload(number: int, rng: Rng) -> Problem:
-    return _relieved(number, rng, TIGHT[number], m_o=0.02 * GB)
+    return Problem.linear(profile, 3 * ranks, TIGHT[number] * ranks * GB)
 
 
 def _weights(number: int, rng: Rng) -> Problem:
-    """Streamed weights whose messages share wires, a hop of a tenth to half of an F."""
+    """Streamed weights whose messages share wires, a hop of a tenth to half of an F, and two
+    microbatches a rank."""
     ranks, size = RANKS[number], 1e6
-    stages = _stages(number, ranks, rng, weight_bytes=size)
+    stages = _stages(ranks, rng, _spread(number), weight_bytes=size)
     hop = float(rng.uniform(0.1, 0.5)) * 10
     sharing = tuple(Sharing)[number % len(Sharing)]
     links = Links(Link(0.0, size / (hop * 1e6)), shared=sharing)
@@ -120,16 +104,3 @@ def _weights(number: int, rng: Rng) -> Problem:
     profile = Profile(stages, ranks, links=links)
     placement = Placement.round_robin(ranks)
     return Problem(profile, 2 * ranks, placement, (limit,) * ranks, Objective.MAKESPAN)
-
-
-KINDS: dict[str, Callable[[int, Rng], Problem]] = {
-    "v": _v,
-    "wave": _wave,
-    "interleaved": _interleaved,
-    "two copies": _copies,
-    "remat": _remat,
-    "offload": _offload,
-    "little memory": _little,
-    "makespan": _makespan,
-    "weights": _weights,
-}

@@ -12,8 +12,8 @@ import pipeloom
 from pipeloom import Answer, InfeasibleError, Profile, StageProfile
 from pipeloom.solver import placements
 
-from .. import Case, Claim, Column, Row, Rows, Size, Table, violations
-from .unequal import KINDS
+from .. import Case, Claim, Column, Row, Rows, Size, Table, plain, violations
+from . import unequal
 
 PART, NUMBER, SEED, SECONDS, RUNS = "placements", 10, 1, 20.0, 3
 MOST, MOST_MEAN = 0.01, 0.005
@@ -29,14 +29,13 @@ Asked: TypeAlias = tuple[str, Profile, int, float]
 def drawn(seed: int, number: int) -> Asked:
     """Unequal stages or links, decided by the seed and the number."""
     rng = np.random.default_rng((seed, number))
-    kind, ranks = str(rng.choice(list(KINDS))), int(rng.integers(3, 11))
-    stages, delays = KINDS[kind](ranks, rng)
-    t_comm = delays if isinstance(delays, float) else tuple(map(tuple, delays.tolist()))
+    kind, ranks = str(rng.choice(list(unequal.KINDS))), int(rng.integers(3, 11))
+    profile = unequal.drawn(kind, ranks, rng)
     microbatches = int(rng.integers(ranks, 4 * ranks + 1))
     share = round(float(rng.uniform(0.5, 2.0)), 2)
-    limit = share * ranks * max(stage.m_b for stage in stages)
+    limit = share * ranks * max(stage.m_b for stage in profile.stages)
     words = f"{kind}, P={ranks}, M={microbatches}, {share:g} P M_B"
-    return words, Profile(stages, ranks, t_comm), microbatches, limit
+    return words, profile, microbatches, limit
 
 
 def written() -> Asked:
@@ -71,39 +70,39 @@ def measure(case: Case) -> Row:
             alone[placement.name] = solved(placement=placement.name).cost
         except InfeasibleError:
             continue
-    plain = [_run(solved(seed=run)) for run in range(RUNS)]
+    runs = [solved(seed=run) for run in range(RUNS)]
     work = microbatches * sum(s.t_f + s.t_b + s.t_w for s in profile.stages) / profile.ranks
-    found = {"profile": words, "alone": alone, "plain": plain, "work": work}
-    return found | {"violations": faults, "seconds_each": SECONDS}
+    return {
+        "profile": words,
+        "alone": alone,
+        "plain": [{"placement": _chosen(each), "cost": each.cost} for each in runs],
+        "work": work,
+        "violations": faults,
+    }
 
 
-def _run(answer: Answer) -> dict[str, Any]:
-    chosen = next(one for one in answer.candidates if one.reason is None)
-    found = {"placement": chosen.name, "cost": answer.cost, "lower_bound": answer.lower_bound}
-    return found | {"searched": {one.name: one.seconds for one in answer.candidates}}
+def _chosen(answer: Answer) -> str:
+    return next(one.name for one in answer.candidates if one.reason is None)
 
 
 def excess(one: Row) -> float:
     """By how much the median run costs more than the best placement by itself, as a share."""
-    return float(median(run["cost"] for run in one["plain"]) / min(one["alone"].values()) - 1)
+    return _plain(one) / _best(one)[1] - 1
 
 
 def judge(rows: Rows) -> Iterator[Claim]:
     above = [excess(row) for row in rows if row["case"] != WRITTEN]
+    valid = not any(row["violations"] for row in rows)
     if above:
         words = (
             f"Plain `optimize`, which chooses the placement in {SECONDS:g} s, costs "
             f"{mean(above):.2%} more in the mean than the best placement solved by itself for as "
             f"long, and {max(above):.2%} at most, on {len(above)} random profiles."
         )
-        good = max(above) <= MOST and mean(above) <= MOST_MEAN
-        yield Claim(PART, words, good and not any(row["violations"] for row in rows))
-    for row in rows:
-        if row["case"] == WRITTEN:
-            bubble = _bubble(row)
-            where = f"on 8 equal stages in {SECONDS:g} s"
-            words = f"Plain `optimize` leaves a bubble of {bubble:.2%} {where}."
-            yield Claim(PART, words, bubble <= MOST_BUBBLE and not row["violations"])
+        yield Claim(PART, words, valid and max(above) <= MOST and mean(above) <= MOST_MEAN)
+    for bubble in (_bubble(row) for row in rows if row["case"] == WRITTEN):
+        words = f"Plain `optimize` leaves a bubble of {bubble:.2%} on 8 equal stages in "
+        yield Claim(PART, f"{words}{SECONDS:g} s.", valid and bubble <= MOST_BUBBLE)
 
 
 def _best(row: Row) -> tuple[str, float]:
@@ -119,18 +118,20 @@ def _bubble(row: Row) -> float:
     return float(1 - row["work"] / _plain(row))
 
 
+def _choices(row: Row) -> str:
+    return ", ".join(dict.fromkeys(run["placement"] for run in row["plain"]))
+
+
 columns = {
     PART: Table(
         [
-            Column("profile", "profile"),
-            Column("best placement alone", lambda row: f"{_best(row)[0]}, {_best(row)[1]:.6g} ms"),
+            *plain("profile"),
+            Column("best placement alone", lambda row: "{}, {:.6g} ms".format(*_best(row))),
             Column("its bubble", lambda row: 1 - row["work"] / _best(row)[1], ".2%"),
             Column("plain, ms", _plain, ".6g"),
-            Column("its choices", lambda row: ", ".join(
-                dict.fromkeys(run["placement"] for run in row["plain"])
-            )),
+            Column("its choices", _choices),
             Column("bubble", _bubble, ".2%"),
             Column("worse", excess, "+.2%"),
         ]
     )
-}  # fmt: skip
+}

@@ -71,24 +71,28 @@ KINDS: dict[str, Kind] = {
 }
 
 
+def drawn(kind: str, ranks: int, rng: np.random.Generator, name: str = "") -> Profile:
+    """A profile of a kind."""
+    stages, delays = KINDS[kind](ranks, rng)
+    t_comm = delays if isinstance(delays, float) else tuple(map(tuple, delays.tolist()))
+    return Profile(stages, ranks, t_comm, name=name)
+
+
 def unequal(
     kind: str,
     seed: int,
     objective: Objective = Objective.PERIOD,
-    most: tuple[int, int] = (16, 96),
     shares: Sequence[float] = SHARES,
 ) -> Problem:
-    """P in 2..most and M in 4..most, small M's as likely as large ones; the seed decides all.
+    """P in 2..16 and M in 4..96, small M's as likely as large ones; the seed decides all.
 
     The limit is one of ``shares`` times P x M_B, or what one microbatch needs where that is more.
     """
     rng = np.random.default_rng([list(KINDS).index(kind), seed])
-    ranks = int(rng.integers(2, most[0] + 1))
-    microbatches = round(4 * (most[1] / 4) ** rng.uniform())
+    ranks = int(rng.integers(2, 17))
+    microbatches = round(4 * 24 ** rng.uniform())
     share = float(rng.choice(shares))
-    stages, delays = KINDS[kind](ranks, rng)
-    t_comm = delays if isinstance(delays, float) else tuple(map(tuple, delays.tolist()))
-    profile = Profile(stages, ranks, t_comm, name=f"{kind}-{seed}")
+    profile = drawn(kind, ranks, rng, f"{kind}-{seed}")
     limit = round(share * ranks * M_B, 3)
     least = smallest_limit(Problem.linear(profile, microbatches, limit))[0]
     return Problem.linear(profile, microbatches, max(limit, least), objective)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
-from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part
+from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part, plain
 from .. import split as backward
 
 ROOMS = ("runtime", "compiler", "planner", "solver")
@@ -124,7 +124,7 @@ def _apart(row: Row) -> float:
 
 
 columns = {
-    GRADIENTS: Table([Column("family", "case"), Column("difference", "difference", ".1e")]),
+    GRADIENTS: Table([*plain({"family": "case"}), *plain("difference", ".1e")]),
     PIPELINES: Table([Column("on one GPU", "case"), *map(_schedule, NAMES)]),
     SPLIT: Table([Column("stage", "case"), Column("(B + W) / BW", _apart, ".3f")]),
 }

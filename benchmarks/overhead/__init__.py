@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import product
 
-from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part
+from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part, plain
 
 ROOMS = ("runtime", "compiler")
 MODULES, GRAPHS, LOOP, NORM, RECEIVES = "modules", "graphs", "plain loop", "norm", "receives"
@@ -29,7 +29,7 @@ def cases(size: Size) -> Iterator[Case]:
         for ms in AT_MOST if size != "small" else ():
             yield Case(LOOP, f"{part} {ms:g} ms", {"milliseconds": ms}, timed=True)
     for family in ("1f1b", "zb-h1", "zb-h2")[2 if size == "small" else 0 :]:
-        given = {"family": family, "microbatches": 12}
+        given = {"family": family, "microbatches": 12, "milliseconds": 10.0}
         yield Case(NORM, f"{family} M=12", given, timed=True)
     for family, t_comm in product(("1f1b", "zb-h1", "zb-h2", "interleaved-1f1b:2"), (0.02, 0.3)):
         given = {"family": family, "t_comm": t_comm}
@@ -44,10 +44,10 @@ def measure(case: Case) -> Row:
     from . import norms, steps
 
     if case.part == NORM:
-        return norms.measured(steps.Case(**case.given, milliseconds=norms.MILLISECONDS))
+        return norms.measured(steps.Asked(**case.given))
     if case.part == LOOP:
         return steps.in_a_loop(**case.given)
-    return steps.measured(steps.Case(**case.given), STAGES_AS[case.part])  # type: ignore[arg-type]
+    return steps.measured(steps.Asked(**case.given), STAGES_AS[case.part])  # type: ignore[arg-type]
 
 
 def judge(rows: Rows) -> Iterator[Claim]:
@@ -115,10 +115,9 @@ def _norm(way: str) -> Callable[[Row], float]:
 
 _STEPS = Table(
     [
-        Column("stage ms", "stage_ms", "g"),
-        Column("schedule", "family"),
-        Column("M", "microbatches"),
-        Column("ideal ms", "ideal_ms", ".1f"),
+        *plain({"stage ms": "stage_ms"}, "g"),
+        *plain({"schedule": "family", "M": "microbatches"}),
+        *plain({"ideal ms": "ideal_ms"}, ".1f"),
         *map(_of_ideal, RUNTIMES),
     ]
 )
@@ -127,23 +126,22 @@ columns = {
     GRAPHS: _STEPS,
     LOOP: Table(
         [
-            Column("beside", "case"),
-            Column("F + B + W in a loop of plain torch, ms", "loop_ms", ".2f"),
+            *plain({"beside": "case"}),
+            *plain({"F + B + W in a loop of plain torch, ms": "loop_ms"}, ".2f"),
             Column("/ ideal", lambda row: row["loop_ms"] / row["ideal_ms"], ".3f"),
         ]
     ),
     NORM: Table(
         [
-            Column("schedule", "case"),
-            Column("planned ms", "planned_ms", ".1f"),
+            *plain({"schedule": "case"}),
+            *plain({"planned ms": "planned_ms"}, ".1f"),
             Column("no norm, ms", lambda row: row["step_ms"]["none"], ".1f"),
             *(Column(words, _norm(way), ".3f") for way, words in WAYS.items()),
         ]
     ),
     RECEIVES: Table(
         [
-            Column("family", "family"),
-            Column("t_comm / T_F", "t_comm"),
+            *plain({"family": "family", "t_comm / T_F": "t_comm"}),
             Column("buffers, all at the start", lambda row: row["buffers"][0]),
             *(Column(f"slack {k}", _slack(k + 1)) for k in range(3)),
         ]

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pipeloom import ir
 from pipeloom.ir import OpKind
-from pipeloom.ir.model import program as ir
 
 from .sleeping import ROWS, WIDTH, input_gradient, loss
 from .traced import added, weight_gradient

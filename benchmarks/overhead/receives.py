@@ -6,7 +6,7 @@ start, over 50 draws of lognormal op times around the plan.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
 from functools import reduce
 from statistics import mean
 from typing import Any
@@ -15,18 +15,7 @@ import numpy as np
 
 from pipeloom import Profile, StageProfile, build_family
 from pipeloom.compiler import passes
-from pipeloom.compiler.passes.compute import compute
-from pipeloom.ir import (
-    Compute,
-    Instruction,
-    Op,
-    Program,
-    Receive,
-    Send,
-    Tensor,
-    WaitReceive,
-    WaitSend,
-)
+from pipeloom.ir import Compute, Op, Program, Receive, Send, Tensor, WaitReceive, WaitSend, timed
 
 RANKS, MICROBATCHES, DRAWS, VARIATION = 8, 24, 50, 0.2
 START = 10**6  # more ops early than there are: at the start
@@ -36,7 +25,9 @@ SLACKS = (START, 0, 1, 2)
 def measured(family: str, t_comm: float) -> dict[str, Any]:
     """Buffers of all ranks and the time lost, by slack."""
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * RANKS, RANKS, t_comm=t_comm)
-    start = compute(build_family(family, profile, MICROBATCHES))
+    schedule = timed(build_family(family, profile, MICROBATCHES))
+    rows = tuple(tuple(map(Compute, schedule.ops(rank))) for rank in range(RANKS))
+    start = Program(schedule, rows, ((),) * RANKS)
     programs = [
         reduce(lambda program, lower: lower(program), passes(slack=k), start) for k in SLACKS
     ]
@@ -64,34 +55,20 @@ def vary(program: Program, random: np.random.Generator) -> dict[Op, float]:
 def makespan(program: Program, times: dict[Op, float], t_comm: float) -> float:
     """The time when the last rank is done; a message takes ``t_comm`` once both of its ends are
     posted."""
-    ranks = [Rank(row) for row in program.instructions]
+    rows, now = [deque(row) for row in program.instructions], [0.0] * RANKS
     posted: dict[Tensor, list[float]] = {}
-    while any(rank.at < len(rank.row) for rank in ranks):
-        for rank in ranks:
-            rank.advance(posted, times, t_comm)
-    return max(rank.now for rank in ranks)
-
-
-@dataclass(slots=True)
-class Rank:
-    """The place of one rank in its order, and the time when it got there."""
-
-    row: tuple[Instruction, ...]
-    at: int = 0
-    now: float = 0.0
-
-    def advance(
-        self, posted: dict[Tensor, list[float]], times: dict[Op, float], t_comm: float
-    ) -> None:
-        """Runs until it waits for what is not posted yet."""
-        for item in self.row[self.at :]:
-            if isinstance(item, Compute):
-                self.now += times[item.op]
-            elif isinstance(item, Send | Receive):
-                posted.setdefault(item.tensor, []).append(self.now)
-            elif isinstance(item, WaitSend | WaitReceive):
-                ends = posted.get(item.tensor, [])
-                if len(ends) < 2:
-                    return
-                self.now = max(self.now, max(ends) + t_comm)
-            self.at += 1
+    while any(rows):
+        for rank, row in enumerate(rows):
+            while row:
+                item = row[0]
+                if isinstance(item, Compute):
+                    now[rank] += times[item.op]
+                elif isinstance(item, Send | Receive):
+                    posted.setdefault(item.tensor, []).append(now[rank])
+                elif isinstance(item, WaitSend | WaitReceive):
+                    ends = posted.get(item.tensor, [])
+                    if len(ends) < 2:
+                        break
+                    now[rank] = max(now[rank], max(ends) + t_comm)
+                row.popleft()
+    return max(now)

@@ -9,7 +9,6 @@ walk of the graph.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,19 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function
 
-from pipeloom.runtime.executor.deferred_ops import defer
+from pipeloom.runtime import defer
+
+from ..clocks import sleep_until
 
 ROWS, WIDTH = 4, 16
-AWAKE = 1e-4  # seconds before a deadline from which on a sleep only yields
-
-
-def sleep_until(deadline: float) -> None:
-    """Sleeps to the microsecond: ``time.sleep`` alone is a tenth of a millisecond late."""
-    while (left := deadline - time.perf_counter()) > 0:
-        if left > AWAKE:
-            time.sleep(left - AWAKE)
-        else:
-            os.sched_yield()
 
 
 def input_gradient(dy: Tensor, seconds: float) -> Tensor:

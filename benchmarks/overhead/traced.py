@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .sleeping import WIDTH, input_gradient, sleep_until
+from ..clocks import sleep_until
+from .sleeping import WIDTH, input_gradient
 
 _make: Any = torch.library.Library
 _library = _make("pipeloom_benchmarks", "DEF")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeloom import InfeasibleError, Plan, compile_schedule, dump_program, plan, verify_program
+from pipeloom import InfeasibleError, compile_schedule, dump_program, plan, verify_program
 from pipeloom.planner import MeasuredRow, read_rows
-from pipeloom.planner.configurations.evaluation import fullest
 from pipeloom.planner.prediction.step import StepTimes
 
-from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part, violations
+from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part, plain, violations
 
 GRID_PART, PUBLISHED_PART = "grid", "published configurations"
 MEASURED = Path(__file__).parents[1] / "predict" / "published.json"
@@ -43,17 +42,15 @@ def cases(size: Size) -> Iterator[Case]:
 
 def measure(case: Case) -> Row:
     """The case with as little work as its plan needs to miss nothing."""
-    study = partial(of_grid, case.name, GRID.get(case.name, {}))
-    if case.part == PUBLISHED_PART:
-        study = partial(of_published, case.name, _published()[case.name])
-    return _of_least_work(study)
-
-
-def _of_least_work(study: Callable[[float], Row]) -> Row:
-    work = FIRST
-    while missed(found := study(work)) and work < MOST:
+    grid, work = case.part == GRID_PART, FIRST
+    while True:
+        if grid:
+            found = _plan(case.name.split(maxsplit=1)[0], "H100", GRID[case.name], work)
+        else:
+            found = of_published(_published()[case.name], work)
+        if not missed(found) or work >= MOST:
+            return found | {"work": work}
         work = min(4 * work, MOST)
-    return found | {"work": work}
 
 
 @cache
@@ -74,62 +71,35 @@ def published_cases(rows: Iterable[MeasuredRow]) -> dict[str, list[MeasuredRow]]
     return found
 
 
-def of_published(name: str, rows: Sequence[MeasuredRow], work: float) -> dict[str, Any]:
-    """The plan of a case, and the published configurations by the same model."""
+def of_published(rows: Sequence[MeasuredRow], work: float) -> Row:
+    """The plan of a case, and the steps of the published configurations by the same model."""
     setup = rows[0].setup
-    run = setup.run
-    given: dict[str, Any] = {key: getattr(run, key) for key in (*_ALIKE, *_FLAGS)}
+    given: dict[str, Any] = {key: getattr(setup.run, key) for key in (*_ALIKE, *_FLAGS)}
     if not all(row.setup.run.sequence_parallel for row in rows if row.setup.run.tp > 1):
         given["sequence_parallel"] = False
-    found, result = _plan(name, setup.model, setup.cluster, given, work)
-    published = []
-    for row in rows:
-        step = StepTimes(row.setup, row.setup.cluster)
-        memory = fullest(step)
-        fits = memory <= setup.cluster.gpu.memory_gib
-        published.append({"step_ms": step.time, "memory_gib": memory, "fits": fits})
-    result["published"] = published
-    if found is not None:
-        result["in_space"] = [_contains(found, row) for row in rows]
-    return result
+    steps = [StepTimes(row.setup, row.setup.cluster).time for row in rows]
+    published = {"published": [{"step_ms": step} for step in steps]}
+    return _plan(setup.model, setup.cluster, given, work) | published
 
 
-def of_grid(name: str, given: Mapping[str, Any], work: float) -> dict[str, Any]:
-    """The plan of a model on so many H100s."""
-    return _plan(name, name.split(maxsplit=1)[0], "H100", given, work)[1]
-
-
-def _plan(
-    name: str, model: Any, cluster: Any, given: Mapping[str, Any], work: float
-) -> tuple[Plan | None, dict[str, Any]]:
+def _plan(model: Any, cluster: Any, given: Mapping[str, Any], work: float) -> Row:
     cpu = time.process_time()
     try:
         found = plan(model, cluster, work_limit=work, **given)
     except InfeasibleError as error:
-        return None, {"nothing fits": str(error)}
-    spent = {"cpu_seconds": time.process_time() - cpu}
-    schedule = found.best.schedule
-    return found, {
+        return {"nothing fits": str(error)}
+    spent, schedule = time.process_time() - cpu, found.best.schedule
+    wrong = verify_program(dump_program(compile_schedule(schedule)))
+    return {
         "plan": found.best.name,
         "schedule": found.best.found.schedule,
         "step_ms": found.best.step_ms,
         "lower_bound": found.lower_bound,
         "gap": found.gap,
         "memory_gib": found.best.prediction.memory_gib,
-        "valid": not violations(schedule)
-        and not verify_program(dump_program(compile_schedule(schedule))),
-        **spent,
+        "valid": not violations(schedule) and not wrong,
+        "cpu_seconds": spent,
     }
-
-
-def _contains(found: Plan, row: MeasuredRow) -> bool:
-    """Whether the row's degrees, microbatch and level are among those of the space."""
-    run = row.setup.run
-    keys = ("tp", "pp", "cp", "dp", "ep", "micro_batch", "recompute")
-    return any(
-        all(getattr(each, key) == getattr(run, key) for key in keys)
-        for each in found.space.degrees()
-    )
 
 
 def missed(row: Mapping[str, Any]) -> list[str]:
@@ -176,13 +146,13 @@ def _beside(row: Row) -> str | None:
 
 _TABLE = Table(
     [
-        Column("case", "case"),
+        *plain("case"),
         Column("plan", lambda row: row.get("plan", "nothing fits")),
-        Column("schedule", "schedule"),
-        Column("step ms", "step_ms", ".1f"),
-        Column("gap", "gap", ".2%"),
+        *plain("schedule"),
+        *plain({"step ms": "step_ms"}, ".1f"),
+        *plain("gap", ".2%"),
         Column("published / plan", _beside),
-        Column("GiB", "memory_gib", ".1f"),
+        *plain({"GiB": "memory_gib"}, ".1f"),
     ]
 )
 columns = {GRID_PART: _TABLE, PUBLISHED_PART: _TABLE}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pipeloom import Scaling, scaling
 from pipeloom.planner import ScalePoint
 
-from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part
+from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part, plain
 
 PART = "scaled plans"
 MODEL, GPU, CLUSTER, SEQUENCE = "llama-3-8b", "H100", "dgx-h100", 8192
@@ -55,10 +55,8 @@ def _share(*kinds: str) -> Callable[[Row], float]:
 columns = {
     PART: Table(
         [
-            Column("scaling", "scaling"),
-            Column("GPUs", "gpus"),
-            Column("batch", "global_batch"),
-            Column("plan", lambda row: None if row["plan"] is None else row["plan"]["name"]),
+            *plain({"scaling": "scaling", "GPUs": "gpus", "batch": "global_batch"}),
+            Column("plan", lambda row: row["plan"] and row["plan"]["name"]),
             Column("tokens/s/GPU", _tokens, ".0f"),
             Column("compute", _share("compute"), ".1%"),
             Column("averaging of gradients", _share("dp"), ".1%"),

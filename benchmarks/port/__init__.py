@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from tempfile import TemporaryDirectory
 
-from .. import Case, Claim, Column, Row, Rows, Size, Table
+from .. import Case, Claim, Row, Rows, Size, Table, plain
 
 ROOMS = ("runtime", "compiler")
-PART, STEPS, MOST_CHANGED = "port", 20, 8
+PART, MOST_CHANGED = "port", 8
 SCHEDULES = ("1F1B", "Interleaved1F1B", "ZBVZeroBubble")
 """The names of torch's schedules."""
 
@@ -21,19 +21,10 @@ def cases(size: Size) -> Iterator[Case]:
 
 def measure(case: Case) -> Row:
     """Medians of steps and of processor time, the losses, and the lines that the port changes."""
-    from pathlib import Path
-
-    from pipeloom.runtime import launch_ranks
-
-    from . import compare
-    from .plans import RANKS, write_plans
+    from .compare import compared
 
     with TemporaryDirectory() as folder:
-        write_plans(Path(folder))
-        given = (case.name, STEPS, folder)
-        ranks = launch_ranks(compare.measure, RANKS, given, timeout=3600)
-    row = compare.row_of(case.name, [*ranks.values()])
-    return {"steps": STEPS, "changed_lines": compare.changed_lines(), **row}
+        return compared(case.name, folder)
 
 
 def judge(rows: Rows) -> Iterator[Claim]:
@@ -49,14 +40,12 @@ def judge(rows: Rows) -> Iterator[Claim]:
 columns = {
     PART: Table(
         [
-            Column("schedule", "case"),
-            Column("torch ms", "torch_ms", ".1f"),
-            Column("ours ms", "ours_ms", ".1f"),
-            Column("ours / torch", "ratio", ".3f"),
-            Column("processor: torch ms", "torch_cpu_ms", ".0f"),
-            Column("ours ms", "ours_cpu_ms", ".0f"),
-            Column("ours / torch", "cpu_ratio", ".3f"),
-            Column("losses apart", "losses_apart", ".1e"),
+            *plain({"schedule": "case"}),
+            *plain({"torch ms": "torch_ms", "ours ms": "ours_ms"}, ".1f"),
+            *plain({"ours / torch": "ratio"}, ".3f"),
+            *plain({"processor: torch ms": "torch_cpu_ms", "ours ms": "ours_cpu_ms"}, ".0f"),
+            *plain({"ours / torch": "cpu_ratio"}, ".3f"),
+            *plain({"losses apart": "losses_apart"}, ".1e"),
         ]
     )
 }

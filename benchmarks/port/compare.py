@@ -3,24 +3,49 @@
 from __future__ import annotations
 
 import os
-import statistics
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
+from pipeloom import Profile, StageProfile, build, dump_schedule, write_json
+from pipeloom.runtime import launch_ranks
+
+from ..clocks import WARMUP, Span, in_turn, median_processor, median_step
 from . import ported, script
 
+RANKS = 4
+FAMILIES = {"1F1B": "1f1b", "Interleaved1F1B": "interleaved-1f1b:2", "ZBVZeroBubble": "zb-v"}
+"""Of each of torch's schedules our family of the same shape."""
 ROUNDING = 1e-5
 """How far losses may be apart, relative: sums of float32 in another order, over several steps."""
-WARM_UP = 2
-Span = tuple[float, float]
-Measured = dict[str, tuple[list[Span], list[float | None], list[float]]]
-"""Of each script, when its steps began and ended, their losses, and seconds of processor time."""
+Measured = tuple[dict[str, list[Span]], dict[str, list[float | None]]]
+"""By script, its steps and their losses."""
+
+
+def compared(name: str, folder: str) -> dict[str, Any]:
+    """Medians of steps in milliseconds: from the first rank's start to the last one's end, and
+    processor time of all ranks."""
+    stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)
+    planned = build(FAMILIES[name], Profile((stage,) * RANKS, RANKS, 0.05), script.MICROBATCHES)
+    write_json(dump_schedule(planned), str(Path(folder, f"{name}.json")))
+    ranks = [*launch_ranks(_on_a_rank, RANKS, (name, folder), timeout=3600).values()]
+    row: dict[str, Any] = {"schedule": name, "changed_lines": changed_lines()}
+    for which in ("ours", "torch"):
+        spans = [spans[which] for spans, _ in ranks]
+        row |= {f"{which}_ms": median_step(spans), f"{which}_cpu_ms": median_processor(spans)}
+    ours, theirs = (_losses([losses[which] for _, losses in ranks]) for which in ("ours", "torch"))
+    apart = max(abs(x - y) / y for x, y in zip(ours, theirs, strict=True))
+    return row | {
+        "ratio": row["ours_ms"] / row["torch_ms"],
+        "cpu_ratio": row["ours_cpu_ms"] / row["torch_cpu_ms"],
+        "losses": ours,
+        "losses_apart": apart,
+        "losses_equal": apart <= ROUNDING,
+    }
 
 
 def changed_lines() -> int:
@@ -31,53 +56,22 @@ def changed_lines() -> int:
     return sum(max(b - a, d - c) for tag, a, b, c, d in blocks if tag != "equal")
 
 
-def measure(name: str, steps: int, folder: str) -> Measured:
-    """On one rank; the files of the plans are in ``folder``."""
+def _on_a_rank(name: str, folder: str) -> Measured:
+    """The file of the plan is in ``folder``."""
     os.chdir(folder)
     torch.set_num_threads(1)
-    runs = {"torch": script.train(name), "ours": ported.train(name)}
-    found: Measured = {which: ([], [], []) for which in runs}
-    for step in range(steps):
-        for which in list(runs) if step % 2 else reversed(runs):
-            dist.barrier()
-            begin, used = time.perf_counter(), time.process_time()
-            loss = next(runs[which])
-            found[which][0].append((begin, time.perf_counter()))
-            found[which][1].append(loss)
-            found[which][2].append(time.process_time() - used)
-    return found
-
-
-def row_of(name: str, ranks: Sequence[Measured]) -> dict[str, Any]:
-    """Medians of steps in milliseconds: from the first rank's start to the last one's end, and
-    processor time of all ranks."""
-    times = {which: _median([rank[which][0] for rank in ranks]) for which in ranks[0]}
-    used = {which: _used([rank[which][2] for rank in ranks]) for which in ranks[0]}
-    ours, theirs = (_losses([rank[which][1] for rank in ranks]) for which in ("ours", "torch"))
-    apart = max(abs(x - y) / y for x, y in zip(ours, theirs, strict=True))
-    return {
-        "schedule": name,
-        **{f"{which}_ms": ms for which, ms in times.items()},
-        "ratio": times["ours"] / times["torch"],
-        **{f"{which}_cpu_ms": ms for which, ms in used.items()},
-        "cpu_ratio": used["ours"] / used["torch"],
-        "losses": ours,
-        "losses_apart": apart,
-        "losses_equal": apart <= ROUNDING,
+    scripts: dict[str, Iterator[float | None]] = {
+        "torch": script.train(name),
+        "ours": ported.train(name),
     }
+    losses: dict[str, list[float | None]] = {which: [] for which in scripts}
+
+    def step(which: str) -> None:
+        losses[which].append(next(scripts[which]))
+
+    runs = {which: partial(step, which) for which in scripts}
+    return in_turn(runs, script.STEPS - WARMUP), losses
 
 
 def _losses(ranks: Sequence[Sequence[float | None]]) -> list[float]:
     return [loss for rank in ranks for loss in rank if loss is not None]
-
-
-def _median(ranks: Sequence[Sequence[Span]]) -> float:
-    """The processes share one machine's clock."""
-    steps = list(zip(*ranks, strict=True))
-    took = [max(end for _, end in step) - min(begin for begin, _ in step) for step in steps]
-    return 1e3 * float(statistics.median(took[WARM_UP:] or took))
-
-
-def _used(ranks: Sequence[Sequence[float]]) -> float:
-    steps = [sum(step) for step in zip(*ranks, strict=True)]
-    return 1e3 * float(statistics.median(steps[WARM_UP:] or steps))

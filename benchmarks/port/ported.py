@@ -15,11 +15,12 @@ CHANGES = (
     ("small transformer with torch.distributed.pipelining.",
      "small transformer with a program of pipeloom."),
     ("benchmarks.port.script", "benchmarks.port.ported"),
-    ("from torch.distributed.pipelining.schedules import get_schedule_class\n",
-     "\nfrom pipeloom import PlannedSchedule\n"),
-    ("    schedule = get_schedule_class(name)(given, MICROBATCHES, loss_fn=loss_of)\n",
+    ("from torch.distributed.pipelining.schedules import get_schedule_class\n", ""),
+    ("from examples.gpt import GPT\n",
+     "from examples.gpt import GPT\nfrom pipeloom import PlannedSchedule\n"),
+    ("    schedule = get_schedule_class(name)(given, MICROBATCHES, loss_fn=MODEL.loss)\n",
      '    program = f"{name}.json"\n'
-     "    schedule = PlannedSchedule(given, MICROBATCHES, loss_fn=loss_of, program=program)\n"),
+     "    schedule = PlannedSchedule(given, MICROBATCHES, loss_fn=MODEL.loss, program=program)\n"),
 )  # fmt: skip
 """Text of the script, once in it, and what is in its place in the port."""
 

@@ -11,33 +11,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import get_schedule_class
 
-BLOCKS, WIDTH, HEADS, VOCABULARY, LENGTH = 8, 128, 4, 256, 64
-MICROBATCHES, ROWS, STEPS = 8, 4, 20
+from examples.gpt import GPT
+
+MODEL = GPT(layers=8, width=128, heads=4, context=64, microbatch=4)
+MICROBATCHES, STEPS = 8, 20
 STAGES_A_RANK = {"Interleaved1F1B": 2, "ZBVZeroBubble": 2}
-
-
-class Block(nn.Module):
-    """Causal attention and a feed-forward layer, both with residuals."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (
-            part.unflatten(-1, (HEADS, -1)).transpose(1, 2)
-            for part in self.qkv(self.norm1(x)).chunk(3, -1)
-        )
-        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).flatten(2))
-        out: Tensor = x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
-        return out
 
 
 def stages_here(name: str) -> list[PipelineStage]:
@@ -47,43 +29,18 @@ def stages_here(name: str) -> list[PipelineStage]:
     indices = [s for s in range(count) if s % ranks == rank]
     if name == "ZBVZeroBubble":
         indices = [rank, count - 1 - rank]
-    return [PipelineStage(module_of(s, count), s, count, device) for s in indices]
-
-
-def module_of(stage: int, count: int) -> nn.Module:
-    """The module of a stage, with the same weights wherever the model is cut."""
-    parts: list[nn.Module] = []
-    for number in range(stage * BLOCKS // count, (stage + 1) * BLOCKS // count):
-        torch.manual_seed(number)
-        parts.append(Block())
-    torch.manual_seed(BLOCKS)
-    embedding, head = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, VOCABULARY)
-    first, last = [embedding] * (stage == 0), [head] * (stage == count - 1)
-    return nn.Sequential(*first, *parts, *last)
-
-
-def loss_of(output: Tensor, target: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(output.flatten(0, 1), target.flatten())
-
-
-def batch(step: int) -> tuple[Tensor, Tensor]:
-    """Tokens that count up, from a random one on; the next ones."""
-    random = torch.Generator().manual_seed(step)
-    start = torch.randint(VOCABULARY, (MICROBATCHES * ROWS, 1), generator=random)
-    tokens = (start + torch.arange(LENGTH + 1)) % VOCABULARY
-    return tokens[:, :-1], tokens[:, 1:]
+    return [PipelineStage(MODEL.stages(count)[s](), s, count, device) for s in indices]
 
 
 def train(name: str) -> Iterator[float | None]:
     """Each step's loss, where the last stage is."""
     stages = stages_here(name)
     given: Any = stages if len(stages) > 1 else stages[0]
-    schedule = get_schedule_class(name)(given, MICROBATCHES, loss_fn=loss_of)
-    parameters = [p for stage in stages for p in stage.submod.parameters()]
-    optimizer = torch.optim.AdamW(parameters, lr=1e-3)
+    schedule = get_schedule_class(name)(given, MICROBATCHES, loss_fn=MODEL.loss)
+    optimizer = MODEL.optimizer(p for stage in stages for p in stage.submod.parameters())
     first, last = (any(getattr(s, end) for s in stages) for end in ("is_first", "is_last"))
     for step in range(STEPS):
-        inputs, targets = batch(step)
+        inputs, targets = (torch.cat(list(part)) for part in MODEL.batch(step, MICROBATCHES))
         losses: list[Tensor] = []
         optimizer.zero_grad()
         schedule.step(*[inputs] * first, target=targets if last else None, losses=losses)

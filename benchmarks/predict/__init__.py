@@ -20,7 +20,7 @@ from pipeloom.planner import Efficiency, MeasuredRow, read_rows
 from pipeloom.planner.prediction.calibration import calibrated_on
 from pipeloom.planner.prediction.fit import peak_gib, predicted
 
-from .. import Case, Claim, Column, Row, Size, Table, of_part
+from .. import Case, Claim, Column, Row, Size, Table, of_part, plain
 from .. import Rows as Figures
 
 PUBLISHED = Path(__file__).with_name("published.json")
@@ -131,8 +131,9 @@ def _held(name: str) -> Row:
 def _parts(rows: Rows) -> dict[str, Rows]:
     """Rows by source, all large dense ones, those with experts, and those with known memory."""
     dense = [row for row in rows if row.calibrates]
+    sources = sorted({row.source for row in dense})
     parts = {
-        **{source: [r for r in dense if r.source == source] for source in _sources(dense)},
+        **{source: [r for r in dense if r.source == source] for source in sources},
         DENSE: [row for row in dense if row.source != VTRAIN],
         EXPERTS: [row for row in rows if row.setup.model.experts is not None],
         UNKNOWN: [row for row in rows if not row.precision_known],
@@ -148,29 +149,17 @@ def _figures(rows: Rows, name: str, rates: Reached) -> dict[str, float]:
     return found | (plan_loss(rows, rates) if name == VTRAIN else {})
 
 
-def _sources(rows: Rows) -> list[str]:
-    return sorted({row.source for row in rows})
-
-
 def _time_ratios(rows: Rows, rates: Reached) -> list[float]:
     """Predicted over measured step times."""
     return [time / row.step_ms for row, time in zip(rows, _times(rows, rates), strict=True)]
 
 
-def _by_gpu(rows: Rows) -> dict[str, list[MeasuredRow]]:
-    found: dict[str, list[MeasuredRow]] = {}
-    for row in rows:
-        found.setdefault(row.setup.cluster.gpu.name, []).append(row)
-    return found
-
-
 def _times(rows: Rows, rates: Reached) -> list[float]:
-    times = {
-        id(row): time
-        for gpu, mine in _by_gpu(rows).items()
-        for row, time in zip(mine, predicted(mine, rates(gpu)), strict=True)
-    }
-    return [float(times[id(row)]) for row in rows]
+    times: dict[int, float] = {}
+    for gpu in {row.setup.cluster.gpu.name for row in rows}:
+        mine = [row for row in rows if row.setup.cluster.gpu.name == gpu]
+        times |= zip(map(id, mine), map(float, predicted(mine, rates(gpu))), strict=True)
+    return [times[id(row)] for row in rows]
 
 
 def _memory_ratio(row: MeasuredRow, rates: Reached) -> float:
@@ -194,20 +183,13 @@ def plan_loss(rows: Rows, rates: Reached) -> dict[str, float]:
     """How much slower the run predicted fastest is than the fastest measured one, in percent, mean
     over groups of several."""
     losses = []
-    for mine in _groups(rows):
-        times = _times(mine, rates)
-        picked = mine[times.index(min(times))].step_ms
-        losses.append(picked / min(row.step_ms for row in mine) * 100 - 100)
+    for group in sorted({row.group for row in rows}):
+        mine = [row for row in rows if row.group == group]
+        if len(mine) > 1:
+            times = _times(mine, rates)
+            picked = mine[times.index(min(times))].step_ms
+            losses.append(picked / min(row.step_ms for row in mine) * 100 - 100)
     return {"plan_loss": float(np.mean(losses)), "groups": len(losses)}
-
-
-def _groups(rows: Rows) -> Iterator[list[MeasuredRow]]:
-    def key(row: MeasuredRow) -> Any:
-        return row.group
-
-    for _, mine in groupby(sorted(rows, key=key), key):
-        if len(group := list(mine)) > 1:
-            yield group
 
 
 def _unseen(rows: Rows) -> dict[str, float]:
@@ -276,29 +258,25 @@ def _percent(head: str, which: str, figure: str) -> Column:
 columns = {
     HELD: Table(
         [
-            Column("held rows", "case"),
+            *plain({"held rows": "case"}),
             Column("n", lambda row: row["figures"]["rows"]),
             *(_percent(key, "figures", key) for key in ("median", "p90", "largest", "bias")),
             _percent("median, curves alone", "curves_alone", "median"),
             _percent("median, halves swapped", "halves_swapped", "median"),
         ]
     ),
-    UNSEEN: Table(
-        [Column("shapes not seen", "case"), *(Column(key, key, ".1f") for key in ("median", "p90"))]
-    ),
+    UNSEEN: Table([*plain({"shapes not seen": "case"}), *plain("median p90", ".1f")]),
     RUNS: Table(
         [
-            *(Column(key, key) for key in ("source", "model", "gpu", "gpus", "tp", "pp", "dp")),
-            Column("measured ms", "measured_ms", ".0f"),
-            Column("predicted / measured", "time", ".2f"),
-            Column("memory", "memory", ".2f"),
+            *plain("source model gpu gpus tp pp dp"),
+            *plain({"measured ms": "measured_ms"}, ".0f"),
+            *plain({"predicted / measured": "time", "memory": "memory"}, ".2f"),
         ]
     ),
     RATES: Table(
         [
-            Column("calibrated on", "case"),
-            Column("rows", "rows"),
-            *(Column(f"{key}, %", f"{key}_percent", ".1f") for key in ("median", "p90", "largest")),
+            *plain({"calibrated on": "case", "rows": "rows"}),
+            *plain({f"{key}, %": f"{key}_percent" for key in ("median", "p90", "largest")}, ".1f"),
         ]
     ),
 }

@@ -2,8 +2,8 @@
 paper, formulas of the DeepSeek-V3 report, WeiPipe's bubbles, bytes, throughput and memory."""
 
 from .. import parts
-from . import formulas, rings, streamed, table5, table8, throughput, v_schedules
+from . import formulas, rings, streamed, tables, throughput, v_schedules
 
 ROOMS = ("ir", "solver")
-_ALL = parts(table5, table8, v_schedules, formulas, rings, streamed, throughput)
+_ALL = parts(tables, v_schedules, formulas, rings, streamed, throughput)
 cases, measure, judge, columns = _ALL.cases, _ALL.measure, _ALL.judge, _ALL.columns

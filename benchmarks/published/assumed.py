@@ -24,7 +24,7 @@ class Assumptions:
     layers_on_8: int
     matrix_teraflops: float
     attention_teraflops: float
-    memory: float
+    memory: float | None
     nvlink: float
     pcie: float
     ethernet: float
@@ -39,11 +39,9 @@ SOURCES: dict[str, dict[str, Any]] = json.loads(
 """Of each assumption its value, what it is, where it comes from, and others that are tried."""
 
 
-def _value(found: Any) -> Any:
-    return frozenset(found) if isinstance(found, list) else found
-
-
-BASE = Assumptions(**{name: _value(each["value"]) for name, each in SOURCES.items()})
+_VALUES: dict[str, Any] = {name: each["value"] for name, each in SOURCES.items()}
+_SETS = {name: frozenset(_VALUES[name]) for name in ("recompute", "overlap")}
+BASE = Assumptions(**_VALUES | _SETS)
 EVERYWHERE = frozenset({"1F1B", "ZB1", "ZB2", "FSDP", "WeiPipe"})
 
 
@@ -54,11 +52,10 @@ def variations() -> list[tuple[str, Assumptions]]:
         for name, each in SOURCES.items()
         for value in each["others"]
     ]
+    overlap, both = BASE.overlap, {"1F1B", "ZB1", "ZB2"}
     sets = {
-        "FSDP overlaps": replace(BASE, overlap=BASE.overlap | {"FSDP"}),
-        "1F1B and zero bubble overlap": replace(
-            BASE, overlap=BASE.overlap | {"1F1B", "ZB1", "ZB2"}
-        ),
+        "FSDP overlaps": replace(BASE, overlap=overlap | {"FSDP"}),
+        "1F1B and zero bubble overlap": replace(BASE, overlap=overlap | both),
         "WeiPipe does not overlap": replace(BASE, overlap=frozenset()),
         "nobody recomputes": replace(BASE, recompute=frozenset()),
         "zero bubble recomputes, too": replace(BASE, recompute=EVERYWHERE),

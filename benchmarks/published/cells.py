@@ -15,10 +15,10 @@ class Row:
 
     table: str
     gpus: int
+    layers: int
     hidden: int
     sequence: int
     microbatch: int
-    layers: int
     winner: str
     throughput: dict[str, float | None]
     memory: dict[str, float | None]
@@ -31,11 +31,6 @@ class Row:
         """Inside a node; NVLink in the other tables."""
         return "pcie" in self.table
 
-    @property
-    def tokens(self) -> int:
-        """The tokens of a microbatch as printed."""
-        return self.microbatch * self.sequence
-
 
 def load_rows() -> list[Row]:
     data = json.loads(Path(__file__).with_name("weipipe.json").read_text(encoding="utf-8"))
@@ -43,13 +38,13 @@ def load_rows() -> list[Row]:
         Row(
             table["id"],
             table["gpus"],
-            row["H"],
-            row["S"],
-            row["G"],
             data["layers"],
-            row["winner"],
-            row["throughput"],
-            row.get("memory_GB", {}),
+            hidden=row["H"],
+            sequence=row["S"],
+            microbatch=row["G"],
+            winner=row["winner"],
+            throughput=row["throughput"],
+            memory=row.get("memory_GB", {}),
         )
         for table in data["tables"]
         for row in table["rows"]

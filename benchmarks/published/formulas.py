@@ -8,18 +8,25 @@ microbatch on it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from pipeloom import Profile, Schedule, StageProfile, build_family
+from pipeloom import Profile, StageProfile, build_family
 from pipeloom.ir import Timing, footprint
 
-from .. import Case, Claim, Column, Row, Rows, Size, Table, violations
+from .. import Case, Claim, Column, Row, Rows, Size, Table, plain, violations
 
+PART = "formulas"
 RANKS = (2, 4, 8, 16)
 ROUNDS = (2, 3, 5)  # M / P
 SHOWN = 8  # ranks of the table
+METHODS = {
+    "1F1B": ("1f1b", "always"),
+    "ZB1P": ("zb-h1", "where W <= F"),
+    "DualPipe": ("dualpipe", "where F = B - W >= W"),
+}
+"""A row of the table: the family that it is, and where its formula holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,19 @@ class Times:
         stage = StageProfile(self.f, self.b - self.w, self.w, weight_bytes=1.0, t_fb=self.fb)
         return Profile((stage,) * ranks, ranks)
 
+    def holds(self, method: str) -> bool:
+        """Whether the method's formula is meant for these times."""
+        even = math.isclose(self.f, self.b - self.w)
+        return method == "1F1B" or (self.w <= self.f and (method == "ZB1P" or even))
+
+    def published(self, method: str, p: int) -> tuple[float, float, float]:
+        """Bubble, parameters and activations on P ranks, by the table."""
+        if method == "1F1B":
+            return (p - 1) * (self.f + self.b), 1.0, p
+        if method == "ZB1P":
+            return (p - 1) * (self.f + self.b - 2 * self.w), 1.0, p
+        return (p / 2 - 1) * (self.fb + self.b - 3 * self.w), 2.0, p + 1
+
 
 TIMES = (
     Times(1.0, 2.0, 1.0, 3.0),
@@ -47,92 +67,44 @@ TIMES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
-    """A row of the table and the family that it is; ``at_rank`` is one whose idle time it gives."""
-
-    family: str
-    bubble: Callable[[int, Times], float]
-    parameters: float
-    activations: Callable[[int], float]
-    at_rank: Callable[[int], int]
-    holds: Callable[[Times], bool]
-    condition: str
-
-
-METHODS = {
-    "1F1B": Method(
-        "1f1b",
-        lambda p, t: (p - 1) * (t.f + t.b),
-        1.0,
-        lambda p: p,
-        lambda p: 0,
-        lambda t: True,
-        "always",
-    ),
-    "ZB1P": Method(
-        "zb-h1",
-        lambda p, t: (p - 1) * (t.f + t.b - 2 * t.w),
-        1.0,
-        lambda p: p,
-        lambda p: 0,
-        lambda t: t.w <= t.f,
-        "where W <= F",
-    ),
-    "DualPipe": Method(
-        "dualpipe",
-        lambda p, t: (p / 2 - 1) * (t.fb + t.b - 3 * t.w),
-        2.0,
-        lambda p: p + 1,
-        lambda p: p // 2 - 1,
-        lambda t: t.w <= t.f and math.isclose(t.f, t.b - t.w),
-        "where F = B - W >= W",
-    ),
-}
-
-
 def cases(size: Size) -> Iterator[Case]:
     for method, ranks, rounds, times in product(METHODS, RANKS, ROUNDS, TIMES):
         if size != "small" or ranks == SHOWN:
-            given = {"which": (method, ranks, rounds, times)}
-            yield Case("formulas", f"{method} {ranks} x {rounds * ranks}: {times}", given)
+            given = {"name": method, "ranks": ranks, "count": rounds * ranks, "times": times}
+            yield Case(PART, f"{method} {ranks} x {rounds * ranks}: {times}", given)
 
 
 def measure(case: Case) -> Row:
-    return cell(*case.given["which"])
+    return _cell(**case.given)
 
 
-def cell(name: str, ranks: int, rounds: int, times: Times) -> Row:
+def _cell(name: str, ranks: int, count: int, times: Times) -> Row:
     """A method's schedule beside its formulas: bubble in ms, memory in parts.
 
-    Raises AssertionError if it is not valid.
+    The bubble is the idle time of rank 0; of a rank in the middle where two copies run. Raises
+    AssertionError if the schedule is not valid.
     """
-    method = METHODS[name]
-    schedule = build_family(method.family, times.profile(ranks), rounds * ranks)
+    schedule = build_family(METHODS[name][0], times.profile(ranks), count)
     wrong = violations(schedule)
     assert not wrong, wrong
-    bubble = method.bubble(ranks, times), idle(schedule.known_timing, method.at_rank(ranks))
-    parameters = method.parameters, max(footprint(schedule).weights)
-    activations = method.activations(ranks), held(schedule)
-    pairs = (bubble, parameters, activations)
+    timing, published = schedule.known_timing, times.published(name, ranks)
+    bubble = _idle(timing, ranks // 2 - 1 if name == "DualPipe" else 0)
+    built = (bubble, max(footprint(schedule).weights), max(timing.peak_memory))
+    pairs = zip(published, built, strict=True)
     return {
         "method": name,
         "ranks": ranks,
-        "microbatches": rounds * ranks,
+        "microbatches": count,
         "times": str(times),
-        "condition_holds": method.holds(times),
+        "condition_holds": times.holds(name),
         "equal": all(math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9) for a, b in pairs),
-        "bubble": {"published": round(bubble[0], 6), "built": round(bubble[1], 6)},
-        "parameters": parameters[1],
-        "activations": activations[1],
+        "bubble": {"published": round(published[0], 6), "built": round(bubble, 6)},
+        "parameters": built[1],
+        "activations": built[2],
     }
 
 
-def held(schedule: Schedule) -> float:
-    return max(schedule.known_timing.peak_memory)
-
-
-def idle(timing: Timing, rank: int) -> float:
+def _idle(timing: Timing, rank: int) -> float:
     """The part of the makespan in which a rank computes nothing."""
     busy, until = 0.0, -math.inf
     for start, end in zip(timing.start[rank].tolist(), timing.end[rank].tolist(), strict=True):
@@ -142,29 +114,26 @@ def idle(timing: Timing, rank: int) -> float:
 
 
 def judge(rows: Rows) -> Iterator[Claim]:
-    for method, how in METHODS.items():
-        for holds in (True, False):
-            own = [r for r in rows if (r["method"], r["condition_holds"]) == (method, holds)]
-            equal = sum(row["equal"] for row in own)
-            where = how.condition if holds else f"not {how.condition}"
-            words = f"{method}'s published bubble and memory, {where}: {equal} of {len(own)} equal."
-            if own:
-                yield Claim("formulas", words, not holds or equal == len(own))
+    for (method, (_, condition)), holds in product(METHODS.items(), (True, False)):
+        own = [r for r in rows if (r["method"], r["condition_holds"]) == (method, holds)]
+        equal = sum(row["equal"] for row in own)
+        where = condition if holds else f"not {condition}"
+        words = f"{method}'s published bubble and memory, {where}: {equal} of {len(own)} equal."
+        if own:
+            yield Claim(PART, words, not holds or equal == len(own))
 
 
-def _bubble(row: Row) -> str:
-    return " / ".join(f"{round(row['bubble'][key], 3):g}" for key in ("published", "built"))
+def _bubble(rows: list[Row]) -> str:
+    return " / ".join(f"{round(rows[0]['bubble'][key], 3):g}" for key in ("published", "built"))
 
 
 columns = {
-    "formulas": Table(
+    PART: Table(
         [
-            Column("method", "method"),
-            Column("times", "times"),
+            *plain("method times"),
             Column("condition holds", lambda rows: str(rows[0]["condition_holds"])),
-            Column(f"bubble on {SHOWN} ranks, published / built", lambda rows: _bubble(rows[0])),
-            Column("parameters", "parameters", "g"),
-            Column("activations", "activations", "g"),
+            Column(f"bubble on {SHOWN} ranks, published / built", _bubble),
+            *plain("parameters activations", "g"),
         ],
         by=lambda row: (row["method"], row["times"]),
         where=lambda row: row["ranks"] == SHOWN,

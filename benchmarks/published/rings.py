@@ -7,15 +7,15 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 import numpy as np
 
 from pipeloom import Objective, Profile, StageProfile, build_family
 from pipeloom.ir import OpKind, traffic
 from pipeloom.solver import FAMILIES
-from pipeloom.solver.families.weights.ring import RingFamily
 
-from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part
+from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part, plain
 from ..table import digits
 
 BUBBLES, SENT = "weipipe bubbles", "weipipe sent"
@@ -74,7 +74,6 @@ def _built(name: str, ranks: int, count: int, words: str, profile: Profile) -> R
         "formula": found,
         "turns": 1.0 - timing.work / (ranks * turns_time(name, profile, count)),
         "built": built,
-        "period": timing.bubble_rate(Objective.PERIOD),
         "as_formula": found is None or math.isclose(built, found, abs_tol=1e-9),
     }
 
@@ -87,43 +86,35 @@ def formula(name: str, ranks: int, count: int) -> float | None:
 
 def turns_time(name: str, profile: Profile, count: int) -> float:
     """The time of an iteration whose turns last as long as their busiest rank, without delays."""
-    family = FAMILIES[name]
-    assert isinstance(family, RingFamily)
     longest: dict[int, float] = defaultdict(float)
-    for row in family.turns(profile.ranks, count).rows:
+    for row in _turns(name, profile.ranks, count):
         work: dict[int, float] = defaultdict(float)
         for turn, op in row:
-            work[turn] += _duration(profile.stages[op.stage], op.kind)
+            stage = profile.stages[op.stage]
+            times = {OpKind.F: stage.t_f, OpKind.B: stage.t_b, OpKind.W: stage.t_w}
+            work[turn] += times.get(op.kind, stage.t_b + stage.t_w)
         for turn, time in work.items():
             longest[turn] = max(longest[turn], time)
     return sum(longest.values())
 
 
-def _duration(stage: StageProfile, kind: OpKind) -> float:
-    return {
-        OpKind.F: stage.t_f,
-        OpKind.B: stage.t_b,
-        OpKind.W: stage.t_w,
-        OpKind.BW: stage.t_b + stage.t_w,
-    }[kind]
+def _turns(name: str, ranks: int, count: int) -> Any:
+    """Each rank's ops with their turns."""
+    family: Any = FAMILIES[name]
+    return family.turns(ranks, count).rows
 
 
 def elements(name: str) -> Row:
     """The elements that a family sends in its steady state over each link of the ring.
 
     ``turn``: in one of its own turns. ``microbatch``: for one microbatch of a layer. ``turns``: how
-    many turns that takes. ``ops``: how many of a microbatch's F, B and W fall in a turn.
+    many turns that takes.
     """
     microbatch = _sent(name, MANY) - _sent(name, FEW)
-    turns = (_turns(name, MANY) - _turns(name, FEW)) / (MANY - FEW)
+    last = {n: max(turn for row in _turns(name, RANKS, n) for turn, _ in row) for n in (FEW, MANY)}
+    turns = (last[MANY] - last[FEW]) / (MANY - FEW)
     elements = LAYER * microbatch / (MANY - FEW)
-    return {
-        "family": name,
-        "turns": turns,
-        "ops": 3 / turns,
-        "turn": elements / turns,
-        "microbatch": elements,
-    }
+    return {"family": name, "turns": turns, "turn": elements / turns, "microbatch": elements}
 
 
 def _sent(name: str, count: int) -> float:
@@ -134,13 +125,6 @@ def _sent(name: str, count: int) -> float:
     unit = Profile((StageProfile(1.0, 1.0, 1.0, weight_bytes=1.0),) * RANKS, RANKS)
     sent = traffic(build_family(name, unit, count))
     return float(np.diagonal(np.roll(sent, -1, axis=1)).min())
-
-
-def _turns(name: str, count: int) -> int:
-    """The number of turns from the first that has an op to the last."""
-    family = FAMILIES[name]
-    assert isinstance(family, RingFamily)
-    return 1 + max(turn for row in family.turns(RANKS, count).rows for turn, _ in row)
 
 
 def judge(rows: Rows) -> Iterator[Claim]:
@@ -167,19 +151,17 @@ def _three(name: str) -> Column:
 columns = {
     BUBBLES: Table(
         [
-            Column("P", "ranks", "d"),
-            Column("M", "microbatches", "d"),
-            Column("T_F/T_B/T_W", "times"),
+            *plain({"P": "ranks", "M": "microbatches"}, "d"),
+            *plain({"T_F/T_B/T_W": "times"}),
             *map(_three, TURNS),
         ],
         by=lambda row: (row["ranks"], row["microbatches"], row["times"]),
     ),
     SENT: Table(
         [
-            Column("family", "family"),
-            Column("turns a microbatch", "turns", "g"),
-            Column("H^2 elements in a turn", "turn", "g"),
-            Column("for a microbatch of a layer", "microbatch", "g"),
+            *plain("family"),
+            *plain({"turns a microbatch": "turns", "H^2 elements in a turn": "turn"}, "g"),
+            *plain({"for a microbatch of a layer": "microbatch"}, "g"),
         ]
     ),
 }

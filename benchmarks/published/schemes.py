@@ -11,12 +11,10 @@ import numpy as np
 from pipeloom import Objective, Profile, Schedule, StageProfile, build_family, simulate
 from pipeloom.ir import Link, Links, footprint, traffic
 from pipeloom.ir.cost.transfer_order import in_sending_order
-from pipeloom.ir.model.ops import FloatArray
 
 from .assumed import GIB, Assumptions
 from .cells import NODE, Row
-from .nodes import nodes
-from .transformer import Transformer
+from .transformer import Transformer, in_nodes
 
 FAMILY = {
     "1F1B": "1f1b",
@@ -40,43 +38,29 @@ class Prediction:
 
 
 def predict(row: Row, scheme: str, given: Assumptions) -> Prediction:
-    if not row.over_pcie:
-        given = replace(given, node_wire=None)
-    model, rounds = _model(row, scheme, given), given.rounds
-    rounds *= row.microbatch // model.microbatch
-    profile = _profile(row, scheme, given, model)
-    count = rounds * row.gpus
-    time = _time(
-        scheme, _shape(FAMILY[scheme], row.gpus, profile.num_stages, count), profile, given
-    )
-    few = _shape(FAMILY[scheme], row.gpus, profile.num_stages, MEMORY_ROUNDS * row.gpus)
-    memory = (_memory(few, _untimed(profile)) + model.recomputed_bytes) / GIB
-    return Prediction(rounds * model.tokens / time * 1e3, memory, memory <= given.capacity)
-
-
-def _model(row: Row, scheme: str, given: Assumptions) -> Transformer:
     layers, sequences = row.layers if row.gpus > NODE else given.layers_on_8, row.microbatch
     if scheme in ZERO_BUBBLE:
         sequences = given.zero_bubble_layer_tokens // layers // row.sequence
         sequences = min(row.microbatch, max(1, sequences))
-    return Transformer(
-        layers,
-        row.hidden,
-        row.sequence,
-        sequences,
-        given.matrix_teraflops,
-        attention_teraflops=given.attention_teraflops,
-        memory_gigabytes_per_second=given.memory,
-        recompute=scheme in given.recompute,
-        held_bytes=given.held_bytes,
-    )
+    if not row.over_pcie:
+        given = replace(given, node_wire=None)
+    recompute = scheme in given.recompute
+    model = Transformer(layers, row.hidden, row.sequence, sequences, recompute, given)
+    profile, rounds = _profile(row, scheme, model), given.rounds * (row.microbatch // sequences)
+    family, stages = FAMILY[scheme], profile.num_stages
+    time = _time(scheme, _shape(family, row.gpus, stages, rounds * row.gpus), profile, given)
+    few = _shape(family, row.gpus, stages, MEMORY_ROUNDS * row.gpus)
+    memory = (_memory(few, _untimed(profile)) + model.recomputed_bytes) / GIB
+    tokens = rounds * sequences * row.sequence
+    return Prediction(tokens / time * 1e3, memory, memory <= given.capacity)
 
 
-def _profile(row: Row, scheme: str, given: Assumptions, model: Transformer) -> Profile:
+def _profile(row: Row, scheme: str, model: Transformer) -> Profile:
     """FSDP gathers layer by layer, in collectives as fast as the slowest link of their ring."""
+    given = model.given
     inside = given.pcie if row.over_pcie else given.nvlink
-    cluster = nodes(row.gpus, min(NODE, row.gpus), Link(0.0, inside), Link(0.0, given.ethernet))
-    profile = model.on(cluster)
+    links = in_nodes(row.gpus, min(NODE, row.gpus), Link(0.0, inside), Link(0.0, given.ethernet))
+    profile = model.on(row.gpus, links)
     if scheme != "FSDP":
         return profile
     slowest = min(inside, given.ethernet) if row.gpus > NODE else inside
@@ -130,7 +114,7 @@ def _wire_time(scheme: str, shape: Schedule, profile: Profile, given: Assumption
     assert profile.links is not None
     stage = profile.stages[0]
     size = stage.activation_bytes if scheme in PASS_ACTIVATIONS else stage.weight_bytes
-    sent = _messages(shape) * (size or 0.0)
+    sent = traffic(shape) * (size or 0.0)  # of the shape: how many messages
     if scheme == "FSDP":  # each link of the ring carries what each rank receives
         return profile.links.default.delay(float(sent.sum(axis=0).max()))
     slowest = float((sent * profile.link_delays(1.0)).max())
@@ -139,12 +123,6 @@ def _wire_time(scheme: str, shape: Schedule, profile: Profile, given: Assumption
     nodes = np.arange(profile.ranks) // NODE
     inside = sent[(nodes == 0)[:, None] & (nodes == 0)]
     return max(slowest, Link(0.0, given.node_wire).delay(float(inside.sum())))
-
-
-@cache
-def _messages(shape: Schedule) -> FloatArray:
-    """How many messages each rank sends to each other one, shape (P, P)."""
-    return traffic(shape)
 
 
 def _untimed(profile: Profile) -> Profile:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
-from .. import Case, Claim, Column, Rows, Size, Table, of_part
+from .. import Case, Claim, Column, Rows, Size, Table, of_part, plain
 from .. import Row as Figures
 from .assumed import BASE, SOURCES, Assumptions, variations
 from .cells import Row, load_rows
@@ -71,7 +71,6 @@ def _cell(row: Row, scheme: str, found: Prediction) -> dict[str, Any]:
         "error": None if published is None else found.throughput / published - 1.0,
         "published_memory": memory,
         "predicted_memory": found.memory,
-        "memory_error": None if memory is None else found.memory / memory - 1.0,
         "predicted_to_fit": found.fits,
     }
 
@@ -106,21 +105,17 @@ def _throughput(name: str) -> Column:
 columns = {
     ROWS: Table(
         [
-            Column("GPUs and links", "gpus"),
-            Column("H", "hidden", "d"),
-            Column("S", "sequence", "d"),
-            Column("G", "microbatch", "d"),
+            *plain({"GPUs and links": "gpus"}),
+            *plain({"H": "hidden", "S": "sequence", "G": "microbatch"}, "d"),
             *map(_throughput, FAMILY),
-            Column("fastest", "winner"),
-            Column("predicted fastest", "predicted_winner"),
+            *plain({"fastest": "winner", "predicted fastest": "predicted_winner"}),
         ]
     ),
     CHANGED: Table(
         [
-            Column("changed alone", "case"),
-            Column("winners right, of 21", "winners", "d"),
-            Column("fits or not right, of 105", "memory", "d"),
-            Column("median error", "error", ".0%"),
+            *plain({"changed alone": "case"}),
+            *plain({"winners right, of 21": "winners", "fits or not right, of 105": "memory"}, "d"),
+            *plain({"median error": "error"}, ".0%"),
         ]
     ),
 }

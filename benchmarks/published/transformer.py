@@ -19,15 +19,15 @@ families that run B and W as one op: what a W of its own would wait for is more 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import combinations, product
 
-from pipeloom import InputError, Profile, StageProfile
-from pipeloom.ir import OpKind
+from pipeloom.ir import Link, Links, Profile, StageProfile
+
+from .assumed import Assumptions
 
 INPUT = 2.0  # bytes that a layer holds of its input, in units of G S H
 NUMBER, OPTIMIZER = 2.0, 12.0  # bytes of a number that is sent, and of a parameter's optimizer
-PASSES = {OpKind.F: 1, OpKind.B: 2, OpKind.W: 0}
-"""Over attention and over memory."""
 TOUCHED = 257.0
 """Bytes read and written for a number G S H in F of a layer, one kernel an operation.
 
@@ -38,57 +38,40 @@ Two norms in float32 72, rotating q and k in float32 96, matrices in and out 38,
 
 @dataclass(frozen=True, slots=True)
 class Transformer:
-    """``layers``, ``hidden`` (H), ``sequence`` (S), ``microbatch`` (G); ``teraflops``: sustained.
-
-    ``attention_teraflops``: what attention sustains. ``memory_gigabytes_per_second``: None: what
-    waits for memory takes no time. ``held_bytes``: a layer's, in units of G S H.
-    """
+    """``layers``, ``hidden`` (H), ``sequence`` (S), ``microbatch`` (G), at the rates ``given``."""
 
     layers: int
     hidden: int
     sequence: int
     microbatch: int
-    teraflops: float
-    attention_teraflops: float
-    memory_gigabytes_per_second: float | None
     recompute: bool
-    held_bytes: float
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of a microbatch: G S."""
-        return self.microbatch * self.sequence
+    given: Assumptions
 
     @property
     def recomputed_bytes(self) -> float:
         """Bytes of a layer beside its input while its B runs after its second F; else 0."""
-        return self._units(self.held_bytes - INPUT) if self.recompute else 0.0
+        return self._units(self.given.held_bytes - INPUT) if self.recompute else 0.0
 
-    def on(self, cluster: Profile) -> Profile:
-        """The profile of one stage a rank on the ranks and links of ``cluster``.
+    def on(self, ranks: int, links: Links) -> Profile:
+        """The profile of one stage a rank.
 
         Layers are dealt out evenly, one more to the first stages where P does not divide them.
-        Raises InputError where there are fewer layers than ranks.
         """
-        ranks = cluster.ranks
-        if self.layers < ranks:
-            raise InputError(f"layers: expected at least {ranks}, one a rank, got {self.layers}")
         each, more = divmod(self.layers, ranks)
-        kinds = {count: self._stage(count) for count in (each, each + 1)}
-        stages = tuple(kinds[each + (rank < more)] for rank in range(ranks))
-        return replace(cluster, stages=stages, t_comm=None)
+        stages = tuple(self._stage(each + (rank < more)) for rank in range(ranks))
+        return Profile(stages, ranks, links=links)
 
     def _stage(self, layers: int) -> StageProfile:
-        times = {op: layers * self._time(op) for op in PASSES}
-        held, late = self.held_bytes, max(0.0, self.held_bytes - INPUT)
+        t_f, t_b, t_w = (layers * self._time(passes) for passes in (1, 2, 0))
+        held, late = self.given.held_bytes, max(0.0, self.given.held_bytes - INPUT)
         if self.recompute:
-            times[OpKind.B] += times[OpKind.F]
+            t_b += t_f
             held = late = INPUT
         parameters = layers * 12.0 * self.hidden**2
         return StageProfile(
-            t_f=times[OpKind.F],
-            t_b=times[OpKind.B],
-            t_w=times[OpKind.W],
+            t_f,
+            t_b,
+            t_w,
             m_b=layers * self._units(held),
             m_w=layers * self._units(late),
             activation_bytes=self._units(NUMBER),
@@ -97,16 +80,33 @@ class Transformer:
             optimizer_bytes=OPTIMIZER * parameters,
         )
 
-    def _time(self, op: OpKind) -> float:
-        """Milliseconds of F, B or W of a layer."""
-        time = self._units(24.0 * self.hidden) / (self.teraflops * 1e9)
-        attention = self._units(2.0 * PASSES[op] * self.sequence)
-        time += attention / (self.attention_teraflops * 1e9)
-        if self.memory_gigabytes_per_second is not None:
-            touched = self._units(TOUCHED * PASSES[op])
-            time += touched / (self.memory_gigabytes_per_second * 1e6)
-        return time
+    def _time(self, passes: int) -> float:
+        """Milliseconds of an op of a layer that goes so often over attention and over memory."""
+        given, touched = self.given, 0.0
+        if given.memory is not None:
+            touched = self._units(TOUCHED * passes) / (given.memory * 1e6)
+        matrices = self._units(24.0 * self.hidden) / (given.matrix_teraflops * 1e9)
+        attention = self._units(2.0 * passes * self.sequence)
+        return matrices + attention / (given.attention_teraflops * 1e9) + touched
 
     def _units(self, units: float) -> float:
         """A number of times G S H."""
-        return units * self.tokens * self.hidden
+        return units * self.microbatch * self.sequence * self.hidden
+
+
+def in_nodes(ranks: int, size: int, inside: Link, between: Link) -> Links:
+    """Links of ``ranks`` ranks in nodes of ``size`` consecutive ones, joined by ``inside``, all
+    others by ``between``.
+
+    Whatever leaves a node goes over one wire, and so does whatever comes into it: its network
+    card.
+    """
+    pairs = tuple(
+        (a, b, inside) for a, b in combinations(range(ranks), 2) if a // size == b // size
+    )
+    cards: list[tuple[tuple[int, int], ...]] = []
+    for first in range(0, ranks if size < ranks else 0, size):
+        node = range(first, first + size)
+        others = [rank for rank in range(ranks) if rank not in node]
+        cards += [tuple(product(node, others)), tuple(product(others, node))]
+    return Links(between, pairs, tuple(cards))

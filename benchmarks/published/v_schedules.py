@@ -1,87 +1,46 @@
-"""The optimizer beside the published V schedules: at table 8's memory, at less and more, and on
-other placements."""
+"""The optimizer beside the published V schedules: at table 8's memory, at less and more."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
-from pipeloom import InfeasibleError, Objective, Placement, Problem, Schedule, build_family, solve
+from pipeloom import InfeasibleError, Objective, Problem, Schedule, build_family, solve
 from pipeloom.solver import find_family
 
-from .. import Case, Claim, Column, Rows, Size, Table, of_part, violations
+from .. import Case, Claim, Column, Rows, Size, Table, of_part, plain, violations
 from .. import Row as Figures
 from ..table import digits
-from .table5 import SHAPE, Row
-from .table8 import load_rows
+from .tables import SHAPE, Row, load_rows
 
-ROWS, SWEEP, CUT = "table8 optimized", "table8 at other limits", "table8 on other placements"
+ROWS, SWEEP = "table8 optimized", "table8 at other limits"
 SHARES = (0.4, 0.5, 0.6, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0)
 """Of P x M_B of a whole rank, which is 2 P chunks."""
-CUTS = ("interleaved:2", "wave:2")
-CUT_SHARES = (0.5, 0.75, 1.0, 1.5)
-SECONDS, WORK = 30.0, 240.0
-"""The limits of a solve; of other placements in millions of simulated ops a thread."""
+SECONDS = 30.0
+"""The limit of a solve."""
 
 
 def cases(size: Size) -> Iterator[Case]:
-    rows = load_rows()
+    rows = load_rows("table8")
     for row in rows[: 1 if size == "small" else None]:
         yield Case(ROWS, f"{row}@1", {"row": row, "share": 1.0}, timed=True)
-    if size == "small":
-        return
-    for share in SHARES:
+    for share in SHARES if size != "small" else ():
         yield Case(SWEEP, f"{rows[0]}@{share:g}", {"row": rows[0], "share": share}, timed=True)
-    for cut in CUTS:
-        for share in CUT_SHARES:
-            given = {"row": rows[0], "share": share, "cut": cut}
-            yield Case(CUT, f"{cut}@{share:g}", given)
 
 
 def measure(case: Case) -> Figures:
     """Published and found bubble rate, and the certified gap."""
-    row, share = case.given["row"], case.given["share"]
-    if case.part == CUT:
-        return _on_placement(row, case.given["cut"], share)
-    return _as_v(row, share)
-
-
-def _on_placement(row: Row, cut: str, share: float) -> Figures:
-    found = solve(_cut(row, cut, share), work_limit=WORK)
-    report = found.known_report
-    return {
-        "placement": cut,
-        "share": share,
-        "work": WORK,
-        "found": _rate(found),
-        "gap": (_period(found) - report.known_bound) / _period(found),
-        "bound": report.bound,
-        "violations": violations(found),
-    }
-
-
-def _cut(row: Row, cut: str, share: float) -> Problem:
-    """Two chunks a rank in turn, or four half as long in two waves."""
-    problem, ranks = _problem(row, share), row.profile.ranks
-    if cut == "wave:2":
-        placement, profile = Placement.wave(ranks, 2), problem.profile.split(2)
-    else:
-        placement, profile = Placement.interleaved(ranks, 2), problem.profile
-    return replace(problem, profile=profile, placement=placement)
-
-
-def _as_v(row: Row, share: float) -> Figures:
-    problem = _problem(row, share)
+    row: Row = case.given["row"]
+    problem = build_family("zb-v", row.profile, row.microbatches).problem
+    limit = row.limit(case.given["share"])
+    problem = replace(problem, memory_limit=(limit,) * problem.ranks)
     published = _published(problem)
     found = solve(problem, time_limit=SECONDS)
-    report = found.known_report
-    cost = _period(found)
+    report, cost = found.known_report, _period(found)
     return row.shape() | {
-        "share": share,
+        "share": case.given["share"],
         "published": None if published is None else _rate(published),
-        "family": None
-        if published is None or published.report is None
-        else published.report.family,
         "found": _rate(found),
         "saved": None if published is None else _period(published) - cost,
         "gap": (cost - report.known_bound) / cost,
@@ -92,20 +51,13 @@ def _as_v(row: Row, share: float) -> Figures:
     }
 
 
-def _problem(row: Row, share: float) -> Problem:
-    problem = build_family("zb-v", row.profile, row.microbatches).problem
-    return replace(problem, memory_limit=(row.limit(share),) * problem.ranks)
-
-
 def _published(problem: Problem) -> Schedule | None:
     """The best of the published V schedules that fit; ZB-V with room for as many chunks as fit."""
     chunks = int(problem.memory_limit[0] * (1 + 1e-9) / problem.profile.stages[0].m_b)
     built = []
     for name in (f"zb-v:{chunks}", "v-half", "v-min"):
-        try:
+        with suppress(InfeasibleError):
             built.append(find_family(name).build(problem))
-        except InfeasibleError:
-            continue
     return min(built, key=_period, default=None)
 
 
@@ -129,7 +81,7 @@ def judge(rows: Rows) -> Iterator[Claim]:
             "ZB-V does."
         )
         yield Claim(ROWS, words, optimal == len(own))
-    for part in (ROWS, SWEEP):
+    for part in columns:
         if own := of_part(rows, part):
             worse = sum((row["saved"] or 0.0) < -1e-6 for row in own)
             words = f"{part}: {worse} of {len(own)} schedules are worse than a published one."
@@ -137,18 +89,13 @@ def judge(rows: Rows) -> Iterator[Claim]:
 
 
 def _gap(row: Figures) -> str:
-    return "optimal" if row.get("status") == "optimal" else f"{row['gap']:.2%}"
+    return "optimal" if row["status"] == "optimal" else f"{row['gap']:.2%}"
 
 
 def _found(key: str) -> Column:
     return Column(key, lambda row: None if row[key] is None else digits(row[key]))
 
 
-SHARE = Column("memory / P M_B", "share", "g")
-_V = Table([*SHAPE, SHARE, _found("published"), _found("found"), Column("gap", _gap)])
-columns = {
-    ROWS: _V,
-    SWEEP: _V,
-    CUT: Table([Column("placement", "placement"), SHARE, _found("found"), Column("gap", _gap),
-                Column("bound", "bound")]),
-}  # fmt: skip
+_SHARE = plain({"memory / P M_B": "share"}, "g")
+_V = Table([*SHAPE, *_SHARE, _found("published"), _found("found"), Column("gap", _gap)])
+columns = {ROWS: _V, SWEEP: _V}

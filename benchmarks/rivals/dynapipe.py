@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ import numpy as np
 
 from pipeloom import Problem, Schedule, simulate
 from pipeloom.ir import Costs, Op, OpKind
-from pipeloom.ir.model.ops import pack
 from pipeloom.solver import objective_cost, within_memory
 
 MANY, FEW_GROUPS, GROUPS = 20, 3, 4
@@ -36,7 +36,7 @@ def dynapipe(problem: Problem, folder: Path) -> float | None:
     scheduler = importlib.import_module(f"{package}.cyclic_schedule").CyclicScheduler
     for limit in (np.inf, min(problem.memory_limit)):
         orders = (_ordered(problem, common, scheduler, limit, e) for e in _entries(problem))
-        costs = [_cost(problem, rows) for rows in orders if rows is not None]
+        costs = [cost_of(Schedule(problem, rows)) for rows in orders if rows is not None]
         if found := [cost for cost in costs if cost is not None]:
             return min(found)
     return None
@@ -60,12 +60,9 @@ def _groups(problem: Problem) -> list[list[int]]:
     centres = points[np.argsort(points.sum(axis=1))[:: max(1, len(points) // number)]][:number]
     for _ in range(ROUNDS):
         label = ((points[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1)
-        centres = np.stack(
-            [
-                points[label == k].mean(axis=0) if (label == k).any() else centre
-                for k, centre in enumerate(centres)
-            ]
-        )
+        for k in range(number):
+            if (label == k).any():
+                centres[k] = points[label == k].mean(axis=0)
     groups = [np.flatnonzero(label == k).tolist() for k in range(number)]
     return [group for group in groups if group]
 
@@ -93,18 +90,19 @@ def _ordered(
     ran = scheduler(batch, False, memory_limit=limit).get_operator_order()
     if ran is None:
         return None
-    return tuple(
-        pack(
-            Op(OpKind.F if op.is_forward else OpKind.BW, rank, entry[op.microbatch])
+    rows = (
+        [
+            Op(OpKind.F if op.is_forward else OpKind.BW, rank, entry[op.microbatch]).packed
             for op in ran[common.ExecutorIndex(rank, 0)]
-        )
+        ]
         for rank in range(stages)
     )
+    return tuple(np.array(row, dtype=np.int64) for row in rows)
 
 
-def _cost(problem: Problem, rows: tuple[Any, ...]) -> float | None:
-    schedule = Schedule(problem, rows)
+def cost_of(schedule: Schedule) -> float | None:
+    """The cost of a schedule that has no times yet; None where memory does not hold it."""
     timing = simulate(schedule)
-    if not within_memory(problem, timing):
+    if not within_memory(schedule.problem, timing):
         return None
-    return objective_cost(Schedule(problem, rows, timing=timing))
+    return objective_cost(replace(schedule, timing=timing))

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count, pairwise
 from statistics import median
-from time import monotonic
 from typing import Any
 
-from pipeloom import Problem, Schedule, solve
-from pipeloom.solver import Budget, Order, best_partition
-from pipeloom.solver.partition.candidate_pool import Way
+from pipeloom import InfeasibleError, optimize
 
-from .. import Case, Claim, Column, Row, Rows, Size, Table, violations
+from .. import Case, Claim, Column, Row, Rows, Size, Table, plain, violations
 from .models import SEEDS, Instance, instance
 
 PART, SECONDS, ENOUGH = "partition", 5.5, 20
@@ -38,38 +34,20 @@ def measure(case: Case) -> Row:
         "objective": given.objective.value,
         "limit": given.limit,
         "seconds_a_way": SECONDS,
-        "ways": {way.value: _way(given, way, SECONDS) for way in Way},
+        "ways": {way: _way(given, way) for way in ("joint", *OTHERS)},
     }
 
 
-def _way(given: Instance, way: Way, seconds: float) -> dict[str, Any]:
-    began, seeds = monotonic(), count()
-
-    def search(problem: Problem, name: str, share: float, start: Order | None) -> Schedule:
-        return solve(problem, time_limit=seconds * share, start=start, seed=next(seeds))
-
-    found = best_partition(
-        given.profile,
-        given.microbatches,
-        [given.placement],
-        search,
-        way=way,
-        objective=given.objective,
-        budget=Budget(seconds=seconds),
-    )
-    took = round(monotonic() - began, 1)
-    if found.best is None:
-        return {"cost": None, "why_not": found.why_not[given.placement.name], "seconds": took}
-    assert found.best.schedule is not None
-    assert not violations(found.best.schedule)
-    sizes = [b - a for a, b in pairwise((*found.best.cut, len(given.profile.layers)))]
-    return {
-        "cost": found.best.cost,
-        "layers": sizes,
-        "bound_of_the_cut": found.best.bound,
-        "bound_of_all_cuts": found.bound,
-        "seconds": took,
-    }
+def _way(given: Instance, way: str) -> dict[str, Any]:
+    asked: dict[str, Any] = {"placement": given.placement.name, "objective": given.objective.value}
+    try:
+        found = optimize(
+            given.profile, given.microbatches, partition=way, time_limit=SECONDS, **asked
+        )
+    except InfeasibleError as error:
+        return {"cost": None, "why_not": str(error)}
+    assert not violations(found.schedule)
+    return {"cost": found.cost, "bound_of_all_cuts": found.lower_bound}
 
 
 def gain(cell: Row, other: str) -> float | None:
@@ -91,8 +69,7 @@ def gap(cell: Row) -> float | None:
     joint = cell["ways"]["joint"]
     if joint["cost"] is None:
         return None
-    bound, cost = float(joint["bound_of_all_cuts"]), float(joint["cost"])
-    return max(0.0, 1 - bound / cost)
+    return float(max(0.0, 1 - joint["bound_of_all_cuts"] / joint["cost"]))
 
 
 def judge(rows: Rows) -> Iterator[Claim]:
@@ -112,22 +89,21 @@ def judge(rows: Rows) -> Iterator[Claim]:
 
 
 def _against(rows: Rows, other: str) -> str:
-    gains = [gain(row, other) for row in rows]
-    known = [each for each in gains if each is not None]
+    known = [each for row in rows if (each := gain(row, other)) is not None]
     more, less = sum(each > SAME for each in known), sum(each < -SAME for each in known)
     words = (
         f"Against the {other} cut: better {more}, worse {less}, equal {len(known) - more - less}"
+        f", one of both does not fit {len(rows) - len(known)}"
     )
-    words += f", one of both does not fit {len(gains) - len(known)}"
     return f"{words}; {median(known):.1%} less in the median." if known else f"{words}."
 
 
 def _more(other: str) -> Column:
     def cell(row: Row) -> str:
-        costs = [row["ways"][way]["cost"] for way in (other, "joint")]
-        if costs[0] is None:
+        cost, more = row["ways"][other]["cost"], gain(row, other)
+        if cost is None:
             return "does not fit"
-        return f"{costs[0]:.4g}" if costs[1] is None else f"{costs[0] / costs[1] - 1:+.1%}"
+        return f"{cost:.4g}" if more is None else f"{1 / (1 - more) - 1:+.1%}"
 
     return Column(other, cell)
 
@@ -137,11 +113,10 @@ def _joint(row: Row) -> str:
     return "does not fit" if cost is None else f"{mark}{cost:.4g}{mark}"
 
 
-_SHAPE = ("seed", "ranks", "blocks", "microbatches", "placement", "objective", "limit")
 columns = {
     PART: Table(
         [
-            *(Column(key, key) for key in _SHAPE),
+            *plain("seed ranks blocks microbatches placement objective limit"),
             Column("joint", _joint),
             *map(_more, OTHERS),
             Column("gap", gap, ".1%"),

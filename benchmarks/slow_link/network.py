@@ -17,35 +17,36 @@ them would come late.) Nothing leads out of the namespaces.
 
 from __future__ import annotations
 
+import ctypes
+import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from pipeloom import InputError
 
-PREFIX = "pipeloom"
 INTERFACE = "port"  # joins a rank and its router
 ABOVE, BELOW = "above", "below"  # a router's links to the next one and to the last one
 # bytes that leave at once after a pause: small, so that a short message takes its time too
 SLOW_BURST, FAST_BURST = 10_000, 30_000
-MTU = "9000"  # jumbo frames: each costs this machine's cores as much as a small one
+MTU = 9000  # jumbo frames: each costs this machine's cores as much as a small one
 QUEUE = 256_000_000  # bytes that may wait for a link: nothing is dropped
+# the way back may be the other way round, so that rp_filter is off
 SETTINGS = (
-    "net.ipv4.ip_forward=1",
-    "net.ipv4.conf.all.rp_filter=0",  # the way back may be the other way round
-    "net.ipv4.conf.default.rp_filter=0",
-    "net.ipv4.tcp_congestion_control=reno",
-    "net.ipv4.tcp_no_metrics_save=1",
-    "net.ipv4.tcp_slow_start_after_idle=0",
-    "net.ipv4.tcp_rmem=4096 33554432 67108864",
-    "net.ipv4.tcp_wmem=4096 33554432 67108864",
+    "net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0 "
+    "net.ipv4.tcp_congestion_control=reno net.ipv4.tcp_no_metrics_save=1 "
+    "net.ipv4.tcp_slow_start_after_idle=0 'net.ipv4.tcp_rmem=4096 33554432 67108864' "
+    "'net.ipv4.tcp_wmem=4096 33554432 67108864'"
 )
 # a window that holds any message, and no message is sent again because it waits for others
-TCP = ("initcwnd", "30000", "initrwnd", "30000", "rto_min", "20s")
+TCP = "initcwnd 30000 initrwnd 30000 rto_min 20s"
+_NEW_NETWORK = 0x40000000  # of sched.h: CLONE_NEWNET
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,11 @@ class Ring:
     slow_megabits: int = 200
     fast_megabits: int = 1000
 
-    def megabits(self, link: int) -> int:
-        return self.slow_megabits if link == self.slow else self.fast_megabits
+    def bucket(self, link: int) -> str:
+        """The shape of a link."""
+        slow = link == self.slow
+        rate, burst = (self.slow_megabits, SLOW_BURST) if slow else (self.fast_megabits, FAST_BURST)
+        return f"tbf rate {rate}mbit burst {burst} limit {QUEUE}"
 
 
 def way(source: int, target: int, ranks: int) -> list[int]:
@@ -71,157 +75,102 @@ def way(source: int, target: int, ranks: int) -> list[int]:
 
 
 def address(rank: int) -> str:
-    """The rank's own, which Gloo binds to."""
+    """The rank's own, which Gloo binds to; the router's end of their link is the next one."""
     return f"10.77.0.{4 * rank + 1}"
 
 
-def port(rank: int) -> str:
-    """The address of the rank's router on their common link."""
-    return f"10.77.0.{4 * rank + 2}"
+def own(maker: int, rank: int) -> str:
+    """The namespace of a rank."""
+    return f"pipeloom-{maker}-rank{rank}"
 
 
-def ends(link: int) -> tuple[str, str]:
-    """The addresses of a link's ends: of the lower router's ``above``, of the next one's
-    ``below``."""
-    return f"10.77.{link + 1}.1", f"10.77.{link + 1}.2"
+def router(maker: int, rank: int) -> str:
+    """The namespace of a rank's router."""
+    return f"pipeloom-{maker}-router{rank}"
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
-    """The namespaces of a ring: by rank, its own and its router's."""
-
-    ranks: tuple[str, ...]
-    routers: tuple[str, ...]
-
-    @classmethod
-    def of(cls, number: int, maker: int) -> Names:
-        return cls(
-            tuple(f"{PREFIX}-{maker}-rank{i}" for i in range(number)),
-            tuple(f"{PREFIX}-{maker}-router{i}" for i in range(number)),
-        )
-
-
-def commands(ring: Ring, names: Names) -> list[list[str]]:
-    """The commands that make the ring in the namespaces ``names``, which exist: one a list."""
-    ranks = range(ring.ranks)
-    made = [line for rank in ranks for line in _own(names, rank)]
-    made += [line for link in ranks for line in _link(ring, names, link)]
-    made += [
-        _route(names.routers[rank], rank, other, ring.ranks)
-        for rank in ranks
-        for other in ranks
-        if other != rank
-    ]
-    return made
+def commands(ring: Ring, maker: int) -> Iterator[str]:
+    """The commands that make the ring in its namespaces, which exist."""
+    for rank in range(ring.ranks):
+        name, beside = own(maker, rank), router(maker, rank)
+        for each in (name, beside):
+            yield f"ip netns exec {each} sysctl -q -w {SETTINGS}"
+        port = f"10.77.0.{4 * rank + 2}"
+        yield f"ip -n {name} link set lo up"
+        yield from _pair((name, INTERFACE, address(rank)), (beside, INTERFACE, port))
+        yield f"ip -n {name} route add default via {port} {TCP}"
+    for link in range(ring.ranks):
+        low, high = router(maker, link), router(maker, (link + 1) % ring.ranks)
+        yield from _pair((low, ABOVE, f"10.77.{link + 1}.1"), (high, BELOW, f"10.77.{link + 1}.2"))
+        for name, device in ((low, ABOVE), (high, BELOW)):
+            yield f"tc -n {name} qdisc add dev {device} root {ring.bucket(link)}"
+    for rank in range(ring.ranks):
+        for other in set(range(ring.ranks)) - {rank}:
+            following = way(rank, other, ring.ranks)[1]
+            via = f"via 10.77.{following + 1}.1 dev {BELOW}"
+            if following == (rank + 1) % ring.ranks:
+                via = f"via 10.77.{rank + 1}.2 dev {ABOVE}"
+            yield f"ip -n {router(maker, rank)} route add {address(other)}/32 {via}"
 
 
-def _own(names: Names, rank: int) -> list[list[str]]:
-    """The rank, its router and what joins them."""
-    own, router = names.ranks[rank], names.routers[rank]
-    pair = ["mtu", MTU, "type", "veth", "peer", "name", INTERFACE, "mtu", MTU, "netns", router]
-    lines = [
-        ["ip", "netns", "exec", name, "sysctl", "-q", "-w", *SETTINGS] for name in (own, router)
-    ]
-    lines += [
-        ["ip", "-n", own, "link", "set", "lo", "up"],
-        ["ip", "-n", own, "link", "add", "name", INTERFACE, *pair],
-    ]
-    for name, end in ((own, address(rank)), (router, port(rank))):
-        lines += _up(name, INTERFACE, end)
-    lines.append(["ip", "-n", own, "route", "add", "default", "via", port(rank), *TCP])
-    return lines
-
-
-def _up(name: str, device: str, end: str) -> list[list[str]]:
-    return [
-        ["ip", "-n", name, "address", "add", f"{end}/30", "dev", device],
-        ["ip", "-n", name, "link", "set", device, "up"],
-    ]
-
-
-def _link(ring: Ring, names: Names, link: int) -> list[list[str]]:
-    """A pair of interfaces with their addresses and rates."""
-    low, high = names.routers[link], names.routers[(link + 1) % ring.ranks]
-    pair = ["mtu", MTU, "type", "veth", "peer", "name", BELOW, "mtu", MTU, "netns", high]
-    lines = [["ip", "-n", low, "link", "add", "name", ABOVE, *pair]]
-    for name, device, end in zip((low, high), (ABOVE, BELOW), ends(link), strict=True):
-        lines += _up(name, device, end)
-        lines.append(
-            ["tc", "-n", name, "qdisc", "add", "dev", device, "root", *_bucket(ring, link)]
-        )
-    return lines
-
-
-def _bucket(ring: Ring, link: int) -> list[str]:
-    burst = SLOW_BURST if link == ring.slow else FAST_BURST
-    return ["tbf", "rate", f"{ring.megabits(link)}mbit", "burst", str(burst), "limit", str(QUEUE)]
-
-
-def _route(router: str, rank: int, other: int, ranks: int) -> list[str]:
-    following = way(rank, other, ranks)[1]
-    upwards = following == (rank + 1) % ranks
-    device, via = (ABOVE, ends(rank)[1]) if upwards else (BELOW, ends(following)[0])
-    return ["ip", "-n", router, "route", "add", f"{address(other)}/32", "via", via, "dev", device]
+def _pair(*ends: tuple[str, str, str]) -> Iterator[str]:
+    """Two interfaces that are joined: of each its namespace, name and address."""
+    (low, first, _), (high, second, _) = ends
+    peer = f"type veth peer name {second} mtu {MTU} netns {high}"
+    yield f"ip -n {low} link add name {first} mtu {MTU} {peer}"
+    for name, device, end in ends:
+        yield f"ip -n {name} address add {end}/30 dev {device}"
+        yield f"ip -n {name} link set {device} up"
 
 
 @contextmanager
-def namespaces(ring: Ring) -> Iterator[Names]:
-    """The ring, for as long as the context lasts.
+def namespaces(ring: Ring) -> Iterator[int]:
+    """The ring, for as long as the context lasts; gives the process that it is named after.
 
     Raises InputError where this user or this machine cannot make it; whatever was made until then
     is removed. Rings left by processes that were killed are removed first.
     """
-    need_tools()
-    remove_left_behind()
-    names = Names.of(ring.ranks, os.getpid())
-    try:
-        for name in (*names.ranks, *names.routers):
-            _run(["ip", "netns", "add", name])
-        for line in commands(ring, names):
-            _run(line)
-        yield names
-    finally:
-        for name in (*names.ranks, *names.routers):
-            _remove(name)
-
-
-def need_tools() -> None:
-    """Raises InputError where namespaces cannot be made: not root, no ip, no tc."""
-    for tool, package in (("ip", "iproute2"), ("tc", "iproute2"), ("sysctl", "procps")):
+    for tool in ("ip", "tc", "sysctl"):
         if shutil.which(tool) is None:
-            raise InputError(f"{tool}: not found; the ring of namespaces needs it ({package})")
+            raise InputError(f"{tool}: not found; the ring of namespaces needs it")
     if os.geteuid() != 0:
         raise InputError("user: expected root, who alone may make network namespaces")
+    maker = os.getpid()
+    names = [make(maker, rank) for rank in range(ring.ranks) for make in (own, router)]
+    _remove(*_left_behind())
+    try:
+        for line in (*(f"ip netns add {name}" for name in names), *commands(ring, maker)):
+            done = subprocess.run(shlex.split(line), capture_output=True, text=True, check=False)
+            if done.returncode:
+                why = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+                raise InputError(f"{line}: {why}")
+        yield maker
+    finally:
+        _remove(*names)
 
 
-def _run(line: Sequence[str]) -> None:
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-    if done.returncode:
-        why = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise InputError(f"{' '.join(line)}: {why}")
+def _remove(*names: str) -> None:
+    for name in names:
+        subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
 
 
-def _remove(name: str) -> None:
-    subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
-
-
-def remove_left_behind() -> None:
-    """Removes namespaces of ours whose maker is gone."""
+def _left_behind() -> list[str]:
+    """Namespaces of ours whose maker is gone."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False)
-    for name in (line.split()[0] for line in listed.stdout.splitlines() if line.strip()):
-        maker = maker_of(name)
-        if maker is not None and not _alive(maker):
-            _remove(name)
+    found = re.findall(r"^(pipeloom-(\d+)-(?:rank|router)\d+)\b", listed.stdout, re.MULTILINE)
+    return [name for name, maker in found if not Path(f"/proc/{maker}").exists()]
 
 
-def maker_of(name: str) -> int | None:
-    """The process that made a namespace of ours; None of any other."""
-    match = re.fullmatch(rf"{PREFIX}-(\d+)-(rank|router)\d+", name)
-    return int(match[1]) if match else None
+def enter(name: str) -> None:
+    """Moves this thread, and those that it starts from now on, into a namespace."""
+    with Path("/run/netns", name).open("rb") as file:
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _NEW_NETWORK):
+            raise OSError(ctypes.get_errno(), f"setns: {name}")
 
 
-def _alive(process: int) -> bool:
-    with suppress(ProcessLookupError):
-        os.kill(process, 0)
-        return True
-    return False
+def sent(name: str) -> dict[str, int]:
+    """Bytes that have left a router by each of its links since the ring was made."""
+    line = ["ip", "-n", name, "-s", "-j", "link"]
+    listed = subprocess.run(line, capture_output=True, check=True)
+    counts = {link["ifname"]: link["stats64"]["tx"]["bytes"] for link in json.loads(listed.stdout)}
+    return {end: counts[end] for end in (ABOVE, BELOW)}

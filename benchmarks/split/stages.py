@@ -3,47 +3,27 @@
 from __future__ import annotations
 
 import copy
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import cast
+from statistics import median
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+from torch.distributed.pipelining import _backward
 
-from pipeloom.runtime import Cell, Ledger, Spec, StageInterface
+from examples.gpt import Block
+from pipeloom.runtime import Cell, Ledger, Memory, Spec, StageInterface, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.graphs.graph_runner import runner_kind
 from pipeloom.runtime.rank.heap import keep_pages
 
-from .apart import Ours, Split, Torchs
-
-ROWS, LENGTH, WARMUP = 4, 128, 3
+ROWS, LENGTH, HEADS, WARMUP = 4, 128, 8, 3
 
 
-class Block(nn.Module):
-    """Causal attention of eight heads and a feed-forward layer, both with residuals."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = [
-            t.unflatten(-1, (8, -1)).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, -1)
-        ]
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).flatten(2))
-        out: Tensor = x + self.down(functional.gelu(self.up(self.norm2(x))))
-        return out
-
-
-def blocks(width: int) -> tuple[nn.Module, int]:
-    return nn.Sequential(Block(width), Block(width)), width
+def blocks(width: int) -> nn.Module:
+    return nn.Sequential(Block(width, HEADS), Block(width, HEADS))
 
 
 class LlamaLayer(nn.Module):
@@ -54,12 +34,8 @@ class LlamaLayer(nn.Module):
         from transformers import LlamaConfig
         from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
-        config = LlamaConfig(
-            hidden_size=width,
-            intermediate_size=3 * width,
-            num_attention_heads=8,
-            num_key_value_heads=4,
-        )
+        sizes: dict[str, Any] = {"hidden_size": width, "intermediate_size": 3 * width}
+        config = LlamaConfig(**sizes, num_attention_heads=HEADS, num_key_value_heads=HEADS // 2)
         config._attn_implementation = "sdpa"
         self.layer = LlamaDecoderLayer(config, 0)
         cos, sin = LlamaRotaryEmbedding(config)(torch.zeros(1), torch.arange(LENGTH)[None])
@@ -71,104 +47,149 @@ class LlamaLayer(nn.Module):
         return out
 
 
-STAGES: dict[str, Callable[[], tuple[nn.Module, int]]] = {
-    **{f"blocks {width}": partial(blocks, width) for width in (64, 128, 256, 512, 1024, 2048)},
-    "llama 256": lambda: (LlamaLayer(256), 256),
-}
+class Split(Protocol):
+    """One stage under a runtime."""
+
+    def forward(self, split: bool) -> None: ...
+
+    def backward(self, split: bool) -> None:
+        """B, or BW."""
+        ...
+
+    def weight(self) -> None: ...
 
 
-def ways(module: nn.Module, x: Tensor) -> dict[str, Split]:
-    """Each with a copy of the module; eager and compiled are never split."""
-    own = partial(copy.deepcopy, module)
-    return {
-        "eager": Ours(own(), x),
-        "interception": Ours(own(), x),
-        "aten": Ours(own(), x, runner_kind("aten")),
-        "inductor": Ours(own(), x, runner_kind("inductor")),
-        "torch's split": Torchs(own(), x),
-        "torch.compile": Ours(cast(nn.Module, torch.compile(own())), x),
-    }
+class Ours:
+    """A runner of ours, with a batch of inputs like ``x``."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        x: Tensor,
+        kind: Callable[..., StageRunner] = StageRunner,
+        memory: Memory | None = None,
+    ) -> None:
+        memory = memory or Memory()
+        interface = StageInterface.one(Spec(tuple(x.shape), x.dtype))
+        seed = torch.ones((), device=x.device)
+        self._runner = kind(1, module, memory=memory, last=False, loss=None, seed=seed)
+        self._cells = {False: Cell(None, interface), True: Cell(WeightQueue(memory), interface)}
+        self._x, self._dy = x, torch.randn_like(x)
+
+    def forward(self, split: bool) -> None:
+        cell = self._cells[split]
+        cell.inputs = (self._x.detach().requires_grad_(),)
+        self._runner.forward(cell)
+        cell.output, cell.dy = (), (self._dy,)
+
+    def backward(self, split: bool) -> None:
+        self._runner.backward(self._cells[split])
+        self._cells[split].dx = ()  # sent
+
+    def weight(self) -> None:
+        self._runner.weight(self._cells[True])
 
 
-WHOLE = ("eager", "torch.compile")
+class Torchs:
+    """The functions that stages of torch.distributed.pipelining call."""
+
+    def __init__(self, module: nn.Module, x: Tensor) -> None:
+        self._module, self._x, self._dy = module, x, torch.randn_like(x)
+
+    def forward(self, split: bool) -> None:
+        self._input = self._x.detach().requires_grad_()
+        self._output: Tensor | None = self._module(self._input)
+
+    def backward(self, split: bool) -> None:
+        output, self._output = self._output, None
+        assert output is not None
+        if split:
+            dy: list[Tensor | None] = [self._dy]
+            arguments: Any = ([output], dy, [self._input], self._module.parameters())
+            _, self._groups = _backward.stage_backward_input(*arguments)
+        else:
+            _backward.stage_backward(output, self._dy, [self._input])
+        self._input.grad = None  # sent
+
+    def weight(self) -> None:
+        _backward.stage_backward_weight(self._module.parameters(), self._groups)
+
+
+WHOLE = {"of_eager": "eager", "of_compiled": "torch.compile"}
+"""The ways that are never split, by the name of B + W against their BW."""
+LEDGERED = {"interception": "eager", "aten": "aten", "inductor": "inductor"}
+"""The ways of ours to split."""
 
 
 def run_ways(name: str, rounds: int, device_name: str) -> dict[str, dict[str, float]]:
-    """By way: medians of ``rounds``, in milliseconds."""
+    """By way: medians of ``rounds``, in milliseconds, and the bytes that the ledger counts before B
+    and between B and W. ``of_...`` are medians of ratios in the same round: the machine's pace
+    changes from one round to the next."""
     device = torch.device(device_name)
     torch.set_num_threads(1)
     keep_pages(device)  # as a rank's process does, for all ways
     torch.manual_seed(0)
-    module, width = STAGES[name]()
-    module = module.to(device)
-    x = torch.randn(ROWS, LENGTH, width, device=device)
-    tried = ways(module, x)
-    times: dict[str, list[dict[str, float]]] = {way: [] for way in tried}
-    for _ in range(rounds + WARMUP):
-        for way, stage in tried.items():
-            times[way].append(_round(stage, device, split=way not in WHOLE))
-    kept = {way: found[WARMUP:] for way, found in times.items()}
+    kind, width = name.split()
+    module = (LlamaLayer if kind == "llama" else blocks)(int(width)).to(device)
+    x = torch.randn(ROWS, LENGTH, int(width), device=device)
+    own = partial(copy.deepcopy, module)
+    ways: dict[str, Split] = {
+        "eager": Ours(own(), x),
+        **{way: Ours(own(), x, runner_kind(cast(Any, each))) for way, each in LEDGERED.items()},
+        "torch's split": Torchs(own(), x),
+        "torch.compile": Ours(cast(nn.Module, torch.compile(own())), x),
+    }
+    rows = [
+        {way: _round(stage, device, split=way not in WHOLE.values()) for way, stage in ways.items()}
+        for _ in range(rounds + WARMUP)
+    ]
     found = {}
-    for way, taken in kept.items():
-        medians = {kind: statistics.median(each[kind] for each in taken) for kind in taken[0]}
-        medians |= ratios(kept, way) if way not in WHOLE else {}
-        found[way] = {**medians, **_held(way, module, x)}
+    for way in ways:
+        found[way] = _medians(rows[WARMUP:], way)
+        if way in LEDGERED:
+            found[way] |= _held(own(), x, LEDGERED[way])
     return found
 
 
-def ratios(times: Mapping[str, Sequence[Mapping[str, float]]], way: str) -> dict[str, float]:
-    """Medians over the rounds of B + W against the BW of eager and of compiled stages in the same
-    round: the machine's pace changes from one round to the next."""
-    return {
-        key: statistics.median(
-            one["b_w"] / other["bw"] for one, other in zip(times[way], times[whole], strict=True)
-        )
-        for key, whole in zip(("of_eager", "of_compiled"), WHOLE, strict=True)
-    }
+def _medians(rows: Sequence[Mapping[str, Mapping[str, float]]], way: str) -> dict[str, float]:
+    found = {key: 1e3 * median(row[way][key] for row in rows) for key in rows[0][way]}
+    if "b" in found:
+        for key, whole in WHOLE.items():
+            found[key] = median((r[way]["b"] + r[way]["w"]) / r[whole]["bw"] for r in rows)
+    return found
 
 
-def _round(stage: Split, device: torch.device, *, split: bool) -> dict[str, float]:
-    """Milliseconds, on gradients that are there already."""
-    found = _taken("f", lambda: stage.forward(False), device)
-    found |= _taken("bw", lambda: stage.backward(False), device)
+def _round(stage: Split, device: torch.device, *, split: bool) -> Mapping[str, float]:
+    """Seconds of BW, B and W, on gradients that are there already."""
+    stage.forward(False)
+    found = {"bw": _taken(lambda: stage.backward(False), device)}
     if split:
         stage.forward(True)
-        found |= _taken("b", lambda: stage.backward(True), device)
-        found |= _taken("w", stage.weight, device)
-        for key in ("", "cpu_"):
-            found[f"{key}b_w"] = found[f"{key}b"] + found[f"{key}w"]
-    return {kind: 1e3 * seconds for kind, seconds in found.items()}
+        found["b"] = _taken(lambda: stage.backward(True), device)
+        found["w"] = _taken(stage.weight, device)
+    return found
 
 
-def _taken(kind: str, run: Callable[[], None], device: torch.device) -> dict[str, float]:
-    """Seconds, and as ``cpu_...`` those that the processor says that this thread had."""
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    begin, had = time.perf_counter(), time.thread_time()
+
+
+def _taken(run: Callable[[], None], device: torch.device) -> float:
+    _synchronize(device)
+    begin = time.perf_counter()
     run()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return {kind: time.perf_counter() - begin, f"cpu_{kind}": time.thread_time() - had}
+    _synchronize(device)
+    return time.perf_counter() - begin
 
 
-LEDGERED = {"interception": "eager", "aten": "aten", "inductor": "inductor"}
-
-
-def _held(way: str, module: nn.Module, x: Tensor) -> dict[str, int]:
-    """Bytes that the ledger counts before B and between B and W."""
-    if way not in LEDGERED:
-        return {}
-    own, memory = copy.deepcopy(module), Ledger()
-    memory.start([own])
-    kind = runner_kind(LEDGERED[way])  # type: ignore[arg-type]
-    runner = kind(
-        1, own, memory=memory, last=False, loss=None, seed=torch.ones((), device=x.device)
-    )
-    cell = Cell(WeightQueue(memory), StageInterface.one(Spec(tuple(x.shape), x.dtype)))
-    cell.inputs = (x.detach().requires_grad_(),)
-    runner.forward(cell)
-    before, cell.output, cell.dy = memory.live, (), (torch.randn_like(x),)
-    runner.backward(cell)
+def _held(module: nn.Module, x: Tensor, kind: str) -> dict[str, float]:
+    memory = Ledger()
+    memory.start([module])
+    stage = Ours(module, x, runner_kind(cast(Any, kind)), memory)
+    stage.forward(True)
+    before = memory.live
+    stage.backward(True)
     between = memory.live
-    runner.weight(cell)
+    stage.weight()
     return {"before_b": before, "between": between}

@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -40,15 +40,17 @@ from .speculative_rerun import SpeculativeRerun, stale
 from .stage_runner import Cell, StageRunner
 from .tensor_routing import TensorRouting, pass_gradient, pass_output
 
+if TYPE_CHECKING:
+    from ..optim.step_end import StepEnd
+
 
 class Executor:
     """Runs one rank of its context's program.
 
     ``runners`` and ``cells`` are those of the (stage, microbatch) pairs of this rank; ``routing``
-    finds the tensors of each kind. ``reduce``, ``average`` and ``step`` make the calls for the
-    instructions of that name; ``check_norm`` is the call of the norm relay's sums, ``validate``
-    that of its verdict, after which ops may be run again from what ``restore_snapshot`` restores
-    (:mod:`.speculative_rerun`). ``label`` comes before each text in the profiler's trace.
+    finds the tensors of each kind. ``step_end`` makes the calls for reduce, average, step and the
+    relays; after a verdict ops may be run again (:mod:`.speculative_rerun`). ``label`` comes before
+    each text in the profiler's trace.
     """
 
     def __init__(
@@ -58,21 +60,14 @@ class Executor:
         cells: Mapping[tuple[int, int], Cell],
         runners: Mapping[int, StageRunner],
         routing: Mapping[ir.TensorKind, TensorRouting],
-        reduce: Callable[[tuple[int, ...]], Call],
-        average: Callable[[int], Call],
-        step: Callable[[int], Call],
-        check_norm: Call,
-        validate: Callable[[], bool],
-        restore_snapshot: Call,
-        label: str,
+        step_end: StepEnd,
+        label: str = "",
     ) -> None:
         program, transport, device = context.program, context.transport, context.device
         self._paced = Costs.of(program.schedule.problem) if context.options.pace else None
         self._transport, self._memory, self._label = transport, context.memory, label
         self._cells, self._runners, self._routing = cells, runners, routing
-        self._reduce, self._average, self._step = reduce, average, step
-        self._check_norm, self._validate = check_norm, validate
-        self._restore_snapshot = restore_snapshot
+        self._step_end = step_end
         self._row = program.instructions[transport.rank]
         given = context.buffers or ReceiveBuffers(device)
         self._buffers = [
@@ -150,11 +145,11 @@ class Executor:
 
     def _relaying(self, relay: ir.Relay) -> Sequence[Call]:
         if relay.kind is ir.RelayKind.SUMS:
-            return [self._check_norm]
+            return [self._step_end.check_norm]
         held = [self._turns(tensor, place) for tensor, place in self._received.items()]
         releases = _present(*(release for _, release in held))
         posted = list(self._under_way.values())
-        self._rerun = SpeculativeRerun(self._validate, self._restore_snapshot, posted, releases)
+        self._rerun = SpeculativeRerun(self._step_end, posted, releases)
         return [self._rerun]
 
     def _compute(self, compute: ir.Compute) -> Sequence[Call]:
@@ -221,9 +216,9 @@ _MAKERS: dict[type, Callable[[Executor, Any], Sequence[Call]]] = {
     ir.WaitReceive: Executor._wait_receive,
     ir.WaitSend: Executor._wait_send,
     ir.Free: Executor._freeing,
-    ir.Reduce: lambda executor, reduce: [executor._reduce(reduce.stages)],
-    ir.Average: lambda executor, average: [executor._average(average.stage)],
-    ir.Step: lambda executor, step: [executor._step(step.stage)],
+    ir.Reduce: lambda executor, reduce: [executor._step_end.reduce(reduce.stages)],
+    ir.Average: lambda executor, average: [executor._step_end.average(average.stage)],
+    ir.Step: lambda executor, step: [executor._step_end.step(step.stage)],
     ir.Relay: Executor._relaying,
 }
 

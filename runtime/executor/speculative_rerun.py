@@ -16,17 +16,21 @@ as if for the first time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pipeloom.ir.model import program as ir
 
 from ..measure.op_timer import Call
 from ..transport.posted import RepeatedMessage
 
+if TYPE_CHECKING:
+    from ..optim.step_end import StepEnd
+
 
 class SpeculativeRerun:
-    """The call of a ``relay verdict``: ``validate`` says whether the ops before it run again, once
-    ``restore_snapshot`` was called.
+    """The call of a ``relay verdict``: ``step_end`` says whether the ops before it run again, and
+    restores what they began with.
 
     ``posted``: messages of these ops that are not waited for by then; ``releases``: of the
     buffers that the ledger counts by then. ``calls`` and ``stale`` (the receives to be forgotten)
@@ -34,19 +38,14 @@ class SpeculativeRerun:
     """
 
     def __init__(
-        self,
-        validate: Callable[[], bool],
-        restore_snapshot: Call,
-        posted: Sequence[RepeatedMessage],
-        releases: Sequence[Call],
+        self, step_end: StepEnd, posted: Sequence[RepeatedMessage], releases: Sequence[Call]
     ) -> None:
-        self._validate, self._restore_snapshot = validate, restore_snapshot
-        self._posted, self._releases = posted, releases
+        self._step_end, self._posted, self._releases = step_end, posted, releases
         self.calls: Sequence[Call] = ()
         self.stale: Sequence[RepeatedMessage] = ()
 
     def __call__(self) -> None:
-        if not self._validate():
+        if not self._step_end.validate():
             return
         for message in self.stale:
             message.post()
@@ -54,7 +53,7 @@ class SpeculativeRerun:
             message.wait()
         for release in self._releases:
             release()
-        self._restore_snapshot()
+        self._step_end.restore_snapshot()
         for call in self.calls:
             call()
 

@@ -5,18 +5,24 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from torch import nn
 
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.program import Program, TensorKind
 from pipeloom.ir.model.schedule import OPTIMIZED, Schedule
-from pipeloom.ir.units import amount, counted
+from pipeloom.ir.units import amount, counted, memory_size
+
+from ..dtensors import is_dtensor
 
 LEAST_BYTES = 1000.0  # of a microbatch; less is counted in a larger unit
 LITTLE = 1.05  # times the limit, up to which nobody is asked for another model's size
 ACTIVATIONS = (TensorKind.X, TensorKind.DY)  # weights that are received count for no peak
 ROUNDING = 1e-6
+ALIKE = 0.05  # relative difference of parameters that stages cut a little differently have
+DTYPES = (0.25, 0.5, 1.0, 2.0, 4.0)  # sizes of an element over each other's
 FAR = 1.5  # the longer over the shorter: less is the usual noise of times on shared machines
 SHORT = 1.0  # milliseconds; the host's own work between ops is of the order of a tenth of that
 UNMEASURED = "all ops of the profile take 1 ms, as profile --memory-only writes where none was run"
@@ -51,6 +57,30 @@ def other_size(planned: Schedule, sequences: int | None) -> str | None:
     return (
         f"the plan's times and memory are of microbatches of {counted(measured or 0, 'sequence')}, "
         f"as the profile's micro_batch says; these have {sequences}"
+    )
+
+
+def parameter_bytes(stages: Mapping[int, nn.Module]) -> dict[int, int]:
+    """The bytes of each stage's parameters; none of stages of which this process has shards."""
+    each = {s: list(module.parameters()) for s, module in stages.items()}
+    whole = {s: some for s, some in each.items() if not any(map(is_dtensor, some))}
+    return {s: sum(p.nbytes for p in some) for s, some in whole.items()}
+
+
+def other_model(planned: Schedule, held: Mapping[int, int]) -> str | None:
+    """A line on stages whose parameters (bytes, by stage) are not those of the profile's.
+
+    None where the profile has no ``weight_bytes``, and where the sums differ as dtypes do.
+    """
+    profiled = [planned.problem.profile.stages[s].weight_bytes for s in held]
+    expected, found = sum(size or 0.0 for size in profiled), sum(held.values())
+    if None in profiled or not expected:
+        return None
+    if any(abs(found / expected / ratio - 1) < ALIKE for ratio in DTYPES):
+        return None
+    return (
+        f"the stages have {memory_size(found)} of parameters, those of the profile "
+        f"{memory_size(expected)}: the plan's times and memory are of another model or cut"
     )
 
 

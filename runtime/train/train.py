@@ -21,7 +21,13 @@ from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
 from ..device import with_index
 from ..launch.processes import launch_ranks
-from ..measure.plan_deviation import other_size, over_the_limit, why_far_off
+from ..measure.plan_deviation import (
+    other_model,
+    other_size,
+    over_the_limit,
+    parameter_bytes,
+    why_far_off,
+)
 from ..models.by_name import load_source
 from ..pipeline.layered_source import as_planned
 from ..pipeline.model_source import (
@@ -53,8 +59,8 @@ class RunResult:
     others.
     ``measured_step``: its number. ``planned``: the program's schedule. ``notes``: what a
     checkpoint's optimizers overrule, the first loss that is no number, microbatches of another size
-    than the profile's, a peak above the plan's memory limit, a barrier that the plan is without,
-    and why the measured schedule is far above or below the planned one.
+    than the profile's, parameters of another model, a peak above the plan's memory limit, a barrier
+    that the plan is without, and why the measured schedule is far above or below the planned one.
     ``first_step``: the number of the first of these steps, where the run was resumed.
     ``evaluations``: pairs of a step that was evaluated and its loss there.
     """
@@ -191,6 +197,7 @@ def train(
     pipeline.finish()
     peaks = max(measure.peak for measure in history), pipeline.device_peak
     rows = replicas.gather(pipeline, peaks)
+    sizes = replicas.gather(pipeline, parameter_bytes(pipeline.modules))
     eager = replicas.gather(pipeline, pipeline.eager_stages)
     remade = replicas.gather(pipeline, pipeline.remade_graphs)
     seconds = [record.seconds for record in loop.records]
@@ -205,6 +212,7 @@ def train(
         loop.note,
         lost_loss([record.loss for record in loop.records], loop.records[0].step),
         other_size(program.schedule, history[0].sequences),
+        other_model(program.schedule, {s: n for one in sizes[0] for s, n in one.items()}),
         exceeded,
         pipeline.barrier_note,
         _of_stages(" runs eager: ", eager),

@@ -13,6 +13,7 @@ is apart from W are ours.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, TypeAlias, Unpack
@@ -31,6 +32,7 @@ from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule, Updates
 from pipeloom.ir.units import counted
+from pipeloom.runtime.measure.plan_deviation import other_model, parameter_bytes
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.options import Options
 from pipeloom.runtime.stages.gradient_shards import parameter_groups
@@ -74,7 +76,8 @@ class PlannedSchedule(PipelineScheduleMulti):
             ``varying_shapes``.
 
     The other arguments are those of torch's schedules. Raises InputError where program and stages
-    do not go together; the first step raises what a pipeline does.
+    do not go together; the first step raises what a pipeline does, and warns where the stages'
+    parameters are not as large as those of the program's profile.
     """
 
     def __init__(
@@ -229,6 +232,8 @@ class PlannedSchedule(PipelineScheduleMulti):
             "device": stages[0].device,
         }
         modules = {stage.stage_index: stage.submod for stage in stages}
+        if note := other_model(program.schedule, parameter_bytes(modules)):
+            warnings.warn(note, stacklevel=4)
         return Pipeline(program, modules, **options)
 
     def _check_modules(self) -> None:

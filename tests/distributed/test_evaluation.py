@@ -9,12 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.compiler.passes.deadlock_check import prove
-from pipeloom.ir import Compute, Program, Receive, TensorKind
+from pipeloom.ir import Program
 from pipeloom.runtime import Pipeline
-from pipeloom.runtime.pipeline.steps.forward_only import forward_only
-from pipeloom.solver import ASYNCHRONOUS
-from tests.support.families import families_of
 from tests.support.hub import on_threads, own
 from tests.support.models import LENGTH, VOCABULARY, Untied, whole
 from tests.support.schedules import schedule
@@ -55,11 +51,6 @@ def unequal() -> tuple[list[Tensor], list[Tensor]]:
     return [t[:, :-1] for t in tokens], [t[:, 1:] for t in tokens]
 
 
-def compiled(family: str, ranks: int, *, tied: bool = False) -> Program:
-    plan = schedule(family, ranks, MICROBATCHES)
-    return compile_schedule(plan, tied=[(0, plan.problem.stages - 1)] if tied else [])
-
-
 def evaluated(program: Program, inputs: Any, targets: Any) -> tuple[list[Tensor], list[Tensor]]:
     """Outputs and losses of this rank, after a step."""
     pipeline = Pipeline.from_source(program, SOURCE, train=False, transport=own())
@@ -89,7 +80,7 @@ def everything(pipeline: Pipeline) -> list[Any]:
 @pytest.mark.parametrize("family", ["zb-v", "chimera", "pipedream", "weipipe-interleave"])
 def test_outputs_are_one_processs_and_training_is_undisturbed(family: str) -> None:
     """Of more microbatches than are trained, of unlike sizes, and of a whole batch."""
-    program = compiled(family, 2)
+    program = compile_schedule(schedule(family, 2, MICROBATCHES))
     model, owner = whole(SOURCE, program.schedule.problem.stages), program.schedule.problem.owner
     model.eval()
     for inputs, targets in (unequal(), SOURCE.batch(1, MICROBATCHES)):
@@ -99,26 +90,8 @@ def test_outputs_are_one_processs_and_training_is_undisturbed(family: str) -> No
         for rank, (outputs, losses) in found.items():
             mine = [j for j in range(len(inputs)) if owner[-1][j % MICROBATCHES] == rank]
             assert len(losses) == len(mine)
-            if mine:
-                wanted = [model(inputs[j]) for j in mine]
-                scored = [SOURCE.loss(out, targets[j]) for out, j in zip(wanted, mine, strict=True)]
-                torch.testing.assert_close(torch.cat(outputs), torch.cat(wanted))
-                torch.testing.assert_close(losses, scored)
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_forwards_alone_have_no_deadlock_and_fewer_buffers(ranks: int) -> None:
-    for family in families_of(ranks):
-        program = compiled(family, ranks, tied=family not in ASYNCHRONOUS)
-        for count in (1, MICROBATCHES - 1, MICROBATCHES):
-            forwards = forward_only(program, count)
-            prove(forwards)
-            ops = [i.op for row in forwards.instructions for i in row if isinstance(i, Compute)]
-            assert len(ops) == count * program.schedule.problem.stages
-            for row, buffers, before in zip(
-                forwards.instructions, forwards.buffers, program.buffers, strict=True
-            ):
-                kinds = {buffer.kind for buffer in buffers}
-                assert kinds <= {TensorKind.X, TensorKind.WEIGHT}
-                assert len(buffers) <= len(before)
-                assert {i.buffer for i in row if isinstance(i, Receive)} == set(range(len(buffers)))
+            wanted = [model(inputs[j]) for j in mine]
+            scored = [SOURCE.loss(out, targets[j]) for out, j in zip(wanted, mine, strict=True)]
+            rows = [row for output in outputs for row in output]
+            torch.testing.assert_close(rows, [row for output in wanted for row in output])
+            torch.testing.assert_close(losses, scored)

@@ -20,8 +20,7 @@ from torch import nn
 from examples import replanning, train_text, train_torchtitan
 from examples.mlp import MLP
 from examples.train_torchrun import STEPS
-from pipeloom import compile_schedule, dump_program, write_json
-from pipeloom.compiler.exporters import EXPORTERS
+from pipeloom import compile_schedule, dump_program, export, write_json
 from pipeloom.runtime import RunSettings, launch_ranks, run_program
 from tests.support.models import mean_losses
 from tests.support.schedules import schedule
@@ -49,15 +48,21 @@ def test_the_mlp_trains_as_in_one_process(program: str, expected: list[float]) -
     assert expected[-1] < expected[0]
 
 
-def test_torchrun_trains_as_in_one_process(program: str, expected: list[float]) -> None:
-    """``pipeloom run`` under it: test_replicas.py."""
+def torchrun(processes: int, module: str, *words: str) -> str:
+    """What these processes print."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={RANKS}", "-m", "examples.train_torchrun", program]
+    command += [f"--nproc-per-node={processes}", "-m", module, *words]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        command, env=environment, cwd=ROOT, check=True, timeout=200, capture_output=True, text=True
+        command, env=environment, cwd=ROOT, check=True, timeout=280, capture_output=True, text=True
     )
-    found = re.findall(r"step \d: loss ([\d.]+)", done.stdout + done.stderr)
+    return done.stdout + done.stderr
+
+
+def test_torchrun_trains_as_in_one_process(program: str, expected: list[float]) -> None:
+    """``pipeloom run`` under it: test_replicas.py."""
+    output = torchrun(RANKS, "examples.train_torchrun", program)
+    found = re.findall(r"step \d: loss ([\d.]+)", output)
     assert [float(loss) for loss in found] == pytest.approx(expected, abs=1e-4)
 
 
@@ -67,14 +72,9 @@ class Uneven(MLP):
 
 
 def test_a_job_that_plans_again_trains_as_in_one_process() -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={RANKS}", "-m", "examples.replanning"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, env=environment, cwd=ROOT, check=True, timeout=200, capture_output=True, text=True
-    )
-    assert len(re.findall(r"planned [\d.]+ ms", done.stdout)) == 1
-    found = re.findall(r"step \d: loss ([\d.]+)", done.stdout)
+    output = torchrun(RANKS, "examples.replanning")
+    assert len(re.findall(r"planned [\d.]+ ms", output)) == 1
+    found = re.findall(r"step \d: loss ([\d.]+)", output)
     expected = mean_losses(Uneven(), RANKS, replanning.MICROBATCHES, replanning.STEPS)
     assert [float(loss) for loss in found] == pytest.approx(expected, abs=1e-4)
 
@@ -84,13 +84,8 @@ def test_a_mesh_trains_as_in_one_process(tmp_path: Path) -> None:
     path = str(tmp_path / "program.json")
     plan = schedule("zb-h1", RANKS, MICROBATCHES)
     write_json(dump_program(compile_schedule(plan, data_parallel=True)), path)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node=8", "-m", "examples.train_mesh", path]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, env=environment, cwd=ROOT, check=True, timeout=280, capture_output=True, text=True
-    )
-    rows = re.findall(r"step (\d): replica \d: loss ([\d.]+)", done.stdout)
+    output = torchrun(8, "examples.train_mesh", path)
+    rows = re.findall(r"step (\d): replica \d: loss ([\d.]+)", output)
     found = [sum(float(x) for i, x in rows if int(i) == step) / 2 for step in range(STEPS)]
     assert found == pytest.approx(mean_losses(MLP(), RANKS, 2 * MICROBATCHES, STEPS), abs=1e-4)
 
@@ -98,7 +93,7 @@ def test_a_mesh_trains_as_in_one_process(tmp_path: Path) -> None:
 def test_a_schedule_as_csv_and_names_of_modules_train_as_in_one_process(tmp_path: Path) -> None:
     csv, parts = tmp_path / "schedule.csv", tmp_path / "parts.json"
     plan = schedule("interleaved-1f1b:2", RANKS, MICROBATCHES)
-    csv.write_text(EXPORTERS["torch-csv"].write(plan))
+    csv.write_text(export(plan, "torch-csv").text)
     names = ["tok_embeddings", "layers.0", "layers.1", "layers.2", "layers.3", "norm", "lm_head"]
     parts.write_text(json.dumps([names[:2], names[2:4], names[4:5], names[5:]]))
     ran = launch_ranks(train_torchtitan.train, RANKS, (str(csv), str(parts)), timeout=120)

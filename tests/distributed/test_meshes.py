@@ -1,53 +1,41 @@
-"""Meshes: pipelines whose stages are expert parallel, or tensor parallel over a sequence, train as
-one process does, in replicas and in hybrid shards; other meshes are in `tests/parity`."""
+"""Stages in ``fully_shard`` hold shards; stages that do not fit their mesh are refused in a line.
+
+That meshes train as one process does is in `tests/parity`."""
 
 from __future__ import annotations
 
 from functools import cache
 
 import pytest
-import torch
 
-from pipeloom.runtime import launch_ranks
-from tests.distributed.cases.mesh_refusals import refusals
-from tests.distributed.cases.meshes import Case, Outcome, run_cases
-
-FLOAT = torch.float32
-TP, EP = (("pp", 2), ("tp", 2)), (("pp", 2), ("ep", 2))
-CASES = [
-    Case("zb-h1", TP, sequence=True, ahead=True),
-    Case("zb-h1", TP, sequence=True, options=(("param_dtype", FLOAT),), bound=1e-5),
-    Case("weipipe-interleave", TP, sequence=True),
-    Case("zb-h1", EP, sharded=("ep",), tie=False),
-    Case("zb-v", EP, ahead=True),
-    Case("1f1b", (("pp", 1), ("dp", 2), ("tp", 2)), sequence=True, sharded=("dp",), tie=False),
-    Case("1f1b", (("pp", 1), ("rep", 2), ("dp", 2)), sharded=("rep", "dp"), tie=False),
-    Case("1f1b", (("pp", 1), ("dp", 2), ("ep", 2)), sharded=("dp",), tie=False),
-]
+from tests.distributed.cases import sharded
+from tests.distributed.cases.mesh_refusals import WRAPS, refusals
+from tests.support.launched import in_one_launch
 
 
 @cache
-def results() -> tuple[dict[Case, list[Outcome]], dict[str, str]]:
-    """Of all cases in one launch, and what is refused."""
-    found = launch_ranks(run, 4, timeout=280, message_timeout=100)
-    rows = [outcomes for outcomes, _ in found.values()]
-    return {case: [row[i] for row in rows] for i, case in enumerate(CASES)}, found[0][1]
+def results() -> tuple[list[sharded.Found], dict[str, str]]:
+    """Of each process what it found of shards, and what is refused."""
+    found, said = in_one_launch(4, [(sharded.found, ()), (refusals, ())])
+    return found, said[0]
 
 
-def run() -> tuple[list[Outcome], dict[str, str]]:
-    return run_cases(CASES), refusals()
+def test_each_process_keeps_its_shard_alone_between_steps() -> None:
+    for found in results()[0]:
+        assert found.left == 0
+        assert 0.4 < found.share < 0.6
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_meshes_train_as_one_process(case: Case) -> None:
-    for outcome in results()[0][case]:
-        check(case, outcome)
+def test_gradients_of_lower_precision_add_up_in_the_parameters_own() -> None:
+    for found in results()[0]:
+        assert 0 < found.lower < 0.05
 
 
-def check(case: Case, outcome: Outcome) -> None:
-    assert outcome.parameters <= case.bound
-    split = case.family.startswith(("zb", "wzb"))
-    assert (outcome.deferred > 0) is split, "products with DTensors are put off, too"
+def test_after_close_fully_shard_reduces_and_releases_by_itself() -> None:
+    for found in results()[0]:
+        assert found.same
+        assert 0 < found.forward < found.whole  # the root keeps its own until the backward
+        assert found.backward == 0
 
 
 SAID = {
@@ -56,15 +44,23 @@ SAID = {
     "experts unnamed": "0.bias [8] is not on all of them: experts that each has of its own",
     "some experts": "0.weight: expected a copy of it on each process of data_group, [0, 1, 2, 3]",
     "sharded in part": "expected fully_shard over the processes of data_group, [0, 1, 2, 3], got",
+    "block sharded": "expected fully_shard on the stage itself",
+    "shards averaged by nobody": "data_group: expected",
     "over ranks": "expected those of one rank in their pipelines, got [0, 0, 1, 1]",
     "output": "expected this process's part of its output, got a DTensor",
     "sequence": "0.norm.bias: expected one gradient on the processes [0, 1], each of which",
+    **dict.fromkeys(WRAPS, "data_group"),
 }
 
 
-def test_meshes_that_do_not_fit_are_told() -> None:
-    _, found = results()
-    assert found.keys() == SAID.keys()
-    for name, words in SAID.items():
-        assert words in found[name], (name, found[name])
-        assert "\n" not in found[name]
+@pytest.mark.parametrize("name", SAID)
+def test_what_does_not_fit_a_mesh_is_told(name: str) -> None:
+    line = results()[1][name]
+    assert SAID[name] in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("what", WRAPS)
+def test_what_reduces_by_itself_is_named(what: str) -> None:
+    """By whichever rank was first."""
+    assert any(f"stages[{rank}]: {what}" in results()[1][what] for rank in (0, 1))

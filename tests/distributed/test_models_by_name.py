@@ -48,10 +48,15 @@ def test_a_model_trains_as_in_one_process(
     model = whole(source)
     assert result is not None
     assert result.losses == pytest.approx(one_process(source, model), rel=1e-4)
-    assert not any("micro_batch" in note for note in result.notes)
+    assert not any("micro_batch" in note or "another" in note for note in result.notes)
     other = pipeloom.run(program, f"{name},micro_batch=1".replace("micro_batch=2,", ""))
     assert other is not None
     assert "as the profile's micro_batch says; these have 1" in other.notes[0]
+    wider = tmp_path / "wider"
+    hugging.GPT2Config(**{**MODELS[kind].to_dict(), "n_embd": 32}).save_pretrained(wider)
+    unlike = pipeloom.run(program, f"hf:{wider},micro_batch=2")
+    assert unlike is not None
+    assert "the plan's times and memory are of another model" in unlike.notes[0]
     names = on_threads(_names, ranks, (program, name), timeout=60).values()
     assert set().union(*names) == set(model.state_dict())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -14,12 +15,18 @@ from torch.nn import functional
 
 from pipeloom import Pipeline, Profile, StageProfile, build_family, dump_schedule
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir import InputError, Link, Placement, Problem, Program, Schedule, verify_schedule
-from pipeloom.ir.cost.remat import choice_of
-from pipeloom.runtime import Cell, Ledger, Spec, StageInterface, StageRunner
-from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
+from pipeloom.ir import (
+    InputError,
+    Link,
+    OpKind,
+    Placement,
+    Problem,
+    Program,
+    Schedule,
+    verify_schedule,
+)
+from pipeloom.runtime import measure_profile
 from pipeloom.solver import solve
-from pipeloom.solver.core.relaxations import without_offloading, without_recomputing
 from tests.support.hub import on_threads, own
 from tests.support.models import TinyTransformer
 
@@ -43,43 +50,38 @@ class Deep(nn.Module):
         return x
 
 
-def profile(lever: str) -> Profile:
-    """Of the model's stages, two a rank; memory in bytes, measured with the runtime's own
-    ledger."""
-    held, weights, kept = sizes()
-    stage = StageProfile(2.0, 3.0, 2.0, held, weights, t_r=2.0, m_r=kept, m_o=kept)
-    made_of = Profile((stage,) * 2 * RANKS, RANKS, t_comm=0.1, host_link=Link(0.0, 0.05))
-    kinds: dict[str, Callable[[Profile], Profile]] = {
-        "recompute": without_offloading,
-        "offload": without_recomputing,
-    }
-    return kinds.get(lever, lambda same: same)(made_of)
+class Source(TinyTransformer):
+    """Such stages."""
 
+    def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
+        return [Deep] * count
 
-def sizes() -> tuple[float, float, float]:
-    """M_B, M_W, and what is held of a microbatch that is away: the messages of a stage in
-    between."""
-    memory, module = Ledger(), Deep()
-    x, dy = (torch.randn(ROWS, WIDTH) for _ in range(2))
-    runner = StageRunner(1, module, memory=memory, last=False, loss=None, seed=torch.ones(()))
-    cell = Cell(WeightQueue(memory), StageInterface.one(Spec.of(x)))
-    memory.start([module])
-    memory.hold(x)
-    memory.hold(dy)
-    messages = memory.live
-    cell.inputs, cell.dy = (x.requires_grad_(),), (dy,)
-    runner.forward(cell)
-    runner.backward(cell)
-    return float(memory.peak), float(memory.live), float(messages)
+    def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
+        return []
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return functional.mse_loss(output, target)
+
+    def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        x, y = torch.randn(2, microbatches, ROWS, WIDTH)
+        return list(x), list(y)
 
 
 @cache
 def planned(lever: str) -> Schedule:
-    """A schedule at a limit that needs a lever: less than M_B of a rank's two stages."""
-    made_of = profile(lever)
-    stage = made_of.stages[0]
-    limit = stage.m_b + 2 * (stage.m_r or stage.m_o or 0.0)
-    problem = Problem(made_of, MICROBATCHES, Placement.v(RANKS), (limit,) * RANKS)
+    """A schedule at a limit that needs a lever: less than M_B of a rank's two stages, in bytes."""
+    measured = measure_profile(
+        Source(), stages=2 * RANKS, ranks=RANKS, recompute=True, memory_only=True
+    )
+    stage = measured.profile.stages[1]
+    held = stage.m_r
+    times = {"t_f": 2.0, "t_b": 3.0, "t_w": 2.0, "t_bw": None, "t_r": 2.0, "m_o": held}
+    less = {"recompute": {"m_o": None}, "offload": {"t_r": None, "m_r": None}, "both": {}}
+    stage = replace(stage, **times | less[lever])  # type: ignore[arg-type]
+    link = Link(0.0, 0.05)
+    profile = Profile((stage,) * 2 * RANKS, RANKS, t_comm=0.1, host_link=link)
+    limit = stage.m_b + 2 * (held or 0.0)
+    problem = Problem(profile, MICROBATCHES, Placement.v(RANKS), (limit,) * RANKS)
     return solve(problem, work_limit=1.0, seed=1)
 
 
@@ -89,7 +91,7 @@ def test_what_is_recomputed_or_offloaded_is_held_within_the_limit(lever: str) ->
     limit = plan.problem.memory_limit[0]
     assert verify_schedule(dump_schedule(plan)) == []
     assert limit < 2 * plan.problem.profile.stages[0].m_b
-    assert (choice_of(plan.problem, plan.order) != 0).any()
+    assert {op.kind for r in range(RANKS) for op in plan.ops(r)} & {OpKind.R, OpKind.L}
     peaks = on_threads(_held, RANKS, (compile_schedule(plan),)).values()
     assert all(0 < peak <= limit for peak in peaks), (peaks, limit)
 

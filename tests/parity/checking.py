@@ -61,15 +61,15 @@ def check(case: Case) -> Outcome:
 
 def refusals(cases: Sequence[Case]) -> Iterator[tuple[Case, str | None]]:
     """Each case with the line in which it is refused, or None."""
-    compiled = list[Case]()
-    for case in cases:
+    groups = defaultdict[int, list[Case]](list)
+    for case in dict.fromkeys(cases):
         outcome = _unmade(case)
         if outcome is None:
-            compiled.append(case)
+            groups[group_of(case)].append(case)
         else:
             yield case, outcome.refused
-    for case in compiled:
-        for _, found in _trained([case]):
+    for group in groups.values():
+        for case, found in _trained(group):
             rows = [found] if isinstance(found, LaunchError) else found
             lines = {str(row) for row in rows if isinstance(row, str | LaunchError)}
             yield case, min(lines, default=None)

@@ -68,10 +68,16 @@ def _open(left: int, axes: list[list[int]]) -> bool:
 
 
 @cache
-def rows(without: tuple[Feature, ...] = (), seed: int = 0) -> list[dict[str, str]]:
-    """The cover: a feature of each axis, row by row; none of those ``without``."""
+def rows(
+    without: tuple[Feature, ...] = (), only: tuple[Feature, ...] = (), seed: int = 0
+) -> list[dict[str, str]]:
+    """The cover: a feature of each axis, row by row; none of those ``without``, or ``only`` pairs
+    of these with all others."""
     absent = sum(1 << AT[feature] for feature in without)
     missing = [0 if absent >> i & 1 else met & ~absent for i, met in enumerate(can_meet())]
+    if only:
+        wanted = sum(1 << AT[feature] for feature in only)
+        missing = [met if wanted >> i & 1 else met & wanted for i, met in enumerate(missing)]
     draw, found = Random(seed), list[dict[str, str]]()
     while any(missing):
         made = [row for _ in range(TRIED) if (row := _row(missing, ~absent, draw))]

@@ -10,12 +10,18 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.distributed._functional_collectives import (
+    all_gather_tensor_autograd,
+    reduce_scatter_tensor_autograd,
+)
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
     RowwiseParallel,
+    SequenceParallel,
     parallelize_module,
 )
 from torch.nn import functional
@@ -26,7 +32,7 @@ from pipeloom import HuggingFace
 
 from .cases import DEVICE, Case
 
-WIDTH, WORDS, EXPERTS = 4, 7, 2
+WIDTH, WORDS, EXPERTS = 4, 7, 4
 OVERFLOWS = 1  # the step in which a gradient may be infinite
 
 
@@ -88,17 +94,44 @@ class Noise(nn.Module):
         return x * torch.rand(x.shape, generator=self.generator).to(x)
 
 
-class Experts(nn.Module):
-    """A stack of experts, of which each has a share in each token."""
+class Stack(nn.Module):
+    """A stack of matrices, whose products each have a share."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.gate = nn.Linear(WIDTH, EXPERTS, bias=False)
-        self.stack = nn.Parameter(torch.empty(EXPERTS, WIDTH, WIDTH))
+        self.weight = nn.Parameter(torch.empty(EXPERTS, WIDTH, WIDTH))
+
+    def forward(self, share: Tensor, x: Tensor) -> Tensor:
+        weight = self.weight.to_local() if isinstance(self.weight, DTensor) else self.weight
+        return torch.einsum("rte,rtw,ewv->rtv", share, x, weight)
+
+
+class Experts(nn.Module):
+    """A stack of experts, of which each has a share in each token; over ``group`` each process has
+    some of them."""
+
+    group: ProcessGroup | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.stack = nn.Linear(WIDTH, EXPERTS, bias=False), Stack()
 
     def forward(self, x: Tensor) -> Tensor:
         share = self.gate(x).softmax(-1)
-        return x + torch.einsum("rte,rtw,ewv->rtv", share, x, self.stack)
+        if self.group is None:
+            return x + self.stack(share, x)
+        share, tokens = (all_gather_tensor_autograd(t, 0, self.group) for t in (share, x))
+        share = share.chunk(self.group.size(), -1)[self.group.rank()]
+        found = self.stack(share, tokens)
+        return x + reduce_scatter_tensor_autograd(found, "sum", 0, self.group)
+
+    def spread(self, mesh: DeviceMesh, *, as_dtensor: bool) -> None:
+        """Keeps this process's part of the stack."""
+        whole = self.stack.weight.detach()
+        own: Tensor = whole.chunk(mesh.size())[mesh.get_local_rank()].clone()
+        if as_dtensor:
+            own = DTensor.from_local(own, mesh, [Shard(0)], run_check=False)
+        self.stack.weight, self.group = nn.Parameter(own), mesh.get_group()
 
 
 class Twice(nn.Module):
@@ -331,8 +364,17 @@ def make_stage(case: Case, stage: int) -> nn.Module:
         return Part(case, stage).to(DEVICE, case.dtype)
 
 
-def parallel(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """Tensor parallel, with whole tensors between stages."""
+class InParts(SequenceParallel):
+    """A norm of each process's part of a sequence that all have."""
+
+    @staticmethod
+    def _prepare_input_fn(layout: Any, mod: nn.Module, inputs: Any, mesh: DeviceMesh) -> Any:
+        whole = DTensor.from_local(inputs[0], mesh, [Replicate()], run_check=False)
+        return whole.redistribute(placements=layout)
+
+
+def parallel(module: nn.Module, mesh: DeviceMesh, *, sequence: bool = False) -> nn.Module:
+    """Tensor parallel, with whole tensors between stages; with ``sequence`` norms are of parts."""
     columns = partial(ColwiseParallel, output_layouts=Replicate())
     rows = partial(RowwiseParallel, input_layouts=Replicate())
     styles: dict[str, Callable[[], ParallelStyle]] = {
@@ -341,6 +383,8 @@ def parallel(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
         **dict.fromkeys(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"), ColwiseParallel),
         **dict.fromkeys(("o_proj", "down_proj"), RowwiseParallel),
     }
+    if sequence:
+        styles |= {"norm": InParts, "product": partial(columns, input_layouts=Shard(1))}
     leaves = {name: name.rpartition(".")[2] for name, _ in module.named_modules()}
     return parallelize_module(
         module, mesh, {name: styles[leaf]() for name, leaf in leaves.items() if leaf in styles}
@@ -374,7 +418,7 @@ def optimizer(case: Case, parameters: Iterable[nn.Parameter]) -> torch.optim.Opt
     """An optimizer; epsilon is large, as noise of rounding would be a whole step else."""
     lr = 0.1 if case["scale_grads"] else 0.005
     # on a GPU torch steps lists of tensors, which cannot hold DTensors and others
-    more: dict[str, Any] = {} if case.width == 1 else {"foreach": False}
+    more: dict[str, Any] = {} if case.width == 1 and not case.spread else {"foreach": False}
     match case["optimizer"]:
         case "momentum":
             return torch.optim.SGD(parameters, lr=lr, momentum=0.9, **more)

@@ -1,12 +1,11 @@
 """The pinned cases: those of the cover. ``torch.compile`` takes seconds a case: a second cover has
-it, whose cases are tried by the slow tests."""
+its pairs, whose cases are tried by the slow tests."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
-from itertools import chain
 
 from .cases import Case
 from .cover import rows
@@ -17,18 +16,19 @@ COMPILED = (("compiled", "compiled"),)
 
 @cache
 def pinned() -> list[Case]:
-    return _cases(rows(without=COMPILED))
+    cover = rows(without=COMPILED)
+    return _cases([*cover, *_again(cover)])
 
 
 @cache
 def compiled() -> list[Case]:
-    return [case for case in _cases(rows()) if case["compiled"] != "no"]
+    return _cases(rows(only=COMPILED))
 
 
 def _cases(cover: list[dict[str, str]]) -> list[Case]:
-    """Each feature takes its choices in turn, row by row; rows come again until all are taken."""
+    """Each feature takes its choices in turn, row by row."""
     taken, found = Counter[Feature](), list[Case]()
-    for number, row in enumerate(chain(cover, _again(cover))):
+    for number, row in enumerate(cover):
         choices: Choices = {}
         for axis, value in row.items():
             some = FEATURES[axis][value]

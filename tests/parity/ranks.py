@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed._functional_collectives import all_gather_tensor
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -18,12 +19,12 @@ from torch.distributed.tensor import DTensor
 
 from pipeloom import LossScale, Pipeline
 from pipeloom.ir import PipeloomError
-from pipeloom.runtime.tensors.microbatches import Batch
 from tests.support.hub import own
 
 from .cases import DEVICE, Case, Step
 from .models import (
     WORDS,
+    Experts,
     batch,
     compiled,
     make_stage,
@@ -71,10 +72,10 @@ class Ranked:
         self.mesh: DeviceMesh | None = None
         self.replica = 0
         if case.replicas * case.width > 1:
-            sizes = {"dp": case.replicas, "pp": case["ranks"], "tp": case.width}
-            size = tuple(sizes.values())
-            self.mesh = init_device_mesh(DEVICE.type, size, mesh_dim_names=tuple(sizes))
-            self.replica = self.mesh.get_local_rank("dp")
+            size, names = (*case.data_axes, case["ranks"], case.width), ("rep", "dp", "pp", "tp")
+            self.mesh = init_device_mesh(DEVICE.type, size, mesh_dim_names=names)
+            self.data = self.mesh["rep", "dp"]._flatten("data")
+            self.replica = self.data.get_local_rank()
         if case["compiled"] != "no":
             torch._dynamo.reset()
 
@@ -99,20 +100,29 @@ class Ranked:
         for s, module in pipeline.modules.items():
             for name, p in module.named_parameters(remove_duplicate=False):
                 key = f"{s}.{name}".replace("_orig_mod.", "")
-                self.found.gradients[key] = None if p.grad is None else _whole(p.grad)
-                self.found.parameters[key] = _whole(p.detach()).clone()
+                self.found.gradients[key] = None if p.grad is None else self._whole(p.grad, name)
+                self.found.parameters[key] = self._whole(p.detach(), name).clone()
         self.found.norm = self.ran.grad_norm
         scale = pipeline.loss_scale
         self.found.scale = None if scale is None else scale.scale
         pipeline.close()
         return self.found
 
+    def _whole(self, value: Tensor, name: str) -> Tensor:
+        if isinstance(value, DTensor):
+            value = value.full_tensor()
+        elif self.case["replicas"] == "experts" and name.endswith("stack.weight"):
+            value = all_gather_tensor(value, 0, self.data.get_group()).clone()
+        return value.cpu()
+
     def made(self, *, resumed: bool) -> Pipeline:
         case, groups = self.case, dict[str, Any]()
         if self.mesh is not None:
             groups["group"] = self.mesh["pp"].get_group()
             if case.replicas > 1:
-                groups["data_group"] = self.mesh["dp"].get_group()
+                groups["data_group"] = self.data.get_group()
+            if case["replicas"] == "experts":
+                groups["norm_groups"] = {"*.stack.weight": self.data.get_group()}
         dtypes: dict[str, Any] = {
             name: None if case[name] is None else getattr(torch, case[name])
             for name in ("param_dtype", "reduce_dtype")
@@ -146,19 +156,30 @@ class Ranked:
     def _stage(self, stage: int) -> nn.Module:
         module = make_stage(self.case, stage)
         if self.mesh is not None and self.case.cut(stage):
-            module = parallel(module, self.mesh["tp"])
+            module = parallel(module, self.mesh["tp"], sequence=self.case["sequence"])
         if self.case["compiled"] != "no":
             module = compiled(module, self.case["compiled"])
-        if self.mesh is not None and self.case.sharded:
-            fully_shard(module, mesh=self.mesh["dp"])
+        if self.mesh is not None:
+            self._spread(module, self.mesh)
         return module
 
-    def _given(self, step: Step, count: int) -> tuple[Batch, dict[str, Any]]:
+    def _spread(self, module: nn.Module, mesh: DeviceMesh) -> None:
+        """The experts over processes, and shards of all."""
+        experts = [part for part in module.modules() if isinstance(part, Experts)]
+        for part in experts if self.case.spread else ():
+            part.spread(mesh["dp"], as_dtensor=self.case.sharded)
+            if self.case.sharded:
+                fully_shard(part.stack, mesh=mesh["rep"])
+        over = {"hybrid": mesh["rep", "dp"], "sharded experts": self.data}
+        if self.case.sharded:
+            fully_shard(module, mesh=over.get(self.case["replicas"], mesh["dp"]))
+
+    def _given(self, step: Step, count: int) -> tuple[Any, dict[str, Any]]:
         """This replica's arguments of a step or an evaluation."""
         first = self.replica * count
         mine = slice(first, first + count)
         rows = batch(self.case, step.number, count * self.case.replicas)
-        given: list[Batch] = [row[mine] for row in rows]
+        given: list[Any] = [row[mine] for row in rows]
         if self.case["given"] == "whole" and self.case["lengths"] == "alike":
             given = list(map(torch.cat, given))
         xs, ys, factors = given
@@ -237,7 +258,3 @@ class Ranked:
         else:
             after.load_state_dict(state)
         return after
-
-
-def _whole(value: Tensor) -> Tensor:
-    return (value.full_tensor() if isinstance(value, DTensor) else value).cpu()

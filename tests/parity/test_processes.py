@@ -13,17 +13,26 @@ from tests.parity.judging import judge
 from tests.parity.pinned import pinned
 
 FOUND: list[tuple[int, dict[str, Any]]] = [
-    (
-        0,
-        {
-            **{"ranks": 2, "plan": ANYWHERE, "tensor parallel": "all"},
-            **{"input": "tokens", "edges": "parameter"},
-        },
-    ),
     (74, {"ranks": 2, "plan": ANYWHERE, "tensor parallel": "all", "compiled": "parts"}),
 ]
 """Numbers of plans, and features that met: they failed."""
+IN_PARTS: dict[str, Any] = {"tensor parallel": "all", "sequence": True, "clip": 0.05}
+EXPERTS: dict[str, Any] = {"replicas": "experts", "experts": "all", "clip": 0.05}
+MESHES: list[dict[str, Any]] = [
+    IN_PARTS | {"plan": "zb-h1", "tied": "ends", "input": "tokens", "ahead": True},
+    IN_PARTS | {"plan": "zb-h1", "param_dtype": "float32"},
+    IN_PARTS | {"plan": "weipipe-interleave", "tied": "middle"},
+    IN_PARTS | {"ranks": 1, "replicas": "sharded"},
+    EXPERTS | {"plan": "zb-v", "tied": "ends", "input": "tokens", "ahead": True},
+    EXPERTS | {"plan": "zb-h1"},
+    EXPERTS | {"ranks": 1, "replicas": "sharded experts"},
+    {"ranks": 1, "replicas": "hybrid", "clip": 0.05},
+]
+"""Sequence and expert parallel stages, and hybrid shards."""
+SENT: dict[str, Any] = {"plan": ANYWHERE, "tensor parallel": "all", "input": "tokens"}
 CASES = [case for case in pinned() if case.in_processes]
+CASES += [Case.of(0, 100 + i, {"optimizer": "momentum"} | each) for i, each in enumerate(MESHES)]
+CASES.append(Case.of(1, 0, SENT | {"edges": "parameter"}))  # failed once
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.number} {case['plan']}")

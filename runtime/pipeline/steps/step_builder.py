@@ -240,11 +240,6 @@ def make_executor(
         cells=cells,
         runners=runners,
         routing=routing,
-        reduce=step_end.reduce,
-        average=step_end.average,
-        step=step_end.step,
-        check_norm=step_end.check_norm,
-        validate=step_end.validate,
-        restore_snapshot=step_end.restore_snapshot,
+        step_end=step_end,
         label=label,
     )

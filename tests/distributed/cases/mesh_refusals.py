@@ -1,8 +1,8 @@
-"""What is said of meshes that do not fit their stages, on four processes."""
+"""What is said of stages that do not fit their mesh, or reduce by themselves, on four processes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,10 +10,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed._composable import replicate
+from torch.distributed._composable.replicate_with_fsdp import replicate as replicate_with_fsdp
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir import InputError
@@ -35,10 +38,37 @@ class Part(nn.Module):
         return out
 
 
-def linear(mesh: DeviceMesh | None = None, style: Any = None) -> nn.Module:
+def linear(mesh: DeviceMesh | None = None, style: Any = None) -> Any:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(WIDTH, WIDTH))
     return module if mesh is None else parallelize_module(module, mesh, {"0": style})
+
+
+def in_part(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    return nn.Sequential(DistributedDataParallel(module, process_group=mesh.get_group()))
+
+
+def compiled(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    wrapped = torch.compile(DistributedDataParallel(module, process_group=mesh.get_group()))
+    assert isinstance(wrapped, nn.Module)
+    return wrapped
+
+
+WRAPS: dict[str, Callable[[nn.Module, DeviceMesh], nn.Module]] = {
+    "it is wrapped in DistributedDataParallel": lambda module, mesh: DistributedDataParallel(
+        module, process_group=mesh.get_group()
+    ),
+    "0 is wrapped in DistributedDataParallel": in_part,
+    "_orig_mod is wrapped in DistributedDataParallel": compiled,
+    "it is wrapped in FullyShardedDataParallel": lambda module, mesh: FullyShardedDataParallel(
+        module, process_group=mesh.get_group(), device_id=torch.device("cpu")
+    ),
+    "it is wrapped in replicate": lambda module, mesh: replicate(
+        module, process_group=mesh.get_group()
+    ),
+    "it is wrapped in replicate, ": lambda module, mesh: replicate_with_fsdp(module, mesh=mesh),
+}
+"""What reduces by itself, where ``data_group`` should."""
 
 
 def refusals() -> dict[str, str]:
@@ -53,8 +83,10 @@ def refusals() -> dict[str, str]:
     hands_on = linear(tp, ColwiseParallel(use_local_output=False))
     both = {"data_group": world.get_group()}
     named = {"norm_groups": {"0.*": alone["ep"].get_group()}}
-    part = linear()
+    part, block, bare = linear(), nn.Sequential(linear(), linear()), linear()
     fully_shard(part, mesh=alone["dp"])
+    fully_shard(block[0], mesh=tp)
+    fully_shard(bare, mesh=tp)
     tied = {"tied": [[(0, "0.weight"), (1, "0.weight")]]}
     return {
         "ties": _said([linear(tp, columns()), linear()], mesh, **tied),
@@ -62,9 +94,12 @@ def refusals() -> dict[str, str]:
         "experts unnamed": _said([experts] * 2, mesh, **replicas),
         "some experts": _said([linear()], alone, **both, **named),
         "sharded in part": _said([part], alone, **both),
+        "block sharded": _said([block] * 2, mesh, **replicas),
+        "shards averaged by nobody": _said([bare] * 2, mesh),
         "over ranks": _said([linear(world, columns())] * 2, mesh),
         "output": _said([hands_on, linear()], mesh),
         "sequence": _said([split] * 2, mesh),
+        **{what: _said([wrap(linear(), tp)] * 2, mesh) for what, wrap in WRAPS.items()},
     }
 
 
@@ -75,7 +110,7 @@ def _said(stages: Sequence[nn.Module], mesh: DeviceMesh, **options: Any) -> str:
         tied=[(0, 1)] if "tied" in options else [],
         data_parallel="data_group" in options,
     )
-    rank = 0 if mesh is None else mesh.get_local_rank("pp")
+    rank = mesh.get_local_rank("pp")
     with pytest.raises((InputError, ShapeError, ExecutionError)) as error:
         _step(
             Pipeline(
@@ -83,12 +118,11 @@ def _said(stages: Sequence[nn.Module], mesh: DeviceMesh, **options: Any) -> str:
                 {rank: stages[rank]},
                 loss=nn.functional.mse_loss,
                 optimizer=partial(torch.optim.SGD, lr=0.1),
-                group=None if mesh is None else mesh["pp"].get_group(),
+                group=mesh["pp"].get_group(),
                 **options,
             )
         )
-    if mesh is not None:
-        dist.barrier()
+    dist.barrier()
     return str(error.value)
 
 

@@ -1,9 +1,11 @@
-"""On each rank: a schedule of torch's and one of ours on the same stages, batches and losses."""
+"""On each rank a schedule of torch's, one of ours, and ours as a CSV in torch's runtime, with the
+same stages, batches and losses."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import torch
@@ -12,10 +14,14 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
+from torch.distributed.pipelining.schedules import (
+    PipelineScheduleMulti,
+    _PipelineScheduleRuntime,
+    get_schedule_class,
+)
 
-from pipeloom import PlannedSchedule
-from pipeloom.ir import InputError
+from pipeloom import PlannedSchedule, export
+from pipeloom.ir import InputError, Schedule
 from tests.support.models import TinyTransformer, difference
 from tests.support.schedules import schedule
 
@@ -33,11 +39,13 @@ SHARDED = 3  # microbatches
 
 @dataclass(frozen=True)
 class Outcome:
-    """How far gradients are from torch's, after one step and after two; whether losses and outputs,
-    of a step and of an evaluation, are equal to torch's to the last digit."""
+    """How far gradients are from torch's, after one step and after two, and by torch's own runtime;
+    whether losses and outputs, of a step and of an evaluation, are equal to torch's to the last
+    digit."""
 
     gradients: float
     accumulated: float
+    by_csv: float
     stepped: bool
     evaluated: bool
 
@@ -120,9 +128,25 @@ def _compared(name: str, family: str, microbatches: int, scaled: bool) -> Outcom
         return_outputs=False,
     )
     mine.pipeline.close()
+    again = stages_of(family, microbatches)
+    _by_csv(again, program, scaled).step(*arguments, **whole)
     return Outcome(
-        gradients, _worst(ours, expected, 2), _same(found, stepped), _same(known, evaluated)
+        gradients,
+        _worst(ours, expected, 2),
+        _worst(again, expected, 1),
+        _same(found, stepped),
+        _same(known, evaluated),
     )
+
+
+def _by_csv(stages: list[PipelineStage], plan: Schedule, scaled: bool) -> Any:
+    count = plan.problem.microbatches
+    runtime = _PipelineScheduleRuntime(list(stages), count, loss_fn=loss_of, scale_grads=scaled)
+    with NamedTemporaryFile("w") as file:
+        file.write(export(plan, "torch-csv").text)
+        file.flush()
+        runtime._load_csv(file.name, format="compute_only")
+    return runtime
 
 
 def _results(run: Any, arguments: list[Tensor], given: dict[str, Any]) -> list[Tensor]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeloom import Objective, Placement, Problem, Profile, Schedule, StageProfile, explain
 from pipeloom.ir import timed
-from tests.support.inner import lower_bound, one_at_a_time
+from pipeloom.solver import lower_bound, one_at_a_time
 from tests.support.random_problems import linear_problems, stage_profiles
 
 NO_RELAXATIONS = ("the same work on every rank", "twice the microbatches")

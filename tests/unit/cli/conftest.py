@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeloom.ir.cost.simulator import warm_up
-from tests.support.command_line import Command, Done, profile_document, written
+from pipeloom import build
+from tests.support.command_line import (
+    Command,
+    Done,
+    layers_document,
+    profile_document,
+    written,
+)
 from tests.support.inner import main
 
 
@@ -15,12 +21,13 @@ from tests.support.inner import main
 def _compiled() -> None:
     """The first simulation on a machine is announced, which tests of standard error do not
     expect."""
-    warm_up()
+    build("1f1b", profile_document(), 2)
 
 
 @pytest.fixture
-def pipeloom(capfdbinary: pytest.CaptureFixture[bytes]) -> Command:
-    """``pipeloom("build", "gpipe", ...)`` in this process."""
+def pipeloom(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """``pipeloom("build", "gpipe", ...)`` in this process, without anyone's cache."""
+    monkeypatch.delenv("PIPELOOM_CACHE", raising=False)
 
     def call(*words: object) -> Done:
         capfdbinary.readouterr()
@@ -37,7 +44,19 @@ def profile(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def layers(tmp_path: Path) -> Path:
+    return written(tmp_path / "layers.json", layers_document())
+
+
+@pytest.fixture
 def schedule(tmp_path: Path, profile: Path, pipeloom: Command) -> Path:
     path = tmp_path / "schedule.json"
     assert pipeloom("build", "zb-h1", profile, "-m", 3, "-o", path).code == 0
+    return path
+
+
+@pytest.fixture
+def program(pipeloom: Command, schedule: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "program.json"
+    assert pipeloom("compile", schedule, "--tied", "0,1", "-o", path).code == 0
     return path

@@ -13,93 +13,77 @@ from typing import Any
 
 import pytest
 
-from pipeloom.cli.failures import MOST_CHARACTERS
-from pipeloom.cli.main import command
-from tests.support.command_line import ENVIRONMENT, Command, profile_document, written
+from pipeloom.__main__ import command
+from tests.support.command_line import ENVIRONMENT, Command, profile_document
 
 FULL = Path("/dev/full")
+CLOSED = "pipeloom: standard output: is closed; expected a file, a pipe or a terminal\n"
+
+
+JOINED = (
+    "cat profile.json | pipeloom build zb-h1 - -m 3 -o - 2>words | tee schedule.json "
+    "| pipeloom compile - -o - 2>/dev/null | pipeloom show - --columns 60 > picture"
+)
 
 
 @pytest.mark.parametrize(
-    ("redirected", "code", "err"),
+    ("script", "code", "err"),
     [
-        (">&-", 1, "pipeloom: standard output: is closed; expected a file, a pipe or a terminal\n"),
-        ("2>/dev/full", 0, ""),
-        ("2>&-", 0, ""),
-        ("<&-", 2, "pipeloom: standard input: cannot be read: it is closed\n"),
-        ("| true; exit ${PIPESTATUS[0]}", 1, ""),
+        ("pipeloom verify schedule.json >&-", 1, CLOSED),
+        ("pipeloom verify schedule.json 2>/dev/full", 0, ""),
+        ("pipeloom verify schedule.json 2>&-", 0, ""),
+        ("pipeloom verify - <&-", 2, "pipeloom: standard input: cannot be read: it is closed\n"),
+        ("pipeloom verify schedule.json | true; exit ${PIPESTATUS[0]}", 1, ""),
+        (f"set -o pipefail; {JOINED}", 0, ""),
     ],
 )
-def test_streams_that_are_closed_or_full(
-    schedule: Path, redirected: str, code: int, err: str
+@pytest.mark.usefixtures("schedule")
+def test_streams_that_are_joined_closed_or_full(
+    tmp_path: Path, script: str, code: int, err: str
 ) -> None:
-    file = "-" if redirected == "<&-" else schedule
-    script = f"'{sys.executable}' -m pipeloom verify '{file}' {redirected}"
-    done = subprocess.run(
-        ["bash", "-c", script], env=ENVIRONMENT, capture_output=True, text=True, check=False
-    )
+    ours = f'pipeloom() {{ "{sys.executable}" -m pipeloom "$@"; }}\n{script}'
+    options: dict[str, Any] = {"cwd": tmp_path, "env": ENVIRONMENT, "capture_output": True}
+    done = subprocess.run(["bash", "-c", ours], text=True, check=False, **options)
     assert (done.returncode, done.stderr) == (code, err)
+    if script.endswith("picture"):
+        words = "small, 2 ranks, 3 microbatches: zb-h1, 10.00 % bubble\nrank 0"
+        assert (tmp_path / "picture").read_text().startswith(words)
+        assert "bubble rate" in (tmp_path / "words").read_text()
 
 
-def test_control_characters_are_escaped_and_a_long_line_says_how_much_was_cut(
+def test_of_many_faults_the_first_are_shown_and_json_has_all(
     pipeloom: Command, tmp_path: Path
 ) -> None:
-    path = written(tmp_path / "p\x1b[31m\nred.json", profile_document(stages="x" * 9))
-    shown = str(path).replace("\x1b", "\\x1b").replace("\n", "\\n")
-    assert pipeloom("build", "gpipe", path, "-m", 2).err == (
-        f'pipeloom: {shown}: stages: expected a list, got "xxxxxxxxx"\n'
-    )
-    line = pipeloom("build", "x" * 5000, path, "-m", 2).err
-    assert line.endswith(" more characters)\n")
-    assert len(line) < MOST_CHARACTERS + 60
-    assert line.count("\n") == 1
-
-
-def test_titles_are_shown_without_control_characters(pipeloom: Command, schedule: Path) -> None:
-    for kind in ("text", "svg", "html"):
-        done = pipeloom("show", schedule, "--title", "a\x1b[31m\nb", "--as", kind)
-        assert "\\x1b[31m\\nb" in done.out
-        assert "\x1b" not in done.out
-
-
-def test_links_in_a_circle(pipeloom: Command, schedule: Path, tmp_path: Path) -> None:
-    one, other = tmp_path / "a.json", tmp_path / "b.json"
-    one.symlink_to(other)
-    other.symlink_to(one)
-    circle = "Too many levels of symbolic links"
-    done = pipeloom("verify", one)
-    assert (done.code, done.err) == (2, f"pipeloom: {one}: cannot be read: {circle}\n")
-    done = pipeloom("compile", schedule, "-o", one)
-    assert (done.code, done.err) == (2, f"pipeloom: {one}: cannot be written: {circle}\n")
-
-
-def test_what_the_machine_lacks_is_no_bug_of_ours(
-    pipeloom: Command, schedule: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lacking(error: Exception) -> str:
-        def fails(*_: object, **__: object) -> None:
-            raise error
-
-        monkeypatch.setattr("pipeloom.planner.verify.verify", fails)
-        done = pipeloom("verify", schedule)
-        assert done.code == 1
-        return done.err
-
-    assert (
-        lacking(OSError(24, "Too many open files", "/x")) == "pipeloom: /x: Too many open files\n"
-    )
-    assert lacking(MemoryError()) == "pipeloom: not enough memory\n"
+    """As many as take minutes where reading looks at all former keys for each."""
+    path = tmp_path / "profile.json"
+    keys = "".join(f'"k{i}": 1, "k{i}": 2, ' for i in range(50_000))
+    path.write_text("{" + keys + json.dumps(profile_document())[1:])
+    done = pipeloom("build", "gpipe", path, "-m", 2, "--json")
+    *shown, last = done.err.splitlines()
+    assert len(done.json["error"]) == 50_000
+    assert shown == [f"pipeloom: {line}" for line in done.json["error"][:20]]
+    assert last == "pipeloom: and 49980 more (--json lists all)"
 
 
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(
-    "raised", [SystemExit("no data here"), SystemExit(0), CancelledError("by the scheduler")]
+    ("raised", "code", "line"),
+    [
+        (OSError(24, "Too many open files", "/x"), 1, "/x: Too many open files\n"),
+        (MemoryError(), 1, "not enough memory\n"),
+        (KeyboardInterrupt(), 130, "interrupted; nothing was written\n"),
+        (SystemExit("no data here"), 70, "internal error: SystemExit: no data here "),
+        (CancelledError("by a future"), 70, "internal error: CancelledError: by a future "),
+        (KeyError("a bug\nof ours"), 70, "internal error: KeyError: 'a bug\\nof ours' "),
+    ],
 )
-def test_what_ends_a_process_is_a_line(
+def test_whatever_ends_a_process_is_a_line(
     schedule: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfdbinary: pytest.CaptureFixture[bytes],
     raised: BaseException,
+    code: int,
+    line: str,
 ) -> None:
     """What a model's code, Rust's or a future's raises is no Exception."""
 
@@ -110,9 +94,12 @@ def test_what_ends_a_process_is_a_line(
     monkeypatch.setattr("sys.argv", ["pipeloom", "verify", str(schedule)])
     with pytest.raises(SystemExit) as ended:
         command()
-    assert ended.value.code == 70
-    words = f"internal error: {type(raised).__name__}: {raised} "
-    assert capfdbinary.readouterr().err.decode().startswith(f"pipeloom: {words}")
+    err = capfdbinary.readouterr().err.decode()
+    assert (ended.value.code, err.count("\n")) == (code, 1)
+    assert err.startswith(f"pipeloom: {line}")
+    monkeypatch.setenv("PIPELOOM_TRACEBACK", "1")
+    with pytest.raises(SystemExit if code == 130 else type(raised)):
+        command()
 
 
 IMPORTING = """
@@ -128,11 +115,30 @@ command()
 
 
 def test_an_interrupt_while_python_imports_is_one_line() -> None:
-    found = subprocess.run(
-        [sys.executable, "-c", IMPORTING], capture_output=True, text=True, check=False
-    )
-    assert found.returncode == 130
-    assert found.stderr == "pipeloom: interrupted; nothing was written\n"
+    words = [sys.executable, "-c", IMPORTING]
+    found = subprocess.run(words, capture_output=True, text=True, check=False)
+    line = "pipeloom: interrupted; nothing was written\n"
+    assert (found.returncode, found.stderr) == (130, line)
+
+
+def test_links_are_followed_and_kept(
+    pipeloom: Command, profile: Path, schedule: Path, tmp_path: Path
+) -> None:
+    one, other = tmp_path / "a.json", tmp_path / "b.json"
+    one.symlink_to(other)
+    other.symlink_to(one)
+    circle = "Too many levels of symbolic links"
+    assert pipeloom("verify", one).refusal == f"pipeloom: {one}: cannot be read: {circle}"
+    line = pipeloom("compile", schedule, "-o", one).refusal
+    assert line == f"pipeloom: {one}: cannot be written: {circle}"
+    other.unlink()
+    other.write_text("old")
+    other.chmod(0o600)
+    assert pipeloom("build", "gpipe", profile, "-m", 2, "-o", one).code == 0
+    assert one.is_symlink()
+    assert json.loads(other.read_text())["format"] == "pipeloom.schedule"
+    assert other.stat().st_mode & 0o777 == 0o600
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
@@ -143,31 +149,6 @@ def test_a_file_on_a_full_disk_is_kept(
     for each in (path, new):
         each.write_text("precious")
     monkeypatch.setattr(tempfile, "mkstemp", lambda **_: (os.open(FULL, os.O_WRONLY), str(new)))
-    done = pipeloom("build", "gpipe", profile, "-m", 2, "-o", path)
-    line = f"pipeloom: {path}: cannot be written: No space left on device\n"
-    assert (done.code, done.out, done.err) == (2, "", line)
+    line = pipeloom("build", "gpipe", profile, "-m", 2, "-o", path).refusal
+    assert line == f"pipeloom: {path}: cannot be written: No space left on device"
     assert (path.read_text(), new.exists()) == ("precious", False)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_file_that_is_read_only_is_kept(pipeloom: Command, profile: Path, tmp_path: Path) -> None:
-    path = tmp_path / "kept.json"
-    path.write_text("precious")
-    path.chmod(0o444)
-    done = pipeloom("build", "gpipe", profile, "-m", 2, "-o", path)
-    assert done.err == f"pipeloom: {path}: cannot be written: Permission denied\n"
-    assert path.read_text() == "precious"
-
-
-def test_of_many_faults_the_first_are_shown_and_json_has_all(
-    pipeloom: Command, tmp_path: Path
-) -> None:
-    """As many as take minutes where reading looks at all former keys for each."""
-    path = tmp_path / "profile.json"
-    keys = "".join(f'"k{i}": 1, "k{i}": 2, ' for i in range(50_000))
-    path.write_text("{" + keys + json.dumps(profile_document())[1:])
-    done = pipeloom("build", "gpipe", path, "-m", 2, "--json")
-    *shown, last = done.err.splitlines()
-    assert len(done.json["error"]) == 50_000
-    assert shown == [f"pipeloom: {line}" for line in done.json["error"][:20]]
-    assert last == "pipeloom: and 49980 more (--json lists all)"

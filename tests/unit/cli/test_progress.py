@@ -1,4 +1,4 @@
-"""Progress on standard error, and Ctrl-C keeps the best."""
+"""Progress on standard error; Ctrl-C keeps the best, and whatever was started ends with it."""
 
 from __future__ import annotations
 
@@ -6,158 +6,209 @@ import io
 import json
 import os
 import signal
-import subprocess
 import sys
+import tempfile
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pipeloom import Objective, Profile, StageProfile, build_family
-from pipeloom.cli.progress import ProgressDisplay, interruptible
+import pipeloom as library
+from pipeloom import optimize
 from pipeloom.solver import Progress
-from tests.support.command_line import ENVIRONMENT, Command
+from tests.support.command_line import Command, Done, profile_document, written
 from tests.support.inner import Report, Searched, Searching, Status
+from tests.support.interrupted import Started
+
+STOPPED = [signal.SIGINT, signal.SIGTERM]
+COMPILING = "pipeloom: compiling kernels, once on this machine; a time limit does not count this\n"
 
 
 class Terminal(io.StringIO):
+    """A terminal; whenever something is written ``press`` is called."""
+
+    press: Callable[[], object] = staticmethod(lambda: None)
+
     def isatty(self) -> bool:
         return True
 
-
-def told(at: float, best: float | None = 200.0, bound: float = 100.0) -> Progress:
-    return Progress(at, best, bound, None if best is None else (best - bound) / best, "search")
-
-
-def searching(*now: Progress, name: str = "", by_step: bool = False) -> list[Searching]:
-    return [Searching(name, each, by_step) for each in now]
+    def write(self, text: str) -> int:
+        self.press()
+        return super().write(text)
 
 
-def test_a_terminal_shows_one_line_that_is_written_over() -> None:
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Not a fixture: pytest sets the streams anew when a test begins."""
     stream = Terminal()
-    display = ProgressDisplay(stream=stream)
-    for event in searching(told(0.0, None), told(1.0)):
-        display(event)
-    display.close()
-    assert stream.getvalue() == (
+    monkeypatch.setattr(sys, "stderr", stream)
+    return stream
+
+
+@pytest.fixture
+def told(pipeloom: Command, profile: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """``optimize`` by a search that tells these events."""
+
+    def call(*events: object, words: tuple[str, ...] = ()) -> Done:
+        def search(*given: Any, progress: Any, **options: Any) -> library.Answer:
+            for event in events:
+                progress(event)
+            return optimize(*given, **options)
+
+        monkeypatch.setattr("pipeloom.planner.optimize.optimize", search)
+        short = ("--placement", "linear", "--work-limit", 0.01)
+        return pipeloom("optimize", profile, "-m", 2, "--json", *short, *words)
+
+    return call
+
+
+def now(at: float, best: float | None = 200.0, name: str = "") -> Searching:
+    gap = None if best is None else (best - 100.0) / best
+    return Searching(name, Progress(at, best, 100.0, gap, "search"), False)
+
+
+def test_a_terminal_shows_one_line_that_is_written_over(
+    told: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = on_terminal(monkeypatch)
+    told(now(0.0, None), now(1.0))
+    assert terminal.getvalue() == (
         "\r\x1b[2K   0.0 s  looking for a first schedule"
         "\r\x1b[2K   1.0 s  best 200 ms  bound 100 ms  gap 50.00 %  search\n"
     )
+    told(now(2.0), words=("-q",))
+    assert "2.0 s" not in terminal.getvalue()
 
 
-def test_a_log_gets_a_line_a_change_and_none_for_the_start() -> None:
-    stream = io.StringIO()
-    display = ProgressDisplay(stream=stream)
-    events = [told(at) for at in (0.1, 1.0, 2.0, 9.0, 20.5)]
-    events.insert(0, replace(told(0.0), method="one-at-a-time"))
+def test_a_log_gets_a_line_a_change_and_none_for_the_start(told: Callable[..., Done]) -> None:
+    name = "limit 1 of 2 (8)"
+    events = [now(at, name=name) for at in (0.0, 0.1, 1.0, 2.0, 9.0, 20.5)]
+    events[0] = replace(events[0], now=replace(events[0].now, method="one-at-a-time"))
     # the last one comes so soon after another that the end's line will say it
-    events += [told(20.6, 150.0), told(20.7, 140.0)]
-    for event in searching(*events, name="limit 1 of 2 (8)"):
-        display(event)
-    display.close()
-    assert stream.getvalue().splitlines() == [
+    events += [now(20.6, 150.0, name), now(20.7, 140.0, name)]
+    assert told(*events).err.splitlines() == [
         "limit 1 of 2 (8):    0.1 s  best 200 ms  bound 100 ms  gap 50.00 %  search",
         "limit 1 of 2 (8):   20.6 s  best 150 ms  bound 100 ms  gap 33.33 %  search",
     ]
 
 
-@pytest.mark.parametrize(
-    ("bound", "stopped", "status", "words"),
-    [
-        (9.0, False, Status.OPTIMAL, "gap 0 %  optimal"),
-        (6.0, False, Status.FEASIBLE, "gap 33.33 %  time is up"),
-        (6.0, True, Status.FEASIBLE, "gap 33.33 %  stopped"),
-    ],
-)
-def test_the_last_line_says_why_a_solve_ends(
-    bound: float, stopped: bool, status: Status, words: str
+def test_the_last_line_says_why_a_solve_ends(told: Callable[..., Done]) -> None:
+    profile = library.Profile((library.StageProfile(1, 1, 1),), 1)
+    schedule = library.build_family("1f1b", profile, 3)  # three microbatches, one rank: 9 ms
+    for bound, ending, status, words in (
+        (9.0, "time is up", Status.OPTIMAL, "gap 0 %  optimal"),
+        (6.0, "time is up", Status.FEASIBLE, "gap 33.33 %  time is up"),
+        (6.0, "stopped", Status.FEASIBLE, "gap 33.33 %  stopped"),
+    ):
+        report = Report(library.Objective.PERIOD, "search", status, bound, solve_seconds=2.84)
+        event = Searched("", replace(schedule, report=report), ending)
+        assert told(event).err == f"   2.8 s  best 9 ms  bound {bound:g} ms  {words}\n"
+
+
+def test_long_compiling_is_announced(
+    pipeloom: Command, profile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    profile = Profile((StageProfile(1, 1, 1),), 1)
-    schedule = build_family("1f1b", profile, 3)  # three microbatches, one rank: 9 ms
-    report = Report(Objective.PERIOD, "search", status, bound, solve_seconds=2.84)
-    for stream, begin in ((io.StringIO(), ""), (Terminal(), "\r\x1b[2K")):
-        display = ProgressDisplay(stream=stream)
-        ending = "stopped" if stopped else "time is up"
-        display(Searched("", replace(schedule, report=report), ending))
-        expected = f"{begin}   2.8 s  best 9 ms  bound {bound:g} ms  {words}\n"
-        assert stream.getvalue() == expected
+    monkeypatch.setattr(threading.Timer, "start", lambda timer: timer.function())
+    monkeypatch.setattr(threading.Timer, "join", lambda timer: None)
+    assert pipeloom("build", "gpipe", profile, "-m", 2, "--json").err == COMPILING
 
 
-def test_quiet_says_nothing() -> None:
-    stream = Terminal()
-    ProgressDisplay(quiet=True, stream=stream)(Searching("", told(0.0)))
-    assert stream.getvalue() == ""
+PREDICT = "predict llama-3-8b --gpu H100 --gpus 2 --pp 2 --global-batch 4 --schedule optimal"
+LINES = {
+    "optimize P -m 12 --memory-limit 1.5 -o OUT --placement linear": "this is the best schedule",
+    "compare P -m 12 --memory-limit 1.5 --placement linear": "optimize is the best",
+    PREDICT: "this is the best schedule",
+}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_interrupt_sets_the_flag_and_the_second_ends(
-    number: signal.Signals, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("line", "number"), zip(LINES, STOPPED * 2, strict=False))
+def test_the_first_interrupt_keeps_the_best(
+    pipeloom: Command,
+    profile: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    line: str,
+    number: signal.Signals,
 ) -> None:
-    before = signal.getsignal(number)
-    with interruptible() as interrupt:
-        os.kill(os.getpid(), number)
-        assert interrupt()
-        assert capfd.readouterr().err == "pipeloom: stopping: keeping the best so far\n"
-        with pytest.raises(KeyboardInterrupt):
+    def press(*given: Any, **options: Any) -> Any:
+        if not pressed:
+            pressed.append(number)
             os.kill(os.getpid(), number)
+        return optimize(*given, **options) if given else None
+
+    pressed: list[signal.Signals] = []
+    before = signal.getsignal(number)
+    terminal = on_terminal(monkeypatch)
+    terminal.press = press  # type: ignore[method-assign]
+    if line is PREDICT:  # which shows no progress
+        monkeypatch.setattr("pipeloom.planner.optimize.optimize", press)
+    out = profile.with_name("out.json")
+    words = line.replace("P ", f"{profile} ").replace("OUT", str(out)).split()
+    done = pipeloom(*words)
+    assert done.code == 0
+    assert "pipeloom: stopping: keeping the best so far\n" in done.err
+    assert f"pipeloom: interrupted: {LINES[line]} so far\n" in terminal.getvalue()
+    assert out.exists() is ("-o" in words)
     assert signal.getsignal(number) is before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_keeps_the_best(number: signal.Signals, tmp_path: Path) -> None:
-    # unequal stages and a limit between the easy ones: not proven at once, if ever
-    stages = [
-        {"t_f": 10 + 3 * (s % 3), "t_b": 11 + 2 * (s % 2), "t_w": 5 + s, "m_b": 1, "m_w": 0.4}
-        for s in range(8)
-    ]
-    document = {"format": "pipeloom.profile", "version": 1, "stages": stages, "ranks": 8}
-    (tmp_path / "p.json").write_text(json.dumps(document | {"t_comm": 2.5, "memory_limit": 5}))
-    words = ["optimize", "p.json", "-m", "24", "--time-limit", "250", "-o", "best.json"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pipeloom", *words],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    assert any("best" in line for line in process.stderr)  # it solves
-    process.send_signal(number)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    assert "pipeloom: interrupted: this is the best schedule so far" in err
-    assert "written to best.json" in out
-    document = json.loads((tmp_path / "best.json").read_text())
-    assert document["report"]["solve_seconds"] < 240
-    stages = len(document["profile"]["stages"])
-    assert stages % 8 == 0
-    assert sum(map(len, document["order"])) == 3 * stages * 24
-
-
-def test_an_interrupt_elsewhere_is_one_line(
-    pipeloom: Command, schedule: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_second_interrupt_ends_even_an_explanation(
+    pipeloom: Command, profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def pressed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("pipeloom.ir.formats.json_reader.read_json", pressed)
-    done = pipeloom("show", schedule)
-    assert (done.code, done.err) == (130, "pipeloom: interrupted; nothing was written\n")
-
-
-def test_an_interrupted_compare_says_so(
-    pipeloom: Command, profile: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    events = 0
-
-    def press(*_: object) -> None:
-        nonlocal events
-        events += 1
-        if events == 1:
+    def press(*_: object, **__: object) -> None:
+        for _ in range(2):
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr("pipeloom.cli.progress.ProgressDisplay.__call__", press)
-    done = pipeloom("compare", profile, "-m", 12, "--memory-limit", 1.5, "-q")
-    assert "pipeloom: interrupted: optimize is the best so far" in done.err
-    assert "; interrupted" in " ".join(done.out.partition("\noptimize: ")[2].split())
+    monkeypatch.setattr(library.Answer, "explain", press)
+    out = tmp_path / "best.json"
+    done = pipeloom("optimize", profile, "-m", 4, "--explain", "-q", "-o", out)
+    assert (done.code, done.out) == (130, "")
+    assert done.err.splitlines()[-1] == "pipeloom: interrupted; nothing was written"
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("number", STOPPED)
+def test_an_interrupted_process_writes_the_best(number: signal.Signals, tmp_path: Path) -> None:
+    # unequal stages and a limit between the easy ones: not proven at once, if ever
+    times = [{"t_f": 10 + 3 * (s % 3), "t_b": 11 + 2 * (s % 2), "t_w": 5 + s} for s in range(8)]
+    stages = [each | {"m_b": 1, "m_w": 0.4} for each in times]
+    document = profile_document(stages=stages, ranks=8, t_comm=2.5, memory_limit=5)
+    best = tmp_path / "best.json"
+    words = ["optimize", written(tmp_path / "p.json", document), "-m", "24", "-o", best]
+    run = Started([*words, "--time-limit", "250"], tmp_path / "run")
+    assert run.process.stderr is not None
+    assert any("best" in line for line in run.process.stderr)  # it solves
+    line = "pipeloom: interrupted: this is the best schedule so far"
+    assert run.ended(number) == (0, line, [])
+    assert library.verify(best).ok
+    assert json.loads(best.read_text())["report"]["solve_seconds"] < 240
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_cbc_and_its_folder_end_with_an_interrupted_or_killed_solve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = [(10, 6, 15), (3, 3, 1), (20, 3, 15), (9, 16, 12), (19, 10, 13)]
+    # of five stages that CBC works on for minutes
+    stages = [{"t_f": f, "t_b": b, "t_w": w, "m_b": 1, "m_w": 0.5} for f, b, w in times]
+    document = profile_document(stages=stages, ranks=5, t_comm=2.5, memory_limit=3)
+    path = written(tmp_path / "p.json", document)
+    words = ["optimize", path, "-m", 8, "--solver", "milp", "--time-limit", 200]
+    words += ["--placement", "linear"]
+    interrupted, killed = (
+        Started([*words, "-o", tmp_path / f"{name}.json"], tmp_path / name)
+        for name in ("interrupted", "killed")
+    )
+    for run in (interrupted, killed):
+        run.until(lambda found: "cbc" in found.values())
+        assert run.process.poll() is None, "it ended before CBC began"
+    code, line, left = interrupted.ended(signal.SIGINT, signal.SIGINT)
+    assert (code in (0, 130), left) == (True, []), (code, line)
+    assert killed.ended(signal.SIGKILL)[0] == -signal.SIGKILL
+    assert killed.running() == {}
+    (litter,) = killed.folder.iterdir()  # which the next solve removes
+    monkeypatch.setattr(tempfile, "tempdir", str(killed.folder))
+    options: dict[str, Any] = {"placement": "linear", "solver": "milp", "time_limit": 200}
+    library.optimize(document, 8, **options, should_stop=lambda: not litter.exists())
+    assert not list(killed.folder.iterdir())

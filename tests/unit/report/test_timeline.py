@@ -16,12 +16,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from pipeloom import Objective, Profile, Schedule, StageProfile, build_family
+from pipeloom import Objective, Profile, Schedule, StageProfile, build_family, show
+from pipeloom.ir import timed
 from pipeloom.report import memory_steps, timeline_svg, trace_events
-from pipeloom.report.bars import memory_scale, timed
-from pipeloom.report.summaries import remat, summary
-from pipeloom.report.timeline_html import timeline_html
-from pipeloom.report.timeline_text import timeline_text
 from tests.support.by_hand import by_hand
 from tests.support.inner import Link, Timing
 
@@ -32,204 +29,6 @@ def small(limit: float | None = 2.0) -> Schedule:
     profile = Profile((StageProfile(1, 1, 1, 1.0, 0.5),) * 2, ranks=2, t_comm=0.0, name="small")
     order = ["0F0 0F1 0B0 0W0 0B1 0W1", "1F0 1B0 1F1 1B1 1W0 1W1"]
     return by_hand(*order, profile=profile, limit=limit)
-
-
-def bars_of(svg: str) -> list[tuple[str, float, float]]:
-    """(tooltip, left, width) of every bar."""
-    return [
-        (rect.findtext(f"{SVG}title") or "", float(rect.get("x", 0)), float(rect.get("width", 0)))
-        for group in ElementTree.fromstring(svg).iter(f"{SVG}g")
-        for rect in group
-        if group.get("class") == "bars"
-    ]
-
-
-def test_every_op_is_a_bar_as_long_as_its_time() -> None:
-    bars = bars_of(timeline_svg([("planned", small())]))
-    assert len(bars) == 12
-    widths = {round(width, 1) for _, _, width in bars}
-    assert len(widths) == 1
-    left = {tip.split(":")[0]: x for tip, x, _ in bars}
-    (unit,) = widths
-    assert left["0B0"] - left["0F0"] == pytest.approx(3 * unit, abs=0.2)
-    assert left["1F0"] - left["0F0"] == pytest.approx(unit, abs=0.2)
-
-
-def test_panels_share_one_time_scale() -> None:
-    slow = small()
-    timing = Timing(
-        tuple(np.arange(6) * 4.0 + 50.0 for _ in range(2)),
-        tuple(np.arange(6) * 4.0 + 52.0 for _ in range(2)),
-        (2.0, 2.0),
-        np.empty((0, 2)),
-    )
-    measured = Schedule(slow.problem, slow.order, report=slow.report, timing=timing)
-    svg = timeline_svg([("planned", small()), ("measured", measured)])
-    assert svg.index("planned") < svg.index("measured")
-    bars = bars_of(svg)
-    planned, took = bars[0][2], bars[-1][2]
-    assert took == pytest.approx(2 * planned, abs=0.2)
-    # measured times need not begin at 0: the panel does
-    assert min(x for _, x, _ in bars[:12]) == pytest.approx(min(x for _, x, _ in bars[12:]))
-
-
-def test_names_are_escaped() -> None:
-    problem = small().problem
-    profile = replace(problem.profile, name='a<b & "c"')
-    schedule = replace(small(), problem=replace(problem, profile=profile))
-    svg = timeline_svg([("<b>&", schedule)])
-    ElementTree.fromstring(svg)
-    assert "&lt;b&gt;&amp;" in svg
-    assert "<title>a&lt;b &amp; &quot;c&quot;, 2 ranks" in timeline_html([("", schedule)])
-
-
-def texts_of(svg: str, kind: str) -> list[str | None]:
-    texts = ElementTree.fromstring(svg).iter(f"{SVG}text")
-    return [text.text for text in texts if text.get("class") == kind]
-
-
-def test_titles_name_the_setting_once_and_each_schedule_in_words() -> None:
-    words = "small, 2 ranks, 2 microbatches"
-    assert texts_of(timeline_svg([(None, small())]), "title") == [
-        f"{words}: by hand, 14.29 % bubble"
-    ]
-    two = timeline_svg([(None, small()), ("mine", small())])
-    assert texts_of(two, "title") == [words]
-    assert texts_of(two, "name") == ["by hand, 14.29 % bubble", "mine: by hand, 14.29 % bubble"]
-    other = timeline_svg([(None, small()), (None, offloaded())])
-    assert texts_of(other, "title") == ["small and out"]
-    assert texts_of(other, "name")[1] == "out, 1 rank, 2 microbatches: by hand, 7.69 % bubble"
-
-
-def test_hatched_is_what_the_bubble_rate_counts() -> None:
-    """Of the period: 7 from the first op of each rank on; of the makespan: all ranks' 0 to 7."""
-
-    def hatched(objective: Objective) -> list[tuple[float, float]]:
-        schedule = small()
-        problem = replace(schedule.problem, objective=objective)
-        svg = timeline_svg([(None, replace(schedule, problem=problem))])
-        unit = bars_of(svg)[0][2]
-        rects = ElementTree.fromstring(svg).iter(f"{SVG}rect")
-        rows = [r for r in rects if r.get("fill") == "url(#bubble)" and r.get("rx") is None]
-        left = float(rows[0].get("x", 0))
-        return [
-            ((float(r.get("x", 0)) - left) / unit, float(r.get("width", 0)) / unit) for r in rows
-        ]
-
-    for objective, begin in ((Objective.PERIOD, 1), (Objective.MAKESPAN, 0)):
-        assert np.array(hatched(objective)) == pytest.approx(
-            np.array([(0, 7), (begin, 7)]), abs=0.01
-        )
-
-
-@pytest.mark.parametrize("stages", [2, 3, 4])
-def test_bars_are_numbered_with_several_stages_a_rank(stages: int) -> None:
-    profile = Profile((StageProfile(1, 1, 1),) * (2 * stages), 2, 0.0)
-    svg = timeline_svg([(None, build_family("interleaved-1f1b", profile, 24))])
-    groups = ElementTree.fromstring(svg).iter(f"{SVG}g")
-    assert sum(len(g) for g in groups if g.get("class") == "n") == len(bars_of(svg)) == 96 * stages
-
-
-def test_memory_is_drawn_on_one_scale_with_its_limit() -> None:
-    svg = timeline_svg([(None, small()), (None, small(4.0))], memory=True)
-    words = [text.text or "" for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
-    fullest = "memory held in the profile's unit; fullest (dark): rank 0, 2 at 1 ms"
-    assert words.count(fullest) == 2
-    assert {"limit 2", "limit 4"} < set(words)
-    assert words.count("4") >= 2  # the top of both scales
-    assert "memory held" not in timeline_svg([(None, small())])
-
-
-def test_ranks_without_ops_or_memory_have_a_row() -> None:
-    stages = (StageProfile(1, 1, 1, 0.0, 0.0),) * 2
-    profile = Profile(stages, ranks=2, t_comm=0.0, memory_limit=(0.0, 4.0))
-    schedule = by_hand("", "0F0 1F0 1B0 0B0 1W0 0W0", profile=profile)
-    svg = timeline_svg([(None, schedule)], memory=True)
-    assert "bubble: idle time of the period" in svg
-    assert "limit 0" in svg
-    text = timeline_text(schedule, columns=9 + 10, memory=4.0)
-    assert [row.strip() for row in rows_of(text)][:2] == ["rank 0 │··········│", "mem│          │"]
-
-
-def test_memory_in_the_terminal() -> None:
-    text = timeline_text(small(), columns=9 + 8 * 2, memory=4.0)
-    assert [row for row in rows_of(text) if "mem" in row] == [
-        "    mem│▂▂▄▄▄▄▄▄▃▃▂▂▁▁  │",
-        "    mem│  ▂▂▂▂▃▃▃▃▂▂▁▁  │",
-    ]
-    assert "▁ to █ memory held, 0 to 4" in text
-    assert memory_scale([small(), small(4.0)]) == 4.0
-
-
-def test_summary_counts_the_bubble_of_the_objective() -> None:
-    # 12 units of work on 2 ranks that span 7 and 6: 1 - 12 / 14
-    assert summary(small()) == (
-        "bubble 14.29 % of the period, period 7 ms, makespan 7 ms, peak memory 2 of 2"
-    )
-    assert summary(small(None)).endswith("peak memory 2")
-
-
-def test_the_terminal_reads_without_colour() -> None:
-    text = timeline_text(small(), columns=9 + 8 * 3)
-    rows = [line for line in text.splitlines() if line.startswith("rank")]
-    assert rows == [
-        "rank 0 │F0─F1─···B0═W0┄B1═W1┄   │",
-        "rank 1 │   F0─B0═F1─B1═W0┄W1┄···│",
-    ]
-    assert "\x1b" not in text
-
-
-def test_the_terminal_fits_any_width() -> None:
-    for columns in (20, 33, 80, 200):
-        rows = timeline_text(small(), columns=columns).splitlines()[1:3]
-        assert {len(row) for row in rows} == {columns}
-
-
-def test_the_terminal_says_that_iterations_overlap() -> None:
-    """Without delays rank 0 spans all; where stage 1 has a long W rank 1 begins and ends after it::
-
-    rank 0 | F0 .  .  B0 W0
-    rank 1 |    F0 B0 W0
-    """
-    order = "0F0 0B0 0W0", "1F0 1B0 1W0"
-    assert "iteration" not in timeline_text(by_hand(*order))
-    late = Profile((StageProfile(1, 1, 0), StageProfile(1, 1, 4)), ranks=2, t_comm=0.0)
-    overlapping = by_hand(*order, profile=late)
-    assert timeline_text(overlapping).splitlines()[-1] == (
-        "one iteration of many: a rank begins the next where its row ends, one every 6 ms"
-    )
-    barrier = replace(overlapping.problem, objective=Objective.MAKESPAN)
-    assert "iteration" not in timeline_text(replace(overlapping, problem=barrier))
-
-
-def test_trace_events_are_microseconds_and_count_memory() -> None:
-    trace = json.loads(json.dumps(trace_events([("small", small())])))
-    ops = {e["name"]: e for e in trace["traceEvents"] if e["ph"] == "X"}
-    assert len(ops) == 12
-    assert (ops["0B0"]["ts"], ops["0B0"]["dur"], ops["0B0"]["tid"]) == (3000.0, 1000.0, 0)
-    held = [
-        e["args"]["held"]
-        for e in trace["traceEvents"]
-        if e["ph"] == "C" and e["name"] == "memory of rank 0"
-    ]
-    assert held == [1.0, 2.0, 1.5, 1.0, 0.5, 0.0]
-
-
-def test_several_schedules_are_processes_of_one_trace_with_arrows_between_their_ranks() -> None:
-    events = trace_events([("planned", small()), ("measured", small())])["traceEvents"]
-    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
-    assert [names[pid].partition(",")[0] for pid in (0, 1)] == ["planned", "measured"]
-    threads = {
-        (e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"
-    }
-    assert threads == {(pid, rank): f"rank {rank}" for pid in (0, 1) for rank in (0, 1)}
-    ops = {(e["pid"], e["name"]): e for e in events if e["ph"] == "X"}
-    arrows = [e for e in events if e.get("cat") == "message"]
-    assert len({e["id"] for e in arrows}) * 2 == len(arrows) == 2 * 2 * 4  # x, dy of two each
-    first, last = (e for e in arrows if e["id"] == "1.message 0F1")
-    leaves, needs = ops[1, "0F1"], ops[1, "1F1"]
-    assert leaves["ts"] < first["ts"] < leaves["ts"] + leaves["dur"]
-    assert (last["ts"], last["tid"], last["bp"]) == (needs["ts"], 1, "e")
 
 
 def paired() -> Schedule:
@@ -252,49 +51,189 @@ def offloaded() -> Schedule:
     return by_hand("0F0 0O0 0F1 0L0 0B1 0W1 0B0 0W0", profile=profile)
 
 
-def rows_of(text: str) -> list[str]:
+def bars_of(svg: str) -> list[tuple[str, float, float]]:
+    """(op, left, width) of every bar."""
+    groups = ElementTree.fromstring(svg).iter(f"{SVG}g")
+    return [
+        (op_of(rect), float(rect.get("x", 0)), float(rect.get("width", 0)))
+        for group in groups
+        for rect in group
+        if group.get("class") == "bars"
+    ]
+
+
+def op_of(rect: ElementTree.Element) -> str:
+    return (rect.findtext(f"{SVG}title") or "").partition(":")[0]
+
+
+def texts_of(svg: str, kind: str) -> list[str | None]:
+    texts = ElementTree.fromstring(svg).iter(f"{SVG}text")
+    return [text.text for text in texts if text.get("class") == kind]
+
+
+def rows_of(*schedules: Schedule, columns: int, memory: bool = False) -> list[str]:
+    text = str(show(*schedules, columns=columns, memory=memory))
     return [line for line in text.splitlines() if "│" in line]
 
 
+def test_bars_are_as_long_as_their_times_on_one_scale_for_all_panels() -> None:
+    times = tuple(np.arange(6) * 4.0 + 50.0 for _ in range(2))  # of a run, which begins later
+    timing = Timing(times, tuple(row + 2.0 for row in times), (2.0, 2.0), np.empty((0, 2)))
+    svg = timeline_svg([("planned", small()), ("measured", replace(small(), timing=timing))])
+    assert svg.index("planned") < svg.index("measured")
+    bars = bars_of(svg)
+    assert len(bars) == 24
+    unit = bars[0][2]
+    assert [width for *_, width in bars] == pytest.approx([unit] * 12 + [2 * unit] * 12, abs=0.2)
+    left = {op: x for op, x, _ in bars[:12]}
+    assert left["0B0"] - left["0F0"] == pytest.approx(3 * unit, abs=0.2)
+    assert left["1F0"] - left["0F0"] == pytest.approx(unit, abs=0.2)
+    assert min(left.values()) == pytest.approx(min(x for _, x, _ in bars[12:]))
+
+
+def test_titles_name_the_setting_once_and_are_escaped() -> None:
+    words = "small, 2 ranks, 2 microbatches"
+    assert texts_of(timeline_svg([(None, small())]), "title") == [
+        f"{words}: by hand, 14.29 % bubble"
+    ]
+    two = timeline_svg([(None, small()), ("<b>&", small())])
+    assert texts_of(two, "title") == [words]
+    assert texts_of(two, "name") == ["by hand, 14.29 % bubble", "<b>&: by hand, 14.29 % bubble"]
+    other = timeline_svg([(None, small()), (None, offloaded())])
+    assert texts_of(other, "title") == ["small and out"]
+    assert texts_of(other, "name")[1] == "out, 1 rank, 2 microbatches: by hand, 7.69 % bubble"
+    problem = small().problem
+    named = replace(problem, profile=replace(problem.profile, name='a<b & "c"'))
+    page = show(replace(small(), problem=named), kind="html").data.decode()
+    assert "<title>a&lt;b &amp; &quot;c&quot;, 2 ranks" in page
+
+
+def test_hatched_is_what_the_bubble_rate_counts() -> None:
+    """Of the period: 7 from the first op of each rank on; of the makespan: all ranks' 0 to 7."""
+    for objective, begin in (Objective.PERIOD, 1), (Objective.MAKESPAN, 0):
+        problem = replace(small().problem, objective=objective)
+        svg = timeline_svg([(None, replace(small(), problem=problem))])
+        rects = ElementTree.fromstring(svg).iter(f"{SVG}rect")
+        rows = [r for r in rects if r.get("fill") == "url(#bubble)" and r.get("rx") is None]
+        at = np.array([[float(r.get(key, 0)) for key in ("x", "width")] for r in rows])
+        at[:, 0] -= at[0, 0]
+        expected = np.array([(0, 7), (begin, 7)])
+        assert at / bars_of(svg)[0][2] == pytest.approx(expected, abs=0.01)
+
+
+def test_bars_are_numbered_with_several_stages_a_rank() -> None:
+    profile = Profile((StageProfile(1, 1, 1),) * 6, 2, 0.0)
+    svg = timeline_svg([(None, build_family("interleaved-1f1b", profile, 24))])
+    groups = ElementTree.fromstring(svg).iter(f"{SVG}g")
+    assert sum(len(g) for g in groups if g.get("class") == "n") == len(bars_of(svg)) == 288
+
+
+def test_memory_is_drawn_on_one_scale_with_its_limit() -> None:
+    svg = timeline_svg([(None, small()), (None, small(4.0))], memory=True)
+    words = [text.text or "" for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+    fullest = "memory held in the profile's unit; fullest (dark): rank 0, 2 at 1 ms"
+    assert words.count(fullest) == 2
+    assert {"limit 2", "limit 4"} < set(words)
+    assert words.count("4") >= 2  # the top of both scales
+    assert "memory held" not in timeline_svg([(None, small())])
+    rows = rows_of(small(), small(4.0), columns=9 + 8 * 2, memory=True)
+    assert [row for row in rows if "mem" in row] == 2 * [
+        "    mem│▂▂▄▄▄▄▄▄▃▃▂▂▁▁  │",
+        "    mem│  ▂▂▂▂▃▃▃▃▂▂▁▁  │",
+    ]
+
+
+def test_ranks_without_ops_or_memory_have_a_row() -> None:
+    stages = (StageProfile(1, 1, 1, 0.0, 0.0),) * 2
+    profile = Profile(stages, ranks=2, t_comm=0.0, memory_limit=(0.0, 4.0))
+    schedule = by_hand("", "0F0 1F0 1B0 0B0 1W0 0W0", profile=profile)
+    svg = timeline_svg([(None, schedule)], memory=True)
+    assert "bubble: idle time of the period" in svg
+    assert "limit 0" in svg
+    rows = rows_of(schedule, columns=9 + 10, memory=True)
+    assert [row.strip() for row in rows][:2] == ["rank 0 │··········│", "mem│          │"]
+
+
+def test_the_terminal_reads_without_colour_at_any_width() -> None:
+    assert rows_of(small(), columns=9 + 8 * 3) == [
+        "rank 0 │F0─F1─···B0═W0┄B1═W1┄   │",
+        "rank 1 │   F0─B0═F1─B1═W0┄W1┄···│",
+    ]
+    for columns in (20, 33, 80, 200):
+        assert {len(row) for row in rows_of(small(), columns=columns)} == {columns}
+    # 12 units of work on 2 ranks that span 7 and 6: 1 - 12 / 14
+    summary = "bubble 14.29 % of the period, period 7 ms, makespan 7 ms, peak memory 2"
+    assert f"{summary} of 2\n" in str(show(small()))
+    assert f"{summary}\n" in str(show(small(None)))
+    painted = str(show(paired(), columns=60, colours=True))
+    assert re.sub(r"\x1b\[[0-9;]*m", "", painted) == str(show(paired(), columns=60)) != painted
+
+
+def test_the_terminal_says_that_iterations_overlap() -> None:
+    """Without delays rank 0 spans all; where stage 1 has a long W rank 1 begins and ends after it::
+
+    rank 0 | F0 .  .  B0 W0
+    rank 1 |    F0 B0 W0
+    """
+    order = "0F0 0B0 0W0", "1F0 1B0 1W0"
+    assert "iteration" not in str(show(by_hand(*order)))
+    late = Profile((StageProfile(1, 1, 0), StageProfile(1, 1, 4)), ranks=2, t_comm=0.0)
+    overlapping = by_hand(*order, profile=late)
+    assert str(show(overlapping)).splitlines()[-1] == (
+        "one iteration of many: a rank begins the next where its row ends, one every 6 ms"
+    )
+    barrier = replace(overlapping.problem, objective=Objective.MAKESPAN)
+    assert "iteration" not in str(show(replace(overlapping, problem=barrier)))
+
+
+def test_traces_have_microseconds_memory_and_arrows_between_ranks() -> None:
+    trace = json.loads(json.dumps(trace_events([("planned", small()), ("measured", small())])))
+    events = trace["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert [names[pid].partition(",")[0] for pid in (0, 1)] == ["planned", "measured"]
+    threads = {
+        (e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"
+    }
+    assert threads == {(pid, rank): f"rank {rank}" for pid in (0, 1) for rank in (0, 1)}
+    ops = {(e["pid"], e["name"]): e for e in events if e["ph"] == "X"}
+    assert len(ops) == 24
+    assert [ops[0, "0B0"][key] for key in ("ts", "dur", "tid")] == [3000.0, 1000.0, 0]
+    held = [e["args"]["held"] for e in events if (e["name"], e["pid"]) == ("memory of rank 0", 0)]
+    assert held == [1.0, 2.0, 1.5, 1.0, 0.5, 0.0]
+    arrows = [e for e in events if e.get("cat") == "message"]
+    assert len({e["id"] for e in arrows}) * 2 == len(arrows) == 2 * 2 * 4  # x, dy of two each
+    first, last = (e for e in arrows if e["id"] == "1.message 0F1")
+    leaves, needs = ops[1, "0F1"], ops[1, "1F1"]
+    assert leaves["ts"] < first["ts"] < leaves["ts"] + leaves["dur"]
+    assert (last["ts"], last["tid"], last["bp"]) == (needs["ts"], 1, "e")
+
+
 def test_a_pair_is_one_cell_with_both_microbatches() -> None:
-    text = timeline_text(paired(), columns=9 + 5 * 4)
-    assert rows_of(text) == ["rank 0 │F0──P1/0≡≡≡≡BW1━━━━━│"]
-    assert "P≡≡ a forward and both gradients at once: Pi/j of Fi and BWj" in text
-    assert rows_of(timeline_text(paired(), columns=9 + 10)) == ["rank 0 │F0P1/0BW1━│"]
-    assert "at once" not in timeline_text(small())
+    assert rows_of(paired(), columns=9 + 5 * 4) == ["rank 0 │F0──P1/0≡≡≡≡BW1━━━━━│"]
+    assert rows_of(paired(), columns=9 + 10) == ["rank 0 │F0P1/0BW1━│"]
+    words = "P≡≡ a forward and both gradients at once: Pi/j of Fi and BWj"
+    assert [words in str(show(each)) for each in (paired(), small())] == [True, False]
     assert "one above the other: at once" in timeline_svg([("p", paired())])
-    painted = timeline_text(paired(), columns=60, colours=True)
-    assert re.sub(r"\x1b\[[0-9;]*m", "", painted) == timeline_text(paired(), columns=60)
 
 
-def test_copies_have_a_row_of_their_own() -> None:
-    text = timeline_text(offloaded(), columns=9 + 4 * 13)
-    assert rows_of(text) == [
+def test_copies_are_in_a_row_of_their_own() -> None:
+    assert rows_of(offloaded(), columns=9 + 4 * 13) == [
         "rank 0 │F0──────····F1──────B1══════W1┄┄┄┄┄┄B0══════W0┄┄┄┄┄┄│",
         "   host│        O0→→        L0←←                            │",
     ]
-    assert "O→→ out to the host   L←← loaded back" in text
     # short as they are, they are there
-    narrow = rows_of(timeline_text(offloaded(), columns=9 + 12))[1]
+    narrow = rows_of(offloaded(), columns=9 + 12)[1]
     assert (narrow.count("O"), narrow.count("L")) == (1, 1)
-
-
-def test_copies_are_bars_below_the_row() -> None:
     root = ElementTree.fromstring(timeline_svg([("p", offloaded())]))
-    found = {
-        (rect.findtext(f"{SVG}title") or "").split(":")[0]: rect
-        for rect in root.iter(f"{SVG}rect")
-        if rect.find(f"{SVG}title") is not None
-    }
+    found = {op_of(rect): rect for rect in root.iter(f"{SVG}rect")}
     out, back, forward = (found[op] for op in ("0O0", "0L0", "0F0"))
     below = float(forward.get("y", 0)) + float(forward.get("height", 0))
     assert below < float(out.get("y", 0)) < float(back.get("y", 0))
     assert float(out.get("width", 0)) == pytest.approx(float(forward.get("width", 0)) / 2, abs=0.2)
 
 
-def test_recomputations_are_counted_and_their_memory_drawn() -> None:
+def test_the_memory_of_recomputations_is_drawn() -> None:
     profile = Profile((StageProfile(1.0, 1.0, 1.0, m_b=4.0, t_r=1.0, m_r=1.0),), 1)
     schedule = timed(by_hand("0F0 0F1 0R1 0B1 0W1 0R0 0B0 0W0", profile=profile))
-    assert remat(schedule) == [("activations", "2 recomputed of 2")]
     held = memory_steps(schedule, 0)
     assert [memory for _, memory in held] == [1.0, 2.0, 5.0, 1.0, 1.0, 4.0, 0.0, 0.0]

@@ -6,77 +6,30 @@ from typing import Any
 
 import pytest
 
-from tests.support.inner import PRESETS, TrainingRun, WorkKind, read_model, work_of
+from pipeloom import arithmetic
+from pipeloom.planner import PRESETS
 
 hugging = pytest.importorskip("transformers")
 
 FEW = {"num_hidden_layers": 3}
-# a preset, and what of it is changed: fewer layers where building all of them takes long
-CASES: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("llama-2-70b", FEW),
-    ("llama-3.2-1b", FEW),
+HEADS = {"num_attention_heads": 64, "num_hidden_layers": 2}
+FEWER_LAYERS = (
+    *("llama-2-70b", "llama-3.2-1b", "mistral-7b", "qwen2.5-0.5b", "qwen2.5-7b", "qwen3-8b"),
+    *("gemma-2b", "gemma-2-9b", "gemma-3-1b", "gpt-neox-20b", "opt-350m", "mixtral-8x7b"),
+    *("deepseek-v2-lite", "gpt-oss-20b"),
+)
+CHANGED: tuple[tuple[str, dict[str, Any]], ...] = (
+    *((name, FEW) for name in FEWER_LAYERS),
     ("llama-3-8b", FEW | {"attention_bias": True, "mlp_bias": True}),
-    ("mistral-7b", FEW),
-    ("qwen2.5-0.5b", FEW),
-    ("qwen2.5-7b", FEW),
-    ("qwen3-8b", FEW),
     ("qwen3-32b", FEW | {"attention_bias": True}),
-    ("gemma-2b", FEW),
-    ("gemma-2-9b", FEW),
-    ("gemma-3-1b", FEW),
     ("gpt2", {}),
     ("gpt2-xl", {"n_layer": 3}),
-    ("gpt-neox-20b", FEW),
     ("opt-125m", {}),
-    ("opt-350m", FEW),
-    ("mixtral-8x7b", FEW),
     ("qwen1.5-moe-a2.7b", FEW | {"mlp_only_layers": [1]}),
     ("qwen3-30b-a3b", FEW | {"decoder_sparse_step": 2}),
-    ("deepseek-v2-lite", FEW),
     ("deepseek-v3", {"num_hidden_layers": 4}),
-    ("gpt-oss-20b", FEW),
 )
-
-
-@pytest.mark.parametrize(("preset", "changes"), CASES, ids=[name for name, _ in CASES])
-def test_parameters_are_those_of_the_model_itself(preset: str, changes: dict[str, Any]) -> None:
-    import torch
-
-    words = PRESETS[preset] | changes
-    config = hugging.AutoConfig.for_model(**words)
-    with torch.device("meta"):
-        built = hugging.AutoModelForCausalLM.from_config(config)
-    expected = sum(parameter.numel() for parameter in built.parameters())
-    assert _count(words) == expected
-    assert _count(config.to_dict()) == expected  # with all that a file of transformers has
-
-
-def _count(words: dict[str, Any]) -> int:
-    model = read_model(words)
-    layers = work_of(model, TrainingRun.of({}, model)).layers
-    return sum(x.parameters.total for x in layers if x.kind is not WorkKind.MTP)
-
-
-PUBLISHED = {
-    "llama-2-7b": 6_738_415_616,
-    "llama-2-70b": 68_976_648_192,
-    "llama-3-8b": 8_030_261_248,
-    "llama-3-405b": 405_853_388_800,
-    "mixtral-8x7b": 46_702_792_704,
-    "qwen3-235b-a22b": 235_093_634_560,
-    "deepseek-v2": 235_741_434_880,
-    "deepseek-v3": 671_026_404_352,
-    "gpt-oss-120b": 116_829_156_672,
-}
-
-
-@pytest.mark.parametrize("preset", PUBLISHED)
-def test_whole_presets_have_the_published_counts(preset: str) -> None:
-    assert _count(PRESETS[preset]) == PUBLISHED[preset]
-
-
-HEADS = {"num_attention_heads": 64, "num_hidden_layers": 2}
-UNREAD: tuple[dict[str, Any], ...] = (
+IGNORED: tuple[dict[str, Any], ...] = (
     {"model_type": "qwen2", **HEADS},
     {"model_type": "qwen3", **HEADS},
     {"model_type": "gemma", **HEADS},
@@ -93,13 +46,35 @@ UNREAD: tuple[dict[str, Any], ...] = (
     {"model_type": "deepseek_v2", **FEW, "num_experts_per_tok": 6, "moe_layer_freq": 2},
     {"model_type": "deepseek_v3", **FEW, "mlp_bias": True, "shared_expert_intermediate_size": 7},
 )
+"""Defaults, and keys that a type does not have."""
+ALL = [*((name, PRESETS[name] | more) for name, more in CHANGED)]
+ALL += [(words["model_type"], words) for words in IGNORED]
 
 
-@pytest.mark.parametrize("words", UNREAD, ids=[each["model_type"] for each in UNREAD])
-def test_defaults_and_ignored_keys_are_those_of_the_type(words: dict[str, Any]) -> None:
+@pytest.mark.parametrize("words", [words for _, words in ALL], ids=[name for name, _ in ALL])
+def test_parameters_are_those_of_the_model_itself(words: dict[str, Any]) -> None:
     import torch
 
     config = hugging.AutoConfig.for_model(**words)
     with torch.device("meta"):
         built = hugging.AutoModelForCausalLM.from_config(config)
-    assert _count(words) == sum(parameter.numel() for parameter in built.parameters())
+    expected = sum(parameter.numel() for parameter in built.parameters())
+    assert arithmetic(words).parameters == expected
+    whole = words if words in IGNORED else config.to_dict()  # a file of transformers has all
+    assert arithmetic(whole).parameters == expected
+
+
+@pytest.mark.parametrize(
+    ("preset", "count"),
+    [
+        ("llama-2-7b", 6_738_415_616),
+        ("llama-3-8b", 8_030_261_248),
+        ("llama-3-405b", 405_853_388_800),
+        ("qwen3-235b-a22b", 235_093_634_560),
+        ("deepseek-v2", 235_741_434_880),
+        ("deepseek-v3", 671_026_404_352),
+        ("gpt-oss-120b", 116_829_156_672),
+    ],
+)
+def test_whole_presets_have_the_published_counts(preset: str, count: int) -> None:
+    assert arithmetic(preset).parameters == count

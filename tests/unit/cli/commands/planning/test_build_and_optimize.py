@@ -1,68 +1,67 @@
-"""``build`` and ``optimize``: what they write, print and refuse."""
+"""``build`` and ``optimize``: what they write, print, keep and refuse."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipeloom import Profile, StageProfile, optimize
+from pipeloom.solver import FAMILIES
 from tests.support.command_line import Command, profile_document, written
 
+SHORT = ("--work-limit", 0.1, "-q")
+STAGE: dict[str, Any] = profile_document()["stages"][0]
+TAKEN = "taken from the cache"
 
-def test_build_writes_a_schedule_and_says_what_it_is(
+
+def kinds_in(schedule: Path) -> set[str]:
+    rows = json.loads(schedule.read_text())["order"]
+    return {op["op"] for row in rows for op in row} - {"F", "B", "W", "BW"}
+
+
+def test_build_lists_families_and_writes_what_it_says(
     pipeloom: Command, profile: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "out.json"
     done = pipeloom("build", "zb-h1", profile, "-m", 3, "-o", path)
     assert (done.code, done.err) == (0, "")
-    document = json.loads(path.read_text())
-    assert document["format"] == "pipeloom.schedule"
-    lines = dict(line.strip().split("  ", 1) for line in done.out.splitlines()[1:-1])
-    rate = document["report"]["bubble_rate"]
-    assert lines["bubble rate"].strip() == f"{rate:.2%} of the period".replace("%", " %")
+    rate = json.loads(path.read_text())["report"]["bubble_rate"]
+    assert f"{rate:.2%} of the period".replace("%", " %") in done.out
     assert done.out.endswith(f"written to {path}\n")
+    rows = pipeloom("build", "--list").out.splitlines()[2:]
+    listed = pipeloom("build", "--list", "--json").json["families"]
+    for names in ([row.split()[0] for row in rows], [family["name"] for family in listed]):
+        assert names == list(FAMILIES)
 
 
-@pytest.mark.parametrize(
-    "line", ["build zb-h1 P -m 3", "optimize P -m 3 --work-limit 1 -q"], ids=["build", "optimize"]
-)
+@pytest.mark.parametrize("line", ["build zb-h1 P -m 3", "optimize P -m 3 --work-limit 0.1 -q"])
 def test_a_terminal_gets_a_picture_instead_of_the_document(
     pipeloom: Command, profile: Path, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
     words = [profile if word == "P" else word for word in line.split()]
-    piped = pipeloom(*words)
-    assert json.loads(piped.out)["format"] == "pipeloom.schedule"
+    assert pipeloom(*words).json["format"] == "pipeloom.schedule"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     shown = pipeloom(*words)
     assert (shown.code, "{" in shown.out) == (0, False)
     assert "bubble rate" in shown.out
-    assert [row[:8] for row in shown.out.splitlines() if row.startswith("rank")] == [
-        "rank 0 \u2502", "rank 1 \u2502"
-    ]  # fmt: skip
+    rows = [row[:8] for row in shown.out.splitlines() if row.startswith("rank")]
+    assert rows == ["rank 0 │", "rank 1 │"]
     assert shown.out.endswith("not written: -o FILE writes it, -o - prints it\n")
-    assert json.loads(pipeloom(*words, "-o", "-").out)["format"] == "pipeloom.schedule"
+    assert pipeloom(*words, "-o", "-").json["format"] == "pipeloom.schedule"
     assert pipeloom(*words, "--json").json["ranks"] == 2
 
 
-def test_build_lists_the_families(pipeloom: Command) -> None:
-    from pipeloom.solver import FAMILIES
-
-    lines = pipeloom("build", "--list").out.splitlines()[2:]
-    assert [line.split()[0] for line in lines] == list(FAMILIES)
-    listed = pipeloom("build", "--list", "--json").json["families"]
-    assert [family["name"] for family in listed] == list(FAMILIES)
-
-
-def test_optimize_plans_weights_that_travel(
+def test_weights_that_travel_are_planned_verified_compiled_and_kept(
     pipeloom: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One document after the other: optimized, verified, compiled, verified, explained, kept."""
-    stage = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5, "weight_bytes": 5e5}
     links = {"latency": 0.0, "gigabytes_per_second": 1.0, "shared": "ring"}
+    stages = [STAGE | {"weight_bytes": 5e5}] * 3
     profile, path, program = (tmp_path / name for name in ("p.json", "s.json", "program.json"))
-    profile.write_text(json.dumps(profile_document(stages=[stage] * 3, ranks=4, links=links)))
+    written(profile, profile_document(stages=stages, ranks=4, links=links))
     monkeypatch.setenv("PIPELOOM_CACHE", str(tmp_path / "cache"))
     line = ["optimize", profile, "-m", 13, "--passing", "weights", "--memory-limit", 6]
     done = pipeloom(*line, "-o", path, "--json", "--explain")
@@ -71,65 +70,32 @@ def test_optimize_plans_weights_that_travel(
     assert done.json["lower_bound"] == 36.0  # four microbatches of nine on rank 0
     assert max(done.json["peak_memory"]) <= 6
     assert done.json["explanation"]["bound"]["words"]
-    assert pipeloom("verify", path).code == 0
     assert pipeloom("compile", path, "-o", program).code == 0
-    assert pipeloom("verify", program).code == 0
-    assert "taken from the cache" in pipeloom(*line, "-o", path, "--json").err
+    assert pipeloom("verify", path, program).code == 0
+    assert TAKEN in pipeloom(*line, "-o", path, "--json").err
 
 
-def test_weights_that_fit_on_no_device_exit_1(pipeloom: Command, tmp_path: Path) -> None:
-    stage = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5, "weight_bytes": 100.0}
-    path = written(tmp_path / "p.json", profile_document(stages=[stage] * 4, device_memory=300.0))
-    done = pipeloom("optimize", path, "-m", 4, "--passing", "weights", "--time-limit", 0.2, "-q")
-    assert done.code == 1
-    # of two stages each rank has weights and gradients, of a third one while it computes
-    assert done.err.startswith("pipeloom: device_memory 300 is too small for rank")
-
-
-@pytest.mark.parametrize("command", ["optimize", "compare", "sweep"])
+@pytest.mark.parametrize("command", ["optimize", "compare", "sweep --memory-limits 4,8 -o OUT"])
 def test_what_a_device_lacks_is_no_memory_limit(
     command: str, pipeloom: Command, tmp_path: Path
 ) -> None:
-    stage = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5, "weight_bytes": 100.0}
-    path = written(tmp_path / "p.json", profile_document(stages=[stage] * 4, device_memory=300.0))
-    more = ["--memory-limits", "4,8", "-o", tmp_path / "out"] if command == "sweep" else []
-    line = [command, path, "-m", 4, "--passing", "weights", "--time-limit", 0.2, "-q", *more]
-    answer = pipeloom(*line, "--json").json
-    row = answer if command == "optimize" else answer["results"][-1]
-    assert row["status"] == "infeasible"
+    stages = [STAGE | {"weight_bytes": 100.0}] * 4
+    path = written(tmp_path / "p.json", profile_document(stages=stages, device_memory=300.0))
+    words = command.replace("OUT", str(tmp_path / "out")).split()
+    words += [str(path), "-m", "4", "--passing", "weights", "--work-limit", "0.1", "-q", "--json"]
+    done = pipeloom(*words)
+    row = done.json["results"][-1] if "results" in done.json else done.json
+    assert (done.code, row["status"]) == (command != "compare", "infeasible")
     assert row["smallest_device_memory"] > 300
     assert row.get("smallest_memory_limit") is None
-    if command != "optimize":
-        assert "of device memory" in pipeloom(*line).out
-
-
-def test_limited_work_gives_the_same_file(pipeloom: Command, profile: Path, tmp_path: Path) -> None:
-    documents = []
-    for name in "once", "again":
-        words = [
-            "optimize",
-            profile,
-            "-m",
-            5,
-            "--memory-limit",
-            2.5,
-            "--work-limit",
-            5,
-            "--seed",
-            7,
-        ]
-        assert pipeloom(*words, "-o", tmp_path / name).code == 0
-        documents.append(json.loads((tmp_path / name).read_text()))
-        assert documents[-1]["report"].pop("solve_seconds") > 0
-    assert documents[0] == documents[1]
 
 
 @pytest.mark.parametrize(
     ("placement", "stages"),
     [
         ("interleaved:2", [{0, 2}, {1, 3}]),
-        ("v", [{0, 3}, {1, 2}]),
         ("wave:2", [{0, 3, 4, 7}, {1, 2, 5, 6}]),
+        ("bidirectional", [{0, 1}, {0, 1}]),
         ("[0, 1, 1, 0]", [{0, 3}, {1, 2}]),
         ('{"0": 1, "1": 0}', [{1}, {0}]),
     ],
@@ -137,56 +103,124 @@ def test_limited_work_gives_the_same_file(pipeloom: Command, profile: Path, tmp_
 def test_optimize_places_stages(
     pipeloom: Command, profile: Path, tmp_path: Path, placement: str, stages: list[set[int]]
 ) -> None:
-    if placement[0] in "[{":
-        (tmp_path / "owners.json").write_text(placement)
-        placement = str(tmp_path / "owners.json")
-    words = ["optimize", profile, "-m", 2, "--time-limit", 2, "-q"]
-    document = pipeloom(*words, "--placement", placement).json
+    (tmp_path / "owners.json").write_text(placement)
+    word = tmp_path / "owners.json" if placement[0] in "[{" else placement
+    path = tmp_path / "out.json"
+    assert pipeloom("optimize", profile, "-m", 2, *SHORT, "--placement", word, "-o", path).code == 0
+    document = json.loads(path.read_text())
     assert [{op["stage"] for op in ops} for ops in document["order"]] == stages
+    assert pipeloom("verify", path).code == 0
 
 
 @pytest.mark.parametrize("command", [["optimize"], ["build", "zb-h1"]], ids=lambda words: words[0])
-def test_an_infeasible_limit_is_a_no_that_names_the_smallest(
-    pipeloom: Command, profile: Path, tmp_path: Path, command: list[str]
+def test_an_infeasible_limit_is_a_no_and_the_smallest_that_is_printed_is_enough(
+    pipeloom: Command, tmp_path: Path, command: list[str]
 ) -> None:
+    stage = STAGE | {"m_b": 5_712_912.7, "m_w": 1_000_001}
+    profile = written(tmp_path / "bytes.json", profile_document(stages=[stage, stage]))
     path = tmp_path / "kept.json"
     path.write_text("kept")
-    seconds = ["--time-limit", 2] if command[0] == "optimize" else []
-    words = [*command, profile, "-m", 4, *seconds, "--memory-limit", 0.5, "-o", path]
-    done = pipeloom(*words)
-    assert (done.code, done.out) == (1, "")
-    assert done.err.count("\n") == 1
+    words = [*command, profile, "-m", 4, *SHORT[: 3 * (command == ["optimize"])], "-o", path]
+    done = pipeloom(*words, "--memory-limit", 9)
+    assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
     assert path.read_text() == "kept"
-    answer = pipeloom(*words, "--json").json
+    answer = pipeloom(*words, "--memory-limit", 9, "--json").json
     assert answer["status"] == "infeasible"
-    assert f"limit is {answer['smallest_memory_limit']:g}" in done.err or (
-        f"for this family is {answer['smallest_memory_limit']:g}" in done.err
-    )
     assert f"rank {answer['rank']}" in done.err
-    enough = [
-        *command,
-        profile,
-        "-m",
-        4,
-        *seconds,
-        "--memory-limit",
-        answer["smallest_memory_limit"],
+    printed = done.err.split(" is ")[-1].partition(";")[0].partition(" (")[0].strip()
+    for enough in (printed, answer["smallest_memory_limit"]):
+        assert pipeloom(*words, "--memory-limit", enough).code == 0
+
+
+def test_the_second_time_is_a_hit_in_every_command(
+    pipeloom: Command, profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("-m", 3, *SHORT, "--json")
+    one = ["optimize", profile, *words, "--cache", tmp_path / "cache", "--placement", "linear"]
+    first, second = pipeloom(*one), pipeloom(*one)
+    assert [TAKEN in each.err for each in (first, second)] == [False, True]
+    assert second.json == first.json  # the seconds of the solve too
+    monkeypatch.setenv("PIPELOOM_CACHE", str(tmp_path / "other"))
+    assert pipeloom("compare", profile, *words).code == 0
+    first, second = (pipeloom("optimize", profile, *words) for _ in range(2))
+    assert TAKEN in first.err
+    assert second.json == first.json  # how long each placement was searched, too
+
+
+def test_explain_says_why_where_and_what_if(pipeloom: Command, tmp_path: Path) -> None:
+    profile = written(tmp_path / "slow.json", profile_document(t_comm=0.5))
+    words = ["optimize", profile, "-m", 3, "--memory-limit", 2, "--placement", "linear", *SHORT]
+    answer = pipeloom(*words, "--explain", "--json").json
+    found, changes = answer["explanation"], answer["explanation"]["changes"]
+    assert found["bound"]["value"] == answer["lower_bound"]
+    for rank, loss in enumerate(found["losses"]):
+        assert sum(loss.values()) - rank == pytest.approx(answer["period"], abs=1e-6)
+    assert [change["what"] for change in changes][-3:-1] == [
+        "links twice as fast",
+        "links without delay",
     ]
-    assert pipeloom(*enough, "--json").code == 0
+    assert all(change["bound"] <= change["cost"] + 1e-9 for change in changes)
+    shown = pipeloom(*words, "--explain", "-o", tmp_path / "s.json").out
+    for line in ("why no schedule is below", "before first B", "links twice as fast"):
+        assert line in shown
 
 
-def test_the_smallest_limit_that_is_printed_is_enough(pipeloom: Command, tmp_path: Path) -> None:
-    stage = profile_document()["stages"][0] | {"m_b": 5_712_912.7, "m_w": 1_000_001}
-    path = written(tmp_path / "bytes.json", profile_document(stages=[stage, stage]))
-    for command in (["optimize", "--placement", "linear"], ["build", "zb-h1"]):
-        words = [*command, path, "-m", 3, "--memory-limit"]
-        printed = pipeloom(*words, 9).err.split(" is ")[-1].partition(";")[0].partition(" (")[0]
-        assert pipeloom(*words, printed, "--json").code == 0
+@pytest.mark.parametrize(
+    ("given", "kinds"),
+    [
+        (["--recompute", "none"], {"O", "L"}),
+        (["--offload", "none"], {"R"}),
+        (["--recompute", "all"], {"R"}),
+    ],
+)
+@pytest.mark.parametrize("by", ["stages", "layers"])
+def test_only_the_levers_that_are_wanted_are_pulled(
+    pipeloom: Command, tmp_path: Path, by: str, given: list[str], kinds: set[str]
+) -> None:
+    """Four layers, of which a rank's two on a V hold 2 between F and B, 1.25 with levers."""
+    costs = STAGE | {"t_r": 1.0, "m_r": 0.25, "m_o": 0.25, "offload_bytes": 1e6}
+    layers = [{"name": "layers.{}", "repeat": 4, **costs}]
+    pieces = {"stages": [costs] * 2} if by == "stages" else {"stages": None, "layers": layers}
+    document = profile_document(host_link={"gigabytes_per_second": 1.0}, **pieces)
+    path, limit = tmp_path / "schedule.json", 0.8 if by == "stages" else 1.5
+    words = ["optimize", written(tmp_path / "p.json", document), "-m", 3, "--placement", "v"]
+    words += ["--memory-limit", limit, "--work-limit", 0.3, "-q", "-o", path]
+    assert pipeloom(*words, *given).code == 0
+    assert kinds_in(path) == kinds
+    assert pipeloom("verify", path).code == 0
+    written(path, "kept")
+    assert pipeloom(*words, "--recompute", "none", "--offload", "none").code == 1
+    assert path.read_text() == '"kept"'
 
 
-def test_one_entry_without_a_number_of_stages_is_shared_by_all_ranks(
+def test_two_copies_are_tried_where_they_are_known_to_fit_or_asked_for(
     pipeloom: Command, tmp_path: Path
 ) -> None:
-    entry = profile_document()["stages"][:1]
-    path = written(tmp_path / "shared.json", profile_document(stages=entry, ranks=3))
-    assert pipeloom("build", "1f1b", path, "-m", 2, "--json").json["stages"] == 3
+    def tried(*more: object, **sizes: float) -> list[str]:
+        """Why two copies were not chosen, where they were considered."""
+        document = profile_document(stages=[STAGE | sizes] * 2, device_memory=100.0)
+        words = ["optimize", written(tmp_path / "p.json", document), "-m", 2, *SHORT, "--json"]
+        rows = pipeloom(*words, *more).json["choice"]["placements"]
+        return [str(r["reason"]) for r in rows if r["placement"] == "bidirectional"]
+
+    sizes = {"weight_bytes": 1.0, "grad_bytes": 1.0}
+    (left_out,) = tried(**sizes)
+    assert "no optimizer_bytes in the profile" in left_out
+    assert "--copies 2" in left_out
+    for counted in (tried(**sizes, optimizer_bytes=1.0), tried("--copies", 2)):
+        assert ["in the profile" in each for each in counted] == [False]
+    assert tried("--copies", 1) == []
+
+
+def test_a_slow_rank_is_planned_as_its_stages_with_longer_times_wherever_they_are() -> None:
+    profile = Profile((StageProfile(2.0, 3.0, 1.5),) * 4, 4, t_comm=0.1)
+    asked: dict[str, Any] = {"work_limit": 0.5, "solver": "heuristic", "objective": "makespan"}
+    slow = optimize(profile, 6, slow={1: 1.5}, **asked)
+    problem = slow.schedule.problem
+    pieces = problem.profile.num_stages // 4
+    assert pieces > 1  # another placement than linear
+    for stage, found in enumerate(problem.profile.stages):
+        times = 1.5 if problem.placement.owners[stage] == 1 else 1.0
+        assert (found.t_f, found.t_b) == (2.0 * times / pieces, 3.0 * times / pieces)
+    alone = optimize(problem.profile, 6, placement=problem.placement.name, **asked)
+    assert slow.document["order"] == alone.document["order"]

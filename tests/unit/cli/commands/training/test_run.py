@@ -1,163 +1,164 @@
-"""``profile`` measures, ``run`` trains by a compiled program, and both say what they need where
-they cannot."""
+"""``profile`` measures, and ``run`` trains by a compiled program, saves, goes on and is stopped."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pipeloom import measure, run
-from tests.support.command_line import Command
+from pipeloom import StepRecord, run
+from tests.support.command_line import Command, profile_document, written
 
-NEEDS_TORCH = "pipeloom: this command needs PyTorch: pip install 'pipeloom[runtime]' (in a checkout: pip install '.[runtime]')\n"  # noqa: E501
-MODEL = "tests.support.models:TinyTransformer"
+NEEDS_TORCH = "this command needs PyTorch: pip install 'pipeloom[runtime]'"
+MODEL, HERE = "tests.support.models:TinyTransformer", "tests.unit.cli.commands.training.test_run"
+told: list[StepRecord] = []
+SIGNALS: list[signal.Signals] = []
+
+
+@pytest.fixture(autouse=True)
+def _in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where commands find the models of this checkout."""
+    monkeypatch.chdir(Path(__file__).parents[5])
 
 
 @pytest.fixture
-def program(pipeloom: Command, schedule: Path, tmp_path: Path) -> Path:
-    path = tmp_path / "program.json"
-    assert pipeloom("compile", schedule, "--tied", "0,1", "-o", path).code == 0
+def untied(pipeloom: Command, schedule: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "untied.json"
+    assert pipeloom("compile", schedule, "-o", path).code == 0
     return path
+
+
+def stop(record: StepRecord) -> None:
+    """As Ctrl-C or another process's SIGTERM would."""
+    if record.step == 1:
+        os.kill(os.getpid(), SIGNALS.pop())
+
+
+def angry(*_: object) -> None:
+    raise ValueError("\x1b[31mred\nand a second line")
 
 
 def test_run_trains_and_traces(pipeloom: Command, program: Path, tmp_path: Path) -> None:
     trace = tmp_path / "measured.json"
-    words = ["run", program, "--model", MODEL, "--steps", 3, "--trace", trace]
-    done = pipeloom(*words, "--json", "--quiet")
+    words = ["run", program, "--model", MODEL, "--steps", 3, "--json", "--quiet"]
+    done = pipeloom(*words, "--trace", trace)
     assert (done.code, done.err) == (0, "")
     losses = done.json["losses"]
     assert len(losses) == len(done.json["seconds"]) == 3
     assert losses[-1] < losses[0]
-    measured = json.loads(trace.read_text())
-    assert measured["report"]["makespan"] == pytest.approx(done.json["measured"]["makespan"])
-    assert measured["report"]["lower_bound"] is None  # it was of the planned times
-    both = tmp_path / "both.svg"
-    shown = pipeloom("show", tmp_path / "schedule.json", "--measured", trace, "-o", both)
-    assert shown.code == 0
-    assert "ms planned," in shown.out
-    assert both.read_text().count(">measured: ") == 1
+    measured = json.loads(trace.read_text())["report"]
+    assert measured["makespan"] == pytest.approx(done.json["measured"]["makespan"])
+    assert measured["lower_bound"] is None  # it was of the planned times
     told = pipeloom("show", program, "--measured", trace, "--json").json["attribution"]
-    assert told["measured"] == pytest.approx(measured["report"]["makespan"])
-    assert sum(told["causes"].values()) - told["slack"] == pytest.approx(
-        told["measured"] - told["planned"]
-    )
+    assert told["measured"] == pytest.approx(measured["makespan"])
+    beyond = told["measured"] - told["planned"]
+    assert sum(told["causes"].values()) - told["slack"] == pytest.approx(beyond)
+    assert "ms planned," in pipeloom("show", program, "--measured", trace).out
+    assert "one iteration of many" not in pipeloom("show", trace).out  # one step was measured
     other = tmp_path / "other.json"
     assert pipeloom("build", "gpipe", tmp_path / "profile.json", "-m", 4, "-o", other).code == 0
     assert "as planned, got" in pipeloom("show", other, "--measured", trace).refusal
-    assert "one iteration of many" not in pipeloom("show", trace).out  # one step was measured
+    result = run(program, MODEL, steps=3)
+    assert result is not None
+    assert result.to_dict()["losses"] == losses
+    assert done.json.keys() - {"trace"} <= result.to_dict().keys()
 
 
-def test_mixed_precision_and_clipping(pipeloom: Command, program: Path) -> None:
-    words = ["run", program, "--model", MODEL, "--dtype", "float32", "--steps", 2, "--quiet"]
-    half = ["--param-dtype", "bfloat16", "--reduce-dtype", "float32"]
-    plain, mixed, clipped = (
-        pipeloom(*words, *more, "--json").json["losses"]
-        for more in ([], half, [*half, "--clip-grad-norm", "1e-9"])
-    )
-    assert mixed != plain
-    assert mixed == pytest.approx(plain, rel=0.05)
-    assert mixed[0] == clipped[0]
-    assert mixed[1] != clipped[1]
-
-
-def test_steps_ahead_of_the_norm_and_a_loss_scale(
-    pipeloom: Command, schedule: Path, tmp_path: Path
-) -> None:
+def test_options_reach_the_steps(pipeloom: Command, schedule: Path, tmp_path: Path) -> None:
     ahead = tmp_path / "ahead.json"
     compile_it = ["compile", schedule, "--tied", "0,1", "--post-validation", "-o", ahead]
     assert pipeloom(*compile_it).code == 0
-    words = ["run", ahead, "--model", MODEL, "--dtype", "float32", "--steps", 3, "--quiet"]
-    words += ["--json", "--clip-grad-norm", "1e-3", "--loss-scale", "1024"]
-    first, second = (
-        pipeloom(*words, *more).json["losses"] for more in ([], ["--no-post-validation"])
-    )
-    assert first == second
-    assert len(set(first)) == 3
+    words = ["run", ahead, "--model", MODEL, "--dtype", "float32", "--steps", 3, "-q", "--json"]
+    half = ["--param-dtype", "bfloat16", "--reduce-dtype", "float32"]
+    scaled = ["--clip-grad-norm", "1e-3", "--loss-scale", "1024"]
+    given = [], half, [*half, "--clip-grad-norm", "1e-9"], scaled, [*scaled, "--no-post-validation"]
+    losses = [pipeloom(*words, *more).json["losses"] for more in given]
+    plain, mixed, clipped, validated, not_validated = losses
+    assert plain != mixed == pytest.approx(plain, rel=0.05)
+    assert (mixed[0], mixed[1] != clipped[1]) == (clipped[0], True)
+    assert validated == not_validated
+    assert len(set(validated)) == 3
 
 
-def test_profile_measures_what_build_can_use(pipeloom: Command, tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["--alone", "--memory-only"])
+def test_profile_measures_what_build_can_use(
+    pipeloom: Command, program: Path, tmp_path: Path, what: str
+) -> None:
     path = tmp_path / "measured.json"
-    words = ["profile", "--model", MODEL, "--stages", 2, "--repeats", 1, "--warmup", 0, "--alone"]
-    done = pipeloom(*words, "--memory-limit", 10**9, "-o", path, "--json")
+    often = ["--repeats", 1, "--warmup", 0] if what == "--alone" else []
+    words = ["profile", "--model", MODEL, "--stages", 2, *often, what, "-o", path]
+    done = pipeloom(*words, "--memory-limit", 10**9, "--json")
     assert (done.code, done.err) == (0, "")
-    assert len(done.json["measured"]["stages"]) == 2
-    assert json.loads(path.read_text())["memory_limit"] == 10**9
+    document = json.loads(path.read_text())
+    assert document["memory_limit"] == 10**9
     assert pipeloom("build", "zb-h1", path, "-m", 3, "--json").json["stages"] == 2
+    ran = pipeloom("run", program, "--model", MODEL, "--json", "-q").json["coverage"]
+    found = done.json["measured"]["stages"]
+    assert [ran[str(s)] for s in range(2)] == [stage["coverage"] for stage in found]
 
 
 def test_without_torch_one_line_says_how_to_get_it(
     pipeloom: Command, program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeloom.cli.model_arguments.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "torch", None)
     for words in (["run", program], ["profile", "--stages", 2]):
-        done = pipeloom(*words, "--model", MODEL)
-        assert (done.code, done.out) == (2, "")
-        assert done.err == NEEDS_TORCH
+        line = pipeloom(*words, "--model", MODEL).refusal
+        assert line.startswith(f"pipeloom: {NEEDS_TORCH}")
 
 
 def test_replicas_are_as_many_as_the_profile_has(pipeloom: Command, tmp_path: Path) -> None:
-    profile, plan, path = (tmp_path / f"{name}.json" for name in ("two", "plan", "program"))
-    trace, picture = tmp_path / "measured.json", tmp_path / "both.svg"
-    stage = {"t_f": 1, "t_b": 1, "t_w": 1, "m_b": 1, "m_w": 1, "weight_bytes": 1e6}
+    plan, path, trace = (tmp_path / f"{name}.json" for name in ("plan", "program", "measured"))
     replicas = {"size": 2, "latency": 0.01, "gigabytes_per_second": 1.0}
-    document = {"format": "pipeloom.profile", "version": 1, "stages": [stage], "ranks": 2}
-    profile.write_text(json.dumps(document | {"data_parallel": replicas}))
+    stage = profile_document()["stages"][0] | {"weight_bytes": 1e6}
+    profile = written(tmp_path / "p.json", profile_document(stages=[stage], data_parallel=replicas))
     assert pipeloom("build", "1f1b", profile, "-m", 2, "-o", plan).code == 0
     compile_it = ["compile", plan, "--tied", "0,1", "--data-parallel", "-o", path]
     assert pipeloom(*compile_it).code == 0
     done = pipeloom("run", path, "--model", MODEL, "--steps", 2, "--trace", trace, "-q")
-    assert done.code == 0
-    assert "replicas      2 of 2 ranks;" in done.out
+    assert (done.code, "replicas      2 of 2 ranks;" in done.out) == (0, True)
     assert [len(row) for row in json.loads(trace.read_text())["averages"]] == [1, 1]
-    assert pipeloom("show", path, "--measured", trace, "-o", picture).code == 0
-    assert picture.exists()
+    assert pipeloom("show", path, "--measured", trace, "--as", "svg").code == 0
 
 
-def test_bytes_alone_and_what_w_computes(pipeloom: Command, program: Path, tmp_path: Path) -> None:
-    path = tmp_path / "memory.json"
-    words = ["profile", "--model", MODEL, "--stages", 2, "--memory-only", "-o", path]
-    told = pipeloom(*words).out
-    assert "optimizer" in told.splitlines()[0]
-    assert "each op takes 1 ms, as none was run" in told
-    assert pipeloom("build", "zb-h1", path, "-m", 3, "--json").json["stages"] == 2
-    found = pipeloom(*words, "--like", path, "--json").json["measured"]["stages"]
-    run = pipeloom("run", program, "--model", MODEL, "--json", "-q").json["coverage"]
-    assert [run[str(s)] for s in range(2)] == [stage["coverage"] for stage in found]
+def test_a_run_goes_on_where_it_was_saved(pipeloom: Command, untied: Path, tmp_path: Path) -> None:
+    told.clear()
+    words = ["run", untied, "--model", "examples.gpt:small", "--dtype", "float64", "--json"]
+    whole = pipeloom(*words, "--steps", 4, "-q").json
+    save = ["--save", tmp_path / "saved", "--every", 1]
+    first = pipeloom(*words, "--steps", 2, *save, "--callback", f"{HERE}:told.append")
+    assert (first.code, first.err.count("\n")) == (0, 2)
+    assert [record.loss for record in told] == first.json["losses"] == whole["losses"][:2]
+    rest = pipeloom(*words, "--steps", 4, *save, "--resume", tmp_path / "saved", "-q")
+    assert (rest.json["first_step"], rest.json["losses"]) == (2, whole["losses"][2:])
 
 
-def test_functions_give_what_commands_print(
-    pipeloom: Command, program: Path, tmp_path: Path
+@pytest.mark.parametrize("option", ["--model", "--callback"])
+def test_what_users_raise_is_one_line_without_control_characters(
+    pipeloom: Command, program: Path, option: str
 ) -> None:
-    """Times differ from run to run: keys and kinds of values are compared, and all losses."""
-    path = tmp_path / "measured.json"
-    words = ["--model", MODEL, "--stages", 2, "--repeats", 1, "--warmup", 0]
-    assert pipeloom("profile", *words, "-o", path).code == 0
-    measured = measure(MODEL, stages=2, repeats=1, warmup=0).document()
-    assert shape(measured) == shape(json.loads(path.read_text()))
-    settings: dict[str, Any] = {"repeats": 1, "warmup": 0}
-    layered = measure("examples.gpt:small", layers=True, ranks=2, **settings)
-    assert "layers" in layered.document()
-
-    answer = pipeloom("run", program, "--model", MODEL, "--steps", 3, "--json", "-q").json
-    result = run(program, MODEL, steps=3)
-    assert result is not None
-    given = result.to_dict()
-    assert answer.pop("trace") is None  # the command's file
-    assert {"note"} <= given.keys()  # said of some runs
-    assert shape(answer | {"note": None}) == shape(given | {"note": None})
-    assert given["losses"] == answer["losses"]
+    done = pipeloom("run", program, "--model", MODEL, option, f"{HERE}:angry")
+    assert done.code in (1, 2)
+    assert done.err.splitlines()[-1].startswith("pipeloom: ")
+    assert ("\\x1b[31mred" in done.err, "\x1b" in done.err) == (True, False)
 
 
-def shape(value: Any) -> Any:
-    """Keys and kinds of values; of a list that of its first value, of numbers and null one kind.
-
-    Not ``t_bw``, which a stage has where it was measured below the sum of B and W.
-    """
-    if isinstance(value, dict):
-        return {key: shape(inner) for key, inner in value.items() if key != "t_bw"}
-    if isinstance(value, list | tuple):
-        return [shape(value[0])] if value else []
-    return "number" if value is None or isinstance(value, int | float) else type(value).__name__
+@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
+def test_what_was_saved_is_said_where_a_run_is_interrupted(
+    pipeloom: Command, untied: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    SIGNALS[:] = [number]
+    before = signal.getsignal(signal.SIGTERM)
+    words = ["--steps", 9, "--save", tmp_path / "own", "--every", 1, "--callback", f"{HERE}:stop"]
+    done = pipeloom("run", untied, "--model", "examples.gpt:small", *words, "-q")
+    assert (done.code, done.out, done.err.count("\n")) == (130, "", 1)
+    assert done.err.startswith("pipeloom: interrupted after step 2; ")
+    assert done.err.endswith(" is the last checkpoint\n")
+    assert str(tmp_path / "own" / "step-00000") in done.err
+    assert signal.getsignal(signal.SIGTERM) is before

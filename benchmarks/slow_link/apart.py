@@ -1,0 +1,75 @@
+"""A network and a disk of this process's own, and what is left in them behind a fault."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+from pipeloom import InputError
+
+NEW_MOUNTS, NEW_NETWORK = 0x00020000, 0x40000000  # of sched.h: CLONE_NEWNS, CLONE_NEWNET
+MARK = "PIPELOOM_CHAOS"
+SHARED_MEMORY = Path("/dev/shm")
+_DISK = "-t tmpfs -o size=64m pipeloom-chaos"
+_WAITS_FOR_LATE_PACKETS = "06"  # of Linux's tcp_states.h: TIME_WAIT, a closed connection
+
+
+@contextmanager
+def set_apart(folder: Path) -> Iterator[None]:
+    """Puts this process, and those that it starts, into a network of their own, with a disk of
+    their own at ``folder`` and shared memory of their own. Raises InputError where that cannot
+    be."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(NEW_NETWORK | NEW_MOUNTS):
+        raise InputError(f"a namespace: {os.strerror(ctypes.get_errno())}")
+    try:
+        for words in ("--make-rprivate /", f"{_DISK} {folder}", f"{_DISK} {SHARED_MEMORY}"):
+            subprocess.run(["mount", *words.split()], check=True)
+        loopback(up=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise InputError(str(error)) from error
+    os.environ[MARK] = uuid4().hex
+    try:
+        yield
+    finally:  # whoever still looks into it
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def loopback(*, up: bool) -> None:
+    """Mends, or cuts, all links."""
+    subprocess.run(["ip", "link", "set", "lo", "up" if up else "down"], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """A new file that takes all that is free on the disk of ``folder``."""
+    path = folder / "filler"
+    with suppress(OSError), path.open("wb", buffering=0) as file:
+        while file.write(bytes(1 << 16)):
+            pass
+    return path
+
+
+def left_behind() -> set[str]:
+    """The processes with this one's mark, temporary files, files in shared memory and sockets."""
+    files = [*Path(os.environ["TMPDIR"]).iterdir(), *SHARED_MEMORY.iterdir()]
+    sockets = [
+        line.split()
+        for kind in ("tcp", "tcp6")
+        for line in Path("/proc/self/net", kind).read_text().splitlines()[1:]
+    ]
+    late = {f"socket {row[1]}" for row in sockets if row[3] != _WAITS_FOR_LATE_PACKETS}
+    return {str(path) for path in files} | late | set(_processes())
+
+
+def _processes() -> Iterator[str]:
+    mark = f"{MARK}={os.environ[MARK]}".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it has just ended
+            marked = mark in path.read_bytes().split(b"\0")
+            if marked and int(path.parent.name) != os.getpid():
+                yield f"process {path.parent.name}"

@@ -1,0 +1,90 @@
+"""One rank of a training run that is disturbed: what it trains, and what it writes of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pipeloom import StepRecord, run
+from pipeloom.ir import Program
+
+from .faults import PATIENCE
+
+WIDTH, ROWS = 16, 2
+
+
+def _stage(number: int) -> nn.Module:
+    torch.manual_seed(number)
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+
+
+@dataclass(frozen=True)
+class Source:
+    """Random numbers to learn by heart; those of step ``poisoned`` are NaN. Batches take a while,
+    so that faults fall within steps."""
+
+    poisoned: int | None = None
+
+    def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
+        return [partial(_stage, number) for number in range(count)]
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return (output - target).pow(2).mean()
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr=1e-3)
+
+    def tied(self, count: int) -> Sequence[Any]:
+        return ()
+
+    def names(self, count: int) -> Callable[[int, str], str]:
+        return lambda stage, name: f"{stage}.{name}"
+
+    def batch(self, step: int, microbatches: int) -> tuple[list[Tensor], list[Tensor]]:
+        time.sleep(0.02)
+        draw = torch.Generator().manual_seed(step)
+        shape = (microbatches, ROWS, WIDTH)
+        inputs, targets = (torch.randn(shape, generator=draw) for _ in range(2))
+        if step == self.poisoned:
+            inputs[0, 0, 0] = torch.nan
+        return list(inputs), list(targets)
+
+
+def train(
+    program: Program,
+    source: Source,
+    folder: Path,
+    settings: Mapping[str, Any],
+    *,
+    port: int,
+    rank: int,
+) -> None:
+    """Trains as one of torchrun's processes would: in a file of ``folder`` a line a step, and one
+    of what went wrong."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    torch.set_num_threads(1)
+    ranks = program.schedule.problem.ranks
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    limits: dict[str, Any] = {"message_timeout": PATIENCE, "clip_grad_norm": 1.0}
+    with (folder / f"rank{rank}").open("w", buffering=1) as file:
+
+        def told(record: StepRecord) -> None:
+            file.write(f"step {record.step} {record.loss!r}\n")
+
+        try:
+            run(program, source, callbacks=[told], **limits, **settings)
+            file.write("done\n")
+        except BaseException as error:
+            file.write(f"pipeloom: {' '.join(str(error).split())}\n")
+            file.flush()
+            os._exit(1)

@@ -1,0 +1,257 @@
+"""Each scheme of passing on a ring with one slow link, predicted and trained side by side.
+
+Models and rings are shapes chosen so that another kind of passing wins in each. The links are
+measured, and predictions come from their profile alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import pairwise
+from statistics import mean, median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeloom import Profile, Schedule, StageProfile, compile_schedule, dump_profile
+from pipeloom.ir import Links, Sharing, traffic
+from pipeloom.planner.passing.choose import choose, searching
+
+from .. import Case, Claim, Column, Row, Rows, Size, Table
+from .network import ABOVE, BELOW, Ring, namespaces, way
+
+if TYPE_CHECKING:
+    from examples.gpt import GPT
+
+    from .ranks import RankRun
+
+PART = "ring"
+FLOAT = 4  # bytes
+SECONDS = 20.0  # that the optimizer has for all schemes together
+STEPS, WARMUP = 6, 2  # steps of each scheme, and how many of them do not count
+TIMEOUT = 600.0  # seconds, for all schemes
+TIE = 0.01  # step times as near as that are one
+ALLOWED = 0.15  # by how much a prediction may miss what is measured
+HEADERS = 0.1  # with acknowledgements and what ranks tell each other beside the plan
+LOSSES = 1e-4  # relative: float32 sums in another order
+SCHEMES = ("activations", "weights", "fsdp", "fully_shard")
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A GPT in one stage a rank, ``microbatches`` of ``microbatch`` sequences a step. ``time``:
+    milliseconds of F, of B and of W of every stage; ranks sleep until they are over, so they are
+    those of a device far faster or slower than a share of this machine's cores could keep up
+    with."""
+
+    layers: int
+    width: int
+    context: int
+    microbatch: int
+    microbatches: int
+    time: float
+    ring: Ring = field(default_factory=Ring)
+
+    @property
+    def model(self) -> GPT:
+        """A head for every 32 or 64 of the width."""
+        from examples.gpt import GPT
+
+        heads = self.width // (32 if self.width % 64 else 64)
+        return GPT(self.layers, self.width, heads, self.context, self.microbatch)
+
+    def profile(self, links: Links) -> Profile:
+        """The stages' sizes are those of the model's own parameters; memory is not limited."""
+        sent = FLOAT * self.microbatch * self.context * self.width
+        modules = [make() for make in self.model.stages(self.ring.ranks)]
+        sizes = [FLOAT * sum(p.numel() for p in module.parameters()) for module in modules]
+        held: dict[str, Any] = {"m_b": sent, "activation_bytes": sent}
+        stages = (
+            StageProfile(
+                *(self.time,) * 3,
+                **held,
+                weight_bytes=size,
+                grad_bytes=size,
+                optimizer_bytes=2 * size,
+            )
+            for size in sizes
+        )
+        return Profile(tuple(stages), self.ring.ranks, links=links)
+
+
+# Chosen by prediction, before anything was measured. The slow link lies in the middle of the line
+# of ranks that activations follow (1) or joins its ends (3).
+CONFIGURATIONS = {
+    "wide": Configuration(4, 256, 128, 1, 8, 60.0),
+    "wider": Configuration(4, 320, 128, 1, 8, 60.0),
+    "long": Configuration(4, 32, 1024, 2, 4, 90.0),
+    "middle": Configuration(4, 128, 256, 4, 4, 40.0),
+    "middle-short": Configuration(4, 160, 256, 2, 4, 60.0),
+    "deep-ends": Configuration(8, 128, 256, 4, 4, 50.0, Ring(slow=3)),
+    "deeper-ends": Configuration(12, 96, 256, 4, 4, 60.0, Ring(slow=3)),
+    "wide-ends": Configuration(8, 160, 256, 2, 4, 60.0, Ring(slow=3)),
+    "middle-wide": Configuration(4, 192, 256, 2, 4, 60.0),
+}
+
+
+def cases(size: Size) -> Iterator[Case]:
+    for name in ("middle",) if size == "small" else CONFIGURATIONS:
+        yield Case(PART, name, timed=True)
+
+
+def measure(case: Case) -> Row:
+    """The links measured, then each scheme predicted and trained; needs root."""
+    from pipeloom.runtime import launch_ranks
+
+    from . import ranks
+
+    asked = CONFIGURATIONS[case.name]
+    with namespaces(asked.ring) as maker:
+        ask = partial(launch_ranks, ranks.on_ring, asked.ring.ranks, timeout=TIMEOUT)
+        profile = asked.profile(_links([link for (link,) in ask((maker, ranks.probe)).values()]))
+        candidates = choose(profile, asked.microbatches, search=searching(SECONDS)).usable
+        programs = [compile_schedule(each.schedule) for each in candidates]
+        times = (asked.time, 2 * asked.time)
+        train = partial(ranks.train, asked.model, times, programs)
+        *runs, torchs = zip(*ask((maker, train)).values(), strict=True)
+    schemes = [
+        {"scheme": one.scheme, "schedule": one.name, **_row(one.step_time, run)}
+        | {"planned_wires": wires(one.schedule)}
+        for one, run in zip(candidates, runs, strict=True)
+    ]
+    torch = {"scheme": "fully_shard", "schedule": "torch"}
+    torch |= _row(fully_sharded(profile, asked.microbatches), torchs)
+    least = min(row["measured_ms"] for row in schemes)
+    return {
+        "model": {key: getattr(asked, key) for key in ("layers", "width", "context", "microbatch")},
+        "microbatches": asked.microbatches,
+        "times_ms": (asked.time,) * 3,
+        "ring": asdict(asked.ring),
+        "links": dump_profile(profile)["links"],
+        "schemes": [*schemes, torch],
+        "auto": candidates[0].scheme,
+        "winners": [r["scheme"] for r in schemes if r["measured_ms"] <= least * (1 + TIE)],
+    }
+
+
+def _links(pairs: Sequence[Any]) -> Links:
+    """Each link between neighbours as it was measured; they share a ring."""
+    fastest = max((link for _, _, link in pairs), key=lambda link: link.gigabytes_per_second)
+    return Links(fastest, tuple(pairs), Sharing.RING)
+
+
+def _row(time: float, runs: Sequence[RankRun]) -> Row:
+    """A scheme's figures: ``measured_ms`` is the median of all intervals between the ends of
+    successive steps after the warm-up, each the mean over the ranks."""
+    ends = np.array([run.ends for run in runs])[:, WARMUP - 1 :]
+    intervals = [1e3 * float(np.mean(b - a)) for a, b in pairwise(ends.T)]
+    losses = zip(*(run.losses for run in runs), strict=True)
+    above = zip(runs, (*runs[1:], runs[0]), strict=True)
+    return {
+        "predicted_ms": time,
+        "measured_ms": median(intervals),
+        "error": time / median(intervals) - 1,
+        "least_ms": min(intervals),
+        "most_ms": max(intervals),
+        "losses": [mean(loss for rank in step for loss in rank) for step in losses],
+        "wires": [(low.sent[ABOVE], high.sent[BELOW]) for low, high in above],
+    }
+
+
+def wires(schedule: Schedule) -> list[tuple[float, float]]:
+    """Bytes a step over each link of the ring, upwards and downwards: no headers, no
+    acknowledgements."""
+    sent = traffic(schedule)
+    carried = np.zeros_like(sent)
+    for source, target in np.argwhere(sent):
+        for hop in pairwise(way(int(source), int(target), len(sent))):
+            carried[hop] += sent[source, target]
+    up = [(rank, (rank + 1) % len(sent)) for rank in range(len(sent))]
+    return [(float(carried[a, b]), float(carried[b, a])) for a, b in up]
+
+
+def fully_sharded(profile: Profile, microbatches: int) -> float:
+    """Milliseconds that a step of torch's ``fully_shard`` takes on Gloo, by a formula.
+
+    On a CPU nothing overlaps: each of a rank's M / P microbatches takes, stage by stage, gather and
+    F, then gather, BW and reduce. Gloo gathers round the ring: P - 1 hops of a P-th of the weights
+    (n bytes), each as slow as the slowest link. Its reduce-scatter is an all-reduce, of 2 (P - 1)
+    such hops.
+
+        M / P x sum over stages of  T_F + T_BW + 4 (P - 1) (latency + n / P / bandwidth)
+    """
+    ranks = profile.ranks
+    assert profile.links is not None
+    links = (link for _, _, link in profile.links.pairs)
+    slowest = min(links, key=lambda link: link.gigabytes_per_second)
+    hop = [slowest.delay((s.weight_bytes or 0.0) / ranks) for s in profile.stages]
+    work = sum(s.t_f + s.t_b + s.t_w for s in profile.stages)
+    return microbatches / ranks * (work + 4 * (ranks - 1) * sum(hop))
+
+
+def judge(rows: Rows) -> Iterator[Claim]:
+    picked = sum(row["auto"] in row["winners"] for row in rows)
+    words = (
+        "`--passing auto` picks the fastest scheme, or one level with it, in "
+        f"{picked} of {len(rows)} trained configurations."
+    )
+    yield Claim(PART, words, picked == len(rows))
+    schemes = [scheme for row in rows for scheme in row["schemes"]]
+    ours, torchs = (
+        max(abs(each["error"]) for each in schemes if (each["scheme"] == "fully_shard") == theirs)
+        for theirs in (False, True)
+    )
+    words = (
+        f"Steps of our schemes are within {ours:.1%} of their predictions, those of `fully_shard` "
+        f"within {torchs:.0%}."
+    )
+    yield Claim(PART, words, max(ours, torchs) <= ALLOWED)
+    pairs = [
+        pair
+        for row in rows
+        for scheme in row["schemes"]
+        for pair in zip(scheme["losses"], row["schemes"][0]["losses"], strict=True)
+    ]
+    equal = all(math.isclose(a, b, rel_tol=LOSSES) for a, b in pairs)
+    yield Claim(PART, "Losses of all schemes agree to 1e-4.", equal)
+    more = [share for each in schemes for share in _more_than_planned(each)]
+    words = (
+        f"Every link carries the bytes that are planned for it, and at most {max(more):.1%} more."
+    )
+    yield Claim(PART, words, 0 <= min(more) <= max(more) <= HEADERS)
+
+
+def _more_than_planned(scheme: Mapping[str, Any]) -> Iterator[float]:
+    """Bytes that a link carries each way beyond those planned, as a share of these."""
+    for planned, carried in zip(scheme.get("planned_wires", ()), scheme["wires"], strict=False):
+        yield from (b / a - 1 for a, b in zip(planned, carried, strict=True) if a)
+
+
+def _scheme(name: str) -> Column:
+    def cell(row: Row) -> str | None:
+        found = [each for each in row["schemes"] if each["scheme"] == name]
+        if not found:
+            return None
+        text = f"{found[0]['measured_ms']:.0f} / {found[0]['predicted_ms']:.0f}"
+        return f"**{text}**" if name == row["auto"] else text
+
+    return Column(name, cell)
+
+
+MODEL = "{layers} blocks of {width}, {microbatch} x {context}"
+columns = {
+    PART: Table(
+        [
+            Column("configuration", "case"),
+            Column("model", lambda row: MODEL.format(**row["model"])),
+            Column("M", "microbatches"),
+            Column("T_F, T_B, T_W ms", lambda row: f"{row['times_ms'][0]:g} each"),
+            Column("slow link", lambda row: row["ring"]["slow"]),
+            *map(_scheme, SCHEMES),
+            Column("fastest", lambda row: ", ".join(row["winners"])),
+        ]
+    )
+}

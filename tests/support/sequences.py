@@ -1,0 +1,37 @@
+"""Profiles of microbatches that hold these sequences, worked out without the library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pipeloom import Profile, dump_profile
+from pipeloom.ir import parse_profile
+
+
+def lengths_document(lengths: Sequence[int], reference: int, attention: Any) -> dict[str, Any]:
+    head = {"format": "pipeloom.lengths", "version": 1, "lengths": [*lengths]}
+    return head | {"reference_length": reference, "attention": attention}
+
+
+def packed_profile(
+    profile: Profile, document: dict[str, Any], part: Sequence[Sequence[int]]
+) -> Profile:
+    """``profile``, measured on the reference's microbatch, for those of ``part``.
+
+    ``attention``, one number an op and stage, is the share of its time that grows with the squares
+    of lengths; the rest, and all memory, grows with tokens.
+    """
+    length, size = document["reference_length"], profile.micro_batch or 1
+    rows = [[document["lengths"][i] / length for i in each] for each in part]
+    tokens = [sum(row) / size for row in rows]
+    squares = [sum(x * x for x in row) / size for row in rows]
+    whole = dump_profile(replace(profile, micro_batch=None))
+    for number, stage in enumerate(whole["stages"]):
+        for key, shares in document["attention"].items():
+            pairs = zip(tokens, squares, strict=True)
+            share = shares[number]
+            stage[key] = [stage[key] * ((1 - share) * x + share * y) for x, y in pairs]
+        stage |= {key: [stage[key] * x for x in tokens] for key in ("m_b", "m_w")}
+    return parse_profile(whole, "packed")

@@ -1,0 +1,43 @@
+"""Tasks for workers: of the top of a module, as other processes need them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from time import sleep
+
+from pipeloom.planner import stop_asked
+
+
+def killed_once(task: tuple[int, Path]) -> int:
+    """The first process that is at task 1 ends as if the machine had ended it."""
+    number, mark = task
+    if number == 1 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    sleep(0.1)
+    return number * number
+
+
+def killed(task: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+def stopped(task: int) -> str:
+    """The first is done at once; others end when they are asked to."""
+    while task and not stop_asked():
+        sleep(0.01)
+    return f"{task} stopped" if task else "0 done"
+
+
+def until_nobody_waits(mark: Path) -> None:
+    mark.with_suffix(".begun").touch()
+    while not stop_asked():
+        sleep(0.05)
+    mark.touch()
+
+
+def missing_module(task: int) -> int:
+    raise ModuleNotFoundError(f"No module named 'pipeloom' ({task})")

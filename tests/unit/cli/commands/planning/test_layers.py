@@ -1,0 +1,139 @@
+"""A profile by layers in each command: it is cut into as many stages as are to run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeloom import verify
+from tests.support.command_line import Command, layers_document, profile_document, written
+
+Write = Callable[..., Path]
+SHORT = ("--work-limit", 0.3, "--solver", "heuristic", "-q")
+NAMES = ["emb", *(f"layers.{i}" for i in range(6)), "norm", "loss"]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    return lambda **changes: written(tmp_path / "layers.json", layers_document(**changes))
+
+
+def parts(schedule: Path) -> list[list[str]]:
+    document = json.loads(schedule.read_text())
+    assert verify(document).ok
+    found = [[each["name"] for each in s["layers"]] for s in document["profile"]["stages"]]
+    assert list(chain.from_iterable(found)) == NAMES
+    return found
+
+
+# times: the embedding 1, each of six blocks 4, head and loss (never cut apart) 6 and 1
+@pytest.mark.parametrize(
+    ("family", "way", "expected"),
+    [
+        ("1f1b", [], [5, 4]),  # 17 and 15
+        ("1f1b", ["--partition", "even"], [4, 5]),
+        ("zb-v", [], [3, 2, 2, 2]),  # 9, 8, 8, 7
+        ("wzb2", [], [5, 4]),
+    ],
+)
+def test_a_family_is_built_of_as_many_stages_as_it_runs(
+    pipeloom: Command, layers: Path, tmp_path: Path, family: str, way: list[str], expected: Any
+) -> None:
+    target, again = tmp_path / "s.json", tmp_path / "again.json"
+    assert pipeloom("build", family, layers, "-m", 6, *way, "-o", target).code == 0
+    assert [*map(len, parts(target))] == expected
+    taken = pipeloom("build", family, layers, "-m", 6, "--partition", target, "-o", again)
+    assert taken.code == 0
+    assert parts(again) == parts(target)
+
+
+@pytest.mark.parametrize("way", ["joint", "balanced", "even"])
+def test_the_schedule_names_the_layers_of_each_stage(
+    pipeloom: Command, layers: Path, tmp_path: Path, way: str
+) -> None:
+    target = tmp_path / "s.json"
+    words = ["optimize", layers, "-m", 4, "--partition", way, "--placement", "linear", *SHORT]
+    cached = [*words, "--cache", tmp_path / "cache", "-o", target]
+    first, second = pipeloom(*cached), pipeloom(*cached)
+    assert (first.code, first.err, second.out) == (0, "", first.out)
+    assert "taken from the cache" in second.err
+    assert len(parts(target)) == 2
+    assert "of all cuts: at most" in first.out
+
+
+def test_json_says_what_was_chosen_and_how_good_it_is(pipeloom: Command, write: Write) -> None:
+    words = ["optimize", write(memory_limit=9.0), "-m", 4, *SHORT, "--json"]
+    answer = pipeloom(*words).json
+    partition = answer["partition"]
+    assert answer["family"]
+    assert partition["way"] == "joint"
+    assert answer["seed"] == 0  # whichever of the searches it came from
+    assert 0 < partition["lower_bound"] <= answer["lower_bound"] * (1 + 1e-9)
+    assert answer["lower_bound"] <= answer["period"] * (1 + 1e-9)
+    assert [part["stage"] for part in partition["parts"]] == list(range(len(partition["parts"])))
+    assert partition["parts"][-1]["modules"][-2:] == ["norm", "out"]
+    best = partition["cuts_searched"][0]
+    assert (best["placement"], best["cost"]) == (partition["placement"], answer["period"])
+    for way in ("even", "balanced"):
+        other = pipeloom(*words, "--partition", way).json["period"]
+        assert answer["period"] <= other * (1 + 1e-9)
+
+
+def test_rules_are_kept_and_stages_used_where_there_are_both(
+    pipeloom: Command, write: Write
+) -> None:
+    words = ["optimize", write(), "-m", 4, *SHORT, "--json"]
+    rules = ["--placement", "interleaved:2", "--min-layers", 2, "--max-layers", 3]
+    cut = pipeloom(*words, *rules).json["partition"]["parts"]
+    assert [2 <= len(part["layers"]) <= 3 for part in cut] == [True] * 4
+    write(stages=profile_document()["stages"])
+    ways = ([], ["--partition", "even"])
+    assert ["partition" in pipeloom(*words, *way).json for way in ways] == [False, True]
+
+
+def test_the_smallest_limit_and_a_device_that_is_too_small_are_named(
+    pipeloom: Command, write: Write
+) -> None:
+    words = ["optimize", write(memory_limit=0.1), "-m", 4, *SHORT, "--placement", "linear"]
+    done = pipeloom(*words, "--json")
+    answer = done.json
+    assert (done.code, answer["smallest_memory_limit"], answer["rank"]) == (1, 4.25, 0)
+    assert [*answer["partition"]["not_possible"]] == ["linear"]
+    assert pipeloom(*words, "--memory-limit", 4.25).code == 0
+    assert pipeloom(*words, "--memory-limit", 4.24).code == 1
+    # the embedding with three blocks: 50 of weights and 3.25; the other three with the head: 50 and
+    # 5
+    done = pipeloom("optimize", write(device_memory=50.0), "-m", 4, *SHORT)
+    assert "no cut fits in device_memory; the smallest feasible one is 55, for rank 1" in done.err
+    assert pipeloom("optimize", write(device_memory=55.0), "-m", 4, *SHORT).code == 0
+
+
+def test_all_of_them_side_by_side(pipeloom: Command, layers: Path) -> None:
+    words = ["compare", layers, "-m", 4, *SHORT, "--json"]
+    rows = {row["schedule"]: row for row in pipeloom(*words).json["results"]}
+    assert {"1f1b", "zb-v", "wzb2", "optimize"} <= {n for n, r in rows.items() if "period" in r}
+    best = rows["optimize"]
+    assert best["lower_bound"] <= best["period"] <= rows["1f1b"]["period"]
+    # even blocks: the second rank has 4 + 4 + 4 + 6 + 1 a microbatch
+    even = pipeloom(*words, "--partition", "even").json["results"]
+    assert even[1]["period"] > rows["1f1b"]["period"]
+    passing = pipeloom(*words, "--passing", "weights").json["results"]
+    assert "passing weights" in passing[-1]["scope"]
+
+
+def test_limits_are_swept_with_a_cut_each(pipeloom: Command, layers: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    words = ["sweep", layers, "-m", 6, "--memory-limits", "1,5,9,30", *SHORT]
+    none, *results = pipeloom(*words, "-o", folder, "--json").json["results"]
+    assert (none["status"], none["smallest_memory_limit"]) == ("infeasible", 4.25)
+    periods = [result["period"] for result in results]
+    assert periods == sorted(periods, reverse=True)
+    for result, limit in zip(results, (5, 9, 30), strict=True):
+        assert result["lower_bound"] <= result["period"] * (1 + 1e-9)
+        assert parts(folder / f"schedule-{limit}.json")
+    assert (folder / "frontier.svg").exists()

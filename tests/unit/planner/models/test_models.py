@@ -1,0 +1,132 @@
+"""Models by name, in Hugging Face's and Megatron's words; runs; what a model takes, by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pipeloom
+from pipeloom.planner import PRESETS, TrainingRun, read_model
+
+WORDS: dict[str, Any] = {
+    "model_type": "llama",
+    **{"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32},
+    **{"intermediate_size": 14336, "num_key_value_heads": 8, "vocab_size": 128256},
+}
+MEGATRON: dict[str, Any] = {
+    **{"swiglu": True, "normalization": "RMSNorm", "hidden-dropout": 0.0, "attention-dropout": 0.0},
+    **{"untie-embeddings-and-output-weights": True, "position-embedding-type": "rope"},
+    "disable-bias-linear": True,
+}
+LLAMA, MIXTRAL = read_model("llama-2-70b"), read_model("mixtral-8x7b")
+
+
+def test_names_are_met_as_people_write_them() -> None:
+    assert all(read_model(name).layers > 0 for name in PRESETS)
+    for name in ("Llama 2 70B", "llama2-70b", "LLAMA-2-70B"):
+        assert read_model(name) == LLAMA
+    assert (read_model("opt-1.3b").hidden, read_model("OPT 13B").hidden) == (2048, 5120)
+
+
+def test_a_file_its_folder_and_its_mapping_are_one_model(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(WORDS | {"rope_theta": 5e5, "torch_dtype": "bfloat16"}))
+    found = [replace(read_model(each), name="") for each in (file, str(file), tmp_path, WORDS)]
+    assert all(each == found[0] for each in found)
+
+
+def test_megatrons_words_say_the_same_as_hugging_faces() -> None:
+    sizes = {"num-layers": 32, "hidden-size": 4096, "ffn-hidden-size": 14336}
+    sizes |= {"num-attention-heads": 32, "group-query-attention": True, "num-query-groups": 8}
+    sizes |= {"padded_vocab_size": 128256, "max_position_embeddings": 2048}
+    assert replace(read_model(MEGATRON | sizes), name="llama") == read_model(WORDS)
+    latent = {"multi_latent_attention": True, "q_lora_rank": 1536, "kv_lora_rank": 512}
+    experts = {"num_moe_experts": 256, "moe_router_topk": 8, "moe_ffn_hidden_size": 2048}
+    experts |= {"moe_shared_expert_intermediate_size": 2048, "mtp_num_layers": 1}
+    sizes = {"num_layers": 61, "hidden_size": 7168, "ffn_hidden_size": 18432}
+    sizes |= {"num_attention_heads": 128, "vocab_size": 129280, "max_position_embeddings": 4096}
+    dense_first = {"moe_layer_freq": [0] * 3 + [1] * 58}
+    found = read_model(MEGATRON | latent | experts | sizes | dense_first)
+    assert replace(found, name="deepseek-v3") == read_model("deepseek-v3")
+
+
+def test_words_of_measurements_are_read() -> None:
+    """Without a model_type: GPT-3's kind by its feed-forward part, SimuMax's words for Llama."""
+    sizes = {"hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 16}
+    gpt = read_model({"mlp": "gelu-4h", "positions": 1024, "vocab_size": 51200} | sizes)
+    assert (gpt.width, gpt.positions, gpt.tied) == (8192, 1024, True)
+    assert (gpt.gated, gpt.qkv_bias) == (False, True)
+    words = {"model_type": "dense", "model_name": "x", "hidden_size": 4096, "head_num": 32}
+    words |= {"kv_head_num": 8, "head_size": 128, "intermediate_size": 14336, "layer_num": 32}
+    found = read_model(words | {"vocab_size": 128256, "use_swiglu": True})
+    expected = read_model(WORDS | {"max_position_embeddings": None})
+    assert replace(found, name="") == replace(expected, name="")
+
+
+def test_null_is_not_a_default() -> None:
+    """DeepSeek-V2-Lite has no low rank of queries, Mistral v0.3 no window."""
+    lite, mistral = read_model("deepseek-v2-lite"), PRESETS["mistral-7b"]
+    assert lite.latent is not None
+    assert lite.latent.query_rank is None
+    windows = (read_model(mistral | more).window for more in ({}, {"sliding_window": None}))
+    assert [*windows] == [4096, None]
+
+
+def test_what_a_run_leaves_open_follows_from_the_rest() -> None:
+    run = TrainingRun.of({"gpus": 64, "tp": 4, "pp": 4}, LLAMA)
+    assert (run.dp, run.vp, run.cp, run.ep, run.etp) == (4, 1, 1, 1, 4)
+    assert (run.seq, run.micro_batch, run.global_batch, run.microbatches) == (4096, 1, 64, 16)
+    assert (run.sequence_parallel, run.schedule, run.layers) == (True, "1f1b", 80)
+    assert (run.layers_by_stage, run.gradients) == ((20, 20, 20, 20), "fp32")
+
+
+def test_words_of_published_runs_are_read() -> None:
+    """What is not stated takes defaults; of an interleaved schedule the fewest stages a rank."""
+    given = {"gpus": 96, "tp": 8, "pp": 12, "vp": "interleaved, not stated", "precision": "FP8-CS"}
+    run = TrainingRun.of(
+        given | {"recompute": "not stated", "sharding": None}, read_model("gpt-175b")
+    )
+    assert (run.vp, run.schedule) == (2, "interleaved-1f1b")
+    assert (run.precision, run.recompute) == ("fp8", frozenset())
+    assert TrainingRun.of({"layers_per_stage": "82"}, LLAMA).layers_by_stage == (80,)
+    assert TrainingRun.of({"recompute": "mlp, layernorm"}, LLAMA).recompute == {"mlp", "layernorm"}
+    local = TrainingRun.of({"dp": 8, "local_batch": 2}, LLAMA)
+    assert (local.micro_batch, local.global_batch) == (2, 16)
+
+
+def test_llama_2_70b_by_hand_and_by_layers() -> None:
+    """Exact parameters; narrower keys and values, a gated feed-forward part of 3.5 h, no masks."""
+    found = pipeloom.arithmetic("llama-2-70b", micro_batch=8)
+    rule, summed, count = found.by_rule, found.summed, 68_976_648_192
+    assert (rule.parameters, rule.gradients, rule.optimizer) == (140e9, 140e9, 840e9)
+    assert rule.activations == 34 * 80 * 4096 * 8 * 8192  # 730 GB
+    assert (rule.devices, found.most_stages) == (24, 80)
+    assert found.parameters == found.active == count
+    assert (summed.parameters, summed.optimizer) == (2 * count, 12 * count)
+    layer = 2 * (4 * 8192 + 8192 + 2 * 1024 + 8192 + 3 * 28672) + 4 * 64
+    assert summed.activations == 4096 * 8 * (80 * layer + 4 * 8192 + 4 * 32000)
+    needs = {need.name: need for need in found.links}
+    assert {name: (need.devices, need.link) for name, need in needs.items()} == {
+        "pipeline": (24, "ethernet-10g"),
+        "tensor": (8, "nvlink5"),
+        "fsdp": (24, "infiniband-100g, ethernet-100g"),
+    }
+    assert needs["pipeline"].bytes == 2 * 4096 * 8 * 8192
+    # two gathers of a layer's weights and a reduce-scatter of its gradients, in two bytes
+    parameters = found.work.layers[1].parameters.total
+    assert needs["fsdp"].bytes == pytest.approx(3 * 2 * parameters * 23 / 24)
+    faster = pipeloom.arithmetic("llama-2-70b", micro_batch=8, teraflops=1e7)
+    assert {need.link for need in faster.links} == {None}
+
+
+def test_figures_of_one_rank_by_stage() -> None:
+    found = pipeloom.arithmetic("mixtral-8x7b", gpus=32, tp=2, pp=4, ep=2, sharding="zero1")
+    assert (found.parameters, found.active) == (46_702_792_704, 12_879_925_248)
+    document = found.to_dict()
+    assert [stage["layers"] for stage in document["stages"]] == [9, 8, 8, 9]
+    assert sum(layer["count"] for layer in document["layers"]) == 34
+    assert len(found.states()) == 4

@@ -1,0 +1,229 @@
+"""Explanations say what the bounds say, losses add up, and what memory and links buy is true."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pipeloom import (
+    Placement,
+    Problem,
+    Profile,
+    Schedule,
+    StageProfile,
+    build_family,
+    explain,
+    solve,
+    verify,
+)
+from pipeloom.ir import Link, Links, Report, timed
+from pipeloom.planner import certificate
+from pipeloom.solver import is_feasible, lower_bound, one_at_a_time
+from tests.support.by_hand import by_hand
+from tests.support.large_problems import large_problem
+from tests.support.table5 import load_rows
+
+STAGE = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)
+FAST = ["links twice as fast", "links without delay"]
+
+
+def why(problem: Problem, value: float | None = None, bound: str | None = None) -> Any:
+    """The reason that a schedule has whose report claims ``value`` by ``bound``."""
+    report = value and Report(problem.objective, "optimized", lower_bound=value, bound=bound)
+    made = timed(Schedule(problem, one_at_a_time(problem), report=report or None))
+    return explain(made, seconds=0.0).reason
+
+
+def table5(name: str, share: float) -> Problem:
+    row = next(row for row in load_rows() if str(row) == name)
+    return Problem.linear(row.profile, row.microbatches, row.limit(share))
+
+
+def linear(times: tuple[float, ...], t_comm: float, microbatches: int, limit: float) -> Problem:
+    stages = tuple(StageProfile(t, t, t) for t in times)
+    return Problem.linear(Profile(stages, len(times), t_comm), microbatches, limit)
+
+
+def limited(problem: Problem, limit: float) -> Problem:
+    return replace(problem, memory_limit=(limit,) * problem.ranks)
+
+
+def test_the_head_and_the_tail_of_rank_0_are_why() -> None:
+    reason = why(table5("6.2B-24", 1.0))
+    assert (reason.name, reason.rank) == ("head-tail", 0)
+    assert reason.words == (
+        "rank 0 computes for 1898.1 ms and idles at least 289.4 ms",
+        "213.49 ms before its first B: that B cannot come before 451.23 ms, "
+        "and 8 microbatches fill its memory after 237.74 ms",
+        "75.915 ms after its last F: that microbatch's B starts at least 451.23 ms after the F, "
+        "and what memory holds then gives the rank 375.31 ms to compute meanwhile",
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "value", "bound", "words"),
+    [
+        ("two copies", 0, 330.0, "rank-moments", "one M_B more on each rank the same argument"),
+        ("remat", 3, 600.0, "remat-relaxation", "are recomputed, for 51.935 ms, and 0 offloaded"),
+    ],
+)
+def test_a_small_milp_names_the_rank_and_what_memory_gives(
+    kind: str, number: int, value: float, bound: str, words: str
+) -> None:
+    reason = why(large_problem(kind, number), value, bound)
+    assert (reason.name, reason.value) == (bound, value)
+    assert f"rank {reason.rank} computes for " in reason.words[0]
+    assert words in reason.words[1]
+
+
+def test_the_busiest_rank_is_why_where_memory_is_ample() -> None:
+    reason = why(linear((1.0, 3.0), 0.0, 6, math.inf))
+    assert reason.rank == 1
+    assert reason.words == (
+        "rank 1 computes for 54 ms and runs one op at a time",
+        "no order helps, only another cut or placement: shared out evenly, each rank would compute "
+        "for 36 ms",
+    )
+    for family, ranks in (("1f1b", 1), ("fsdp", 2)):  # the least that its backwards take
+        profile = Profile((StageProfile(1.0, 1.0, 1.0, t_bw=1.5),) * ranks, ranks, 0.0)
+        reason = explain(build_family(family, profile, 6), seconds=0.0).reason
+        assert reason.value == 15.0
+        assert reason.words == ("rank 0 computes for 15 ms and runs one op at a time",)
+
+
+def test_a_bound_that_a_search_has_proven_names_it_and_the_closed_form() -> None:
+    problem = Problem.linear(Profile((STAGE,) * 2, 2, 0.0), 4, 1.0)
+    closed = lower_bound(problem).value
+    reason = why(problem, closed + 2.0, "cp-sat")
+    assert (reason.name, reason.value) == ("cp-sat", closed + 2.0)
+    assert f"{closed:g} ms is" in reason.words[0]
+    assert len(reason.words) > 1
+
+
+def test_losses_of_a_schedule_by_hand() -> None:
+    """Two ranks, unit times, one microbatch a time on rank 0::
+
+    rank 0   F0 F1 .  B0 .  B1 W0 W1
+    rank 1      F0 B0 F1 B1 W0 W1
+    """
+    rows = "0F0 0F1 0B0 0B1 0W0 0W1", "1F0 1B0 1F1 1B1 1W0 1W1"
+    found = explain(by_hand(*rows, profile=Profile((STAGE,) * 2, 2, 0.0)), seconds=0.0).losses
+    assert [(x.work, x.head, x.between, x.tail, x.spare) for x in found] == [
+        (6.0, 1.0, 0.0, 1.0, 0.0),
+        (6.0, 0.0, 0.0, 0.0, 2.0),
+    ]
+
+
+def test_what_more_memory_and_faster_links_buy() -> None:
+    """One rank more, or all, and links: none costs more than the same order under it, nor more than
+    a lesser change. Memory stops paying where the bound stops falling."""
+    tight = table5("6.2B-24", 1.0)
+    schedule = solve(tight, time_limit=1.0)
+    found = explain(schedule, seconds=0.1)
+    alone, everywhere, *links, _ = found.changes
+    assert alone.what.endswith("alone")
+    assert [change.what for change in links] == FAST
+    costs = [change.cost or math.inf for change in (alone, everywhere, *links)]
+    assert max(costs) <= schedule.known_timing.period
+    assert costs[1] <= costs[0]
+    for change, cost in zip(found.changes, costs, strict=False):
+        work = tight.microbatches * sum(s.t_f + s.t_b + s.t_w for s in tight.profile.stages)
+        assert change.bound <= cost * (1 + 1e-9)
+        assert change.bubble == pytest.approx(1 - work / (tight.ranks * cost))
+    enough, step = found.enough, tight.profile.stages[0].m_b
+    assert enough is not None
+    at, before = (lower_bound(limited(tight, enough.limit - x)).value for x in (0.0, step))
+    assert enough.limit == pytest.approx(tight.memory_limit[0] + enough.microbatches * step)
+    assert at == pytest.approx(enough.bound)
+    assert before > enough.bound * (1 + 1e-6)
+    assert everywhere.bound == lower_bound(limited(tight, tight.memory_limit[0] + step)).value
+    stopped = explain(schedule, seconds=5.0, should_stop=lambda: True)
+    assert {change.cost for change in stopped.changes} == {None}
+    free = explain(solve(table5("6.2B-24", math.inf), time_limit=0.1), seconds=0.0)
+    assert free.enough is None
+    assert [each.what for each in free.changes] == [*FAST, "twice the microbatches"]
+
+
+def test_memory_of_the_rank_that_helps_most_is_bought() -> None:
+    profile = Profile((replace(STAGE, m_b=2.0), replace(STAGE, m_b=3.0)) * 2, 2, 0.1)
+    two = Problem(profile, 6, Placement.interleaved(2, 2), (5.0, 9.0))
+    made = timed(Schedule(two, one_at_a_time(two)))
+    changes = {each.what: each.bound for each in explain(made, seconds=0.0).changes}
+    more = {"rank 0 alone": (7.0, 9.0), "every rank": (7.0, 12.0)}
+    for where, limits in more.items():
+        bound = changes[f"one more microbatch's M_B on {where}"]
+        assert bound == lower_bound(replace(two, memory_limit=limits)).value
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        Profile((replace(STAGE, activation_bytes=2e6),) * 2, 2, 4.0),
+        Profile((replace(STAGE, activation_bytes=2e6),) * 2, 2, ((0.0, 4.0), (5.0, 0.0))),
+        Profile(
+            (replace(STAGE, activation_bytes=2e6),) * 2,
+            2,
+            links=Links(Link(0.5, 1.0), ((0, 1, Link(1.0, 0.5)),)),
+        ),
+    ],
+)
+def test_links_get_faster_however_they_are_given(profile: Profile) -> None:
+    """One microbatch there and back: all of its messages count."""
+    problem = Problem.linear(profile, 1)
+    found = explain(timed(Schedule(problem, one_at_a_time(problem))), seconds=0.0)
+    twice, free = (next(x.bound for x in found.changes if x.what == what) for what in FAST)
+    assert found.reason.value - twice == pytest.approx(twice - free)
+    assert free == pytest.approx(5.0)
+
+
+def test_even_stages_and_more_microbatches_are_tried_and_vain_changes_are_no_rows() -> None:
+    told = explain(solve(linear((1.0, 1.0, 2.0, 1.0), 0.1, 8, 8.0), time_limit=0.5), seconds=0.1)
+    even, more = told.changes[-2:]
+    assert (even.what, more.what) == ("the same work on every rank", "twice the microbatches")
+    assert (even.gains(told.now), more.gains(told.now)) == (True, False)
+    alike = explain(solve(linear((1.0, 1.0), 0.1, 2, 1.0), time_limit=0.2), seconds=0.1)
+    assert alike.changes[-1].gains(alike.now)
+    ample = explain(solve(linear((1.0, 1.0), 0.5, 4, 100.0), time_limit=0.1), seconds=0.05)
+    assert "no gain by one more microbatch's M_B on every rank" in str(ample)
+    assert "is enough, " in str(ample)
+
+
+def test_a_limit_is_enough_for_the_same_cost_and_a_lower_one_is_not() -> None:
+    loose = solve(linear((1.0, 1.0, 1.0, 2.0), 0.1, 8, 8.0), time_limit=0.5)
+    held, timing = explain(loose, seconds=0.5).enough, loose.known_timing
+    assert held is not None
+    enough, low = held.least or 0.0, held.too_little or 0.0
+    assert low < enough <= max(timing.peak_memory)
+    again = solve(limited(loose.problem, enough), time_limit=0.5)
+    assert again.known_timing.period == pytest.approx(timing.period)
+    less = limited(loose.problem, low)
+    assert not is_feasible(less) or lower_bound(less).value > timing.period
+
+
+def test_beyond_some_size_nothing_is_tried() -> None:
+    profile = Profile((STAGE,) * 8, 8, 0.1)
+    found = explain(build_family("zb-h1", profile, 8400, memory_limit=9.0), seconds=0.0)
+    assert (found.changes, found.enough) == ([], None)
+
+
+def test_a_certificate_that_proves_less_says_what_is_claimed() -> None:
+    """What is claimed has no say in what is proven; of a bound of several stages the best argument
+    below it is given."""
+    profile = Profile((STAGE,) * 2, 2, t_comm=0.1)
+    schedule = solve(Problem.linear(profile, 3, 2.0), time_limit=5.0)
+    report = schedule.known_report
+    over = replace(report, lower_bound=1.1 * report.known_bound)
+    proven, less = certificate(schedule), certificate(replace(schedule, report=over))
+    assert "claimed" not in proven
+    assert less["claimed"] == over.lower_bound
+    assert less["lower_bound"] == pytest.approx(proven["lower_bound"])
+    assert verify(schedule, certificate=proven | {"claimed": 1e6}).violations == []
+    v = Problem(Profile((STAGE,) * 4, 2, t_comm=0.1), 4, Placement.v(2), (3.0,) * 2)
+    schedule = solve(v, work_limit=1.0)
+    found = certificate(schedule)
+    assert found["argument"] == {"kind": "work", "rank": 0}
+    assert found["lower_bound"] == pytest.approx(24.0)
+    assert found["claimed"] == schedule.known_report.lower_bound

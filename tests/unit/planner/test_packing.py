@@ -1,0 +1,130 @@
+"""``pipeloom.pack``: sequences into microbatches and their schedules; ``refit``: their costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pipeloom
+from pipeloom import Packing, Profile, Schedule, StageProfile
+from tests.support.command_line import profile_document
+from tests.support.sequences import lengths_document, packed_profile
+
+LENGTHS = [900, 100, 400, 30, 250, 700, 60, 500, 120, 340]
+OPS = ("t_f", "t_b", "t_w")
+
+
+def packed(lengths: list[int] = LENGTHS, microbatches: int = 4, **options: Any) -> Packing:
+    document, options = lengths_document(lengths, 1000, 0.2), {"work_limit": 2.0} | options
+    return pipeloom.pack(document, profile_document(), microbatches, **options)
+
+
+def tokens(found: Packing) -> list[list[int]]:
+    return [[sum(found.lengths[i] for i in each) for each in part] for part in found.replicas]
+
+
+def test_a_packing_has_each_sequence_once_and_a_schedule_of_these_microbatches() -> None:
+    found = packed(data_parallel=2, microbatches=2, max_tokens=1000)
+    sequences = [i for part in found.replicas for each in part for i in each]
+    assert sorted(sequences) == list(range(len(LENGTHS)))
+    assert max(map(max, tokens(found))) <= 1000
+    for part, counts, schedule in zip(found.replicas, tokens(found), found.schedules, strict=True):
+        stage = schedule.problem.profile.stages[0]
+        for j, (each, count) in enumerate(zip(part, counts, strict=True)):
+            square = sum(LENGTHS[i] ** 2 for i in each) / 1000**2
+            assert stage.at(j).t_f == pytest.approx(0.8 * count / 1000 + 0.2 * square)
+            assert (stage.at(j).t_w, stage.at(j).m_b) == pytest.approx((count / 1000,) * 2)
+        assert pipeloom.verify(schedule).ok
+    costs = [one.known_timing.cost(one.problem.objective) for one in found.schedules]
+    assert found.lower_bound <= found.cost == max(costs)
+    assert "10 sequences of 3400 tokens in 4 microbatches of 2 replicas" in str(found)
+
+
+def test_more_work_packs_better_and_the_same_work_alike() -> None:
+    lengths = np.random.default_rng(1).integers(1, 1000, 40).tolist()
+    little, much, again = (
+        packed(lengths, 4, data_parallel=2, work_limit=work) for work in (0.01, 1.0, 1.0)
+    )
+    assert much.cost < little.cost
+    assert (much.replicas, much.cost) == (again.replicas, again.cost)
+    alike = packed([500] * 6, 3)
+    assert [len(each) for each in alike.replicas[0]] == [2, 2, 2]
+
+
+def test_memory_limits_tokens_and_an_earlier_schedule_is_begun_with() -> None:
+    found = packed(memory_limit=1.0)
+    assert max(map(max, tokens(found))) <= 1000
+    assert max(found.schedules[0].known_timing.peak_memory) <= 1.0 + 1e-9
+    first = packed(memory_limit=2.0)
+    again = packed(memory_limit=2.0, start=first.schedules[0], work_limit=0.01)
+    assert again.cost <= 1.1 * first.cost
+    profile = pipeloom.dump_profile(first.schedules[0].problem.profile)
+    answer = pipeloom.optimize(profile, memory_limit=2.0, start=first.schedules[0], work_limit=1e-6)
+    assert answer.cost <= first.cost * (1 + 1e-9)
+
+
+def test_nothing_is_told_of_searches_that_begin_once_it_is_stopped() -> None:
+    told: list[object] = []
+    found = packed(progress=told.append, should_stop=lambda: True)
+    assert found.lower_bound <= found.cost
+    assert told == []
+
+
+LATE = lengths_document([5, 30, 12, 22, 9, 17, 28, 3], 32, 0.1)
+TIMES = {"t_f": [2.0, 3.0], "t_b": [2.5, 4.0], "t_w": [1.5, 1.0]}
+SHARES = {"t_f": [0.3, 0.0], "t_b": [0.5, 0.2], "t_w": [0.0, 1.0]}
+GUESS = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 2, 2, 0.1, micro_batch=2)
+TRUTH = replace(
+    GUESS, stages=tuple(StageProfile(*row, 1.0, 0.5) for row in zip(*TIMES.values(), strict=True))
+)
+
+
+def step(seed: int, *, late: float = 0.0, family: str = "zb-h1") -> tuple[Packing, Schedule]:
+    """A packing, and its step as sequences really cost; one op is so much longer."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, 33, 12).tolist()
+    rows = [row.tolist() for row in np.array_split(rng.permutation(12), [2, 3, 7])]
+    profile = packed_profile(TRUTH, lengths_document(lengths, 32, SHARES), rows)
+    found = pipeloom.build_family(family, profile, 4)
+    ends = [end.copy() for end in found.known_timing.end]
+    ends[0][0] += late
+    trace = replace(found, timing=replace(found.known_timing, end=tuple(ends)))
+    return Packing(tuple(lengths), (rows,), (found,), 0.0), trace
+
+
+def assert_costs(refitted: tuple[Profile, dict[str, Any]], off: float) -> None:
+    profile, lengths = refitted
+    for key in OPS:
+        times = [getattr(stage, key) for stage in profile.stages]
+        assert times == pytest.approx(TIMES[key], rel=off)
+        assert lengths["attention"][key] == pytest.approx(SHARES[key], abs=off)
+
+
+def test_costs_are_found_though_one_step_was_disturbed() -> None:
+    """And where a backward ran whole, which is shared as before."""
+    steps = [step(seed, late=500.0 if seed == 3 else 0.0) for seed in range(4)]
+    profile, lengths = pipeloom.refit(GUESS, LATE, steps)
+    assert_costs((profile, lengths), 0.03)
+    assert {**lengths, "attention": 0.1} == LATE
+    whole = [step(seed, family="1f1b") for seed in range(3)]
+    assert_costs(pipeloom.refit(TRUTH, LATE | {"attention": SHARES}, whole), 0.01)
+
+
+def test_times_of_other_ops_follow_those_that_were_measured() -> None:
+    stage = replace(GUESS.stages[0], t_bw=1.8, t_fb=2.5, t_r=0.5, m_r=0.1)
+    old = replace(GUESS, stages=(stage,) * 2)
+    for stage in pipeloom.refit(old, LATE, [step(0, family="1f1b")])[0].stages:
+        assert stage.t_r == pytest.approx(stage.t_f / 2)
+        assert (stage.fused, stage.t_fb) == (stage.t_b + stage.t_w, None)
+
+
+def test_where_lengths_are_all_alike_the_former_share_is_kept() -> None:
+    packing, trace = step(0)
+    alike = replace(packing, lengths=(8,) * 12, replicas=([[0, 1, 2]] * 4,))
+    profile, lengths = pipeloom.refit(GUESS, LATE, [(alike, trace)])
+    for key, share in ("t_f", 0.1), ("t_b", 0.2 / 1.1), ("t_w", 0.0):
+        assert lengths["attention"][key] == pytest.approx([share] * 2, abs=0.01)
+        assert getattr(profile.stages[0], key) != 1.0

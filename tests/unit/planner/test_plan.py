@@ -1,0 +1,243 @@
+"""The space of ``plan``: what is in it, bounds that no schedule is below, and how a search ends."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from itertools import product
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeloom import (
+    InfeasibleError,
+    Plan,
+    compile_schedule,
+    dump_program,
+    dump_schedule,
+    plan,
+    predict,
+    verify,
+    verify_program,
+    verify_schedule,
+)
+from pipeloom.ir import OpKind
+from pipeloom.planner import Configuration, TrainingRun
+
+EXACT = 1 + 1e-9
+DEGREES = ("gpus", "global_batch", "seq", "tp", "pp", "vp", "dp", "cp", "ep", "etp", "micro_batch")
+BATCH = {"gpus": 8, "global_batch": 16}
+ONE = {"micro_batch": 1, "recompute": "none"}
+RUN: dict[str, Any] = BATCH | {"seq": 2048, "pp": 4, "tp": 1}
+
+
+def first(model: Any, **given: Any) -> Plan:
+    """The search of this space, ended once it has found something."""
+    told: list[object] = []
+    given = {"gpu": "GB200", "work_limit": 10, "progress": told.append} | given
+    return plan(model, **given, should_stop=lambda: bool(told))
+
+
+def configurations(model: Any, **given: Any) -> list[Configuration]:
+    """All of a space, with a cut that is not even beside each even one."""
+    space = first(model, **BATCH | given).space
+
+    def cut(run: TrainingRun) -> tuple[int, ...]:
+        first, *others, last = run.layers_by_stage
+        return first + 1, *others, last - 1
+
+    return [each for run in space.degrees() for each in space.configurations(run, cut)]
+
+
+def names(model: str, **given: Any) -> set[str]:
+    return {each.name for each in configurations(model, **given)}
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "expected", "all_of_them"),
+    [
+        (
+            "llama-3-8b",
+            {},
+            {"tp8 b16 full", "cp8 b1 zero1", "pp2 dp4 vp2 b1 zero1 cut v B/W"},
+            False,
+        ),
+        (
+            "llama-3-8b",
+            ONE | {"tp": 4, "pp": 2, "schedule": "zb-v"},
+            {"tp4 pp2 vp2 b1 v B/W", "tp4 pp2 vp2 b1 cut v B/W"},
+            True,
+        ),
+        (
+            "llama-3-8b",
+            ONE | {"tp": 4, "sharding": "fsdp", "vp": 1},  # one replica alone is not sharded
+            {"tp4 dp2 b1 fsdp", "tp4 cp2 b1 fsdp"}
+            | {f"tp4 pp2 b1{cut}{split}" for cut in ("", " cut") for split in ("", " B/W")},
+            True,
+        ),
+        (
+            "mixtral-8x7b",
+            ONE | {"pp": 1, "sharding": "zero1", "cp": 1},
+            {"dp8 ep8 b1 zero1", "tp2 dp4 ep4 b1 zero1", "tp2 dp4 ep8 etp1 b1 zero1"},
+            False,
+        ),
+    ],
+)
+def test_what_is_in_a_space(
+    model: str, given: dict[str, Any], expected: set[str], all_of_them: bool
+) -> None:
+    found = names(model, **given)
+    assert expected <= found
+    assert (expected == found) >= all_of_them
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "given"),
+    [
+        ("llama-3-8b", "A100", {"gpus": 16, "global_batch": 32, "seq": 2048}),
+        ("mixtral-8x7b", "GB200", {"gpus": 32, "global_batch": 64, "seq": 2048, "cp": 1}),
+        ("gemma-2-9b", "H200", {"gpus": 8, "global_batch": 16, "seq": 8192}),
+        ("llama-3-8b", "H100", {"gpus": 2, "global_batch": 8, "seq": 8192, "sharding": "fsdp"}),
+    ],
+)
+def test_no_schedule_is_below_the_bounds(model: str, gpu: str, given: dict[str, Any]) -> None:
+    """Of all degrees, and of each sampled: what does not fit has a bound on its memory. With FSDP
+    selective recomputation is torch's, which holds less and takes longer."""
+    given = given | {"gpu": gpu}
+    whole = first(model, **given)
+    sample, device = [*whole.space.degrees()], whole.space.device_gib
+    for run in Random(7).sample(sample, min(20, len(sample))):
+        fixed = given | {key: getattr(run, key) for key in DEGREES}
+        fixed |= {"recompute": ",".join(run.recompute - {"full"}) or "none"}
+        families = ("1f1b", "zb-h1", "gpipe") if run.vp == 1 else ("interleaved-1f1b", "zb-v")
+        fixed["sharding"] = "none" if run.dense_replicas == 1 else given.get("sharding", "zero1")
+        try:
+            found = first(model, **fixed)
+            step_ms, gib = found.lower_bound, 0.0
+            assert whole.lower_bound <= found.best.step_ms * EXACT
+        except InfeasibleError as error:
+            least = re.search(r"at least ([\d.]+) GiB", str(error))
+            step_ms, gib = np.inf, float(least[1] if least else 0)
+        for family in families[: None if run.pp > 1 else 1]:
+            with suppress(ValueError):  # too few microbatches, or stages that are no V
+                step = predict(model, **fixed, schedule=family)
+                assert step_ms <= step.step_ms * EXACT or step.memory_gib > device
+                assert gib <= step.memory_gib + 0.05
+
+
+def test_without_a_pipeline_the_bound_is_the_step() -> None:
+    found = first("llama-3-8b", **BATCH, pp=1, tp=2)
+    assert found.lower_bound == pytest.approx(found.best.step_ms)
+
+
+def test_the_cut_makes_up_for_the_ends() -> None:
+    """No other cut of six layers into three stages has a shorter longest stage."""
+    model = {"model_type": "llama", "num_hidden_layers": 6, "vocab_size": 64000}
+    run: dict[str, Any] = {"gpus": 3, "pp": 3, "vp": 1, "global_batch": 6, "seq": 1024} | ONE
+
+    def longest(cut: tuple[int, ...]) -> float:
+        stages = predict(model, gpu="H100", **run, layers_per_stage=cut).profile.stages
+        return max(stage.t_f + stage.fused for stage in stages)
+
+    found = plan(model, "H100", **run, work_limit=10).ranking.evaluated
+    (cut,) = {e.configuration.run.layers_by_stage for e in found} - {(2, 2, 2)}
+    every = [each for each in product(range(7), repeat=3) if sum(each) == 6 and each[1]]
+    assert longest(cut) == min(map(longest, every))
+
+
+def test_limited_work_gives_the_same_plan_in_every_process() -> None:
+    """Byte for byte, wherever schedules are searched; other work may give another plan."""
+    run = RUN | {"micro_batch": 1, "recompute": "none", "vp": 2, "sharding": "zero1"}
+    here, there = (
+        plan("llama-3-8b", "H100", **run, work_limit=10, workers=workers) for workers in (1, 2)
+    )
+    assert here.best.found.schedule == "optimized"
+    family = predict("llama-3-8b", gpu="H100", **run)
+    assert here.lower_bound <= here.best.lower_bound <= here.best.step_ms < family.step_ms
+    assert json.dumps(here.to_dict()) == json.dumps(there.to_dict())
+    assert all(map(np.array_equal, here.best.schedule.order, there.best.schedule.order))
+    less = plan("llama-3-8b", "H100", **run, work_limit=2)
+    assert less.stopped
+    assert less.best.step_ms >= here.best.step_ms
+
+
+def test_a_search_that_is_stopped_keeps_the_best_and_a_bound_on_all() -> None:
+    found = first("llama-3-8b", gpu="H100", work_limit=None, **RUN)
+    whole = plan("llama-3-8b", "H100", **RUN, schedule="1f1b")
+    assert (found.stopped, whole.stopped) == (True, False)
+    assert found.lower_bound <= whole.lower_bound <= whole.best.step_ms
+    with pytest.raises(InfeasibleError, match="--time-limit"):
+        plan("llama-3-8b", "H100", **RUN, should_stop=lambda: True)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "seq", "given", "op", "name"),
+    [
+        ("H100", 12288, {"recompute": "auto"}, OpKind.R, "auto"),
+        ("GH200", 14336, {"recompute": "none", "offload": "auto"}, OpKind.O, "offload"),
+    ],
+)
+def test_stages_are_recomputed_or_offloaded_for_the_microbatches_that_it_pays_for(
+    gpu: str, seq: int, given: dict[str, Any], op: OpKind, name: str
+) -> None:
+    run = {"gpus": 4, "pp": 4, "vp": 1, "tp": 1, "micro_batch": 1, "global_batch": 8, "seq": seq}
+    fixed: dict[str, Any] = {**run, "layers_per_stage": (8, 8, 8, 8)}
+    found = plan("llama-3-8b", gpu, **fixed | given, work_limit=20)
+    best = found.best
+    ops = [each.kind for rank in range(4) for each in best.schedule.ops(rank)]
+    assert 0 < ops.count(op) < ops.count(OpKind.F)
+    assert best.name.startswith(f"pp4 b1 {name}")
+    assert sum(best.parts.values()) == pytest.approx(best.step_ms)
+    assert bool(best.step.again.any()) is (op is OpKind.R)
+    assert ("host" in {each.rate for each in found.other_rates}) is (op is OpKind.O)
+    assert not verify_schedule(dump_schedule(best.schedule))
+    assert not verify_program(dump_program(compile_schedule(best.schedule)))
+    assert best.prediction.memory_gib <= found.space.device_gib
+    all_again = plan("llama-3-8b", gpu, **fixed, recompute="full", work_limit=2).best
+    assert best.lower_bound * (1 - 1e-9) <= best.step_ms < all_again.step_ms
+
+
+MODEL = {
+    **{"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "vocab_size": 2048},
+    **{"num_hidden_layers": 4, "num_attention_heads": 16},
+}
+SLOW: dict[str, Any] = {
+    **{"format": "pipeloom.cluster", "version": 1, "gpus_per_node": 1},
+    **{key: {"latency": 0.05, "gigabytes_per_second": 1.0} for key in ("inside", "between")},
+    "gpu": {
+        **{"name": "small", "teraflops": {"bf16": 10, "fp32": 10}, "memory_gib": 8},
+        **{"gigabytes_per_second": 900, "multiprocessors": 108},
+    },
+    "efficiency": {"exposed": 1.0},
+}
+"""Nothing hides the averaging of gradients, and four layers on three ranks are uneven."""
+UNEVEN: dict[str, Any] = {"gpus": 3, "global_batch": 12, "seq": 8192, "tp": 1, "cp": 1}
+
+
+def test_weights_travel_where_links_are_slow(tmp_path: Path) -> None:
+    """Their step is below all plans that pass activations, pure FSDP among these."""
+    found = plan(MODEL, SLOW, **UNEVEN, passing="auto", work_limit=10)
+    best, other = found.best, plan(MODEL, SLOW, **UNEVEN, work_limit=10)
+    assert best.name == "pp3 b1 weights cut"
+    assert found.lower_bound <= best.lower_bound <= best.step_ms < other.lower_bound
+    assert best.prediction.memory_gib <= 8
+    assert sum(best.parts.values()) == pytest.approx(best.step_ms)
+    notes = found.write(tmp_path)
+    assert sum("keeps each stage on one rank; got weights" in note for note in notes) == 3
+    assert all(verify(tmp_path / f"{kind}.json").ok for kind in ("schedule", "program"))
+
+
+def test_what_may_be_passed_is_what_is_asked_for() -> None:
+    own, same, both, alone = (
+        {f"{each.passing.value} {each.name}" for each in configurations(MODEL, **given)}
+        for given in (
+            UNEVEN | {"cluster": SLOW} | passing
+            for passing in ({}, *({"passing": x} for x in ("activations", "auto", "weights")))
+        )
+    )
+    assert own == same == {each for each in both if each.startswith("activations")} < both
+    assert both - own == alone
