@@ -110,6 +110,9 @@ REFUSED: dict[str, list[Callable[[Scaled, Tensor], Tensor]]] = {
     r"sets the attribute settings\.table": [cached],
     r"draws or seeds random numbers": [
         seeded,
+        restored,
+        default_seeded,
+        own_seeded,
         lambda _, y: y * random.random(),
         lambda _, y: y * np.random.rand(),
     ],
@@ -133,15 +136,9 @@ def test_refused_and_run_by_autograd(why: str) -> None:
         assert differing(found.values, wanted.values) == []
 
 
-@pytest.mark.parametrize("by", [restored, default_seeded, own_seeded])
-def test_a_forward_that_seeds_is_refused(by: Callable[[Scaled, Tensor], Tensor]) -> None:
-    assert re.search("draws or seeds random numbers", run(Scaled(by)).pipeline.eager_stages[1])
-
-
 def test_a_sparse_gradient_is_left_to_autograd() -> None:
     module = nn.Embedding(5, WIDTH, sparse=True)
-    order = each("0F{0} 0BW{0}", 2)
-    found = ran(order, [module], [TOKENS, TOKENS], stages_as="aten")
+    found = ran(each("0F{0} 0BW{0}", 2), [module], [TOKENS, TOKENS], stages_as="aten")
     assert found.pipeline.eager_stages == {0: "the gradient of weight is sparse"}
 
 

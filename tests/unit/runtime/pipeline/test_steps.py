@@ -113,8 +113,8 @@ def test_a_model_may_compute_its_loss(form: str) -> None:
     torch.testing.assert_close(gradients(modules), one_process(3.0 / MICROBATCHES))
     pipeline.eval(X, target={"labels": Y, "scale": 3.0}, losses=evaluated)
     torch.testing.assert_close(losses, evaluated)
-    logits = {"mapping": lambda: output["logits"]}.get(form, lambda: torch.empty(6, 2))()
-    assert logits.shape == (6, 2)
+    shown = output["logits"] if form == "mapping" else pipeline.eval(X)
+    assert shown.shape == (6, 2)
     assert pipeline.eval(X).shape == (6, 2)  # no labels, no loss
 
 
@@ -194,16 +194,13 @@ def test_what_is_wrong_is_said_in_one_line(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-BAD_EVAL: dict[str, tuple[tuple[Any, ...], str]] = {
-    "lists of two lengths": (([X], [X, X]), "expected lists of one length on all ranks, got 1 m"),
-    "none": (([],), "eval: input 0: expected at least one microbatch, got none"),
-    "not to be cut": ((X[:4],), "input 0: float32.4, 4. cannot be cut into 3 equal microbatches"),
-}
-
-
 def test_an_evaluation_that_is_refused_hurts_nobody() -> None:
     pipeline = made()
-    for given, message in BAD_EVAL.values():
+    for given, message in (
+        (([X], [X, X]), "expected lists of one length on all ranks, got 1 microbatch and 2"),
+        (([],), "eval: input 0: expected at least one microbatch, got none"),
+        ((X[:4],), "input 0: float32.4, 4. cannot be cut into 3 equal microbatches"),
+    ):
         with pytest.raises(PipeloomError, match=message):
             pipeline.eval(*given)
     losses: list[Tensor] = []
@@ -388,45 +385,9 @@ def test_other_shapes_are_a_list_and_need_to_be_allowed_from_step_to_step() -> N
         assert varying.step(torch.ones(rows, 4), target=torch.zeros(rows, 2)).shape == (rows, 2)
 
 
-class Closed:
-    """A transport of one rank that counts those opened beside it and not closed."""
-
-    rank, size = 0, 1
-    replicas = None
-
-    def __init__(self) -> None:
-        self.open = 0
-
-    def beside(self, _: object) -> Closed:
-        self.open += 1
-        return self
-
-    def close(self) -> None:
-        self.open -= 1
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def fail(self, fault: Any, *, asks: bool) -> Any:
-        return fault
-
-
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"clip_grad_norm": 1.0}, "optimizer"),
-    *(
-        ({"skips": [pair]}, "expected pairs of stages 0 to 1, forward, got")
-        for pair in ((0, 0), (1, 0), (0, 4), (-1, 1))
-    ),
-]
-
-
-@pytest.mark.parametrize(("options", "line"), REFUSED)
-def test_a_pipeline_that_cannot_be_made_leaves_no_connections(
-    options: dict[str, Any], line: str
-) -> None:
-    transport = Closed()
-    with pytest.raises(InputError, match=line):
-        made(transport=transport, **options)
-    assert transport.open == 0
+@pytest.mark.parametrize("pair", [(0, 0), (1, 0), (0, 4), (-1, 1)])
+def test_skips_are_checked(pair: tuple[int, int]) -> None:
+    with pytest.raises(InputError, match="expected pairs of stages 0 to 1, forward, got"):
+        made(skips=[pair])
     with pytest.raises(ShapeError, match=r"stage 0 .*: 2 skips start here, got 1 outputs"):
         made(skips=[(0, 1), (0, 1)]).step(X, target=Y)
