@@ -257,6 +257,7 @@ def test_what_does_not_fit_is_one_line_before_the_first_step(
     assert sorted(saved.rglob("*")) == before
 
 
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("file", "data", "line"),
     [
@@ -274,7 +275,7 @@ def test_a_damaged_file_is_named_and_nothing_is_lost(
     damaged.unlink() if data is None else damaged.write_bytes(data)
     before = {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
     with pytest.raises(PipeloomError, match=f"{damaged}: {line}") as caught:
-        losses(program("1f1b", 2), resume=str(folder), save=str(folder))
+        losses(program("1f1b", 1), resume=str(folder), save=str(folder))
     assert (str(caught.value).count("\n"), caught.value.exit_code) == (0, 2)
     assert {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")} == before
 
