@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipeloom import (
@@ -50,11 +51,14 @@ def losses(where: Program, source: Model | str = SOURCE, **settings: object) -> 
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The only rank is this process, as under torchrun."""
+def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The only rank is this process, as under torchrun; a run that fails leaves its group."""
     given = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     for name, value in given.items():
         monkeypatch.setenv(name, value)
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def latest(folder: Path) -> str:
