@@ -4,14 +4,11 @@ That it trains as one process does: `tests/parity`."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
 import pytest
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
 
 from pipeloom import Pipeline, Profile, StageProfile, build_family, dump_schedule
 from pipeloom.compiler import compile_schedule
@@ -28,59 +25,27 @@ from pipeloom.ir import (
 from pipeloom.runtime import measure_profile
 from pipeloom.solver import solve
 from tests.support.hub import on_threads, own
-from tests.support.models import TinyTransformer
+from tests.support.models import TinyTransformer, Untied
 
 RANKS, COUNTS = 2, (2, 4, 7)
-WIDTH, WIDER, LAYERS, ROWS = 16, 96, 3, 8
-MICROBATCHES = 4
+STAGES, MICROBATCHES = 2 * RANKS, 4
 
 
-class Deep(nn.Module):
-    """Layers that save much more than they take in."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up = nn.ModuleList(nn.Linear(WIDTH, WIDER) for _ in range(LAYERS))
-        self.down = nn.ModuleList(nn.Linear(WIDER, WIDTH) for _ in range(LAYERS))
-        self.norm = nn.LayerNorm(WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for up, down in zip(self.up, self.down, strict=True):
-            x = x + down(functional.gelu(up(self.norm(x))))
-        return x
-
-
-class Source(TinyTransformer):
-    """Such stages."""
-
-    def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
-        return [Deep] * count
-
-    def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
-        return []
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        return functional.mse_loss(output, target)
-
-    def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        x, y = torch.randn(2, microbatches, ROWS, WIDTH)
-        return list(x), list(y)
+SOURCE = Untied()
 
 
 @cache
 def planned(lever: str) -> Schedule:
     """A schedule at a limit that needs a lever: less than M_B of a rank's two stages, in bytes."""
-    measured = measure_profile(
-        Source(), stages=2 * RANKS, ranks=RANKS, recompute=True, memory_only=True
-    )
-    stage = measured.profile.stages[1]
-    held = stage.m_r
-    times = {"t_f": 2.0, "t_b": 3.0, "t_w": 2.0, "t_bw": None, "t_r": 2.0, "m_o": held}
+    sizes = measure_profile(SOURCE, stages=STAGES, ranks=RANKS, recompute=True, memory_only=True)
+    times = {"t_f": 2.0, "t_b": 3.0, "t_w": 2.0, "t_bw": None, "t_r": 2.0}
     less = {"recompute": {"m_o": None}, "offload": {"t_r": None, "m_r": None}, "both": {}}
-    stage = replace(stage, **times | less[lever])  # type: ignore[arg-type]
-    link = Link(0.0, 0.05)
-    profile = Profile((stage,) * 2 * RANKS, RANKS, t_comm=0.1, host_link=link)
-    limit = stage.m_b + 2 * (held or 0.0)
+    stages = tuple(
+        replace(stage, **times | {"m_o": stage.m_r} | less[lever])  # type: ignore[arg-type]
+        for stage in sizes.profile.stages
+    )
+    profile = Profile(stages, RANKS, t_comm=0.1, host_link=Link(0.0, 0.05))
+    limit = max(stage.m_b for stage in stages) + 2 * max(s.m_r or 0.0 for s in sizes.profile.stages)
     problem = Problem(profile, MICROBATCHES, Placement.v(RANKS), (limit,) * RANKS)
     return solve(problem, work_limit=1.0, seed=1)
 
@@ -90,20 +55,15 @@ def test_what_is_recomputed_or_offloaded_is_held_within_the_limit(lever: str) ->
     plan = planned(lever)
     limit = plan.problem.memory_limit[0]
     assert verify_schedule(dump_schedule(plan)) == []
-    assert limit < 2 * plan.problem.profile.stages[0].m_b
+    assert limit < 2 * min(stage.m_b for stage in plan.problem.profile.stages)
     assert {op.kind for r in range(RANKS) for op in plan.ops(r)} & {OpKind.R, OpKind.L}
     peaks = on_threads(_held, RANKS, (compile_schedule(plan),)).values()
     assert all(0 < peak <= limit for peak in peaks), (peaks, limit)
 
 
-def _pipeline(program: Program) -> Pipeline:
-    stages = [Deep for _ in range(2 * RANKS)]
-    return Pipeline(program, stages, loss=functional.mse_loss, transport=own())
-
-
-def _held(program: Program) -> int:
-    pipeline = _pipeline(program)
-    x, y = ([torch.randn(ROWS, WIDTH) for _ in range(MICROBATCHES)] for _ in range(2))
+def _held(program: Program, rows: int = SOURCE.rows) -> int:
+    pipeline = Pipeline.from_source(program, SOURCE, train=False, transport=own())
+    x, y = replace(SOURCE, rows=rows).batch(0, MICROBATCHES)
     pipeline.step(x, target=y)
     pipeline.close()
     return pipeline.peak_memory
@@ -121,11 +81,9 @@ def test_recomputation_of_another_model_is_refused_before_the_first_step() -> No
 
 
 def _refused(program: Program) -> str:
-    """Rows of another length."""
-    pipeline = _pipeline(program)
-    x, y = torch.randn(2, MICROBATCHES * ROWS * 2, WIDTH)
+    """More rows."""
     with pytest.raises(InputError) as caught:
-        pipeline.step(x, target=y)
+        _held(program, 4)
     return str(caught.value)
 
 

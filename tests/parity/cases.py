@@ -318,6 +318,12 @@ class Case:
             for i, count in enumerate(counts)
         ]
 
+    @property
+    def evaluated(self) -> int:
+        """Microbatches of an evaluation: one more than are trained, where a whole batch is not cut
+        into as many."""
+        return int(self["microbatches"]) + (self["given"] != "whole")
+
     def program(self, count: int, *, resumed: bool = False) -> Program:
         """The program of so many microbatches, before or after all was saved."""
         return compile_schedule(

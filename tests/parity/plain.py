@@ -79,10 +79,10 @@ class Plain:
             self._train(step, schedule)
             if self.case["evaluates"]:
                 with self._evaluating(), torch.no_grad():
-                    count = self.case["microbatches"]
                     resumed = self.case["restores"] != "no" and step.number >= 2
                     made = self.case.resumed if resumed else self.case.schedule
-                    losses = self._forwards(step, count, made(count))
+                    schedule = made(self.case["microbatches"])
+                    losses = self._forwards(step, self.case.evaluated, schedule)
                 self.found.evaluated |= {(step.number, j): x.item() for j, x in losses.items()}
         for s, whole in enumerate(self.wholes):
             for name, p in whole.named_parameters(remove_duplicate=False):
@@ -162,17 +162,20 @@ class Plain:
     def _forwards(
         self, step: Step, count: int, schedule: Schedule, only: int | None = None
     ) -> dict[int, Tensor]:
-        """The loss of each microbatch of all replicas; each process runs forwards in its order."""
-        case, ranks = self.case, schedule.problem.ranks
+        """The loss of each microbatch of all replicas; each process runs forwards in its order, as
+        often as it takes for so many."""
+        case, ranks, often = self.case, schedule.problem.ranks, schedule.problem.microbatches
         xs, ys, factors = batch(case, step.number, count * case.replicas)
         carried: dict[tuple[int, int], tuple[Tensor, ...]] = {}
         skipped: dict[tuple[int, int], list[Tensor]] = {}
         losses: dict[int, Tensor] = {}
         rows = {
             replica * ranks + rank: [
-                (op.stage, op.microbatch + replica * count)
+                (op.stage, begin + op.microbatch + replica * count)
+                for begin in range(0, count, often)
                 for op in schedule.ops(rank)
                 if op.kind is OpKind.F and only in (None, op.microbatch)
+                if begin + op.microbatch < count
             ]
             for replica in range(case.replicas)
             for rank in range(ranks)

@@ -203,7 +203,7 @@ class Ranked:
                 ran = pipeline.with_program(case.program(count, resumed=resumed))
         self.ran = ran
         output = ran.step(xs, losses=losses, update=step.update, **given)
-        mine = self._ended(pipeline, count, resumed=resumed)
+        mine = self._ended(pipeline, count, count, resumed=resumed)
         self.found.losses |= {(step.number, j): x.item() for j, x in zip(mine, losses, strict=True)}
         output = output["out"] if isinstance(output, dict) else output
         if mine:
@@ -225,10 +225,13 @@ class Ranked:
                 pipeline.optimizers[stage].add_param_group({"params": thawed})
 
     def _evaluate(self, pipeline: Pipeline, step: Step) -> None:
-        count, losses = self.case["microbatches"], list[Tensor]()
+        count, losses = self.case.evaluated, list[Tensor]()
         xs, given = self._given(step, count)
+        before = pipeline.peak_memory, pipeline.trace()
         pipeline.eval(xs, losses=losses, **given)
-        mine = self._ended(pipeline, count, resumed=self._after(step))
+        assert before == (pipeline.peak_memory, pipeline.trace())
+        often = self.case["microbatches"]
+        mine = self._ended(pipeline, count, often, resumed=self._after(step))
         found = {(step.number, j): x.item() for j, x in zip(mine, losses, strict=True)}
         self.found.evaluated |= found
 
@@ -236,11 +239,13 @@ class Ranked:
         """Whether the step comes after a resumption."""
         return self.case["restores"] != "no" and step.number >= 2
 
-    def _ended(self, pipeline: Pipeline, count: int, *, resumed: bool) -> list[int]:
-        """The microbatches that end on this rank, ascending, as their losses come."""
+    def _ended(self, pipeline: Pipeline, count: int, often: int, *, resumed: bool) -> list[int]:
+        """The microbatches that end on this rank, ascending, as their losses come: ``often`` of
+        them at a time."""
         made = self.case.resumed if resumed else self.case.schedule
-        ends = made(count).problem.owner[-1].tolist()
-        return [j + self.replica * count for j, rank in enumerate(ends) if rank == pipeline.rank]
+        ends = made(often).problem.owner[-1].tolist()
+        mine = [j for j in range(count) if ends[j % often] == pipeline.rank]
+        return [j + self.replica * count for j in mine]
 
     def _resumed(self, before: Pipeline) -> Pipeline:
         """Another pipeline that goes on from what this one saves."""

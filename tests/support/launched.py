@@ -21,7 +21,7 @@ def _in_turn(calls: Sequence[Call]) -> list[Any]:
     return [function(*args) for function, args in calls]
 
 
-def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+def until(condition: Callable[[], object], seconds: float = 240.0) -> None:
     """Waits for it."""
     end = time.monotonic() + seconds
     while not condition():
