@@ -7,13 +7,13 @@ claims, and exits with 1 where a claim is not met, or with 2 where nothing can b
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+from pipeloom.planner import processes_here
 from tools.environment import ROOMS, environment
 
 from . import Benchmark, Case, Claim, Row, Rows, Size, of_part
@@ -62,7 +62,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "only compares",
     )  # fmt: skip
     parser.add_argument(
-        "--workers", type=int, default=max(1, (os.cpu_count() or 1) // 2), metavar="N",
+        "--workers", type=int, default=processes_here(), metavar="N",
         help="processes side by side, for cases that are not timed",
     )  # fmt: skip
     options = parser.parse_args(arguments)
@@ -153,11 +153,10 @@ def _different(before: Row, now: Row) -> Iterator[str]:
 
 
 def alike(before: Any, now: Any) -> bool:
-    """Whether two figures are equal, numbers to a millionth; compared are keys that there are now,
-    but for those of seconds."""
+    """Whether two figures are equal, numbers to a millionth; keys of seconds are not compared."""
     if isinstance(before, dict) and isinstance(now, dict):
-        keys = [key for key in now if "seconds" not in key]
-        return all(key in before and alike(before[key], now[key]) for key in keys)
+        keys = [key for key in {**before, **now} if "seconds" not in key]
+        return all(key in before and key in now and alike(before[key], now[key]) for key in keys)
     if isinstance(before, list) and isinstance(now, list):
         return len(before) == len(now) and all(map(alike, before, now))
     if isinstance(before, float) or isinstance(now, float):

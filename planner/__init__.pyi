@@ -25,4 +25,5 @@ from .solving.progress import Event as Event
 from .solving.progress import Note as Note
 from .solving.workers import LostWorkersError as LostWorkersError
 from .solving.workers import Workers as Workers
+from .solving.workers import processes_here as processes_here
 from .solving.workers import stop_asked as stop_asked
