@@ -61,7 +61,7 @@ class Executor:
         runners: Mapping[int, StageRunner],
         routing: Mapping[ir.TensorKind, TensorRouting],
         step_end: StepEnd,
-        label: str = "",
+        label: str,
     ) -> None:
         program, transport, device = context.program, context.transport, context.device
         self._paced = Costs.of(program.schedule.problem) if context.options.pace else None

@@ -197,7 +197,7 @@ def train(
     pipeline.finish()
     peaks = max(measure.peak for measure in history), pipeline.device_peak
     rows = replicas.gather(pipeline, peaks)
-    sizes = replicas.gather(pipeline, parameter_bytes(pipeline.modules))
+    sizes = pipeline.gather(parameter_bytes(pipeline.modules))
     eager = replicas.gather(pipeline, pipeline.eager_stages)
     remade = replicas.gather(pipeline, pipeline.remade_graphs)
     seconds = [record.seconds for record in loop.records]
@@ -212,7 +212,7 @@ def train(
         loop.note,
         lost_loss([record.loss for record in loop.records], loop.records[0].step),
         other_size(program.schedule, history[0].sequences),
-        other_model(program.schedule, {s: n for one in sizes[0] for s, n in one.items()}),
+        other_model(program.schedule, {s: n for one in sizes for s, n in one.items()}),
         exceeded,
         pipeline.barrier_note,
         _of_stages(" runs eager: ", eager),
