@@ -44,7 +44,8 @@ def notes(program: Program, name: str) -> str:
     """What a run says of the model and its batches."""
     result = pipeloom.run(program, name, steps=1)
     assert result is not None
-    return "; ".join(note for note in result.notes if "micro_batch" in note or "another" in note)
+    told = ("micro_batch", "another model or cut")
+    return "; ".join(note for note in result.notes if any(words in note for words in told))
 
 
 def _names(program: Program, name: str) -> set[str]:

@@ -1,7 +1,6 @@
 """The parts of the runtime that have no public name and that tests ask, in one place."""
 
 from pipeloom.runtime.executor.deferred_ops import Linear as LinearRule
-from pipeloom.runtime.executor.deferred_ops import defer
 from pipeloom.runtime.launch.environment import Gpu, backend_of, gpu_here, own_gpu
 from pipeloom.runtime.measure.op_timer import DeviceClock
 from pipeloom.runtime.measure.plan_deviation import over_the_limit, why_far_off
@@ -34,7 +33,6 @@ __all__ = [
     "check_sides",
     "checked_batch",
     "clear_unused",
-    "defer",
     "gpu_here",
     "links_of",
     "listening",

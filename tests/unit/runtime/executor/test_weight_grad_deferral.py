@@ -13,7 +13,8 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils.checkpoint import checkpoint
 
-from tests.support.inside import LinearRule, defer
+from pipeloom.runtime import defer
+from tests.support.inside import LinearRule
 from tests.support.one_rank import Ran, Shift, by_autograd, differing, late, ran
 
 ROUNDS = 3
