@@ -52,11 +52,12 @@ def searched(
 
 
 def read_profile(args: argparse.Namespace, tell: Listener) -> ProfileSource:
-    """The profile that ``args`` name; compiling kernels is announced even with ``--quiet``: it may
-    take a minute, once."""
+    """The profile that ``args`` name, checked; compiling kernels is announced even with
+    ``--quiet``: it may take a minute, once."""
     from pipeloom.planner.inputs.problem_setup import ProfileSource
 
     source = ProfileSource(args.profile, tell)
+    _ = source.objective  # its stages or layers are read, and their faults told
     announce_compiling()
     return source
 

@@ -9,8 +9,9 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from types import ModuleType
 from typing import Any, NoReturn
 
 from pipeloom import __version__
@@ -67,11 +68,16 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}{self._meant(message)} (see {self.prog} --help)")
 
+    @property
+    def options(self) -> Collection[str]:
+        """All options, as they are typed."""
+        return self._option_string_actions
+
     def refuse_removed(self, words: Sequence[str]) -> None:
         """Raises InputError for an option that was removed, before others are asked for."""
         for name in (word.partition("=")[0] for word in words if word.startswith("--")):
             line = replaced(name)
-            if line is not None and name not in self._option_string_actions:
+            if line is not None and name not in self.options:
                 raise InputError(f"{name}: {line}")
 
     def _meant(self, message: str) -> str:
@@ -83,7 +89,9 @@ class Parser(argparse.ArgumentParser):
             return did_you_mean(value[2], choices) if line is None else f"; {value[2]} {line}"
         unknown = re.match(r"unrecognized arguments: (--[^ =]+)", message)
         if unknown:
-            return did_you_mean(unknown[1], self._option_string_actions)
+            others = [name for name in COMMANDS if unknown[1] in _parser(name)[0].options]
+            elsewhere = f"; it is an option of {', '.join(others)}"
+            return elsewhere if others else did_you_mean(unknown[1], self.options)
         lists = any(",..." in str(action.metavar) for action in self._actions)
         several = lists and re.match(r"unrecognized arguments: [0-9]", message)
         return "; several values of an option are one word, with commas: 8,10" if several else ""
@@ -144,6 +152,19 @@ def _run(words: list[str]) -> int:
     if words[0] not in COMMANDS:
         raise InputError(_unknown(words[0]))
     name, rest = words[0], words[1:]
+    parser, command = _parser(name)
+    _check_dashes(rest)
+    parser.refuse_removed(rest)
+    args = parser.parse_args(rest)
+    try:
+        code: int = command.run(args)
+    except InputError as error:
+        raise with_file(error, args, rest) from None
+    return code
+
+
+def _parser(name: str) -> tuple[Parser, ModuleType]:
+    """The parser of the command ``name``, and its module."""
     command = importlib.import_module(f"pipeloom.cli.commands.{COMMANDS[name][0]}")
     parser = Parser(
         prog=f"pipeloom {name}",
@@ -155,14 +176,7 @@ def _run(words: list[str]) -> int:
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object on standard output, nothing else"
     )
-    _check_dashes(rest)
-    parser.refuse_removed(rest)
-    args = parser.parse_args(rest)
-    try:
-        code: int = command.run(args)
-    except InputError as error:
-        raise with_file(error, args, rest) from None
-    return code
+    return parser, command
 
 
 def _check_dashes(words: list[str]) -> None:

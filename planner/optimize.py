@@ -230,8 +230,9 @@ def _check_slow(
     if copies == 2:
         raise InputError("copies: expected 1 with --slow, got 2")
     if for_ is not None or passing != "activations":
-        given = f"--passing {passing}" if for_ is None else f"--for {for_}"
-        raise InputError(f"slow: expected each stage on one rank, got {given}")
+        if for_ is not None:
+            raise InputError(f"slow: expected none with --for, got it with --for {for_}")
+        raise InputError(f"slow: expected each stage on one rank, got --passing {passing}")
 
 
 def _given_to(

@@ -18,7 +18,7 @@ from pipeloom.ir.formats import write_json, write_text
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import duration
-from pipeloom.report.summaries import percent
+from pipeloom.report.summaries import from_optimal
 from pipeloom.report.svg.plans import PlanPoint, PlansPicture, plans_svg
 from pipeloom.report.text_table import Cell, table
 from pipeloom.solver.core.options import SolveOptions
@@ -29,7 +29,7 @@ from .configurations.evaluation import Evaluated, certified, planned_step
 from .configurations.files import write_files
 from .configurations.legend import legend
 from .configurations.predict_line import predict_line
-from .configurations.reasons import RATE_WORDS, OtherRate, other_rates, parts_of, reason
+from .configurations.reasons import parts_of, reason
 from .configurations.space import Space
 from .models.reading import ModelLike
 from .optimize import check_limits, positive
@@ -43,7 +43,7 @@ TIME_LIMIT = 45.0
 WIDTH = 100
 """Columns of the lines below the table."""
 SHOWN = 8
-"""Plans that a table has, and that are tried at other rates."""
+"""Plans that a table has."""
 
 
 @dataclass(frozen=True)
@@ -165,12 +165,6 @@ class Plan:
         """Whether the search ended before it was done."""
         return self.ranking.stopped
 
-    @cached_property
-    def other_rates(self) -> tuple[OtherRate, ...]:
-        """The best of the plans shown, where rates are 10 % off."""
-        found = [each.found for each in self.plans]
-        return tuple(other_rates(self.space.model, self.space.cluster, found))
-
     def to_dict(self) -> dict[str, Any]:
         """The object that ``plan --json`` prints."""
         chosen = self.ranking
@@ -188,7 +182,6 @@ class Plan:
                 for each, words in zip(self.plans, self._reasons, strict=True)
             ],
             "too_large": [{"name": name, "memory_gib": size} for size, name in chosen.too_large],
-            "other_rates": [each.to_dict() for each in self.other_rates],
             "notes": list(cautions(self.space.model, self.space.base)),
         }
 
@@ -244,14 +237,13 @@ class Plan:
                 f"MFU {best.mfu * 100:.1f} %, {best.memory_gib:.1f} of {device:g} GiB "
                 f"({self.best.free_gib:.1f} free)",
                 f"{best.batch}; layers of each stage: {','.join(map(str, layers))}",
-                f"no plan takes less than {duration(self.lower_bound)}: at most "
-                f"{percent(self.gap)} from the best ({summary(self.ranking)})",
+                f"no plan takes less than {duration(self.lower_bound)}: "
+                f"{from_optimal(self.gap)} ({summary(self.ranking)})",
                 "",
                 self._table(),
                 *self._short(),
                 *self._other_passing(),
                 "",
-                *self._rates(),
                 *self._predicted(),
                 *(f"note: {line}" for line in cautions(self.space.model, self.space.base)),
             ]
@@ -276,8 +268,8 @@ class Plan:
         lines = [
             *legend([each.name for each in self.plans], self._reasons),
             "M: microbatches of a replica; likely: the interval that the step is in, in ms",
-            "after the first, plans are searched only while they may win: their steps may be "
-            "shorter, but not below bound; plans that cannot win by their bound are not listed",
+            "step: the shortest found; after the first row a plan is searched only while its bound "
+            "is below the best step, so that more search may shorten it down to its bound",
         ]
         shown = (textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)
         return "\n".join([table(header, rows), *shown])
@@ -301,8 +293,10 @@ class Plan:
             elif (best := tried[0]).step_ms < inf:
                 words = f"{best.configuration.name} takes {duration(best.step_ms)}"
             else:
-                least = duration(min(each.lower_bound for each in tried))
-                words = f"no schedule that fits was found; none takes less than {least}"
+                least = min(each.lower_bound for each in tried)
+                wins = least < self.best.step_ms
+                found = "no schedule that fits was found" if wins else "cannot win"
+                words = f"{found}; none takes less than {duration(least)}"
             yield f"passing {passing.value}: {words}"
 
     def _predicted(self) -> Iterator[str]:
@@ -311,14 +305,6 @@ class Plan:
         if found.order is None:
             line = predict_line(self.space, self.where, found, found.schedule)
             yield from ("", "this plan by predict:", f"  {line}")
-
-    def _rates(self) -> Iterator[str]:
-        for each in self.other_rates:
-            word = f"{RATE_WORDS[each.rate]} {'+' if each.factor > 1 else '-'}10 %"
-            if each.lost <= 0:
-                yield f"{word}: the same plan, {duration(each.step_ms)}"
-            else:
-                yield f"{word}: {each.best}, this plan {percent(each.lost)} slower"
 
 
 def _alike(others: int) -> list[str]:

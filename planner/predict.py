@@ -25,7 +25,7 @@ from .inputs.documents import Document
 from .inputs.problem_setup import ProfileLike, ProfileSource
 from .models.model import Model
 from .models.reading import ModelLike
-from .models.run import TrainingRun
+from .models.run import AttentionKernel, TrainingRun
 from .prediction.layer_times import Traffic
 from .prediction.memory import GIB, KINDS, RankMemory, memory_of, rooms_of
 from .prediction.schedule_word import OPTIMAL, check_schedule
@@ -41,7 +41,12 @@ ClusterLike: TypeAlias = Cluster | Document
 
 
 def cautions(model: Model, run: TrainingRun) -> Iterator[str]:
-    """Lines on what the prediction of a run has not been compared with."""
+    """Lines on what was assumed of a run, or what its prediction has not been compared with."""
+    if model.positions and run.attention is AttentionKernel.UNFUSED:
+        yield (
+            "attention: unfused, the default of a model with learned positions; with a fused "
+            "kernel, give --attention flash"
+        )
     if model.longest and run.seq > model.longest:
         yield f"seq: {run.seq} is more than {model.longest}, the model's max_position_embeddings"
     if model.experts is not None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.cost.steady_state.send_points import step_between_ops
 from pipeloom.ir.model.ops import KIND_MASK, OpKind
 from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
@@ -22,9 +24,13 @@ WITHOUT_BARRIER = "an iteration without a barrier between optimizer steps"
 WITH_BARRIER = "with one, as for clipping or loss scaling"
 
 
+NOTHING = 5e-7
+"""A share that is shown as 0."""
+
+
 def percent(share: float) -> str:
     """``4.33 %``; tiny shares keep two digits."""
-    if abs(share) < 5e-7:
+    if abs(share) < NOTHING:
         return "0 %"
     return f"{share * 100:.2f} %" if abs(share) >= 1e-3 else f"{share * 100:.2g} %"
 
@@ -85,25 +91,10 @@ def scope(problem: Problem, *, paired: bool = False) -> str:
 
 
 def _placed_and_passed(problem: Problem) -> str:
-    placement = problem.placement
-    passing = {
-        Passing.ACTIVATIONS: "passing activations",
-        Passing.WEIGHTS: "passing weights, each stage on one owner",
-        Passing.MIXED: "passing activations and weights",
-    }[placement.passing]
-    each = f"{problem.stages // problem.ranks} stages a rank"
-    words = {
-        PlacementKind.LINEAR: f"one stage a rank, {passing}",
-        PlacementKind.INTERLEAVED: f"{each} in turn, {passing}",
-        PlacementKind.V: f"{each} in a V, {passing}",
-        PlacementKind.WAVE: f"{each} in {placement.size} waves, {passing}",
-        PlacementKind.ROUND_ROBIN: passing,
-        PlacementKind.BIDIRECTIONAL: "one stage a rank each way, two copies of the weights, "
-        "passing activations",
-    }
-    if placement.passing is Passing.WEIGHTS:
-        return passing
-    return words.get(placement.kind, f"the same placement, {passing}")
+    passing = problem.placement.passing
+    if passing is Passing.WEIGHTS:
+        return "passing weights, each stage on one owner"
+    return f"{_placed(problem)}, passing activations" + " and weights" * (passing is Passing.MIXED)
 
 
 def proof(schedule: Schedule) -> str | None:
@@ -116,15 +107,37 @@ def proof(schedule: Schedule) -> str | None:
 
 def proven(status: Status, gap: float) -> str:
     """``optimal``, or ``at most 4.33 % from optimal``."""
-    return "optimal" if status is Status.OPTIMAL else f"at most {percent(gap)} from optimal"
+    return "optimal" if status is Status.OPTIMAL else from_optimal(gap)
+
+
+def from_optimal(gap: float) -> str:
+    """``at most 4.33 % from optimal``; of a gap that is shown as 0, ``optimal``."""
+    return "optimal" if gap < NOTHING else f"at most {percent(gap)} from optimal"
 
 
 def memory(schedule: Schedule) -> str:
-    """``peak memory 7.94 of 8``."""
-    peak = max(peak_memory(schedule), default=0.0)
-    limit = max(schedule.problem.memory_limit)
-    of = f" of {memory_size(limit)}" if math.isfinite(limit) else ""
-    return f"peak memory {memory_size(peak)}{of}"
+    """``peak memory 7.94 of 8``; the rank is named where limits differ."""
+    size, rank = _held(schedule)
+    where = f" on rank {rank}" if len(set(schedule.problem.memory_limit)) > 1 else ""
+    return f"peak memory {size}{where}"
+
+
+def _held(schedule: Schedule) -> tuple[str, int]:
+    """``7.94 of 8``, and the rank that is nearest to its limit, which holds that."""
+    limits, peaks = schedule.problem.memory_limit, peak_memory(schedule)
+    rank = _fullest(limits, peaks)
+    of = f" of {memory_size(limits[rank])}" if math.isfinite(limits[rank]) else ""
+    return f"{memory_size(peaks[rank])}{of}", rank
+
+
+def _fullest(limits: Sequence[float], peaks: Sequence[float]) -> int:
+    """The rank that fills the largest share of its limit; without limits, the one that holds
+    most."""
+
+    def filled(rank: int) -> tuple[float, float]:
+        return peaks[rank] / limits[rank] if limits[rank] > 0 else 1.0, peaks[rank]
+
+    return max(range(len(peaks)), key=filled)
 
 
 def summary(schedule: Schedule) -> str:
@@ -175,8 +188,7 @@ def facts(schedule: Schedule, assumed: str | None = None) -> str:
     """Several lines, a name and a figure each: what is known of a schedule, and was assumed."""
     schedule = timed(schedule)
     timing, problem, report = schedule.known_timing, schedule.problem, schedule.report
-    peaks = peak_memory(schedule)
-    fullest = max(range(problem.ranks), key=lambda rank: peaks[rank])
+    size, rank = _held(schedule)
     asked = asked_by_profile(problem.profile, problem.objective)
     lines = [
         *([] if asked is None else [("objective", asked)]),
@@ -186,8 +198,9 @@ def facts(schedule: Schedule, assumed: str | None = None) -> str:
         ),
         ("period", f"{duration(timing.period)} ({WITHOUT_BARRIER})"),
         ("makespan", f"{duration(timing.makespan)} ({WITH_BARRIER})"),
+        *_steady(schedule),
         *([] if assumed is None else [("assumed", assumed)]),
-        ("peak memory", f"{memory(schedule).removeprefix('peak memory ')} (rank {fullest})"),
+        ("peak memory", f"{size} (rank {rank})"),
         *remat(schedule),
         *([] if (line := averaging(schedule)) is None else [("averaging", line)]),
     ]
@@ -209,6 +222,14 @@ def facts(schedule: Schedule, assumed: str | None = None) -> str:
         lines.append(("solved in", f"{report.solve_seconds:.1f} s"))
     width = max(len(name) for name, _ in lines) + 2
     return "\n".join([heading(schedule), *(f"  {name:<{width}}{figure}" for name, figure in lines)])
+
+
+def _steady(schedule: Schedule) -> list[tuple[str, str]]:
+    """The time of a step whose messages wait for their wires, where weights are sent over links."""
+    if not schedule.transfers or uncosted(schedule):
+        return []
+    every = duration(step_between_ops(schedule))
+    return [("step", f"{every} (steps in a row, all messages waiting for their wires)")]
 
 
 def averaging(schedule: Schedule) -> str | None:

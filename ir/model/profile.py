@@ -228,8 +228,9 @@ class Profile:
 
     def split(self, chunks: int) -> Profile:
         """Each stage cut evenly into ``chunks`` consecutive ones; messages stay as large, and with
-        it what is kept for recomputing or beside the host. Which chunks of tied stages share
-        parameters is not known: all of them are tied.
+        it what is kept for recomputing or beside the host. What the last stage sends goes to no
+        other: its chunks send as much as it receives. Which chunks of tied stages share parameters
+        is not known: all of them are tied.
 
         Raises ValueError for fewer than one chunk, UnsupportedError for more than ``max_stages``
         stages.
@@ -238,6 +239,8 @@ class Profile:
             raise ValueError(f"cannot cut a stage into {chunks} chunks")
         self.check_stages(self.num_stages * chunks)
         parts = self.changed(lambda stage: _part(stage, 1.0 / chunks)).stages
+        if chunks > 1 and len(parts) > 1:
+            parts = (*parts[:-1], _sending_like(parts[-1], parts[-2]))
         stages = tuple(part for part in parts for _ in range(chunks))
         tied = tuple(
             tuple(stage * chunks + chunk for stage in group for chunk in range(chunks))
@@ -285,6 +288,17 @@ def check_limit(limit: object) -> None:
     """Raises InputError for what is no memory limit: a number that is not negative, or infinity."""
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
         raise InputError(f"memory_limit: expected a number >= 0 or inf, got {limit!r}")
+
+
+def _sending_like(stage: StageProfile, before: StageProfile) -> StageProfile:
+    """``stage`` whose messages are as large as those of the one before, of each microbatch."""
+    number = max(len(stage.each), len(before.each), 1)
+    return StageProfile.of(
+        [
+            replace(stage.at(j), activation_bytes=before.at(j).activation_bytes)
+            for j in range(number)
+        ]
+    )
 
 
 def _part(stage: StageProfile, share: float) -> StageProfile:

@@ -33,7 +33,7 @@ PARTS = {
     "cp": "its context parallel messages",
     "ep": "its expert parallel messages",
     "etp": "its tensor parallel messages of experts",
-    "bubble": "what it idles",
+    "bubble": "its idle time",
     "dp": "averaging that nothing hides",
     "step": "the optimizer and the host",
 }
@@ -46,7 +46,7 @@ def legend(names: Iterable[str], reasons: Iterable[str | None]) -> list[str]:
     words = {word if word in NAMES else re.sub(r"\d+$", "", word) for word in found}
     parts = {reason.split()[0] for reason in reasons if reason}
     lines = []
-    for what, known, seen in (("plan", NAMES, words), ("last column", PARTS, parts)):
+    for what, known, seen in (("plan", NAMES, words), ("last column, what takes longer", PARTS, parts)):
         meanings = [f"{key} = {meaning}" for key, meaning in known.items() if key in seen]
         lines += [f"{what}: {'; '.join(meanings)}"] if meanings else []
     return lines

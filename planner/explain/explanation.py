@@ -18,7 +18,7 @@ from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.ops import KIND_MASK, FloatArray, IntArray, OpKind
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.units import amount, counted, duration, memory_size, sufficient_size
+from pipeloom.ir.units import counted, duration, memory_size, sufficient_size
 from pipeloom.report.summaries import percent
 from pipeloom.report.text_table import Cell, table
 from pipeloom.solver.bounds import lower_bounds, work_bound
@@ -246,9 +246,9 @@ class Explanation:
         gains = [change for change in self.changes if change.gains(self.now)]
         lines = table(header, [_row(change) for change in (self.now, *gains)]).splitlines()
         if vain := [change.what for change in self.changes if change not in gains]:
-            lines.append(f"no gain by {', nor by '.join(vain)}")
+            lines.append(f"no gain from {', nor from '.join(vain)}")
         if self.enough is not None:
-            lines.append(_enough_words(self.enough))
+            lines.append(_enough_words(self.enough, len(self.losses)))
         return lines
 
 
@@ -317,18 +317,20 @@ def _row(change: Change) -> list[str]:
     return [change.what, percent(max(0.0, change.bound_bubble)), found]
 
 
-def _enough_words(enough: Enough) -> str:
+def _enough_words(enough: Enough, ranks: int) -> str:
     rest = percent(max(0.0, enough.bound_bubble))
     if enough.least is not None:
         less = f", {memory_size(enough.too_little)} is not" if enough.too_little else ""
         return (
             f"more memory cannot lower the bound: without any limit it is {rest} too; for this "
-            f"cost {sufficient_size(enough.least)} is enough{less}"
+            f"cost {sufficient_size(enough.least)} a rank is enough{less}"
         )
     more = counted(enough.microbatches, "more microbatch")
     fit = "fits" if enough.microbatches == 1 else "fit"
+    those = "rank" + "s" * (len(enough.ranks) > 1) + " " + ", ".join(map(str, enough.ranks))
+    where = f" on {those}" * (len(enough.ranks) < ranks)
     return (
-        f"the bound falls until {more} {fit} (a limit of {amount(enough.limit)}), "
+        f"the bound falls until {more} {fit}{where} (a limit of {memory_size(enough.limit)}), "
         f"to {rest}, and no further"
     )
 

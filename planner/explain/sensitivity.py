@@ -54,9 +54,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Enough:
-    """From room for ``microbatches`` more on every rank on, memory buys nothing more.
+    """From room for ``microbatches`` more on ``ranks`` on, memory buys nothing more.
 
-    ``limit``: the largest rank's limit then. ``bound``: what no memory brings the cost below.
+    ``limit``: the largest limit of these ranks then. ``bound``: what no memory brings the cost
+    below. ``ranks``: all, but where limits differ those alone that need more.
     ``least``, ``too_little``: where that is none more, limits, the same on all ranks: with the one
     a schedule of the same cost is known, with the other none exists.
     """
@@ -65,6 +66,7 @@ class Enough:
     limit: float
     bound: float
     bound_bubble: float
+    ranks: tuple[int, ...]
     least: float | None = None
     too_little: float | None = None
 
@@ -125,10 +127,26 @@ def enough_memory(
 
     most = max(map(len, _stages_run(problem)))
     high = _least(-1, problem.microbatches * most, suffices)  # all microbatches fit at the most
-    limit = max(x for x in more_memory(problem, high).memory_limit if isfinite(x))
+    ranks = _in_need(problem, high, least) if high else tuple(range(problem.ranks))
+    raised = more_memory(problem, high).memory_limit
+    limit = max(raised[rank] for rank in ranks if isfinite(raised[rank]))
     options = SolveOptions(time_limit=seconds / 5, should_stop=should_stop, memory=memory)
     held = _least_memory(schedule, options) if high == 0 else ()
-    return Enough(high, limit, least, bubble(problem, least), *held)
+    return Enough(high, limit, least, bubble(problem, least), ranks, *held)
+
+
+def _in_need(problem: Problem, microbatches: int, least: float) -> tuple[int, ...]:
+    """The ranks that need room for so many more microbatches for the bound ``least``: all ranks of
+    equal limits."""
+    everyone, now = tuple(range(problem.ranks)), problem.memory_limit
+    if len(set(now)) == 1 or problem.ranks * _ops(problem) > MOST_ALONE:
+        return everyone
+    raised = list(more_memory(problem, microbatches).memory_limit)
+    for rank in everyone:
+        more, raised[rank] = raised[rank], now[rank]
+        if lower_bound(replace(problem, memory_limit=tuple(raised))).value > least * SAME:
+            raised[rank] = more
+    return tuple(rank for rank in everyone if raised[rank] > now[rank])
 
 
 def _least_memory(schedule: Schedule, options: SolveOptions) -> tuple[float, float]:
@@ -191,9 +209,9 @@ def _variants(problem: Problem) -> Iterator[tuple[str, Problem, bool]]:
     if problem.limited:
         alone = _best_alone(problem)
         if alone is not None:
-            what = f"one more microbatch's M_B on rank {alone} alone"
+            what = f"room for one more microbatch on rank {alone} alone"
             yield what, more_memory(problem, 1, alone), False
-        what = "one more microbatch's M_B on every rank"
+        what = "room for one more microbatch on every rank"
         yield what, more_memory(problem, 1), alone is not None
     if _delayed(problem):
         yield "links twice as fast", faster_links(problem, 0.5), False

@@ -29,6 +29,7 @@ from pipeloom.solver.placement.replication import BIDIRECTIONAL, why_one_way
 from ..solving.progress import Event, Listener, Note, unheard
 from .documents import Document, Planned, read_document, read_schedule
 from .placement_spec import PlacementSpec
+from .words import bytes_beside
 
 Given = TypeVar("Given", bound=Profile | LayeredProfile)
 
@@ -155,10 +156,15 @@ class ProfileSource:
 
     def _check_pieces(self, pieces: Sequence[StageProfile], cluster: Profile) -> None:
         """Notes on what is not used of stages or layers. Raises InputError where none takes any
-        time."""
+        time, and where memory has two units."""
         if not any(one.t_f + one.t_b + one.t_w + one.fused > 0 for one in pieces):
             words = "t_f, t_b, t_w: expected more than 0 ms somewhere, got 0 in all"
             raise InputError(f"{self.where}: {words}")
+        held = max(piece.m_b for piece in pieces)
+        for key in ("memory_limit", "device_memory"):
+            if any(bytes_beside(held, size) for size in getattr(cluster, key) or ()):
+                words = f"expected the unit of m_b, which is at most {held:g}, got bytes"
+                raise InputError(f"{self.where}: {key}: {words}")
         self._tell_doubtful_keys()
         if cluster.host_link is None and any(piece.m_o is not None for piece in pieces):
             self._tell(Note(f"note: {self.where}: m_o: not used without a host_link", routine=True))

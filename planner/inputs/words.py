@@ -139,9 +139,15 @@ def _check_unit(given: float, source: ProfileSource, name: str) -> None:
     """Raises InputError for bytes, by their unit or size, where the profile counts in others."""
     stages = source.stages.stages if source.has_stages else source.layers.layers
     most = max(stage.m_b for stage in stages)
-    in_bytes = isinstance(given, MemorySize) and given.in_bytes
-    if 0 < most < LEAST_BYTES and (in_bytes or given > MOST_HELD * most):
+    if bytes_beside(most, given):
         raise InputError(
             f"{name}: expected a number in the profile's unit, of which a microbatch holds at most "
             f"{most:g}, got bytes"
         )
+
+
+def bytes_beside(most: float, size: float) -> bool:
+    """Whether ``size`` is in bytes, by its unit or its number, where microbatches that hold up to
+    ``most`` are counted in a larger unit."""
+    in_bytes = isinstance(size, MemorySize) and size.in_bytes
+    return 0 < most < LEAST_BYTES and (in_bytes or MOST_HELD * most < size < math.inf)

@@ -16,7 +16,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import StageProfile
 from pipeloom.ir.model.schedule import Report, Schedule, gap_between
 from pipeloom.ir.units import amount
-from pipeloom.report.summaries import percent
+from pipeloom.report.summaries import from_optimal
 from pipeloom.report.text_table import Cell, table
 from pipeloom.solver.core.options import Order
 from pipeloom.solver.core.schedule_cost import iteration_time
@@ -223,12 +223,12 @@ def _entry(candidate: CutCandidate) -> dict[str, Any]:
 def _words(schedule: Schedule, facts: dict[str, Any]) -> str:
     """The stages, the placements where there are several, and how far any cut could be better."""
     tried, searched = facts["placements"], len(facts["cuts_searched"])
-    which = "of all cuts with all these placements" if len(tried) > 1 else "of all cuts"
+    which = "all cuts at these placements" if len(tried) > 1 else "all cuts"
     return "\n".join(
         [
             stages_table(schedule),
             *(["", candidates_table("placement", tried)] if len(tried) > 1 else []),
-            f"{which}: at most {percent(facts['gap'])} from the best "
+            f"over {which}: {from_optimal(facts['gap'])} "
             f"({facts['cuts_seen']} looked at, {searched} searched)",
         ]
     )

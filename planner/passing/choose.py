@@ -17,12 +17,11 @@ from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.schedule_cost import status_under
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED, ROUNDING
-from pipeloom.solver.optimize import optimize
 
 from ..evaluation.evaluation import Evaluation
 from ..explain.answer import Answer, NothingFits
 from ..explain.candidates import Candidate
-from ..placement.choose import assumed_cut, plan_placement
+from ..placement.choose import plan_placement, with_cut
 from ..solving.progress import Note
 from ..solving.search import CachedSearch
 from .candidates import Activations, Scheme, schemes
@@ -85,9 +84,7 @@ def plan_passing(
     if choice.best is None:
         raise NothingFits("no scheme fits", words, facts)
     best, report = choice.best, choice.best.schedule.known_report
-    if (assumed := assumed_cut(profile, best.schedule)) is not None:
-        facts["choice"]["assumed"], words = assumed, f"{words}\nassumed: {assumed}"
-    return Answer(
+    answer = Answer(
         best.schedule,
         search,
         best.iteration_time,
@@ -98,6 +95,7 @@ def plan_passing(
         words,
         step=best.step_time,
     )
+    return with_cut(answer, profile)
 
 
 def missing_sizes(profile: Profile) -> list[str]:
@@ -137,17 +135,16 @@ def choose(
     *,
     memory_limit: float | None = None,
     objective: Objective = Objective.PERIOD,
-    search: Searcher | None = None,
+    search: Searcher,
     place: Placing | None = None,
     should_stop: StoppingCriterion = NEVER,
 ) -> PassingChoice:
     """The schedule with the shortest step among all schemes, within memory limit and device memory.
 
     Step times are those of :attr:`Evaluation.step_time`. Each scheme's fixed shapes are tried,
-    then what ``search`` finds for it (by default the optimizer, about a minute in all) and, for
-    activations, ``place``; once ``should_stop`` turns true, one shape a scheme.
+    then what ``search`` finds for it and, for activations, ``place``; once ``should_stop`` turns
+    true, one shape a scheme.
     """
-    look = search or searching(60.0)
     posed = schemes(profile, microbatches, memory_limit, objective)
     found = {scheme.name: _evaluated(scheme.name, scheme.built(), should_stop) for scheme in posed}
     refused: dict[str, str] = {}
@@ -155,7 +152,7 @@ def choose(
         if share and not should_stop():
             try:
                 placing = place if isinstance(scheme, Activations) else None
-                found[scheme.name] += _optimized(scheme, found[scheme.name], look, placing, share)
+                found[scheme.name] += _optimized(scheme, found[scheme.name], search, placing, share)
             except (InfeasibleError, InputError) as error:
                 refused[scheme.name] = str(error)
     rows = [_row(name, candidates, refused.get(name)) for name, candidates in found.items()]
@@ -165,15 +162,6 @@ def choose(
     rows.sort(key=_order)
     best = rows[0] if rows[0].why_not is None else None
     return PassingChoice(best and replace(best, planned=certified(best.schedule)), tuple(rows))
-
-
-def searching(time_limit: float, seed: int = 0) -> Searcher:
-    """The optimizer for ``time_limit`` seconds in all."""
-
-    def search(problem: Problem, _: str, share: float) -> Schedule:
-        return optimize(problem, time_limit=time_limit * share, seed=seed, by_step=True)
-
-    return search
 
 
 def certified(schedule: Schedule) -> Schedule:

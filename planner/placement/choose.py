@@ -17,7 +17,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, gap_between
 from pipeloom.ir.units import duration
-from pipeloom.report.summaries import percent
+from pipeloom.report.summaries import from_optimal, percent
 from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.core.worker_threads import workers_abreast
@@ -118,9 +118,10 @@ def assumed_cut(profile: Profile, made: Schedule) -> str | None:
     if pieces == 1:
         return None
     most = "" if profile.max_stages is None else f" (max_stages is {profile.max_stages})"
-    keep = "optimize --placement linear, or max_stages in the profile, keeps stages as they are"
-    better = "a profile of that many stages, or by layers, has their own times"
-    return f"each stage can be cut into {pieces} equal pieces{most}; {keep}; {better}"
+    return (
+        f"each stage is cut into {pieces} equal pieces{most}; --placement linear keeps stages "
+        "whole, and a profile by layers has the times of real pieces"
+    )
 
 
 def with_cut(answer: Answer, profile: Profile) -> Answer:
@@ -201,12 +202,12 @@ def _little_searched(tried: TriedPlacement, best: float | None) -> str | None:
 
 
 def _words(choice: dict[str, Any]) -> str:
-    """A table, and how far the best is from the best of all these placements."""
+    """A table, and how far the schedule is from the best of all these placements."""
     lines = [candidates_table("placement", choice["placements"])]
     if choice["gap"] is not None:
-        bound = f"no placement costs less than {duration(choice['lower_bound'])}"
-        far = percent(choice["gap"])
-        lines.append(f"{bound}: this one is at most {far} from the best of all")
+        least = duration(choice["lower_bound"])
+        known = from_optimal(choice["gap"])
+        lines.append(f"over these placements: {known}, as none takes less than {least}")
     return "\n".join(lines)
 
 

@@ -138,23 +138,22 @@ class StepTimes:
             yield joined([_recomputed(layer) if full else layer for layer in mine])
 
     def _links(self) -> Links | None:
-        """Between ranks of the pipeline; some of them may share a node. Weights go from an owner to
-        many ranks: all that leave a rank share its port, and all that reach it."""
+        """Between ranks of the pipeline; some of them may share a node. All messages that leave a
+        rank share its port, and all that reach it: weights go from an owner to many ranks."""
         run, node = self.setup.run, self.cluster.gpus_per_node
         if run.pp == 1:
             return None
         apart = run.tp * run.cp * run.dp
         inside, between = map(self._reached, (self.cluster.inside, self.cluster.between))
-        shared = Sharing.PORTS if self.passing is Passing.WEIGHTS else Sharing.PAIRS
         if apart * run.pp <= node:
-            return Links(inside, shared=shared)
+            return Links(inside, shared=Sharing.PORTS)
         near = [
             (a, b)
             for a in range(run.pp)
             for b in range(a)
             if _node(a, apart, node) == _node(b, apart, node)
         ]
-        return Links(between, tuple((b, a, inside) for a, b in near), shared)
+        return Links(between, tuple((b, a, inside) for a, b in near), Sharing.PORTS)
 
     @property
     def replica_link(self) -> Link:

@@ -52,7 +52,7 @@ def _file(
 ) -> Mapping[str, Any] | str:
     if isinstance(given, Mapping):
         return given
-    path = Path(given)
+    path = Path(os.fspath(given).removeprefix("hf:"))  # as profile and run name a folder
     if path.is_dir():
         path /= "config.json"
     elif given != "-" and not path.exists() and path.suffix != ".json":

@@ -7,19 +7,20 @@ import json
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
 
 import pipeloom as library
 from pipeloom import optimize
+from pipeloom.ir import Report, Status
 from pipeloom.solver import Progress
 from tests.support.command_line import Command, Done, profile_document, written
-from tests.support.inner import Report, Searched, Searching, Status
+from tests.support.inner import Searched, Searching
 from tests.support.interrupted import Started
 
 STOPPED = [signal.SIGINT, signal.SIGTERM]
@@ -106,12 +107,13 @@ def test_the_last_line_says_why_a_solve_ends(told: Callable[..., Done]) -> None:
         assert told(event).err == f"   2.8 s  best 9 ms  bound {bound:g} ms  {words}\n"
 
 
-def test_long_compiling_is_announced(
-    pipeloom: Command, profile: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("seconds", "said"), [(2.0, COMPILING), (0.5, "")])
+def test_long_compiling_is_announced_and_slow_loading_is_not(
+    pipeloom: Command, profile: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, said: str
 ) -> None:
-    monkeypatch.setattr(threading.Timer, "start", lambda timer: timer.function())
-    monkeypatch.setattr(threading.Timer, "join", lambda timer: None)
-    assert pipeloom("build", "gpipe", profile, "-m", 2, "--json").err == COMPILING
+    monkeypatch.setattr("pipeloom.ir.cost.simulator.warm_up", lambda: sleep(0.5))
+    monkeypatch.setattr("pipeloom.ir.kernels.seconds_compiling", lambda: seconds)
+    assert pipeloom("build", "gpipe", profile, "-m", 2, "--json").err == said
 
 
 PREDICT = "predict llama-3-8b --gpu H100 --gpus 2 --pp 2 --global-batch 4 --schedule optimal"

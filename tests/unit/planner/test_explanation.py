@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -151,11 +152,23 @@ def test_memory_of_the_rank_that_helps_most_is_bought() -> None:
     profile = Profile((replace(STAGE, m_b=2.0), replace(STAGE, m_b=3.0)) * 2, 2, 0.1)
     two = Problem(profile, 6, Placement.interleaved(2, 2), (5.0, 9.0))
     made = timed(Schedule(two, one_at_a_time(two)))
-    changes = {each.what: each.bound for each in explain(made, seconds=0.0).changes}
+    found = explain(made, seconds=0.0)
+    changes = {each.what: each.bound for each in found.changes}
     more = {"rank 0 alone": (7.0, 9.0), "every rank": (7.0, 12.0)}
     for where, limits in more.items():
-        bound = changes[f"one more microbatch's M_B on {where}"]
+        bound = changes[f"room for one more microbatch on {where}"]
         assert bound == lower_bound(replace(two, memory_limit=limits)).value
+    enough = found.enough
+    assert enough is not None
+    room = (5.0 + 2.0 * enough.microbatches, 9.0 + 3.0 * enough.microbatches)
+
+    def bound_with(ranks: Collection[int]) -> float:
+        limits = tuple(room[r] if r in ranks else two.memory_limit[r] for r in range(2))
+        return lower_bound(replace(two, memory_limit=limits)).value
+
+    assert enough.limit == max(room[rank] for rank in enough.ranks)
+    assert bound_with(enough.ranks) == pytest.approx(enough.bound)
+    assert all(bound_with({*enough.ranks} - {rank}) > enough.bound for rank in enough.ranks)
 
 
 @pytest.mark.parametrize(
@@ -187,8 +200,8 @@ def test_even_stages_and_more_microbatches_are_tried_and_vain_changes_are_no_row
     alike = explain(solve(linear((1.0, 1.0), 0.1, 2, 1.0), time_limit=0.2), seconds=0.1)
     assert alike.changes[-1].gains(alike.now)
     ample = explain(solve(linear((1.0, 1.0), 0.5, 4, 100.0), time_limit=0.1), seconds=0.05)
-    assert "no gain by one more microbatch's M_B on every rank" in str(ample)
-    assert "is enough, " in str(ample)
+    assert "no gain from room for one more microbatch on every rank" in str(ample)
+    assert "a rank is enough, " in str(ample)
 
 
 def test_a_limit_is_enough_for_the_same_cost_and_a_lower_one_is_not() -> None:

@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 
 from pipeloom import Objective, Profile, Schedule, StageProfile, build_family, show
-from pipeloom.ir import timed
+from pipeloom.ir import Link, Timing, timed
 from pipeloom.report import memory_steps, timeline_svg, trace_events
 from tests.support.by_hand import by_hand
-from tests.support.inner import Link, Timing
 
 SVG = "{http://www.w3.org/2000/svg}"
 

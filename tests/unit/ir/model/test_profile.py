@@ -84,6 +84,17 @@ def test_a_cut_stage_shares_out_all_but_what_it_sends() -> None:
     assert Profile((STAGE, STAGE), 2).split(3).num_stages == 6
 
 
+@pytest.mark.parametrize("sent", [0.0, None, 9e6])
+def test_chunks_of_the_last_stage_send_what_it_receives(sent: float | None) -> None:
+    """Of a last stage that sends nothing they sent nothing: bounds were too good."""
+    last = replace(STAGE, activation_bytes=sent)
+    unlike = StageProfile.of([replace(STAGE, activation_bytes=size) for size in (1e6, 3e6)])
+    sizes = [stage.activation_bytes for stage in Profile((STAGE, last), 2).split(3).stages]
+    assert sizes == [1e6] * 6
+    last_chunk = Profile((unlike, last), 2).split(2).stages[3]
+    assert [last_chunk.at(j).activation_bytes for j in range(2)] == [1e6, 3e6]
+
+
 def test_the_limit_given_comes_before_the_profile_s() -> None:
     profile = Profile((STAGE,) * 2, 2, memory_limit=(1.0, 2.0))
     assert profile.limit_from(5.0) == (5.0, 5.0)

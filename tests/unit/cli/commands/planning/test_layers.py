@@ -63,7 +63,7 @@ def test_the_schedule_names_the_layers_of_each_stage(
     assert (first.code, first.err, second.out) == (0, "", first.out)
     assert "taken from the cache" in second.err
     assert len(parts(target)) == 2
-    assert "of all cuts: at most" in first.out
+    assert "over all cuts: " in first.out
 
 
 def test_json_says_what_was_chosen_and_how_good_it_is(pipeloom: Command, write: Write) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeloom import Evaluation, Profile, StageProfile, build_family, dump_profile, optimize, verify
+from pipeloom.ir import Link, Links
 from tests.support.command_line import Command, profile_document, written
-from tests.support.inner import Link, Links
 
 STAGE = StageProfile(1.0, 1.0, 1.0, 100.0, 50.0, 1e6, 1e6, 1e6, 2e6)
 KEYS = ("t_f", "t_b", "t_w", "m_b", "m_w", "activation_bytes")  # what grows with a microbatch

@@ -87,9 +87,7 @@ def test_the_best_is_above_all_others_in_figures_and_in_the_picture(tmp_path: Pa
     assert found.lower_bound <= min(other.step_ms for other in others)
     fitting = [other.step_ms for other in others if other.memory_gib <= 79.1]
     assert found.best.step_ms <= min(fitting)
-    assert len(found.other_rates) == 8
     assert "no plan takes less than" in str(found)
-    assert "memory bandwidth -10 %: " in str(found)  # no capacity
     found.write(tmp_path)
     picture = (tmp_path / "plan.svg").read_text()
     assert "a device has 79.1 GiB<" in picture  # it is far from all plans, and not drawn
