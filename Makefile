@@ -57,6 +57,7 @@ nightly: setup
 	$(BIN)/python -m tests.property.random_instances
 	$(BIN)/python -m tests.property.small_exact
 	$(BIN)/python -m tests.fuzz
+	$(BIN)/python -m tests.failures.drawn --count 100
 
 bench: setup
 	$(BIN)/python -m benchmarks --check

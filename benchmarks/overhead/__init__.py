@@ -1,5 +1,4 @@
-"""Costs of the runtime: its steps beside torch's and a bare loop's, a norm of all gradients, and
-how early receives are posted."""
+"""Costs of the runtime: its steps beside torch's and a bare loop's, and a norm of all gradients."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from itertools import product
 from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part, plain
 
 ROOMS = ("runtime", "compiler")
-MODULES, GRAPHS, LOOP, NORM, RECEIVES = "modules", "graphs", "plain loop", "norm", "receives"
+MODULES, GRAPHS, LOOP, NORM = "modules", "graphs", "plain loop", "norm"
 LENGTHS = (5.0, 20.0, 0.0)
 FAMILIES = ("1f1b", "interleaved-1f1b:2", "zb-h1", "zb-v")
 STAGES_AS = {MODULES: "eager", GRAPHS: "aten"}
@@ -31,16 +30,9 @@ def cases(size: Size) -> Iterator[Case]:
     for family in ("1f1b", "zb-h1", "zb-h2")[2 if size == "small" else 0 :]:
         given = {"family": family, "microbatches": 12, "milliseconds": 10.0}
         yield Case(NORM, f"{family} M=12", given, timed=True)
-    for family, t_comm in product(("1f1b", "zb-h1", "zb-h2", "interleaved-1f1b:2"), (0.02, 0.3)):
-        given = {"family": family, "t_comm": t_comm}
-        yield Case(RECEIVES, f"{family} {t_comm}", given)
 
 
 def measure(case: Case) -> Row:
-    if case.part == RECEIVES:
-        from .receives import measured
-
-        return measured(**case.given)
     from . import norms, steps
 
     if case.part == NORM:
@@ -61,10 +53,6 @@ def judge(rows: Rows) -> Iterator[Claim]:
             f"{worst:.3f} of a step in which all ranks wait for it."
         )
         yield Claim(NORM, words, worst <= 1)
-    if own := of_part(rows, RECEIVES):
-        worst = max(row["lost"][2] for row in own)
-        words = f"Receives posted one op early lose at most {worst:.2%} of a step, in simulation."
-        yield Claim(RECEIVES, words)
 
 
 def _steps(part: str, rows: Rows, loops: Rows) -> Iterator[Claim]:
@@ -105,10 +93,6 @@ def _of_ideal(name: str) -> Column:
     return Column(f"{name}, / ideal", cell)
 
 
-def _slack(number: int) -> Callable[[Row], str]:
-    return lambda row: f"{row['buffers'][number]}, {row['lost'][number]:+.2%}"
-
-
 def _norm(way: str) -> Callable[[Row], float]:
     return lambda row: float(row["step_ms"][way] / row["step_ms"]["none"])
 
@@ -137,13 +121,6 @@ columns = {
             *plain({"planned ms": "planned_ms"}, ".1f"),
             Column("no norm, ms", lambda row: row["step_ms"]["none"], ".1f"),
             *(Column(words, _norm(way), ".3f") for way, words in WAYS.items()),
-        ]
-    ),
-    RECEIVES: Table(
-        [
-            *plain({"family": "family", "t_comm / T_F": "t_comm"}),
-            Column("buffers, all at the start", lambda row: row["buffers"][0]),
-            *(Column(f"slack {k}", _slack(k + 1)) for k in range(3)),
         ]
     ),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,28 +36,9 @@ class Assumptions:
 SOURCES: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
 )
-"""Of each assumption its value, what it is, where it comes from, and others that are tried."""
+"""Of each assumption its value, what it is, and where it comes from."""
 
 
 _VALUES: dict[str, Any] = {name: each["value"] for name, each in SOURCES.items()}
 _SETS = {name: frozenset(_VALUES[name]) for name in ("recompute", "overlap")}
 BASE = Assumptions(**_VALUES | _SETS)
-EVERYWHERE = frozenset({"1F1B", "ZB1", "ZB2", "FSDP", "WeiPipe"})
-
-
-def variations() -> list[tuple[str, Assumptions]]:
-    """Each assumption changed alone, and what it is changed to in words."""
-    changed = [
-        (f"{name} {'none' if value is None else value}", replace(BASE, **{name: value}))
-        for name, each in SOURCES.items()
-        for value in each["others"]
-    ]
-    overlap, both = BASE.overlap, {"1F1B", "ZB1", "ZB2"}
-    sets = {
-        "FSDP overlaps": replace(BASE, overlap=overlap | {"FSDP"}),
-        "1F1B and zero bubble overlap": replace(BASE, overlap=overlap | both),
-        "WeiPipe does not overlap": replace(BASE, overlap=frozenset()),
-        "nobody recomputes": replace(BASE, recompute=frozenset()),
-        "zero bubble recomputes, too": replace(BASE, recompute=EVERYWHERE),
-    }
-    return [*sets.items(), *changed]

@@ -1,9 +1,8 @@
-"""Passing activations, weights or shards on a ring of network namespaces with one slow link, and
-training under faults."""
+"""Passing activations, weights or shards on a ring of network namespaces with one slow link."""
 
-from .. import parts
-from . import faults, ring
+from .ring import cases as cases
+from .ring import columns as columns
+from .ring import judge as judge
+from .ring import measure as measure
 
 ROOMS = ("ir", "solver", "planner", "compiler", "runtime")
-_ALL = parts(ring, faults)
-cases, measure, judge, columns = _ALL.cases, _ALL.measure, _ALL.judge, _ALL.columns

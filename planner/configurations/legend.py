@@ -46,7 +46,8 @@ def legend(names: Iterable[str], reasons: Iterable[str | None]) -> list[str]:
     words = {word if word in NAMES else re.sub(r"\d+$", "", word) for word in found}
     parts = {reason.split()[0] for reason in reasons if reason}
     lines = []
-    for what, known, seen in (("plan", NAMES, words), ("last column, what takes longer", PARTS, parts)):
+    slower = "last column, what takes longer"
+    for what, known, seen in (("plan", NAMES, words), (slower, PARTS, parts)):
         meanings = [f"{key} = {meaning}" for key, meaning in known.items() if key in seen]
         lines += [f"{what}: {'; '.join(meanings)}"] if meanings else []
     return lines

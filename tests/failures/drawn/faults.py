@@ -1,82 +1,27 @@
-"""Training under faults: each is named on all ranks in time, nothing is left, nothing is lost.
-
-Four Gloo ranks train in a network and with disks of their own, and each start is disturbed once or
-twice. It goes on from the last checkpoint, and each loss must equal that of a run that nobody
-disturbed. Rank 0 serves the store of torch.distributed, which is the hard case.
-"""
+"""The faults of each start, what is done to the ranks, and what is promised then."""
 
 from __future__ import annotations
 
 import math
-import os
 import random
 import signal
-import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from .. import Case, Claim, Column, Row, Rows, Size, Table
-from .apart import fill, left_behind, loopback, set_apart
+from .apart import fill, left_behind, loopback
+from .disturbed import PATIENCE
+from .trial import SCHEMES, Started, Trial
 
-if TYPE_CHECKING:
-    from .trial import Started, Trial
-
-PART = "faults"
-SEEDS, EARLIER, COUNT = (61, 62), (51, 52, 19), 200
-"""Seeds of runs with faults, and how many of these each has."""
 SETTLES = 5.0  # seconds in which processes and sockets of a start that has ended are gone
-PATIENCE = 4.0  # seconds that a message may take
 ROOM = 8.0  # seconds beyond the patience in which all ranks have ended, on a machine under load
 POISONED = 4  # the step of a start that is
-Fault = Callable[["Started", int], list[str]]
+Fault = Callable[[Started, int], list[str]]
 
 
-def cases(size: Size) -> Iterator[Case]:
-    for seed in {"small": (), "usual": SEEDS, "large": (*EARLIER, *SEEDS)}[size]:
-        yield Case(PART, f"seed {seed}", {"seed": seed}, timed=True, fresh=True)
-
-
-def measure(case: Case) -> Row:
-    """Disturbs training many times: faults of each kind, and the promises that were broken.
-
-    Raises InputError where this process cannot have a network and disks of its own.
-    """
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for inner in ("disk", "t"):
-            (folder / inner).mkdir()
-        os.environ["TMPDIR"] = str(folder / "t")  # of the processes that are started from now on
-        with set_apart(folder / "disk"):
-            return disturbed(case.given["seed"], COUNT, folder)
-
-
-def disturbed(seed: int, number: int, folder: Path) -> Row:
-    """The figures of so many faults."""
-    began, counts = time.monotonic(), Counter[str]()
-    order, broken = list[str](), list[str]()
-    faults = enumerate(islice(_faults(random.Random(seed), folder), number))
-    for k, (scheme, kind, told, found) in faults:
-        counts[kind] += 1
-        order.append(f"{k}, {scheme}, {kind} {told}")
-        broken += [f"fault {order[-1]}: {line}" for line in found]
-    return {
-        "seed": seed,
-        "seconds": round(time.monotonic() - began, 1),
-        "load_average": round(os.getloadavg()[2], 1),
-        "faults": dict(counts),
-        "order": order,
-        "broken": broken,
-    }
-
-
-def _faults(chance: random.Random, folder: Path) -> Iterator[tuple[str, str, str, list[str]]]:
+def faults(chance: random.Random, folder: Path) -> Iterator[tuple[str, str, str, list[str]]]:
     """Yields the scheme of each fault, its kind, rank and seconds, and the broken promises."""
-    from .trial import SCHEMES, Trial
-
     trials = [Trial(name, folder) for name in SCHEMES]
     usual, first = left_behind(), chance.randrange(len(STARTS))
     for start in islice(cycle(STARTS), first, None):
@@ -89,8 +34,6 @@ def _start(
     chance: random.Random, trial: Trial, faults: Mapping[str, Fault], usual: set[str]
 ) -> Iterator[tuple[str, str, list[str]]]:
     """Yields the kind, rank and seconds of each fault of one start, and the broken promises."""
-    from .trial import Started
-
     *first, last = faults
     settings, poisoned = dict(trial.next()), None
     if "poisoned" in first:
@@ -222,29 +165,3 @@ def _goes_on(run: Started, before: int) -> list[str]:
     if run.begun(before + 3):
         return []
     return [f"does not go on: {[lines[-1:] for lines in run.lines()]}"]
-
-
-def judge(rows: Rows) -> Iterator[Claim]:
-    kinds = sum((Counter(row["faults"]) for row in rows), Counter[str]())
-    broken = [line for row in rows for line in row["broken"]]
-    last = rows[-1]
-    words = (
-        f"Training under {kinds.total()} faults: {len(broken)} were not handled as promised, "
-        f"{len(last['broken'])} of the last {sum(last['faults'].values())}. All ranks end in "
-        "time with a readable line, leave nothing behind, and losses are those of an "
-        "undisturbed run."
-    )
-    yield Claim(PART, words, not last["broken"])
-
-
-columns = {
-    PART: Table(
-        [
-            Column("run", "case"),
-            Column("faults", lambda row: sum(row["faults"].values())),
-            Column("kinds", lambda row: ", ".join(f"{n} {k}" for k, n in row["faults"].items())),
-            Column("load", "load_average"),
-            Column("not as promised", lambda row: len(row["broken"])),
-        ]
-    )
-}

@@ -1,0 +1,69 @@
+"""Training under faults: each is named on all ranks in time, nothing is left, nothing is lost.
+
+Four Gloo ranks train in a network and with disks of their own, which needs root, and each start is
+disturbed once or twice. It goes on from the last checkpoint, and each loss must equal that of a run
+that nobody disturbed. Rank 0 serves the store of torch.distributed, which is the hard case.
+``record.json`` holds the last run of at least 200 faults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import tempfile
+from collections import Counter
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from time import monotonic
+
+from tests.support.recorded import record
+
+from .apart import set_apart
+from .faults import faults
+
+HERE = Path(__file__).parent
+COUNT = 200
+
+
+def main(arguments: list[str]) -> int:
+    """Disturbs training many times, prints and records; 1 where a promise was broken.
+
+    Raises InputError where this process cannot have a network and disks of its own.
+    """
+    options = _options(arguments)
+    print(f"seed {options.seed}", flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for inner in ("disk", "t"):
+            (folder / inner).mkdir()
+        os.environ["TMPDIR"] = str(folder / "t")  # of the processes that are started from now on
+        with set_apart(folder / "disk"):
+            broken, kinds, seconds = _disturbed(options.seed, options.count, folder)
+    result = {"seed": options.seed, "faults": dict(kinds), "broken": broken}
+    print(f"{result}, {seconds:.0f} s")
+    if options.count >= COUNT:
+        print(f"recorded in {record(HERE, result | {'seconds': seconds})}")
+    return 1 if broken else 0
+
+
+def _disturbed(seed: int, count: int, folder: Path) -> tuple[list[str], Counter[str], float]:
+    """The promises that were broken under so many faults, the faults of each kind, and seconds."""
+    began, kinds, broken = monotonic(), Counter[str](), list[str]()
+    drawn = enumerate(islice(faults(random.Random(seed), folder), count))
+    for number, (scheme, kind, told, found) in drawn:
+        kinds[kind] += 1
+        broken += [f"fault {number}, {scheme}, {kind} {told}: {line}" for line in found]
+        print(f"fault {number}: {scheme}, {kind} {told}", *found, sep="\n  ", flush=True)
+    return broken, kinds, monotonic() - began
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.failures.drawn", description=__doc__)
+    today = int(f"{datetime.now(UTC):%Y%m%d}")
+    parser.add_argument("--seed", type=int, default=today, help="today's date by default")
+    parser.add_argument(
+        "--count", type=int, default=COUNT, help="faults; a run of fewer than 200 is not recorded"
+    )
+    return parser.parse_args(arguments)
