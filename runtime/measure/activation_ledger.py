@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -171,8 +172,11 @@ class _CountedTensor:
 
 def _storages(module: nn.Module) -> frozenset[int]:
     """The module's storages by object, as the memory of streamed weights comes and goes."""
-    tensors = (*module.parameters(), *module.buffers())
-    return frozenset(part.untyped_storage()._cdata for t in tensors for part in parts(t))
+    found = set[int]()
+    for tensor in chain(module.parameters(), module.buffers()):
+        for part in (tensor,) if type(tensor) in PLAIN else parts(tensor):
+            found.add(part.untyped_storage()._cdata)
+    return frozenset(found)
 
 
 def _place(tensor: Tensor) -> tuple[int, int]:

@@ -30,8 +30,8 @@ from ..rank.context import RankContext
 from ..stages.tie_detection import tied_stages
 from ..tensors.forward_state import undisturbed
 from ..tensors.microbatches import mapped
-from .steps.step_builder import StepBuilder
-from .steps.step_inputs import Cells
+from .steps.step_io import Cells
+from .steps.training_step import TrainingStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,11 @@ class AskedInPlace:
 
 
 class StagesInPlace:
-    """A rank's stages, with what a step was given in ``cells``, to be measured."""
+    """A rank's stages, with what a step was given in its cells, to be measured."""
 
-    def __init__(
-        self, context: RankContext, cells: Cells, step_end: StepEnd, builder: StepBuilder
-    ) -> None:
-        self._context, self._cells = context, cells
-        self._step_end, self._builder = step_end, builder
+    def __init__(self, context: RankContext, step_end: StepEnd, training: TrainingStep) -> None:
+        self._context, self._cells = context, training.cells
+        self._step_end, self._training = step_end, training
 
     def measure(self, given: AskedInPlace) -> Measurement:
         """Parameters, gradients, buffers and random numbers are as before afterwards."""
@@ -104,13 +102,15 @@ class StagesInPlace:
 
     def _probe(self, asked: Asked, view: str) -> StageProbe:
         memory, context = Ledger(), self._context
-        runners = {s: self._builder.runner(s, memory, stashing=False) for s in context.role.run}
+        runners = {
+            s: self._training.runners.new(s, memory, stashing=False) for s in context.role.run
+        }
         for runner in runners.values():
             runner.keep_outputs = False
         together = context.transport.barrier if view != "rank" else _alone
         return StageProbe(
             runners,
-            self._builder.interfaces,
+            self._training.interfaces,
             _StepFeed(self._cells),
             memory=memory,
             device=context.device,

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
-from functools import partial
 from typing import Any, Unpack
 
 import torch.distributed as dist
@@ -199,9 +198,7 @@ class Pipeline:
         self.modules, self.optimizers = self._step_end.modules, self._step_end.optimizers
         self._options = options
         self._training = TrainingStep(context, self._step_end)
-        parts = context, self._training.cells, self._step_end, self._training.builder
-        self._in_place = partial(StagesInPlace, *parts)
-        self._forward_rounds = ForwardRounds(context, self._training.builder, self._step_end)
+        self._forward_rounds = ForwardRounds(context, self._training.runners, self._step_end)
         self._state = PipelineState(context, self._step_end)
         self._programs = StepPrograms(FirstStep(context, self._step_end), options.programs)
         self._other: Pipeline | None = None  # the one that ran the last step, where not this one
@@ -308,14 +305,17 @@ class Pipeline:
         error of the first that failed.
         """
         data = StepData(inputs, options, target, loss_kwargs or {})
-        asked = program, microbatches
-        ran = self._programs.of_step(self, self._instead, *asked, update=update)
+        ran = self
+        if program is not None or microbatches is not None or not self._programs.agreed:
+            asked = program, microbatches
+            ran = self._programs.of_step(self, self._instead, *asked, update=update)
         self._other = None if ran is self else ran
         with ending_together(ran._transport):
             ran._training.put(data, updates=update)
-            ran._take_turn()
-            ran._training.run(data, keep=return_outputs, updates=update)
-        return ran._training.io.results().hand_out(losses, metrics)
+            if ran._turn:
+                ran._take_turn()
+            results = ran._training.run(data, keep=return_outputs, updates=update)
+        return results.hand_out(losses, metrics)
 
     def eval(
         self,
@@ -382,11 +382,11 @@ class Pipeline:
         asked.check(self.program)
         self.finish()
         with ending_together(self._transport):
-            self._training.io.put(StepData(inputs, options, target, loss_kwargs or {}))
+            self._training.put(StepData(inputs, options, target, loss_kwargs or {}))
             self._training.gather()
-            self._training.builder.executor()
-            found = self._in_place().measure(asked)
-        self._training.io.clear()
+            self._training.executor()
+            found = StagesInPlace(self._context, self._step_end, self._training).measure(asked)
+        self._training.clear()
         return found
 
     def barrier(self) -> None:
@@ -470,11 +470,11 @@ class Pipeline:
 
     def marks(self) -> list[float]:
         """Start and end of each op of the last step, in turn: seconds on this rank's clock."""
-        return self._ran._training.builder.ran().clock.seconds()
+        return self._ran._training.ran().clock.seconds()
 
     def trace(self) -> list[TracedOp]:
         """This rank's ops in the last step: op, start and end in milliseconds from the first's."""
-        return traced_ops(self._ran._training.builder.ran().ops, self.marks())
+        return traced_ops(self._ran._training.ran().ops, self.marks())
 
     def averages(self) -> dict[int, tuple[float, float]]:
         """Start and end of each stage's averaging over the replicas in the last step: seconds on
@@ -499,7 +499,7 @@ class Pipeline:
         if averages is None:
             averages = self.averages() if marks is None else {}
         spans = {stage: (start + offset, end + offset) for stage, (start, end) in averages.items()}
-        ops = self._ran._training.builder.ran().ops
+        ops = self._ran._training.ran().ops
         rows = self._transport.gather((ops, seconds, self.peak_memory, spans))
         return measured_schedule(self._ran.program.schedule, rows)
 
@@ -511,7 +511,7 @@ class Pipeline:
         It prints as ``W computes 99.6 % of stage 1's gradients; in B: norm.weight``: those
         parameters' gradients are not put off.
         """
-        return dict(self._training.builder.coverage)
+        return dict(self._training.runners.coverage)
 
     @property
     def grad_norm(self) -> float | None:
@@ -543,30 +543,30 @@ class Pipeline:
     def graphs(self) -> int:
         """How many graphs of this rank's stages were made: one a stage and kind of arguments, all
         of them before the first step unless shapes vary or a stage changes."""
-        return self._training.builder.graphs
+        return self._training.runners.graphs
 
     @property
     def graph_functions(self) -> int:
         """How many functions of graphs this rank made or compiled: F, B and W of a stage say. After
         the first step there are no more of them, unless :attr:`remade_graphs` says why."""
-        return self._training.builder.functions
+        return self._training.runners.functions
 
     @property
     def remade_graphs(self) -> dict[int, str]:
         """The stages of this rank whose graphs were made again after the first step, with the
         shapes that it was for."""
-        return self._training.builder.remade
+        return self._training.runners.remade
 
     def tell_graphs(self, tell: Callable[[int, int], object]) -> None:
         """Lets ``tell`` be called with each function of a graph that is made or compiled: how many
         there are on this rank, of how many of the program."""
-        self._training.builder.tell_made(tell)
+        self._training.runners.tell_made(tell)
 
     @property
     def eager_stages(self) -> dict[int, str]:
         """The stages of this rank that were to be graphs and run as they are, with why; known after
         the first step."""
-        return self._training.builder.refusals
+        return self._training.runners.refusals
 
     @property
     def barrier_note(self) -> str | None:
@@ -583,7 +583,7 @@ class Pipeline:
         """The pipeline of a step's own program, in place of the last such one's; all ranks call
         it."""
         new = self._beside(program, replace(self._context, buffers=self._buffers))
-        new._training.builder.follow((last or self)._training.builder)
+        new._training.follow((last or self)._training)
         if last is not None:
             last._held.close()
         return new

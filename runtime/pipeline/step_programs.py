@@ -31,6 +31,11 @@ class StepPrograms:
         self._by_count: dict[int, Pipeline] = {}
         self.given: Pipeline | None = None
 
+    @property
+    def agreed(self) -> bool:
+        """Whether all ranks have begun a step alike, or need not be asked."""
+        return self._first.over
+
     def of_step(
         self,
         own: Pipeline,

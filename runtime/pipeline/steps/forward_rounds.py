@@ -37,9 +37,9 @@ from ...tensors.microbatches import is_cut, option_counts
 from ...transport import agreed, gathered
 from .forward_only import forward_only
 from .shape_inference import Interfaces, ShapeInference
-from .step_builder import StepBuilder, make_executor
-from .step_inputs import StepInputs
-from .step_io import Results, StepData, checked_count, put_targets
+from .stage_runners import StageRunners
+from .step_io import Results, StepData, StepInputs, checked_count, put_targets
+from .training_step import make_executor
 
 T = TypeVar("T")
 LABEL = "eval "
@@ -64,7 +64,7 @@ class ForwardRunner(StageRunner):
 class ForwardRounds:
     """One rank's forwards of what it trains; all ranks make theirs and call it alike."""
 
-    def __init__(self, context: RankContext, builder: StepBuilder, step_end: StepEnd) -> None:
+    def __init__(self, context: RankContext, runners: StageRunners, step_end: StepEnd) -> None:
         problem = context.program.schedule.problem
         options = replace(context.options, pace=False)
         self._context = replace(context, memory=Memory(), options=options, buffers=None)
@@ -74,14 +74,14 @@ class ForwardRounds:
         self._shapes = ShapeInference(
             context.store,
             problem.owner,
-            builder.skips,
+            runners.skips,
             context.transport,
             context.device,
             grad=False,
         )
         self._modules = [context.store.module(s) for s in context.role.run]
         self._runners = {
-            s: builder.runner(s, self._context.memory, stashing=False, kind=ForwardRunner)
+            s: runners.new(s, self._context.memory, stashing=False, kind=ForwardRunner)
             for s in context.role.run
         }
         self._program = cache(partial(forward_only, context.program))

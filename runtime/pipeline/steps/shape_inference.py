@@ -23,7 +23,7 @@ from ...tensors.rng_state import devices_of
 from ...tensors.skip_connections import Skips
 from ...tensors.stage_interface import Spec, StageInterface
 from ...transport import Transport, agreed
-from .step_inputs import Cells, given
+from .step_io import Cells, given
 
 Kind: TypeAlias = tuple[object, ...]  # the shapes of a microbatch's arguments, on all stages
 Interfaces: TypeAlias = list[list[StageInterface]]  # of each stage but the last, of each microbatch

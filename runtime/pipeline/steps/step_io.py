@@ -1,43 +1,25 @@
-"""Inputs and results of a step: batches into the cells, losses and outputs out of them."""
+"""Inputs and results of a step: batches into its microbatches' cells, losses and outputs out of
+them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.json_reader import is_count
-from pipeloom.ir.model import program as ir
-from pipeloom.ir.model.ops import OpKind
 
+from ...errors import ShapeError
 from ...executor.losses import arguments
-from ...executor.offload import Host, OffloadedActivations
 from ...executor.stage_runner import Cell
-from ...executor.weight_grad_deferral import WeightQueue
-from ...rank.context import RankContext
 from ...rank.options import IN_MODEL, Loss
-from ...tensors.microbatches import Batch, merge, split, split_options
-from .step_inputs import Cells, StepInputs
+from ...tensors.microbatches import Batch, Form, form, mapped, merge, split, split_options
 
-
-def make_cells(context: RankContext) -> dict[tuple[int, int], Cell]:
-    """The cells of the rank, one for each (stage, microbatch); those with a W get a queue."""
-    memory, host = context.memory, Host(context.device)
-    pairs: dict[tuple[int, int], set[OpKind]] = {}
-    for item in context.program.instructions[context.role.rank]:
-        if isinstance(item, ir.Compute):
-            pairs.setdefault((item.op.stage, item.op.microbatch), set()).add(item.op.kind)
-    return {
-        pair: Cell(
-            WeightQueue(memory) if OpKind.W in kinds else None,
-            recomputed=OpKind.R in kinds,
-            offloaded=OffloadedActivations(host, memory) if OpKind.O in kinds else None,
-        )
-        for pair, kinds in sorted(pairs.items())
-    }
+Cells: TypeAlias = Mapping[tuple[int, int], Cell]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +42,78 @@ def checked_count(microbatches: int) -> int:
     if not is_count(microbatches) or microbatches < 1:
         raise InputError(f"microbatches: expected a number of at least 1, got {microbatches!r}")
     return microbatches
+
+
+class StepInputs:
+    """Inputs of the first stage and options of every stage.
+
+    ``dtype``: what floating ones are cast to; None leaves them. ``varying``: shapes may be others
+    in each step.
+    """
+
+    def __init__(
+        self, cells: Cells, microbatches: int, dtype: torch.dtype | None, *, varying: bool
+    ) -> None:
+        self._cells, self._microbatches = cells, microbatches
+        self._dtype, self._varying = dtype, varying
+        self._whole: tuple[Form, ...] | None = None  # of the last step
+        self._first: list[tuple[Form, ...]] = []  # of each cell in the first step
+
+    def put(self, inputs: Sequence[Batch], options: Mapping[str, Any]) -> None:
+        """Raises ShapeError for batches that cannot be cut, or shapes unlike the first step's."""
+        count = self._microbatches
+        parts = [self._cut(batch, f"input {i}") for i, batch in enumerate(inputs)]
+        each = split_options(options, count) if options else []
+        for (stage, j), cell in self._cells.items():
+            if stage == 0:
+                cell.inputs = tuple([part[j] for part in parts])
+            cell.options = mapped(self._cast, each[j]) if each else {}
+        if not self._varying:
+            self._check(inputs, options)
+
+    def _cut(self, batch: Batch, name: str) -> Sequence[Any]:
+        parts = split(batch, self._microbatches, name)
+        if self._dtype is None and isinstance(parts[0], Tensor):
+            return parts
+        return [mapped(self._cast, part) for part in parts]
+
+    def _cast(self, x: Tensor) -> Tensor:
+        return x.to(self._dtype) if self._dtype is not None and x.is_floating_point() else x
+
+    def _check(self, inputs: Sequence[Batch], options: Mapping[str, Any]) -> None:
+        """Compares whole arguments with the last step's; where these differ, each cell's."""
+        whole = (*map(form, inputs), *((name, form(x)) for name, x in sorted(options.items())))
+        if whole == self._whole:
+            return
+        now = [given(stage, cell) for (stage, _), cell in self._cells.items()]
+        self._first = self._first or now
+        for (stage, j), was, new in zip(self._cells, self._first, now, strict=True):
+            if was != new:
+                raise ShapeError(
+                    f"step: stage {stage} is given {_shown(new)} for microbatch {j}, was given "
+                    f"{_shown(was)} in the first step: varying_shapes=True lets it"
+                )
+        self._whole = whole
+
+
+def given(stage: int, cell: Cell) -> tuple[Form, ...]:
+    """Shapes and dtypes of a microbatch's arguments on a stage; other values as they print."""
+    inputs = cell.inputs if stage == 0 else ()
+    options = [(name, form(value)) for name, value in sorted(cell.options.items())]
+    return (*map(form, inputs), *options)
+
+
+def _shown(forms: Sequence[Form]) -> str:
+    return ", ".join(map(_text, forms)) or "nothing"
+
+
+def _text(form: Form) -> str:
+    match form:
+        case (str(name), value):
+            return f"{name}={_text(value)}"
+        case tuple():
+            return f"({_shown(form)})"
+    return str(form)
 
 
 def put_targets(
@@ -96,42 +150,6 @@ def _put_arguments(cells: Mapping[int, Cell], data: StepData, count: int) -> Non
         )
     for j, cell in cells.items():
         cell.options, cell.target = {**cell.options, **each[j]}, ()
-
-
-class StepIO:
-    """Fills a rank's cells before a step and empties them of its results."""
-
-    def __init__(self, context: RankContext, cells: Cells) -> None:
-        problem, options = context.program.schedule.problem, context.options
-        self._microbatches, last = problem.microbatches, problem.stages - 1
-        self._rank, self._memory = context.role.rank, context.memory
-        self._loss = options.loss
-        self._inputs = StepInputs(
-            cells, problem.microbatches, options.param_dtype, varying=options.varying_shapes
-        )
-        self._cells = cells.values()
-        self._has_first = any(stage == 0 for stage, _ in cells)
-        self._last = {j: cell for (stage, j), cell in cells.items() if stage == last}
-
-    def put(self, data: StepData) -> None:
-        """Raises InputError for what is missing, ShapeError for what does not fit."""
-        if self._has_first:
-            data.check_inputs(self._rank)
-        self._inputs.put(data.inputs if self._has_first else (), data.options)
-        if self._last:
-            put_targets(self._last, data, self._microbatches, self._loss, self._rank)
-
-    def clear(self) -> None:
-        """Drops all that a step which is to be run again has left so far."""
-        for cell in self._cells:
-            self._memory.release(cell.held)
-            cell.clear()
-
-    def results(self) -> Results:
-        """The results of the microbatches that end here."""
-        results = Results()
-        results.take(self._last.values())
-        return results
 
 
 class Results:
