@@ -1,4 +1,5 @@
-"""Costs of the runtime: its steps beside torch's and a bare loop's, and a norm of all gradients."""
+"""Costs of the runtime: its steps beside torch's and a bare loop's, a norm of all gradients, and
+how much code a step runs."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from itertools import product
 from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part, plain
 
 ROOMS = ("runtime", "compiler")
-MODULES, GRAPHS, LOOP, NORM = "modules", "graphs", "plain loop", "norm"
+MODULES, GRAPHS, LOOP, NORM, CORE = "modules", "graphs", "plain loop", "norm", "core"
 LENGTHS = (5.0, 20.0, 0.0)
 FAMILIES = ("1f1b", "interleaved-1f1b:2", "zb-h1", "zb-v")
 STAGES_AS = {MODULES: "eager", GRAPHS: "aten"}
@@ -16,6 +17,7 @@ AT_MOST = {5.0: 1.03, 20.0: 1.01}  # of ideal, of modules, by the stages' millis
 ABOVE_LOOP = {5.0: 0.01, 20.0: 0.005}  # of ideal, of graphs
 WITHOUT_COMPUTE = {MODULES: 0.25, GRAPHS: 0.2}  # of torch's
 RUNTIMES = ("ours", "torch", "bare")
+MOST_CODE = {"functions": 15, "files_before": 6, "lines": 1100}
 WAYS = {"ahead": "steps ahead", "waiting": "all wait", "clipped": "ahead, every step clips"}
 
 
@@ -30,9 +32,14 @@ def cases(size: Size) -> Iterator[Case]:
     for family in ("1f1b", "zb-h1", "zb-h2")[2 if size == "small" else 0 :]:
         given = {"family": family, "microbatches": 12, "milliseconds": 10.0}
         yield Case(NORM, f"{family} M=12", given, timed=True)
+    yield Case(CORE, "zb-h1 on two ranks")
 
 
 def measure(case: Case) -> Row:
+    if case.part == CORE:
+        from .core import measured
+
+        return measured()
     from . import norms, steps
 
     if case.part == NORM:
@@ -53,6 +60,13 @@ def judge(rows: Rows) -> Iterator[Claim]:
             f"{worst:.3f} of a step in which all ranks wait for it."
         )
         yield Claim(NORM, words, worst <= 1)
+    for row in of_part(rows, CORE):
+        words = (
+            f"{row['functions']} functions in {row['files_before']} files run before a step's "
+            f"first instruction, and the step enters {row['files']} files of {row['lines']:,} "
+            "lines; targets are {functions} in {files_before}, and {lines} lines."
+        ).format_map(MOST_CODE)
+        yield Claim(CORE, words, all(row[key] <= most for key, most in MOST_CODE.items()))
 
 
 def _steps(part: str, rows: Rows, loops: Rows) -> Iterator[Claim]:
@@ -123,4 +137,5 @@ columns = {
             *(Column(words, _norm(way), ".3f") for way, words in WAYS.items()),
         ]
     ),
+    CORE: Table([*plain({"schedule": "case"}), *plain("functions files_before files lines", "d")]),
 }
