@@ -356,16 +356,18 @@ def plan(
     where = os.fspath(cluster) if isinstance(cluster, str | os.PathLike) else space.cluster.name
     found = Plan(space, chosen, where)
     if not found.plans:
-        raise InfeasibleError(_nothing(space, chosen))
+        raise InfeasibleError(_nothing(space, chosen, interrupted=options.should_stop()))
     return found
 
 
-def _nothing(space: Space, ranking: Ranking) -> str:
+def _nothing(space: Space, ranking: Ranking, *, interrupted: bool) -> str:
     """How far the configuration that needs least memory is from fitting."""
     device = space.cluster.gpu
     where = f"{space.model.name} on {space.base.gpus} GPUs of {space.cluster.name}"
     tried = [each for each in ranking.evaluated if each.tightest_gib < inf]
     least = [(each.tightest_gib, each.configuration.name) for each in tried] + ranking.too_large
+    if interrupted:
+        return f"{where}: interrupted before a plan that fits was found"
     if ranking.stopped or (not least and ranking.lower_bound < inf):
         return f"{where}: no plan that fits was found in the time given: --time-limit, --work-limit"
     if not least:

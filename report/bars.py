@@ -132,6 +132,17 @@ def peak_memory(schedule: Schedule) -> tuple[float, ...]:
     return tuple(max((h for _, h in memory_steps(schedule, r)), default=0.0) for r in range(ranks))
 
 
+def fullest(schedule: Schedule) -> int:
+    """The rank that fills the largest share of its limit; without limits, the one that holds
+    most."""
+    limits, peaks = schedule.problem.memory_limit, peak_memory(schedule)
+
+    def filled(rank: int) -> tuple[float, float]:
+        return peaks[rank] / limits[rank] if limits[rank] > 0 else 1.0, peaks[rank]
+
+    return max(range(len(peaks)), key=filled)
+
+
 def memory_scale(schedules: Iterable[Schedule]) -> float:
     """The largest limit or peak of any rank: what a whole gauge is, on one scale for a picture."""
     sizes = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import OPTIMIZED, Schedule, Status, gap_between, staleness
 from pipeloom.ir.units import counted, duration, memory_size
 
-from .bars import peak_memory, timed
+from .bars import fullest, peak_memory, timed
 
 WITHOUT_BARRIER = "an iteration without a barrier between optimizer steps"
 WITH_BARRIER = "with one, as for clipping or loss scaling"
@@ -116,28 +115,25 @@ def from_optimal(gap: float) -> str:
 
 
 def memory(schedule: Schedule) -> str:
-    """``peak memory 7.94 of 8``; the rank is named where limits differ."""
-    size, rank = _held(schedule)
-    where = f" on rank {rank}" if len(set(schedule.problem.memory_limit)) > 1 else ""
-    return f"peak memory {size}{where}"
+    """``peak memory 7.94 of 8``; ranks are named where limits differ."""
+    words, alike = _held(schedule), len(set(schedule.problem.memory_limit)) == 1
+    return f"peak memory {words.partition(' (rank')[0] if alike else words}"
 
 
-def _held(schedule: Schedule) -> tuple[str, int]:
-    """``7.94 of 8``, and the rank that is nearest to its limit, which holds that."""
+def _held(schedule: Schedule) -> str:
+    """``7.94 of 8 (rank 2)``: of the rank that is nearest to its limit, and where there are two
+    limits, of the nearest to each."""
     limits, peaks = schedule.problem.memory_limit, peak_memory(schedule)
-    rank = _fullest(limits, peaks)
-    of = f" of {memory_size(limits[rank])}" if math.isfinite(limits[rank]) else ""
-    return f"{memory_size(peaks[rank])}{of}", rank
+    ranks = [fullest(schedule)]
+    if len(set(limits)) == 2:
+        others = [r for r, limit in enumerate(limits) if limit != limits[ranks[0]]]
+        ranks.append(max(others, key=lambda rank: peaks[rank]))
+    return ", ".join(f"{_of_limit(peaks[r], limits[r])} (rank {r})" for r in ranks)
 
 
-def _fullest(limits: Sequence[float], peaks: Sequence[float]) -> int:
-    """The rank that fills the largest share of its limit; without limits, the one that holds
-    most."""
-
-    def filled(rank: int) -> tuple[float, float]:
-        return peaks[rank] / limits[rank] if limits[rank] > 0 else 1.0, peaks[rank]
-
-    return max(range(len(peaks)), key=filled)
+def _of_limit(peak: float, limit: float) -> str:
+    of = f" of {memory_size(limit)}" if math.isfinite(limit) else ""
+    return f"{memory_size(peak)}{of}"
 
 
 def summary(schedule: Schedule) -> str:
@@ -188,7 +184,6 @@ def facts(schedule: Schedule, assumed: str | None = None) -> str:
     """Several lines, a name and a figure each: what is known of a schedule, and was assumed."""
     schedule = timed(schedule)
     timing, problem, report = schedule.known_timing, schedule.problem, schedule.report
-    size, rank = _held(schedule)
     asked = asked_by_profile(problem.profile, problem.objective)
     lines = [
         *([] if asked is None else [("objective", asked)]),
@@ -200,7 +195,7 @@ def facts(schedule: Schedule, assumed: str | None = None) -> str:
         ("makespan", f"{duration(timing.makespan)} ({WITH_BARRIER})"),
         *_steady(schedule),
         *([] if assumed is None else [("assumed", assumed)]),
-        ("peak memory", f"{size} (rank {rank})"),
+        ("peak memory", _held(schedule)),
         *remat(schedule),
         *([] if (line := averaging(schedule)) is None else [("averaging", line)]),
     ]

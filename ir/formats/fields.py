@@ -91,6 +91,8 @@ def _limits(value: Any, info: ValidationInfo) -> tuple[float, ...] | None:
         found = _LIMITS.validate_python(given)
     except ValidationError:
         found = []
+    if found and len(found) != ranks is not None:
+        raise said(f"expected {counted(ranks, 'number')}, one a rank, got {len(found)}")
     if len(found) != (ranks or max(1, len(given))):
         raise wrong(f"a finite number >= 0, or a list of {ranks or 'P'} of them")
     return tuple(math.inf if limit is None else limit for limit in found)

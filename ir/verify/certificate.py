@@ -89,8 +89,8 @@ def _check(facts: Facts, certificate: CertificateDocument) -> None:
     _check_argument(facts, bound, certificate.argument)
     if Fraction(claimed) > bound * (1 + CLAIM):
         raise NotProvenError(
-            f"lower_bound: expected the schedule's, {claimed:.9g}, got "
-            f"{certificate.lower_bound:.9g}, which is proven, but less"
+            f"lower_bound: {certificate.lower_bound:.9g} is proven, expected the schedule's, "
+            f"{claimed:.9g}, of which less is proven"
         )
 
 

@@ -103,7 +103,7 @@ class SpaceSearch:
         for evaluated, searched in ROUNDS:
             self._evaluate(evaluated)
             self._improve(searched)
-        found = sorted(self._found.values(), key=lambda each: (each.step_ms, each.lower_bound))
+        found = sorted(self._found.values(), key=lambda each: each.rank)
         return Ranking(
             found,
             self._least,

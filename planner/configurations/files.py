@@ -79,7 +79,10 @@ def _with_layers(step: StepTimes, schedule: Schedule) -> Schedule:
     profile = schedule.problem.profile
     stages = tuple(replace(s, layers=own) for s, own in zip(profile.stages, layers, strict=True))
     ends = ((0, len(stages) - 1),) if setup.model.tied and len(stages) > 1 else ()
-    named = replace(profile, stages=stages, micro_batch=setup.run.micro_batch, tied=ends)
+    # all ranks of the planned step end before their optimizers step
+    named = replace(
+        profile, stages=stages, micro_batch=setup.run.micro_batch, tied=ends, barrier=True
+    )
     return _with_replicas(step, replace(schedule, problem=replace(schedule.problem, profile=named)))
 
 

@@ -173,6 +173,7 @@ class ProfileSource:
         if cluster.t_comm is not None and apart:
             words = f"t_comm is {delay:g} ms, and the longest t_f, t_b or t_w {longest:g} ms"
             self._tell(Note(f"note: {self.where}: {words}: are both in milliseconds?"))
+        self._tell_unknown_messages(pieces, cluster)
         size = max((piece.activation_bytes or 0.0 for piece in pieces), default=0.0)
         if cluster.t_comm is None or cluster.links is None or size == 0:
             return
@@ -180,6 +181,14 @@ class ProfileSource:
         if max(given, linked) > 2 * min(given, linked):
             words = f"links: not used for activations, which take t_comm ({given:.4g} ms)"
             self._tell(Note(f"note: {self.where}: {words}; by the links {linked:.4g} ms"))
+
+    def _tell_unknown_messages(self, pieces: Sequence[StageProfile], cluster: Profile) -> None:
+        sent = pieces[:-1]
+        if cluster.links is None or cluster.t_comm is not None or cluster.ranks == 1:
+            return
+        if any(piece.activation_bytes is None for piece in sent):
+            words = "activation_bytes: missing: messages of activations take the links' latency"
+            self._tell(Note(f"note: {self.where}: {words} alone"))
 
     def _tell_doubtful_keys(self) -> None:
         from pipeloom.ir.formats import doubtful_keys

@@ -7,7 +7,7 @@ import math
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import duration, memory_size, memory_unit
 
-from ..bars import memory_steps
+from ..bars import fullest, memory_steps
 from .elements import FAINT, element, label, number
 from .grid import LEFT, Grid
 
@@ -16,7 +16,7 @@ FULLEST, OTHER, LIMIT = "#2f4a6b", "#9db0c6", "#c2416b"
 
 
 def memory_chart(schedule: Schedule, grid: Grid, top: float) -> list[str]:
-    """A line for each rank, the fullest one's on top of the others, and its limit.
+    """A line for each rank, the fullest one's on top of the others, and their limits.
 
     All charts of a picture have one scale. The sizes are the profile's, also at measured times.
     """
@@ -27,23 +27,20 @@ def memory_chart(schedule: Schedule, grid: Grid, top: float) -> list[str]:
     scale = HEIGHT / grid.memory
     steps = [memory_steps(schedule, rank) for rank in range(ranks)]
     peaks = [max(((held, -at) for at, held in row), default=(0.0, 0.0)) for row in steps]
-    fullest = max(
-        range(ranks), key=lambda rank: (peaks[rank][0] / (limits[rank] or 1), peaks[rank])
-    )
-    limit = limits[fullest]
-    peak, at = memory_size(peaks[fullest][0]), duration(-peaks[fullest][1])
-    words = f"memory held{memory_unit(grid.memory)}; fullest (dark): rank {fullest}, {peak} at {at}"
+    dark = fullest(schedule)
+    peak, at = memory_size(peaks[dark][0]), duration(-peaks[dark][1])
+    words = f"memory held{memory_unit(grid.memory)}; fullest (dark): rank {dark}, {peak} at {at}"
     lines = [label(words, LEFT, top + SPACE - 14, class_="muted")]
     for size in (0.0, grid.memory / 2, grid.memory):
         y = zero - size * scale
         lines.append(label(memory_size(size), LEFT - 8, y + 4, class_="muted", text_anchor="end"))
         lines.append(element("path", d=f"M{LEFT} {number(y)}H{number(grid.right)}", stroke=FAINT))
-    for rank in sorted(range(ranks), key=lambda rank: rank == fullest):
-        stroke, width = (FULLEST, 2.0) if rank == fullest else (OTHER, 1.0)
+    for rank in sorted(range(ranks), key=lambda rank: rank == dark):
+        stroke, width = (FULLEST, 2.0) if rank == dark else (OTHER, 1.0)
         style = f"fill:none;stroke:{stroke};stroke-width:{width}"
         path = _path(steps[rank], grid, zero, scale)
         lines.append(element("path", f"<title>rank {rank}</title>", d=path, style=style))
-    if math.isfinite(limit):
+    for limit in filter(math.isfinite, sorted(set(limits))):
         y = zero - limit * scale
         path = f"M{LEFT} {number(y)}H{number(grid.right)}"
         lines.append(element("path", d=path, stroke=LIMIT, stroke_dasharray="6 4"))
