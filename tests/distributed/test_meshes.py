@@ -49,6 +49,8 @@ SAID = {
     "over ranks": "expected those of one rank in their pipelines, got [0, 0, 1, 1]",
     "output": "expected this process's part of its output, got a DTensor",
     "sequence": "0.norm.bias: expected one gradient on the processes [0, 1], each of which",
+    "saved beside others": "norm_groups: expected the process groups over which",
+    "saved of shards": "norm_groups: '0.weight': expected a DTensor, whose",
     **dict.fromkeys(WRAPS, "data_group"),
 }
 

@@ -93,7 +93,7 @@ def check_drawn(cases: Sequence[Case]) -> None:
 
 
 LOWER: list[tuple[dict[str, Any], bool]] = [
-    ({"ranks": 2, "param_dtype": "float32"}, True),
+    ({"ranks": 2, "param_dtype": "float32", "optimizer": "momentum"}, True),
     ({"ranks": 2, "plan": "weipipe-interleave", "reduce_dtype": "float32"}, False),
     ({"ranks": 2, "input": "tokens", "tied": "ends", "reduce_dtype": "float32"}, False),
 ]

@@ -99,6 +99,8 @@ def refusals() -> dict[str, str]:
         "over ranks": _said([linear(world, columns())] * 2, mesh),
         "output": _said([hands_on, linear()], mesh),
         "sequence": _said([split] * 2, mesh),
+        "saved beside others": _unsaved(alone["pp"]),
+        "saved of shards": _unsaved(alone["pp"], {"0.weight": tp.get_group()}),
         **{what: _said([wrap(linear(), tp)] * 2, mesh) for what, wrap in WRAPS.items()},
     }
 
@@ -123,6 +125,16 @@ def _said(stages: Sequence[nn.Module], mesh: DeviceMesh, **options: Any) -> str:
             )
         )
     dist.barrier()
+    return str(error.value)
+
+
+def _unsaved(mesh: DeviceMesh, norm_groups: Any = None) -> str:
+    """By a pipeline of one rank, beside others, that is to be saved."""
+    program = compile_schedule(schedule("1f1b", 1, MICROBATCHES))
+    group = mesh.get_group()
+    pipeline = Pipeline(program, [linear()], group=group, norm_groups=norm_groups)
+    with pytest.raises(InputError) as error:
+        pipeline.state_dict()
     return str(error.value)
 
 

@@ -11,13 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipeloom.compiler import compile_schedule
-from pipeloom.runtime import Pipeline, Routes, Transport, connect
+from pipeloom.runtime import Routes, Transport, connect
 from pipeloom.runtime.transport.gloo import SHORT
 from pipeloom.runtime.transport.staged_gloo import StagedGlooTransport
 from tests.support.hub import own
-from tests.support.models import TinyTransformer, named, reference, worst
-from tests.support.schedules import schedule
 
 CPU = torch.device("cpu")
 Opened: TypeAlias = Callable[[Routes], Transport]
@@ -119,17 +116,3 @@ def is_sent_another_size(opened: Opened) -> None:
         between.send(message(0, 8), 0).wait()
         between.barrier()
     between.recv(message(0, 9), 1).wait()
-
-
-def trains(opened: Opened) -> float:
-    """How far parameters of a pipeline over a transport that it is given are from one process's."""
-    between, source = opened(Routes()), TinyTransformer()
-    program = compile_schedule(schedule("zb-h1", 2, 4), tied=[(0, 1)])
-    pipeline = Pipeline.from_source(program, source, transport=between)
-    for step in range(3):
-        inputs, targets = source.batch(step, 4)
-        pipeline.step(inputs, target=targets)
-    pipeline.close()
-    between.barrier()  # it stays open
-    between.close()
-    return worst(named(pipeline.modules), reference(source, 2, 4, steps=3, train=True)[1])

@@ -4,6 +4,7 @@ of products to W."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,43 +16,31 @@ from torch.utils.checkpoint import checkpoint
 
 from pipeloom.runtime import defer
 from tests.support.inside import LinearRule
-from tests.support.one_rank import Ran, Shift, by_autograd, differing, late, ran
+from tests.support.one_rank import Of, Ran, Shift, by_autograd, differing, late, ran
 
 ROUNDS = 3
 
 
-class Products(nn.Module):
+def products(m: Any, x: Tensor) -> Tensor:
     """Every form of matrix product, on two- and three-dimensional parameters."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Parameter(torch.randn(6, 6)), nn.Parameter(torch.randn(6, 6))
-        self.experts = nn.Parameter(torch.randn(4, 6, 6))
-        self.bias = nn.Parameter(torch.randn(6))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.tanh(x @ self.a)
-        x = torch.tanh(torch.matmul(x, self.b)) @ self.a.T
-        x = torch.tanh(torch.bmm(x, self.experts))
-        rows = torch.addmm(self.bias, x.reshape(-1, 6), self.a)
-        return torch.mm(rows, self.b).view_as(x) + (self.experts @ x.mT).mT
+    x = torch.tanh(x @ m.a)
+    x = torch.tanh(torch.matmul(x, m.b)) @ m.a.T
+    x = torch.tanh(torch.bmm(x, m.experts))
+    rows = torch.addmm(m.bias, x.reshape(-1, 6), m.a)
+    return torch.mm(rows, m.b).view_as(x) + (m.experts @ x.mT).mT
 
 
-class Views(nn.Module):
+def views(m: Any, x: Tensor) -> Tensor:
     """Products with parts of parameters: transposed, in pieces, experts of a stack."""
+    x = torch.tanh(x @ m.square.T + functional.linear(x, m.stack[1]))
+    parts = [functional.linear(x, piece) for piece in m.pieces.chunk(3)]
+    x = torch.tanh(torch.stack(parts).sum(0)) @ m.stack[torch.tensor(2)].t()
+    # an element that is there twice is autograd's
+    return torch.tanh(x @ m.square[:, 1:4]) @ m.row.expand(3, 6)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.square, self.pieces = nn.Parameter(torch.randn(6, 6)), nn.Parameter(torch.randn(18, 6))
-        self.stack = nn.Parameter(torch.randn(3, 6, 6))
-        self.row = nn.Parameter(torch.randn(1, 6))
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.tanh(x @ self.square.T + functional.linear(x, self.stack[1]))
-        parts = [functional.linear(x, piece) for piece in self.pieces.chunk(3)]
-        x = torch.tanh(sum(parts)) @ self.stack[torch.tensor(2)].t()
-        # an element that is there twice is autograd's
-        return torch.tanh(x @ self.square[:, 1:4]) @ self.row.expand(3, 6)
+def of_views() -> nn.Module:
+    return Of(views, square=(6, 6), pieces=(18, 6), stack=(3, 6, 6), row=(1, 6))
 
 
 class Checkpointed(nn.Module):
@@ -75,28 +64,14 @@ class Checkpointed(nn.Module):
         return out
 
 
-class Grouped(nn.Module):
+def grouped(m: Any, x: Tensor) -> Tensor:
     """Rows by groups, as the experts of transformers compute them, of weights (groups, out, in)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(3, 8, 16))
-
-    def forward(self, x: Tensor) -> Tensor:
-        ends = torch.tensor([4, 4, 9], dtype=torch.int32)
-        return torch.tanh(torch._grouped_mm(x, self.weight.mT, offs=ends))
+    ends = torch.tensor([4, 4, 9], dtype=torch.int32)
+    return torch.tanh(torch._grouped_mm(x, m.weight.mT, offs=ends))
 
 
-class ByRow(nn.Module):
-    """A product within a function transform."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(6, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows: Tensor = torch.func.vmap(self.inner)(x)
-        return rows
+def of_groups() -> nn.Module:
+    return Of(grouped, weight=(3, 8, 16))
 
 
 def own(x: Tensor, weight: Tensor) -> Tensor:
@@ -106,30 +81,19 @@ def own(x: Tensor, weight: Tensor) -> Tensor:
     return functional.linear(x, weight)
 
 
-class Own(nn.Module):
-    """A product of one's own, which has a rule."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(6, 6))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return own(x, self.weight)
-
-
 defer(own, lambda x, weight: (LinearRule(weight), x))
 
 
-class InBfloat16(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inside = nn.Sequential(nn.Linear(6, 64), nn.GELU(), nn.Linear(64, 6))
+def in_bfloat16(m: Any, x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        out: Tensor = m.inside(x)
+    assert out.dtype is torch.bfloat16
+    return out.float()
 
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            out = self.inside(x)
-        assert out.dtype is torch.bfloat16
-        return out.float()
+
+def with_autocast() -> nn.Module:
+    inside = nn.Sequential(nn.Linear(6, 64), nn.GELU(), nn.Linear(64, 6))
+    return Of(in_bfloat16, inside=inside)
 
 
 def convolutions() -> nn.Module:
@@ -151,8 +115,13 @@ def layers() -> nn.Sequential:
 
 FLOATS, IMAGES, ROWS = (4, 5, 6), (2, 6, 8, 7), (9, 16)
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], float, set[str]]] = {
-    "products": (Products, FLOATS, 1e-13, {"experts"}),
-    "views": (Views, FLOATS, 1e-13, {"row"}),
+    "products": (
+        lambda: Of(products, a=(6, 6), b=(6, 6), experts=(4, 6, 6), bias=(6,)),
+        FLOATS,
+        1e-13,
+        {"experts"},
+    ),
+    "views": (of_views, FLOATS, 1e-13, {"row"}),
     "reentrant": (
         lambda: Checkpointed(reentrant=True),
         FLOATS,
@@ -161,10 +130,16 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], float, set[str]
     ),
     "convolutions": (convolutions, IMAGES, 1e-13, {"1.weight", "1.bias"}),
     "norm": (normed, FLOATS, 1e-13, {"1.weight", "1.bias"}),
-    "transformed": (ByRow, FLOATS, 1e-13, {"inner.weight", "inner.bias"}),
-    "own": (Own, FLOATS, 1e-13, set()),
-    "groups": (Grouped, ROWS, 1e-6, set()),
-    "autocast": (InBfloat16, FLOATS, 0.01, set()),
+    "transformed": (
+        lambda: Of(lambda m, x: torch.func.vmap(m.inner)(x), inner=nn.Linear(6, 6)),
+        FLOATS,
+        1e-13,
+        {"inner.weight", "inner.bias"},
+    ),
+    # a product of one's own, which has a rule
+    "own": (lambda: Of(lambda m, x: own(x, m.weight), weight=(6, 6)), FLOATS, 1e-13, set()),
+    "groups": (of_groups, ROWS, 1e-6, set()),
+    "autocast": (with_autocast, FLOATS, 0.01, set()),
 }
 FLOAT32 = ("groups", "autocast")
 
@@ -195,7 +170,7 @@ def test_gradients_are_autograds_and_those_of_products_wait_for_w(case: str) -> 
 
 def test_one_rounds_rows_by_groups_are_bit_for_bit_autograds() -> None:
     torch.manual_seed(0)
-    module, plain = Grouped(), Grouped()
+    module, plain = of_groups(), of_groups()
     plain.load_state_dict(module.state_dict())
     found = run(module, ROWS, torch.float32, 1).values
     wanted = by_autograd([Shift(ROWS), plain], inputs(ROWS, torch.float32, 1))
@@ -204,7 +179,7 @@ def test_one_rounds_rows_by_groups_are_bit_for_bit_autograds() -> None:
 
 def test_a_view_is_added_to_a_gradient_of_another_layout() -> None:
     torch.manual_seed(0)
-    module, plain = Views(), Views()
+    module, plain = of_views(), of_views()
     plain.load_state_dict(module.state_dict())
     for parameter in module.parameters():
         turned = tuple(reversed(range(parameter.dim())))

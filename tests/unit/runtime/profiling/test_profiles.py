@@ -56,13 +56,6 @@ class Stack:
         return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
-class Modules(Stack):
-    """Its modules are there."""
-
-    def stages(self, count: int) -> Sequence[Any]:
-        return [self.stage() for _ in range(count)]
-
-
 class Whole(Stack):
     """Its batch is not cut."""
 
@@ -199,8 +192,8 @@ def test_rounds_of_all_kinds_are_timed() -> None:
 
 
 def test_a_model_that_is_there_is_left_as_it_is() -> None:
-    modules = Modules().stages(2)
-    source = Modules()
+    source = Stack()
+    modules = [source.stage() for _ in range(2)]
     object.__setattr__(source, "stages", lambda count: modules)
     before = [p for module in modules for p in module.parameters()]
     found = calculated(source, 2, dtype=torch.bfloat16)
