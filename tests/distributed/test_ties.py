@@ -83,10 +83,8 @@ def test_a_measured_profile_has_the_ties(source: TinyTransformer) -> None:
 
 def pair() -> nn.Module:
     """Two parameters of one shape."""
-    made = Of(lambda m, x: x @ m.a @ m.z, a=(4, 4), z=(4, 4))
-    for parameter in made.parameters():
-        nn.init.eye_(parameter)
-    return made
+    a, z = (nn.Parameter(torch.eye(4)) for _ in range(2))
+    return Of(lambda m, x: x @ m.a @ m.z, a=a, z=z)
 
 
 def crossed(plan: Program, unlike: bool) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from tests.parity.cases import ANYWHERE, Case
-from tests.parity.checking import Outcome, check
-from tests.parity.judging import judge
-from tests.parity.pinned import pinned
+from tests.parity.checking import Outcome, check, judge
+from tests.parity.cover import pinned
 
 FOUND: list[tuple[int, dict[str, Any]]] = [
     (74, {"ranks": 2, "plan": ANYWHERE, "tensor parallel": "all", "compiled": "parts"}),

@@ -63,7 +63,7 @@ class Shift(nn.Module):
 class Of(nn.Module):
     """What ``function`` makes of the module itself and its inputs.
 
-    ``parts`` are modules, buffers, or the shapes of parameters.
+    ``parts`` are modules, buffers, parameters or shapes of parameters.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class Of(nn.Module):
         super().__init__()
         self.function = function
         for name, part in parts.items():
-            if isinstance(part, Tensor):
+            if isinstance(part, Tensor) and not isinstance(part, nn.Parameter):
                 self.register_buffer(name, part)
             else:
-                made = part if isinstance(part, nn.Module) else nn.Parameter(torch.randn(part))
+                made = nn.Parameter(torch.randn(part)) if isinstance(part, tuple) else part
                 setattr(self, name, made)
 
     def forward(self, *inputs: Any, **options: Any) -> Any:

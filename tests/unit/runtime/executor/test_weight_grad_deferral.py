@@ -1,9 +1,10 @@
 """The split of B and W gives autograd's gradients, whatever the stage is made of, and leaves those
-of products to W."""
+of products to W; so do modules that put off weight gradients by themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -14,9 +15,16 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils.checkpoint import checkpoint
 
-from pipeloom.runtime import defer
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir import InputError, OpKind, Program, Schedule, timed
+from pipeloom.runtime import LaunchError, Pipeline, StagesAs, defer
+from tests.support.by_hand import by_hand
+from tests.support.delayed_linear import Delayed, DelayedLinear, Layer
+from tests.support.hub import on_threads, own
 from tests.support.inside import LinearRule
-from tests.support.one_rank import Of, Ran, Shift, by_autograd, differing, late, ran
+from tests.support.models import gradient, named, whole, worst
+from tests.support.one_rank import PLAIN, Of, Ran, Shift, by_autograd, differing, late, program, ran
+from tests.support.schedules import V, profile, schedule
 
 ROUNDS = 3
 
@@ -74,14 +82,14 @@ def of_groups() -> nn.Module:
     return Of(grouped, weight=(3, 8, 16))
 
 
-def own(x: Tensor, weight: Tensor) -> Tensor:
+def product(x: Tensor, weight: Tensor) -> Tensor:
     if has_torch_function((x, weight)):
-        out: Tensor = handle_torch_function(own, (x, weight), x, weight)
+        out: Tensor = handle_torch_function(product, (x, weight), x, weight)
         return out
     return functional.linear(x, weight)
 
 
-defer(own, lambda x, weight: (LinearRule(weight), x))
+defer(product, lambda x, weight: (LinearRule(weight), x))
 
 
 def in_bfloat16(m: Any, x: Tensor) -> Tensor:
@@ -137,7 +145,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], float, set[str]
         {"inner.weight", "inner.bias"},
     ),
     # a product of one's own, which has a rule
-    "own": (lambda: Of(lambda m, x: own(x, m.weight), weight=(6, 6)), FLOATS, 1e-13, set()),
+    "own": (lambda: Of(lambda m, x: product(x, m.weight), weight=(6, 6)), FLOATS, 1e-13, set()),
     "groups": (of_groups, ROWS, 1e-6, set()),
     "autocast": (with_autocast, FLOATS, 0.01, set()),
 }
@@ -215,3 +223,99 @@ def test_checkpointing_runs_each_block_twice_only(reentrant: bool) -> None:
     module.calls = 0
     pipeline.step(xs, target=xs)
     assert module.calls == 2 * 2 * ROUNDS
+
+
+RANKS, MICROBATCHES = 2, 4
+RANGE = range(RANKS)
+FAMILIES = ("1f1b", "zb-v", "chimera", "wzb2", "late")
+
+
+def plan(family: str) -> Schedule:
+    return weights_at_the_end() if family == "late" else schedule(family, RANKS, MICROBATCHES)
+
+
+def weights_at_the_end(turned: bool = False) -> Schedule:
+    """All F's, all B's, all W's, in their order, or of the last stage ``turned``."""
+    rows = []
+    for stage in range(RANKS):
+        after = range(MICROBATCHES)
+        if turned and stage == RANKS - 1:
+            after = after[::-1]
+        kinds = ("F", range(MICROBATCHES)), ("B", range(MICROBATCHES)), ("W", after)
+        rows.append(" ".join(f"{stage}{kind}{j}" for kind, order in kinds for j in order))
+    return timed(by_hand(*rows, profile=profile(RANKS)))
+
+
+def trained(family: str, stages_as: StagesAs) -> tuple[dict[str, Tensor], list[str]]:
+    """On one rank: the sums of two steps' gradients by name, and the coverage of its stages."""
+    source, program = Delayed(), compile_schedule(plan(family))
+    pipeline = Pipeline.from_source(
+        program, source, train=False, stages_as=stages_as, transport=own()
+    )
+    for step in range(2):
+        inputs, targets = source.batch(step, MICROBATCHES)
+        pipeline.step(inputs, target=targets)
+    found = named(pipeline.modules, gradient)
+    told = [str(one) for one in pipeline.coverage.values()]
+    pipeline.close()
+    return found, told
+
+
+@cache
+def expected_of(stages: int) -> dict[str, Tensor]:
+    source = Delayed(delayed=False)
+    model = whole(source, stages)
+    for step in range(2):
+        for x, y in zip(*source.batch(step, MICROBATCHES), strict=True):
+            (source.loss(model(x), y) / MICROBATCHES).backward()
+    return named(dict(enumerate(model)), gradient)
+
+
+@pytest.mark.parametrize(
+    ("family", "stages_as"), [*((family, "eager") for family in FAMILIES), ("zb-h1", "aten")]
+)
+def test_gradients_are_one_processs(family: str, stages_as: StagesAs) -> None:
+    """Graphs know nothing of what such modules do: they run as they are."""
+    rows = on_threads(partial(trained, family, stages_as), RANKS)
+    want = expected_of(plan(family).problem.stages)
+    assert set().union(*(found for found, _ in rows.values())) == set(want)
+    for found, told in rows.values():
+        assert worst(found, want) <= 1e-12
+        assert all(words.endswith("in B: norm.weight, norm.bias") for words in told)
+        assert bool(told) == any(op.kind is OpKind.W for r in RANGE for op in plan(family).ops(r))
+
+
+@pytest.mark.parametrize(
+    ("plan", "line"),
+    [
+        (
+            weights_at_the_end(turned=True),
+            "W's of stage 1 in the order of its B's on rank 1, .* got 1W3 for 1B0",
+        ),
+        (schedule(V, RANKS, MICROBATCHES), r"got [01]BW1 for [01]B0"),
+    ],
+    ids=["W in another order than B", "BW while entries of others wait"],
+)
+def test_an_order_that_their_queues_cannot_follow_is_refused(plan: Schedule, line: str) -> None:
+    program = compile_schedule(plan)
+    with pytest.raises(LaunchError, match=line):
+        on_threads(partial(made_of, program, True), RANKS)
+    on_threads(partial(made_of, program, False), RANKS)
+
+
+def made_of(program: Program, delayed: bool) -> None:
+    Pipeline.from_source(program, Delayed(delayed=delayed), transport=own()).close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("fuse_wgrad_accumulation", True, r"stages\[1\]: first has backward_dw: .* main_grad"),
+        ("inner", DelayedLinear(), r"stages\[1\]: first has .* no parameters of its own beside"),
+    ],
+)
+def test_what_cannot_be_told_is_refused(name: str, value: object, words: str) -> None:
+    layer = Layer(delayed=True)
+    setattr(layer.first, name, value)
+    with pytest.raises(InputError, match=words):
+        Pipeline(program(PLAIN), [Layer(delayed=True), layer], loss=Delayed().loss)

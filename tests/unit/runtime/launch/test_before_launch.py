@@ -15,10 +15,10 @@ import torch.distributed as dist
 
 from examples.gpt import small
 from pipeloom import compile_schedule, measure, run
-from pipeloom.ir import InputError, Profile, StageProfile
+from pipeloom.ir import InputError
 from pipeloom.runtime import RunSettings, launch_ranks
-from pipeloom.solver import build_family
 from tests.support.inside import Gpu, backend_of, gpu_here, own_gpu
+from tests.support.schedules import schedule
 
 
 @pytest.fixture(autouse=True)
@@ -30,17 +30,12 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
 
 
-def six_stages() -> object:
-    profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 6, ranks=6)
-    return compile_schedule(build_family("1f1b", profile, 6))
-
-
 @pytest.mark.parametrize(
     ("call", "line"),
     [
         (lambda: measure(small(), stages=99), r"^stages: expected 1 to 4 \(the blocks\), got 99$"),
         (
-            lambda: run(six_stages(), small(), steps=1),
+            lambda: run(compile_schedule(schedule("1f1b", 6, 6)), small(), steps=1),
             r"^stages: expected 1 to 4 \(the blocks\), got 6$",
         ),
         (
