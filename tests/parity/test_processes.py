@@ -12,7 +12,7 @@ from tests.parity.checking import Outcome, check, judge
 from tests.parity.cover import pinned
 
 FOUND: list[tuple[int, dict[str, Any]]] = [
-    (74, {"ranks": 2, "plan": ANYWHERE, "tensor parallel": "all", "compiled": "parts"}),
+    (74, {"ranks": 2, "plan": ANYWHERE, "tensor parallel": "all", "compiled": "parts"})
 ]
 """Numbers of plans, and features that met: they failed."""
 IN_PARTS: dict[str, Any] = {"tensor parallel": "all", "sequence": True, "clip": 0.05}

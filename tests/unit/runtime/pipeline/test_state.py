@@ -171,11 +171,7 @@ def test_names_are_those_of_the_model_and_what_is_tied_has_all_of_its_names() ->
 class Layered:
     """A source of layers, of which some say which modules of a model they are."""
 
-    layers = (
-        Layer("a", modules=("m.a",)),
-        Layer("b", modules=("m.norm", "m.output")),
-        Layer("c"),
-    )
+    layers = (Layer("a", modules=("m.a",)), Layer("b", modules=("m.norm", "m.output")), Layer("c"))
 
     def named_layers(self) -> list[tuple[Layer, Any]]:
         return [(layer, nn.Identity) for layer in self.layers]

@@ -56,13 +56,7 @@ def test_callbacks_are_told_in_turn_and_closed_at_the_end(
 ) -> None:
     heard.clear()
     Closing.closed = 0
-    run(
-        program(),
-        MLP(),
-        steps=2,
-        callbacks=[f"{HERE}:note", f"{HERE}:Closing", note],
-        quiet=False,
-    )
+    run(program(), MLP(), steps=2, callbacks=[f"{HERE}:note", f"{HERE}:Closing", note], quiet=False)
     assert (heard, Closing.closed) == ([0, 0, 0, 1, -1, 1], 1)
     told = re.findall(r"^step \d: loss \d\.\d{4}, \d+\.\d ms$", capsys.readouterr().err, re.M)
     assert len(told) == 2
