@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import SimpleNamespace
@@ -195,10 +196,10 @@ def test_a_layers_modules_are_the_models_names_unless_the_source_has_its_own() -
 
 
 def test_a_source_that_is_not_trained_needs_no_optimizer() -> None:
-    whole = MLP()
-    source: Any = SimpleNamespace(stages=whole.stages, tied=whole.tied, loss=whole.loss)
+    mlp = MLP()
+    source: Any = SimpleNamespace(stages=mlp.stages, tied=mlp.tied, loss=mlp.loss)
     pipeline = Pipeline.from_source(compile_schedule(schedule("1f1b", 1, 2)), source, train=False)
-    inputs, targets = whole.batch(0, 2)
+    inputs, targets = mlp.batch(0, 2)
     assert pipeline.step(inputs, target=targets).shape == torch.cat(list(targets)).shape
     pipeline.close()
 
@@ -230,28 +231,18 @@ def saved() -> tuple[State, list[float]]:
     return state, losses_of(pipeline, STEPS)
 
 
-class Whole(nn.Module):
+def whole() -> nn.Module:
     """The model in one process, with its own names."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        units = [make() for _, make in SmallGPT().named_layers()]
-        self.embedding, self.blocks, self.head = units[0], nn.Sequential(*units[1:-1]), units[-1]
-        self.head.symbols.weight = self.embedding.symbols.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.blocks(self.embedding(x)))
-        return out
+    embedding, *blocks, head = (make() for _, make in SmallGPT().named_layers())
+    head.symbols.weight = embedding.symbols.weight
+    return nn.Sequential(OrderedDict(embedding=embedding, blocks=nn.Sequential(*blocks), head=head))
 
 
 def test_torchs_own_functions_load_what_a_pipeline_saved_under_torchs_own_keys() -> None:
     rows = on_threads(saved, RANKS)
     state = {part: rows[0][0][part] | rows[1][0][part] for part in ("model", "optimizer")}
-    model, source, options = (
-        Whole(),
-        SmallGPT(),
-        StateDictOptions(flatten_optimizer_state_dict=True),
-    )
+    model, source = whole(), SmallGPT()
+    options = StateDictOptions(flatten_optimizer_state_dict=True)
     optimizer = source.optimizer(model.parameters())
     flat = get_optimizer_state_dict(model, optimizer, options=options)
     assert state["model"].keys() == get_model_state_dict(model).keys()
