@@ -30,21 +30,14 @@ from pipeloom import (
 )
 from pipeloom.ir import PipeloomError, Program
 from pipeloom.runtime import LaunchError
-from tests.distributed.cases.state import MICROBATCHES, Model
-from tests.support.schedules import schedule
+from tests.support.small_gpt import MICROBATCHES, SmallGPT, program_of
 
 ROOT = Path(__file__).parents[2]
-SOURCE = "tests.distributed.cases.state:Model"
+SOURCE = "tests.support.small_gpt:SmallGPT"
 STEPS = 4
 
 
-def program(family: str, ranks: int, *, data_parallel: bool = False) -> Program:
-    plan = schedule(family, ranks, MICROBATCHES)
-    tied = [sorted({s for s, _ in group}) for group in Model().tied(plan.problem.stages)]
-    return compile_schedule(plan, tied=tied, data_parallel=data_parallel)
-
-
-def losses(where: Program, source: Model | str = SOURCE, **settings: object) -> list[float]:
+def losses(where: Program, source: SmallGPT | str = SOURCE, **settings: object) -> list[float]:
     result = run(where, source, **{"steps": STEPS} | settings)
     assert result is not None
     return list(result.losses)
@@ -68,7 +61,7 @@ def latest(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def whole() -> list[float]:
-    return losses(program("1f1b", 2))
+    return losses(program_of("1f1b", 2))
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +69,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory, whole: list[float]) -> Path:
     """What a run of processes saved after each step, of two."""
     folder = tmp_path_factory.mktemp("saved")
     told: list[StepRecord] = []
-    found = losses(program("1f1b", 2), steps=2, save=str(folder), every=1, callbacks=[told.append])
+    found = losses(
+        program_of("1f1b", 2), steps=2, save=str(folder), every=1, callbacks=[told.append]
+    )
     assert found == whole[:2] == [record.loss for record in told]
     assert [record.step for record in told] == [0, 1]
-    assert {record.tokens for record in told} == {MICROBATCHES * Model().context}
+    assert {record.tokens for record in told} == {MICROBATCHES * SmallGPT().context}
     assert sorted(path.name for path in folder.iterdir()) == ["step-000001", "step-000002"]
     return folder
 
@@ -88,7 +83,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory, whole: list[float]) -> Path:
 def test_a_run_goes_on_by_other_programs_to_the_last_digit(
     saved: Path, whole: list[float], family: str, ranks: int
 ) -> None:
-    result = run(program(family, ranks), SOURCE, steps=STEPS, resume=str(saved))
+    result = run(program_of(family, ranks), SOURCE, steps=STEPS, resume=str(saved))
     assert result is not None
     assert (list(result.losses), result.first_step) == (whole[2:], 2)
     answer = json.loads(json.dumps(result.to_dict()))
@@ -100,21 +95,21 @@ def test_a_run_that_goes_on_saves_what_the_next_one_loads(
     saved: Path, whole: list[float], tmp_path: Path
 ) -> None:
     own = str(tmp_path / "own")
-    first = losses(program("zb-v", 2), steps=3, resume=str(saved / "step-000001"), save=own)
+    first = losses(program_of("zb-v", 2), steps=3, resume=str(saved / "step-000001"), save=own)
     assert first == whole[1:3]
-    assert losses(program("1f1b", 2), resume=own) == whole[3:]
+    assert losses(program_of("1f1b", 2), resume=own) == whole[3:]
 
 
 @pytest.mark.slow
 def test_replicas_save_once(tmp_path: Path) -> None:
-    replicas = program("1f1b", 1, data_parallel=True)
+    replicas = program_of("1f1b", 1, data_parallel=True)
     options = {"replicas": 2}
     found = losses(replicas, **options)
     folder = tmp_path / "saved"
     assert losses(replicas, **options, steps=2, save=str(folder)) == found[:2]
     assert losses(replicas, **options, resume=str(folder)) == found[2:]
     alone = tmp_path / "alone"
-    losses(program("1f1b", 1), steps=2, save=str(alone))
+    losses(program_of("1f1b", 1), steps=2, save=str(alone))
     sizes = [
         sum(file.stat().st_size for file in path.glob("*/*.distcp")) for path in (folder, alone)
     ]
@@ -122,7 +117,7 @@ def test_replicas_save_once(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Evaluated(Model):
+class Evaluated(SmallGPT):
     """Evaluated on the batches of later steps, with random numbers in each training step."""
 
     def stages(self, count: int) -> list[nn.Module]:
@@ -134,7 +129,7 @@ class Evaluated(Model):
 
 @pytest.mark.usefixtures("here")
 def test_evaluations_leave_training_as_it_is() -> None:
-    plan, source, told = program("1f1b", 1), Evaluated(), list[StepRecord]()
+    plan, source, told = program_of("1f1b", 1), Evaluated(), list[StepRecord]()
     whole = run(plan, source, steps=STEPS)
     result = run(plan, source, steps=STEPS, eval_every=2, callbacks=[told.append])
     assert whole is not None
@@ -151,7 +146,7 @@ def test_memory_over_the_plans_limit_is_told_at_the_first_step() -> None:
     profile = Profile((StageProfile(1.0, 1.0, 1.0, 1000.0, 500.0),), 1, memory_limit=(1000.0,))
     plan = compile_schedule(build_family("1f1b", profile, MICROBATCHES))
     told: list[StepRecord] = []
-    result = run(plan, Model(), steps=3, callbacks=[told.append])
+    result = run(plan, SmallGPT(), steps=3, callbacks=[told.append])
     assert result is not None
     notes = [record.note for record in told]
     assert notes[0] is not None
@@ -160,7 +155,7 @@ def test_memory_over_the_plans_limit_is_told_at_the_first_step() -> None:
     assert notes[0] in (result.note or "")
 
 
-class Killed(Model):
+class Killed(SmallGPT):
     """Rank 0 kills all processes of the run before the fourth step."""
 
     def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
@@ -173,7 +168,7 @@ def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(
     whole: list[float], tmp_path: Path
 ) -> None:
     path, folder = tmp_path / "program.json", tmp_path / "saved"
-    write_json(dump_program(program("1f1b", 2)), str(path))
+    write_json(dump_program(program_of("1f1b", 2)), str(path))
     words = [sys.executable, "-m", "pipeloom", "run", path, "--steps", "9"]
     words += ["--model", "tests.distributed.test_checkpoints:Killed"]
     words += ["--save", folder, "--every", "1"]
@@ -195,14 +190,14 @@ def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(
     (folder / ".step-000004.partial" / "__0_0.distcp").write_bytes(b"half")
     assert latest(folder) == "step-000003"
     # goes on where it was, into the same folder
-    result = losses(program("zb-v", 2), resume=str(folder), save=str(folder))
+    result = losses(program_of("zb-v", 2), resume=str(folder), save=str(folder))
     assert result == whole[3:]
     assert latest(folder) == "step-000004"
     assert not (folder / ".step-000004.partial").exists()
 
 
 @dataclass(frozen=True)
-class ClearsSlowly(Model):
+class ClearsSlowly(SmallGPT):
     """Rank 0 takes its time before it clears the folder of a save that was cut short."""
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -216,12 +211,12 @@ class ClearsSlowly(Model):
 
 def test_no_rank_makes_the_folder_before_it_is_cleared(tmp_path: Path) -> None:
     folder = tmp_path / "saved"
-    losses(program("1f1b", 2), ClearsSlowly(), steps=1, save=str(folder))
+    losses(program_of("1f1b", 2), ClearsSlowly(), steps=1, save=str(folder))
     assert latest(folder) == "step-000001"
 
 
 @dataclass(frozen=True)
-class Untrained(Model):
+class Untrained(SmallGPT):
     """No step is to run."""
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
@@ -250,11 +245,11 @@ class Momentum(Untrained):
     ],
 )
 def test_what_does_not_fit_is_one_line_before_the_first_step(
-    saved: Path, source: Model, line: str
+    saved: Path, source: SmallGPT, line: str
 ) -> None:
     before = sorted(saved.rglob("*"))
     with pytest.raises(PipeloomError) as caught:
-        losses(program("1f1b", 1), source, resume=str(saved))
+        losses(program_of("1f1b", 1), source, resume=str(saved))
     assert line in str(caught.value)
     assert str(saved / "step-000002") in str(caught.value)
     assert (str(caught.value).count("\n"), caught.value.exit_code) == (0, 2)
@@ -279,7 +274,7 @@ def test_a_damaged_file_is_named_and_nothing_is_lost(
     damaged.unlink() if data is None else damaged.write_bytes(data)
     before = {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
     with pytest.raises(PipeloomError, match=f"{damaged}: {line}") as caught:
-        losses(program("1f1b", 1), resume=str(folder), save=str(folder))
+        losses(program_of("1f1b", 1), resume=str(folder), save=str(folder))
     assert (str(caught.value).count("\n"), caught.value.exit_code) == (0, 2)
     assert {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")} == before
 
@@ -291,14 +286,14 @@ def test_what_cannot_be_written_is_one_line_and_the_last_one_stays(
     (tmp_path / "own" / ".step-000003.partial").touch()  # where the folder would be
     with pytest.raises(LaunchError, match=r"step-000003\.partial: cannot be saved") as caught:
         losses(
-            program("1f1b", 2), resume=str(tmp_path / "own"), save=str(tmp_path / "own"), every=1
+            program_of("1f1b", 2), resume=str(tmp_path / "own"), save=str(tmp_path / "own"), every=1
         )
     assert (str(caught.value).count("\n"), caught.value.exit_code) == (0, 1)
     assert latest(tmp_path / "own") == "step-000002"
 
 
 @dataclass(frozen=True)
-class Faster(Model):
+class Faster(SmallGPT):
     """By the same optimizer with another learning rate."""
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -307,8 +302,8 @@ class Faster(Model):
 
 @pytest.mark.usefixtures("here")
 def test_options_that_the_checkpoint_overrules_are_noted(saved: Path, whole: list[float]) -> None:
-    result = run(program("1f1b", 1), Faster(), steps=STEPS, resume=str(saved))
+    result = run(program_of("1f1b", 1), Faster(), steps=STEPS, resume=str(saved))
     assert result is not None
     assert list(result.losses) == whole[2:]
-    line = f"lr: {Model().learning_rate} of the checkpoint, not 0.5"
+    line = f"lr: {SmallGPT().learning_rate} of the checkpoint, not 0.5"
     assert (result.note or "").split("; ")[0] == line == result.to_dict()["note"].split("; ")[0]

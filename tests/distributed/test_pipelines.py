@@ -1,22 +1,38 @@
-"""Pipelines whose stages are thawed, whose gradients add up, whose shapes or dtypes vary, and which
-are closed and let go."""
+"""Pipelines whose stages are thawed, whose gradients add up, whose shapes, dtypes or programs vary,
+whose ranks go on to the next step while others are in this one, and which are closed and let go.
+
+That steps ahead of the norm train as one process does is in `tests/parity`."""
 
 from __future__ import annotations
 
 import gc
+import pickle
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
+from threading import Event
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
+from pipeloom import optimize
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir import Program
-from pipeloom.runtime import ExecutionError, LaunchError, Pipeline, RunSettings, run_program
-from tests.support.hub import on_threads, own
+from pipeloom.ir import InputError, Profile, Program, StageProfile
+from pipeloom.runtime import (
+    ExecutionError,
+    LaunchError,
+    Pipeline,
+    RunSettings,
+    launch_ranks,
+    run_program,
+)
+from tests.parity.cases import ENDS, Case
+from tests.support.hub import Hub, on_threads, own
 from tests.support.models import TinyTransformer
 from tests.support.schedules import V, schedule
 
@@ -154,3 +170,157 @@ def test_the_dtype_is_the_settings() -> None:
     assert narrow.losses == pytest.approx(wide.losses, rel=1e-4)
     assert narrow.losses != wide.losses
     assert 1.9 < wide.peak_memory[0] / narrow.peak_memory[0] <= 2.0
+
+
+COUNTS = (4, 2, 6)
+
+
+def test_programs_are_made_once() -> None:
+    made: list[int] = []
+    pipeline = Pipeline(
+        compile_schedule(schedule("1f1b", 1, 4)),
+        [nn.Linear(2, 2)],
+        loss=nn.functional.mse_loss,
+        programs=lambda n: made.append(n) or compile_schedule(schedule("1f1b", 1, n)),
+    )
+    for count in (4, 2, 2, 6, 4, 6):
+        x = torch.ones(count, 2)
+        pipeline.step(x, target=x, microbatches=count)
+        assert {op.op.microbatch for op in pipeline.trace()} == {*range(count)}
+    assert made == [2, 6]
+
+
+def test_exchanges_leave_no_connections_of_relayed_norms_behind() -> None:
+    """Two stages on three ranks: the last one relays nothing."""
+    profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 3)
+    program = optimize(profile, 4, placement=[0, 1], work_limit=0.01).schedule
+    programs = [compile_schedule(program, post_validation=True) for _ in range(4)]
+    for counts in launch_ranks(_groups, 3, (programs,), timeout=100).values():
+        assert counts == counts[:1] * 3
+
+
+def _groups(programs: Sequence[Program]) -> list[int]:
+    """The process groups that there are after each step by a program of its own."""
+    stages = [nn.Linear(2, 2), nn.Linear(2, 2)]
+    options: Any = {"optimizer": partial(torch.optim.SGD, lr=0.1), "clip_grad_norm": 1.0}
+    pipeline = Pipeline(programs[0], stages, loss=nn.functional.mse_loss, **options)
+    found = []
+    for program in programs[1:]:
+        pipeline.step(torch.ones(4, 2), target=torch.zeros(4, 2), program=program)
+        found.append(len(dist.distributed_c10d._world.pg_map))
+    pipeline.close()
+    return found
+
+
+def refused(programs: Mapping[int, Program]) -> list[str]:
+    """What wrong numbers of microbatches are told before the first step, after which ranks go on,
+    and after it."""
+    source, first = TinyTransformer(), programs[COUNTS[0]]
+
+    def of_family(count: int) -> Program:
+        if count == 3:
+            raise ZeroDivisionError("3 do not fit")
+        return programs[2] if count == 5 else programs[count]
+
+    pipeline = Pipeline.from_source(first, source, programs=of_family, transport=own())
+    unlike = {"microbatches": 2} if pipeline.rank else {"program": first}
+    asked: list[dict[str, Any]] = [unlike, {"microbatches": 2, "program": first}]
+    asked += [{"microbatches": count} for count in (2 + 2 * pipeline.rank, 0, True, 3, 5, 2, 3)]
+    told = []
+    for given in asked:
+        inputs, targets = source.batch(0, 2)
+        try:
+            pipeline.step(inputs, target=targets, **given)
+        except InputError as error:
+            told.append(str(error))
+    return told
+
+
+def test_wrong_numbers_are_refused_on_all_ranks() -> None:
+    programs = {n: compile_schedule(schedule("1f1b", 2, n), tied=[(0, 1)]) for n in COUNTS}
+    found = on_threads(refused, 2, (programs,), timeout=60)
+    assert found[0] == found[1]
+    assert found[0][0].startswith("program: expected one on all ranks, got ")
+    assert found[0][1:] == [
+        f"rank 0: microbatches: expected {COUNTS[0]}, as program= has, got 2",
+        "microbatches: expected one number on all ranks, got [2, 4]",
+        "rank 0: microbatches: expected a number of at least 1, got 0",
+        "rank 0: microbatches: expected a number of at least 1, got True",
+        "rank 0: programs: 3 microbatches: ZeroDivisionError: 3 do not fit",
+        "rank 0: programs: expected a program of 5 microbatches, got 2",
+        "programs: 3 microbatches: ZeroDivisionError: 3 do not fit",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("family", "message"),
+    [
+        (
+            "weipipe-interleave",
+            "program: expected one that sends activations, as the pipeline's, n",
+        ),
+        ("zb-v", r"program: expected its stages on ranks \[\[0\]\], where the pipeline has them"),
+    ],
+)
+def test_programs_that_cannot_share_stages_are_refused(family: str, message: str) -> None:
+    ranks = 2 if family == "weipipe-interleave" else 1
+    other = compile_schedule(schedule(family, ranks, 2))
+    pipeline = Pipeline(compile_schedule(schedule("1f1b", 1, 2)), [nn.Linear(2, 2)])
+    with pytest.raises(InputError, match=message):
+        pipeline.with_program(other)
+
+
+RANKS, MICROBATCHES = 3, 4
+
+
+def wait_for(event: Event) -> None:
+    """Lets other ranks run until it is set."""
+    hub: Hub = own()._hub  # type: ignore[union-attr]
+    hub.wait_for(event.is_set, "the next step of another rank", 60.0)
+
+
+@pytest.mark.parametrize("plan", ["zb-h1", "weipipe-interleave", ENDS])
+def test_a_rank_goes_on_to_the_next_step_while_another_is_in_this_one(plan: str) -> None:
+    """The last one has a norm, or where weights are sent rank 1 steps, when rank 0 has run an op of
+    the next iteration."""
+    case = Case.of(0, 0, {"plan": plan, "ranks": RANKS, "microbatches": MICROBATCHES})
+    program = compile_schedule(case.schedule(MICROBATCHES), post_validation=plan == "zb-h1")
+    assert all(on_threads(_goes_on, RANKS, (program, plan == "zb-h1", Event())).values())
+
+
+def _goes_on(program: Program, norms: bool, event: Event) -> bool:
+    source = TinyTransformer()
+    pipeline = Pipeline(
+        program,
+        source.stages(program.schedule.problem.stages),
+        loss=source.loss,
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+        clip_grad_norm=50.0 if norms else None,
+        tied=[],
+        transport=own(),
+    )
+    if norms and pipeline.rank == RANKS - 1:
+        update: Any = pipeline._step_end.update
+        update.check_norm = _after(event, update.check_norm)
+    if not norms and pipeline.rank == 1:
+        optimizer: Any = next(iter(pipeline.optimizers.values()))
+        optimizer.register_step_pre_hook(lambda *_: wait_for(event))
+    for step in range(2):
+        if step == 1 and pipeline.rank == 0:
+            pipeline.store.module(0).register_forward_hook(lambda *_: event.set())
+        inputs, targets = source.batch(step, MICROBATCHES)
+        pipeline.step(inputs, target=targets)
+        if step == 0:
+            copies = pickle.loads(pickle.dumps(pipeline.modules)), deepcopy(pipeline.modules)
+            for module in (module for modules in copies for module in modules.values()):
+                module.state_dict()  # of a copy, which waits for nothing
+    pipeline.close()
+    return event.is_set()
+
+
+def _after(event: Event, call: Callable[[], Any]) -> Callable[[], Any]:
+    def waited() -> Any:
+        wait_for(event)
+        return call()
+
+    return waited

@@ -1,4 +1,5 @@
-"""Plans, scaled down to a small model on four ranks: each schedule trains as one process does."""
+"""Plans, scaled down to a small model on four ranks: each schedule trains as one process does. A
+model by its name, from the profile to a step."""
 
 from __future__ import annotations
 
@@ -8,8 +9,11 @@ from typing import Any
 import pytest
 
 import pipeloom
-from pipeloom.ir import OpKind, Schedule
+from pipeloom import Pipeline
+from pipeloom.ir import OpKind, Program, Schedule
 from pipeloom.planner import Plan
+from pipeloom.runtime import load_source
+from tests.support.hub import on_threads, own
 
 hugging = pytest.importorskip("transformers")
 
@@ -86,3 +90,41 @@ def test_more_plans_do(model: Path, losses: tuple[float, ...], name: str) -> Non
 
 def _ops(schedule: Schedule, kind: OpKind) -> int:
     return sum(op.kind is kind for r in range(schedule.problem.ranks) for op in schedule.ops(r))
+
+
+MODEL = hugging.GPT2Config(
+    vocab_size=64, n_embd=16, n_layer=4, n_head=2, n_positions=16, bos_token_id=0, eos_token_id=0
+)
+
+
+def test_a_model_is_measured_planned_and_trained_by_its_name(tmp_path: Path) -> None:
+    """In near even stages, embedding and head tied. What differs from the plan's model is told."""
+    MODEL.save_pretrained(tmp_path)
+    name = f"hf:{tmp_path},lr=0.01"
+    found = pipeloom.measure(f"{name},micro_batch=2", ranks=2, repeats=1, warmup=0, stages=2)
+    answer = pipeloom.optimize(found.document(), 4, placement="v", time_limit=2)
+    program = pipeloom.compile(answer.schedule)
+    assert not notes(program, f"{name},micro_batch=2")
+    assert "as the profile's micro_batch says; these have 1" in notes(program, name)
+    wider = tmp_path / "wider"
+    hugging.GPT2Config(**{**MODEL.to_dict(), "n_embd": 32}).save_pretrained(wider)
+    line = "the plan's times and memory are of another model"
+    assert line in notes(program, f"hf:{wider},micro_batch=2")
+    model = hugging.AutoModelForCausalLM.from_config(MODEL)
+    names = on_threads(_names, 2, (program, name), timeout=60).values()
+    assert set().union(*names) == set(model.state_dict())
+
+
+def notes(program: Program, name: str) -> str:
+    """What a run says of the model and its batches."""
+    result = pipeloom.run(program, name, steps=1)
+    assert result is not None
+    told = ("micro_batch", "another model or cut")
+    return "; ".join(note for note in result.notes if any(words in note for words in told))
+
+
+def _names(program: Program, name: str) -> set[str]:
+    pipeline = Pipeline.from_source(program, load_source(name), transport=own())
+    found = set(pipeline.state_dict()["model"])
+    pipeline.close()
+    return found

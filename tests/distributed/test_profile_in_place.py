@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from pipeloom import build_family, compile_schedule
 from pipeloom.ir import InputError, Measurement, OpKind, StageProfile, dump_profile, parse_profile
 from pipeloom.runtime import Pipeline, launch_ranks, measure_profile
-from tests.support.models import Untied
+from tests.support.models import Squares
 from tests.support.schedules import schedule
 
 RANKS, SHARDS, MICROBATCHES, REPEATS = 2, 2, 2, 1
@@ -29,19 +29,18 @@ Group = dist.ProcessGroup
 
 
 @dataclass(frozen=True)
-class Model(Untied):
+class Model(Squares):
     """Stages with random numbers and buffers of their own, and two products; hidden units are cut
     over ``tensor``, or parameters over ``shards``."""
 
+    dtype: torch.dtype = torch.float64
     tensor: DeviceMesh | None = None
     shards: DeviceMesh | None = None
+    shape: ClassVar[tuple[int, ...]] = (ROWS, WIDTH)
 
-    def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
-        return [partial(self._made, s) for s in range(count)]
-
-    def _made(self, stage: int) -> nn.Module:
+    def stage(self, number: int) -> nn.Module:
         with torch.random.fork_rng():
-            torch.manual_seed(stage)
+            torch.manual_seed(number)
             products = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, WIDTH))
             module = nn.Sequential(products, nn.BatchNorm1d(WIDTH), nn.Dropout(0.2)).double()
         if self.tensor is not None:
@@ -50,15 +49,6 @@ class Model(Untied):
         if self.shards is not None:
             fully_shard(module, mesh=self.shards)
         return module
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        return nn.functional.mse_loss(output, target)
-
-    def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        generator = torch.Generator().manual_seed(step)
-        shape = (2, microbatches, ROWS, WIDTH)
-        x, y = torch.randn(shape, generator=generator, dtype=torch.float64)
-        return list(x), list(y)
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters)

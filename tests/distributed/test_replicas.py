@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -33,6 +33,7 @@ from pipeloom.ir import (
 from pipeloom.runtime import LaunchError, Pipeline, RunSettings, launch_ranks, run_program
 from tests.support.launched import in_one_launch
 from tests.support.models import TinyTransformer, full, mean_losses
+from tests.support.one_rank import Of
 from tests.support.schedules import schedule
 
 REPLICAS, RANKS, MICROBATCHES, STEPS = 2, 2, 3, 3
@@ -133,31 +134,19 @@ def test_errors_name_the_replica() -> None:
     assert caught.value.rank == 2
 
 
-class Scales(nn.Sequential):
+def scales(*dtypes: torch.dtype) -> nn.Sequential:
     """Products with parameters of these dtypes."""
-
-    def __init__(self, *dtypes: torch.dtype) -> None:
-        super().__init__(*map(Scale, dtypes))
-
-
-class Scale(nn.Module):
-    """Its input times a parameter."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.factor = nn.Parameter(torch.ones(4, dtype=dtype))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.factor
+    ones = (nn.Parameter(torch.ones(4, dtype=dtype)) for dtype in dtypes)
+    return nn.Sequential(*(Of(lambda m, x: x * m.factor, factor=factor) for factor in ones))
 
 
 MIXED = torch.bfloat16, torch.float64
 
 
-def replica(ranks: int, **options: Any) -> tuple[Pipeline, DeviceMesh, list[Scales]]:
+def replica(ranks: int, **options: Any) -> tuple[Pipeline, DeviceMesh, list[nn.Sequential]]:
     """One of two, with such a stage on each rank, its place, and all stages."""
     mesh = init_device_mesh("cpu", (2, ranks), mesh_dim_names=("dp", "pp"))
-    stages = [Scales(*MIXED) for _ in range(ranks)]
+    stages = [scales(*MIXED) for _ in range(ranks)]
     if options.pop("sharded", False):  # each parameter by itself
         for part in (*stages[0], stages[0]):
             fully_shard(part, mesh=mesh["dp"])
@@ -170,7 +159,7 @@ def replica(ranks: int, **options: Any) -> tuple[Pipeline, DeviceMesh, list[Scal
 def averaged(sharded: bool) -> float:
     """How far the average of the parameter of high precision is from what one process has."""
     pipeline, mesh, (stage,) = replica(1, sharded=sharded)
-    whole, batches = Scales(*MIXED), torch.randn(2, 2, 6, 4, dtype=torch.float64)
+    whole, batches = scales(*MIXED), torch.randn(2, 2, 6, 4, dtype=torch.float64)
     dist.broadcast(batches, 0)
     x, y = batches[mesh.get_local_rank("dp")]
     pipeline.step(x, target=y)

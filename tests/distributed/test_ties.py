@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,75 +11,52 @@ import torch
 from torch import Tensor, nn
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir import InputError, Profile, Program, StageProfile
+from pipeloom.ir import InputError, Program
 from pipeloom.runtime import LaunchError, Pipeline, measure_profile
 from pipeloom.solver import build_family
 from tests.support.hub import on_threads, own
 from tests.support.models import (
-    VOCABULARY,
-    WIDTH,
     TinyTransformer,
+    Untied,
     difference,
     gradient,
     named,
     reference,
+    whole,
 )
+from tests.support.one_rank import Of
+from tests.support.schedules import profile, schedule
 
 MICROBATCHES = 4
-TOLD = r"embedding.weight of stage 0 and head.weight of stage 1 are one parameter, whose gradients"
-SEEN = r"rows.weight of stage 0 and columns.weight of stage 1 are one parameter, whose gradients"
+SHARED = (
+    r"embedding.weight of stage 0 and head.weight of stage 1 are one parameter, whose gradients"
+)
 
 
 def program(ranks: int = 2, tied: Sequence[Sequence[int]] = (), family: str = "1f1b") -> Program:
-    profile = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * ranks, ranks, t_comm=0.1)
-    return compile_schedule(build_family(family, profile, MICROBATCHES), tied=tied)
+    return compile_schedule(schedule(family, ranks, MICROBATCHES), tied=tied)
 
 
-class Whole(nn.Module):
-    """Tokens to logits over the same matrix."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows = nn.Embedding(VOCABULARY, WIDTH)
-        self.columns = nn.Linear(WIDTH, VOCABULARY, bias=False)
-        self.columns.weight = self.rows.weight
-
-
-class Part(nn.Module):
-    """The front of a whole model, or its end; nothing of the rest is kept."""
-
-    def __init__(self, whole: Whole, name: str) -> None:
-        super().__init__()
-        self.add_module(name, whole.get_submodule(name))
-
-    def forward(self, x: Tensor) -> Tensor:
-        (layer,) = self.children()
-        out: Tensor = layer(x)
-        return out
-
-
-class Parts(TinyTransformer):
+class Parts(Untied):
     """As a model hub's are cut: each stage makes the whole and keeps a part; no tie is named."""
 
     def stages(self, count: int) -> Sequence[Any]:
-        return [lambda: Part(whole(), "rows"), lambda: Part(whole(), "columns")]
-
-    def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
-        return ()
+        return [lambda s=s: whole(TinyTransformer(), count)[s] for s in range(count)]
 
 
-class Objects(Parts):
+class Objects(Untied):
     """The same, with one model that all stages are parts of."""
 
     def stages(self, count: int) -> Sequence[Any]:
-        model = whole()
-        return [Part(model, "rows"), Part(model, "columns")]
+        return [*whole(TinyTransformer(), count)]
 
 
-def whole() -> Whole:
-    """The same each time."""
-    torch.manual_seed(3)
-    return Whole()
+@pytest.fixture(
+    params=[TinyTransformer(), Parts(), Objects()], ids=["told", "functions", "objects"]
+)
+def source(request: pytest.FixtureRequest) -> TinyTransformer:
+    found: TinyTransformer = request.param
+    return found
 
 
 def trained(plan: Program, source: TinyTransformer) -> dict[str, Tensor]:
@@ -89,37 +67,31 @@ def trained(plan: Program, source: TinyTransformer) -> dict[str, Tensor]:
     return named(pipeline.modules, gradient)
 
 
-def test_a_tie_that_the_program_does_not_sum_is_refused() -> None:
-    with pytest.raises(LaunchError, match=f"tied: {TOLD}"):
-        on_threads(trained, 2, (program(), TinyTransformer()), timeout=60)
-
-
-@pytest.mark.parametrize("source", [Parts(), Objects()], ids=["functions", "objects"])
-def test_a_tie_that_nobody_named_is_seen(source: TinyTransformer) -> None:
-    """Refused where the program does not sum it, else summed."""
-    with pytest.raises(LaunchError, match=f"tied: {SEEN}"):
+def test_a_tie_is_seen_and_refused_where_the_program_does_not_sum_it(
+    source: TinyTransformer,
+) -> None:
+    with pytest.raises(LaunchError, match=f"tied: {SHARED}"):
         on_threads(trained, 2, (program(), source), timeout=60)
     found = on_threads(trained, 2, (program(tied=[(0, 1)]), source), timeout=60)
-    assert torch.equal(found[0]["0.rows.weight"], found[1]["1.columns.weight"])
+    assert torch.equal(found[0]["0.embedding.weight"], found[1]["1.head.weight"])
 
 
-class Pair(nn.Module):
+def test_a_measured_profile_has_the_ties(source: TinyTransformer) -> None:
+    found = measure_profile(source, stages=2, ranks=2, repeats=1, warmup=0, together=False)
+    assert found.profile.tied == ((0, 1),)
+
+
+def pair() -> nn.Module:
     """Two parameters of one shape."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.z = nn.Parameter(torch.eye(4)), nn.Parameter(torch.eye(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = x @ self.a @ self.z
-        return out
+    a, z = (nn.Parameter(torch.eye(4)) for _ in range(2))
+    return Of(lambda m, x: x @ m.a @ m.z, a=a, z=z)
 
 
 def crossed(plan: Program, unlike: bool) -> None:
     """Steps of replicated stages of which one's ``a`` is the next one's ``z``, and the reverse: one
     of the two is frozen before the first step on rank 0 alone, or before the second on all."""
     tied = [[(0, "a"), (1, "z")], [(0, "z"), (1, "a")]]
-    pipeline = Pipeline(plan, [Pair] * 4, loss=nn.functional.mse_loss, tied=tied, transport=own())
+    pipeline = Pipeline(plan, [pair] * 4, loss=nn.functional.mse_loss, tied=tied, transport=own())
     batch, target = torch.ones(MICROBATCHES, 4), torch.zeros(MICROBATCHES, 4)
     if not unlike:
         pipeline.step(batch, target=target)
@@ -137,70 +109,51 @@ def test_copies_of_replicated_stages_have_one_name_on_all_ranks() -> None:
         on_threads(crossed, 4, (plan, True), timeout=60)
 
 
-class Converted(nn.Module):
+def converted() -> nn.Module:
     """A layer that takes its weights from one that is thrown away, as conversions do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        before, self.after = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.after.weight = before.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.after(x)
-        return out
+    before, after = nn.Linear(4, 4), nn.Linear(4, 4)
+    after.weight = before.weight
+    return after
 
 
 def test_layers_that_are_made_alike_share_nothing() -> None:
-    on_threads(_converted, 2, (program(),), timeout=60)
+    def step() -> None:
+        loss = nn.functional.mse_loss
+        pipeline = Pipeline(program(), [converted, converted], loss=loss, transport=own())
+        pipeline.step(torch.ones(4, 4), target=torch.zeros(4, 4))
 
-
-def _converted(plan: Program) -> None:
-    pipeline = Pipeline(plan, [Converted, Converted], loss=nn.functional.mse_loss, transport=own())
-    pipeline.step(torch.ones(4, 4), target=torch.zeros(4, 4))
+    on_threads(step, 2, timeout=60)
 
 
 def test_a_tie_within_one_stage_is_one_object_there() -> None:
-    plan = program(1)
-    with pytest.raises(
-        InputError, match=r"tied: expected embedding.weight and head.weight of stage 0"
-    ):
-        Pipeline(plan, [_both(one=False)], tied=[[(0, "embedding.weight"), (0, "head.weight")]])
-    Pipeline(plan, [_both(one=True)], tied=[[(0, "embedding.weight"), (0, "head.weight")]])
-
-
-def _both(*, one: bool) -> nn.Module:
-    module = nn.ModuleDict({"embedding": nn.Embedding(5, 4), "head": nn.Linear(4, 5, bias=False)})
-    if one:
-        module["head"].weight = module["embedding"].weight
-    return module
+    tied = [[(0, "embedding.weight"), (0, "head.weight")]]
+    one = nn.ModuleDict({"embedding": nn.Embedding(5, 4), "head": nn.Linear(4, 5, bias=False)})
+    line = r"tied: expected embedding.weight and head.weight of stage 0"
+    with pytest.raises(InputError, match=line):
+        Pipeline(program(1), [one], tied=tied)
+    one["head"].weight = one["embedding"].weight
+    Pipeline(program(1), [one], tied=tied)
 
 
 def test_groups_that_have_a_parameter_in_common_are_one() -> None:
     tied = [[(0, "weight"), (1, "weight")], [(1, "weight"), (2, "weight")]]
-    for stages in on_threads(_chained, 3, (program(3, tied=[(0, 1), (1, 2)]), tied)).values():
-        assert "weight of stage 0 and weight of stage 1 and weight of stage 2 are one" in stages
 
+    def said() -> str:
+        plan, stages = program(3, tied=[(0, 1), (1, 2)]), [nn.Linear(4, 4) for _ in range(3)]
+        with pytest.raises(InputError) as caught:
+            Pipeline(plan, stages, tied=tied, transport=own())
+        return str(caught.value)
 
-def _chained(plan: Program, tied: Sequence[Sequence[tuple[int, str]]]) -> str:
-    with pytest.raises(InputError) as caught:
-        Pipeline(plan, [nn.Linear(4, 4) for _ in range(3)], tied=tied, transport=own())
-    return str(caught.value)
+    for line in on_threads(said, 3).values():
+        assert "weight of stage 0 and weight of stage 1 and weight of stage 2 are one" in line
 
 
 def test_a_reduction_of_more_stages_sums_what_some_of_them_share() -> None:
     """As of a profile whose tied stages were each cut in two."""
-    profile = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 2, 2, t_comm=0.1, tied=((0, 1),))
-    plan = compile_schedule(build_family("zb-v", profile, MICROBATCHES))
-    assert "reduce 0 1 2 3" in map(str, plan.instructions[1])
+    plan = build_family("zb-v", replace(profile(2), tied=((0, 1),)), MICROBATCHES)
+    program = compile_schedule(plan)
+    assert "reduce 0 1 2 3" in map(str, program.instructions[1])
     source = TinyTransformer()
     wanted = reference(source, 4, MICROBATCHES)[1]
-    for gradients in on_threads(trained, 2, (plan, source), timeout=60).values():
+    for gradients in on_threads(trained, 2, (program, source), timeout=60).values():
         assert all(difference(grad, wanted[name]) <= 1e-12 for name, grad in gradients.items())
-
-
-@pytest.mark.parametrize(
-    "source", [TinyTransformer(), Parts(), Objects()], ids=["told", "functions", "objects"]
-)
-def test_a_measured_profile_has_the_ties(source: TinyTransformer) -> None:
-    found = measure_profile(source, stages=2, ranks=2, repeats=1, warmup=0, together=False)
-    assert found.profile.tied == ((0, 1),)

@@ -1,71 +1,169 @@
-"""Messages of all sizes arrive whole and in order on every transport; what goes wrong is said;
-pipelines train over each."""
+"""Messages of all sizes arrive whole and in order on every transport; what goes wrong is said."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
 
-from pipeloom.runtime import LaunchError, launch_ranks
-from tests.distributed.cases import transport as transport_cases
-from tests.distributed.cases.transport import SIZES
-from tests.support.hub import on_threads
+from pipeloom.runtime import LaunchError, Routes, Transport, connect, launch_ranks
+from pipeloom.runtime.transport.gloo import SHORT
+from pipeloom.runtime.transport.staged_gloo import StagedGlooTransport
+from tests.support.hub import on_threads, own
 
-Launched = Callable[..., dict[int, Any]]
+CPU = torch.device("cpu")
+Opened: TypeAlias = Callable[[Routes], Transport]
 
-
-def staged(function: Callable[..., Any], ranks: int, args: Any = (), **options: Any) -> Any:
-    return launch_ranks(function, ranks, (transport_cases.staged, *args), **options)
-
-
-def gloo(function: Callable[..., Any], ranks: int, args: Any = (), **options: Any) -> Any:
-    return launch_ranks(function, ranks, (transport_cases.gloo, *args), **options)
-
-
-def hub(function: Callable[..., Any], ranks: int, args: Any = (), **options: Any) -> Any:
-    return on_threads(function, ranks, (transport_cases.in_hub, *args), **options)
+SIZES = (1, SHORT - 1, SHORT, SHORT + 1, 7)
+MANY = 64  # messages under way
 
 
-@pytest.fixture(params=[gloo, staged, hub])
-def launched(request: pytest.FixtureRequest) -> Launched:
-    found: Launched = request.param
+def gloo(routes: Routes) -> Transport:
+    return connect(routes, CPU)
+
+
+def in_hub(routes: Routes) -> Transport:
+    between = own()
+    assert between is not None
+    return between.beside(routes)
+
+
+def staged(routes: Routes) -> Transport:
+    assert dist.group.WORLD is not None
+    return StagedGlooTransport(routes, CPU, dist.group.WORLD)
+
+
+def both_ways(seconds: float = 60.0) -> Routes:
+    return Routes.of({(0, 1), (1, 0)}, (), seconds)
+
+
+def message(number: int, size: int) -> Tensor:
+    return torch.full((size,), number, dtype=torch.uint8)
+
+
+def messages(opened: Opened) -> tuple[list[bool], bool]:
+    between = opened(both_ways())
+    found = mixed_sizes(between.beside(both_ways())), many_under_way(between)
+    between.close()
     return found
 
 
+def mixed_sizes(between: Transport) -> list[bool]:
+    """Both ranks send to each other, wait for the last message first."""
+    peer = 1 - between.rank
+    wanted = [message(n, size) for n, size in enumerate(SIZES)]
+    buffers = [torch.empty_like(m) for m in wanted]
+    posted = [between.recv(buffer, peer) for buffer in buffers]
+    sent = [between.send(m, peer) for m in wanted]
+    for handle in (*reversed(posted), *reversed(sent)):
+        handle.wait()
+    between.close()
+    return [torch.equal(a, b) for a, b in zip(buffers, wanted, strict=True)]
+
+
+def many_under_way(between: Transport) -> bool:
+    """Rank 0 posts all its sends and rank 1 its receives only then; a later one keeps its place."""
+    if between.rank == 0:
+        sent = [between.send(message(n, SHORT), 1) for n in range(MANY)]
+        sent.append(between.send(message(MANY, 1), 1))
+        between.barrier()
+        for handle in sent:
+            handle.wait()
+        return True
+    between.barrier()
+    buffers = [message(255, SHORT if n < MANY else 1) for n in range(MANY + 1)]
+    for handle in [between.recv(buffer, 0) for buffer in buffers]:
+        handle.wait()
+    return all(torch.equal(b, message(n, len(b))) for n, b in enumerate(buffers))
+
+
+def collectives(opened: Opened) -> tuple[list[float], list[str], str]:
+    """Ranks 0 and 2 sum among themselves; all gather, and get what rank 2 has."""
+    between = opened(Routes.of((), {(0, 2)}, 60.0))
+    tensor = torch.tensor([float(between.rank), 1.0])
+    if between.rank != 1:
+        between.all_reduce(tensor, (0, 2))
+        between.all_reduce(tensor[:1], (0, 2))
+        tensor[0] -= 1.0
+    mine = f"rank {between.rank}"
+    result = tensor.tolist(), between.gather(mine), between.share(mine, 2)
+    between.close()
+    return result
+
+
+def ends_halfway(opened: Opened) -> None:
+    between = opened(both_ways())
+    if between.rank == 1:
+        os._exit(3)
+    between.recv(message(0, 9), 1).wait()
+
+
+def is_kept_waiting(opened: Opened) -> None:
+    between = opened(both_ways(seconds=0.5))
+    if between.rank == 1:
+        time.sleep(3)
+    between.recv(message(0, 9), 1).wait()
+
+
+def is_sent_another_size(opened: Opened) -> None:
+    between = opened(both_ways())
+    if between.rank == 1:
+        between.send(message(0, 8), 0).wait()
+        between.barrier()
+    between.recv(message(0, 9), 1).wait()
+
+
+WAYS: dict[str, tuple[Callable[..., dict[int, Any]], Opened]] = {
+    "gloo": (launch_ranks, gloo),
+    "staged": (launch_ranks, staged),
+    "hub": (on_threads, in_hub),
+}
+
+
+on_each = pytest.mark.parametrize("way", WAYS)
+
+
+def over(way: str, function: Callable[..., Any], ranks: int, timeout: float = 60) -> dict[int, Any]:
+    """Each rank calls it with what opens such a transport."""
+    launch, opened = WAYS[way]
+    return launch(function, ranks, (opened,), timeout=timeout)
+
+
+@on_each
 def test_messages_of_all_sizes_arrive_in_any_order_of_waits_and_many_under_way_in_order(
-    launched: Launched,
+    way: str,
 ) -> None:
-    found = launched(transport_cases.messages, 2, timeout=120)
+    found = over(way, messages, 2, timeout=120)
     assert found == {rank: ([True] * len(SIZES), True) for rank in (0, 1)}
 
 
-def test_collectives_meet_in_order(launched: Launched) -> None:
+@on_each
+def test_collectives_meet_in_order(way: str) -> None:
     names = [f"rank {rank}" for rank in range(3)]
     ends, middle = ([3.0, 2.0], names, "rank 2"), ([1.0, 1.0], names, "rank 2")
-    assert launched(transport_cases.collectives, 3, timeout=120) == {0: ends, 1: middle, 2: ends}
+    assert over(way, collectives, 3, timeout=120) == {0: ends, 1: middle, 2: ends}
 
 
 def test_a_peer_that_ends_is_named() -> None:
     with pytest.raises(LaunchError, match=r"rank 1 died with exit code 3"):
-        gloo(transport_cases.ends_halfway, 2, timeout=60)
+        over("gloo", ends_halfway, 2)
 
 
-def test_a_late_message_ends_the_wait(launched: Launched) -> None:
+@on_each
+def test_a_late_message_ends_the_wait(way: str) -> None:
     with pytest.raises(
         LaunchError, match=r"^rank 0: TimeoutError: Timed out waiting 500ms for recv"
     ):
-        launched(transport_cases.is_kept_waiting, 2, timeout=60)
+        over(way, is_kept_waiting, 2)
 
 
 def test_a_message_of_another_size_is_refused() -> None:
-    for by_gloo in (gloo, staged):
+    for by in ("gloo", "staged"):
         with pytest.raises(LaunchError, match=r"rank [01]: \w+Error: .*[Cc]onnection"):
-            by_gloo(transport_cases.is_sent_another_size, 2, timeout=60)
-
-
-def test_a_pipeline_trains_as_one_process_over_a_transport_that_it_is_given() -> None:
-    """Over Gloo and on threads: `tests/parity`."""
-    for apart in staged(transport_cases.trains, 2, timeout=120).values():
-        assert apart <= 1e-12
+            over(by, is_sent_another_size, 2)

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from pipeloom import compile_schedule, run
-from tests.distributed.cases.state import MICROBATCHES, Model
-from tests.support.schedules import schedule
+from pipeloom import run
+from tests.support.small_gpt import SmallGPT, program_of
 
 
 @dataclass(frozen=True)
-class Diverges(Model):
+class Diverges(SmallGPT):
     """Its first update takes all weights out of range."""
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -23,9 +22,7 @@ class Diverges(Model):
 
 
 def test_a_loss_that_is_no_number_is_told() -> None:
-    plan = schedule("1f1b", 2, MICROBATCHES)
-    tied = [sorted({s for s, _ in group}) for group in Model().tied(plan.problem.stages)]
-    result = run(compile_schedule(plan, tied=tied), Diverges(), steps=3)
+    result = run(program_of("1f1b", 2), Diverges(), steps=3)
     assert result is not None
     found = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert found["losses"] == [result.losses[0], None, None]

@@ -122,12 +122,13 @@ class UnmadeError(Exception):
 @dataclass(frozen=True)
 class Step:
     """``count`` microbatches by the program of so many, which ``update``; ``resumes``: before it
-    all was saved, and goes on by another schedule."""
+    all was saved, and goes on by another schedule, as in all that are ``resumed``."""
 
     number: int
     count: int
     update: bool
     resumes: bool
+    resumed: bool
 
 
 @dataclass(frozen=True)
@@ -314,6 +315,7 @@ class Case:
                 count,
                 update=not self["adds_up"] or i % 2 == 1 or i == steps - 1,
                 resumes=resumes and i == 2,
+                resumed=resumes and i >= 2,
             )
             for i, count in enumerate(counts)
         ]
@@ -327,20 +329,20 @@ class Case:
     def program(self, count: int, *, resumed: bool = False) -> Program:
         """The program of so many microbatches, before or after all was saved."""
         return compile_schedule(
-            self.resumed(count) if resumed else self.schedule(count),
+            self.schedule(count, resumed=resumed),
             tied=[sorted({s for s, _ in group}) for group in self.tied],
             data_parallel=self.replicas > 1,
             post_validation=self["ahead"] and not (resumed and self["restores"] == ANYWHERE),
         )
 
-    def resumed(self, count: int) -> Schedule:
-        """The schedule after a resumption: as many stages, on other ranks."""
+    def schedule(self, count: int, *, resumed: bool = False) -> Schedule:
+        """The schedule of so many microbatches; after a resumption as many stages are on other
+        ranks."""
+        if not resumed:
+            return _planned(self, count)
         made = _anywhere if self["restores"] == ANYWHERE else _any_order
         draw = Random(f"{self.number} resumed")
         return made(self._profile(self.stages), count, draw, self["microbatches"])
-
-    def schedule(self, count: int) -> Schedule:
-        return _planned(self, count)
 
     def _profile(self, stages: int) -> Profile:
         link = Link(0.0, 0.05)

@@ -9,7 +9,10 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
+
+import torch
 
 from pipeloom.ir import PipeloomError
 from pipeloom.runtime import LaunchError, launch_ranks
@@ -178,3 +181,15 @@ def shrunk(case: Case, outcome: Outcome) -> tuple[Case, Outcome]:
         if found.faults:
             case, outcome = less, found
     return case, outcome
+
+
+def judge(case: Case, cases: Sequence[Case]) -> None:
+    """Fails where the case, one of these, does not train as in one process."""
+    torch.set_num_threads(1)
+    outcome = _outcomes(tuple(c for c in cases if group_of(c) == group_of(case)))[case]
+    assert outcome == Outcome(), f'python -m tests.parity "{case}": {outcome}'
+
+
+@cache
+def _outcomes(cases: tuple[Case, ...]) -> dict[Case, Outcome]:
+    return dict(checked(cases))

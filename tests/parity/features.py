@@ -130,6 +130,17 @@ REFUSALS = (
     "that the backward needs was changed in place since its forward",
 )
 """Parts of other lines in which drawn cases may be refused."""
+IN_PARTS = "mesh: tensor parallel, tensor parallel replicas"
+REFUSED_BY_PIPEDREAM = {
+    "tied: ends, second name, more": "tied: expected none where updates",
+    "mesh: replicas, sharded, tensor parallel replicas": "data_parallel: expected none",
+    "dtype: mixed": "param_dtype: ",
+    "clip: clipped": "clip_grad_norm: ",
+    "loss_scale: 1024.0": "loss_scale: ",
+    "adds_up: True": "update: expected True",
+    "exchange: count, program, beside": "program: expected one that steps once",
+    "ahead: True": "post_validation: expected",
+}
 FROZEN = "what is frozen when the Pipeline is made stays so"
 CONFLICTS: list[Conflict] = [
     # no such case: too many processes, an odd number of ranks, another kind of model
@@ -142,7 +153,7 @@ CONFLICTS: list[Conflict] = [
         for axis in (*PARTS, "tied", "frozen", "overflow")
     ),
     # no such case: what cuts a parameter makes another of it, without its hook
-    Conflict("mesh: tensor parallel, tensor parallel replicas", "hook: has"),
+    Conflict(IN_PARTS, "hook: has"),
     # no such case: one feature leaves nothing of the other
     Conflict(SENT, "remat: R, O, some"),
     Conflict("overflow: True", "clip: none"),
@@ -152,40 +163,17 @@ CONFLICTS: list[Conflict] = [
     ),
     Conflict("ahead: True", "clip: none"),
     Conflict("frozen: thaws", "restores: activations, weights"),
-    Conflict(
-        "mesh: tensor parallel, tensor parallel replicas",
-        "tied: second name",
-    ),
+    Conflict(IN_PARTS, "tied: second name"),
     # compiled again and again, for a minute or on more processes: drawn cases only
     Conflict("compiled: compiled", "lengths: each step"),
     Conflict("compiled: compiled", "ranks: 3, 4"),
     # torch does not do it
-    Conflict(
-        "mesh: tensor parallel, tensor parallel replicas",
-        "compiled: compiled",
-    ),
+    Conflict(IN_PARTS, "compiled: compiled"),
     Conflict("batch norm: has", "compiled: compiled"),
     Conflict("batch norm: has", "dtype: mixed"),
     Conflict("phases: has", "dtype: float32"),
     # refused
-    Conflict(
-        "plan: pipedream", "tied: ends, second name, more", "tied: expected none where updates"
-    ),
-    Conflict(
-        "plan: pipedream",
-        "mesh: replicas, sharded, tensor parallel replicas",
-        "data_parallel: expected none",
-    ),
-    Conflict("plan: pipedream", "dtype: mixed", "param_dtype: "),
-    Conflict("plan: pipedream", "clip: clipped", "clip_grad_norm: "),
-    Conflict("plan: pipedream", "loss_scale: 1024.0", "loss_scale: "),
-    Conflict("plan: pipedream", "adds_up: True", "update: expected True"),
-    Conflict(
-        "plan: pipedream",
-        "exchange: count, program, beside",
-        "program: expected one that steps once",
-    ),
-    Conflict("plan: pipedream", "ahead: True", "post_validation: expected"),
+    *(Conflict("plan: pipedream", *pair) for pair in REFUSED_BY_PIPEDREAM.items()),
     Conflict(
         SENT, "ahead: True", "post_validation: expected a schedule that passes activations alone"
     ),

@@ -29,6 +29,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
 
 from pipeloom import HuggingFace
+from tests.support.one_rank import Of
 
 from .cases import DEVICE, Case
 
@@ -36,15 +37,9 @@ WIDTH, WORDS, EXPERTS = 4, 7, 4
 OVERFLOWS = 1  # the step in which a gradient may be infinite
 
 
-class Sometimes(nn.Module):
+def sometimes(m: Any, x: Tensor) -> Tensor:
     """Uses one of its parameters or the other, as its input says."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = (nn.Parameter(torch.empty(WIDTH)) for _ in range(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * (1 + (self.up if x.detach().flatten()[0] >= 0 else self.down))
+    return x * (1 + (m.up if x.detach().flatten()[0] >= 0 else m.down))
 
 
 class RunningMean(nn.Module):
@@ -134,51 +129,26 @@ class Experts(nn.Module):
         self.stack.weight, self.group = nn.Parameter(own), mesh.get_group()
 
 
-class Twice(nn.Module):
+def twice(m: Any, x: Tensor) -> Tensor:
     """One product twice, the second time in an activation checkpoint."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.product = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.product(x).sin()
-        found: Tensor = checkpoint(self.product, x, use_reentrant=False)
-        return found.tanh()
+    x = m.product(x).sin()
+    found: Tensor = checkpoint(m.product, x, use_reentrant=False)
+    return found.tanh()
 
 
-class Slices(nn.Module):
+def slices(m: Any, x: Tensor) -> Tensor:
     """Products with parts of a parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stack = nn.Parameter(torch.empty(2 * WIDTH, WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.stack[:WIDTH].T + x @ self.stack[WIDTH:]
+    return x @ m.stack[:WIDTH].T + x @ m.stack[WIDTH:]
 
 
-class Table(nn.Module):
+def table(m: Any, x: Tensor) -> Tensor:
     """A product of two parameters, which the next stage may be handed, too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows, self.product = nn.Parameter(torch.empty(2, WIDTH)), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows: Tensor = self.product(self.rows)
-        return x + rows.mean(0)
+    return x + m.product(m.rows).mean(0)
 
 
-class Row(nn.Module):
+def row(m: Any, x: Tensor) -> Tensor:
     """A product with a vector, and a number that scales it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.row, self.scale = nn.Parameter(torch.empty(WIDTH)), nn.Parameter(torch.empty(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.scale * functional.linear(x, self.row)[..., None]
+    return x + m.scale * functional.linear(x, m.row)[..., None]
 
 
 class Phases(nn.Module):
@@ -234,32 +204,30 @@ class Frozen(nn.Linear):
         return super().forward(x).cos()
 
 
-class InPlace(nn.Module):
+def in_place(m: Any, x: Tensor) -> Tensor:
     """Changes what it has made itself."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x * 2).add_(0.5).mul_(0.5)
+    return (x * 2).add_(0.5).mul_(0.5)
 
 
 MADE: dict[str, Callable[[], nn.Module]] = {
-    "sometimes": Sometimes,
+    "sometimes": partial(Of, sometimes, up=(WIDTH,), down=(WIDTH,)),
     "running mean": RunningMean,
     "late mean": LateMean,
     "batch norm": partial(Normed, WIDTH),
     "dropout": partial(nn.Dropout, 0.3),
     "generator": Noise,
     "experts": Experts,
-    "twice": Twice,
+    "twice": lambda: Of(twice, product=nn.Linear(WIDTH, WIDTH)),
     "weight norm": lambda: weight_norm(nn.Linear(WIDTH, WIDTH)),
-    "slices": Slices,
-    "table": Table,
-    "row": Row,
+    "slices": partial(Of, slices, stack=(2 * WIDTH, WIDTH)),
+    "table": lambda: Of(table, rows=(2, WIDTH), product=nn.Linear(WIDTH, WIDTH)),
+    "row": partial(Of, row, row=(WIDTH,), scale=()),
     "phases": Phases,
     "neighbours": Neighbours,
     "positions": Positions,
     "attention": partial(Attention, WIDTH, 2, batch_first=True),
     "frozen": Frozen,
-    "in place": InPlace,
+    "in place": partial(Of, in_place),
 }
 EDGES: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, ...]]] = {
     "plain": lambda x, came: (x,),

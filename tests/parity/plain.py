@@ -66,9 +66,6 @@ class Plain:
 
     def run(self) -> Found:
         for step in self.case.steps:
-            schedule = self.case.schedule(step.count)
-            if self.case["restores"] != "no" and step.number >= 2:
-                schedule = self.case.resumed(step.count)
             if step.resumes:
                 self._resume(self.case.schedule(self.case["microbatches"]))
             if step.number == 1 and self.case["thaws"]:
@@ -76,12 +73,10 @@ class Plain:
                 self.trained += thawed
                 if self.optimizer is not None:
                     self.optimizer.add_param_group({"params": thawed})
-            self._train(step, schedule)
+            self._train(step, self.case.schedule(step.count, resumed=step.resumed))
             if self.case["evaluates"]:
+                schedule = self.case.schedule(self.case["microbatches"], resumed=step.resumed)
                 with self._evaluating(), torch.no_grad():
-                    resumed = self.case["restores"] != "no" and step.number >= 2
-                    made = self.case.resumed if resumed else self.case.schedule
-                    schedule = made(self.case["microbatches"])
                     losses = self._forwards(step, self.case.evaluated, schedule)
                 self.found.evaluated |= {(step.number, j): x.item() for j, x in losses.items()}
         for s, whole in enumerate(self.wholes):

@@ -193,7 +193,7 @@ class Ranked:
     def _train(self, pipeline: Pipeline, step: Step) -> None:
         case, count, losses = self.case, step.count, list[Tensor]()
         xs, given = self._given(step, count)
-        resumed, ran = self._after(step), pipeline
+        resumed, ran = step.resumed, pipeline
         if count != case["microbatches"]:
             if case["exchange"] == "count":
                 given["microbatches"] = count
@@ -203,7 +203,7 @@ class Ranked:
                 ran = pipeline.with_program(case.program(count, resumed=resumed))
         self.ran = ran
         output = ran.step(xs, losses=losses, update=step.update, **given)
-        mine = self._ended(pipeline, count, count, resumed=resumed)
+        mine = self._ended(pipeline, step, count, count)
         self.found.losses |= {(step.number, j): x.item() for j, x in zip(mine, losses, strict=True)}
         output = output["out"] if isinstance(output, dict) else output
         if mine:
@@ -230,20 +230,14 @@ class Ranked:
         before = pipeline.peak_memory, pipeline.trace()
         pipeline.eval(xs, losses=losses, **given)
         assert before == (pipeline.peak_memory, pipeline.trace())
-        often = self.case["microbatches"]
-        mine = self._ended(pipeline, count, often, resumed=self._after(step))
+        mine = self._ended(pipeline, step, count, self.case["microbatches"])
         found = {(step.number, j): x.item() for j, x in zip(mine, losses, strict=True)}
         self.found.evaluated |= found
 
-    def _after(self, step: Step) -> bool:
-        """Whether the step comes after a resumption."""
-        return self.case["restores"] != "no" and step.number >= 2
-
-    def _ended(self, pipeline: Pipeline, count: int, often: int, *, resumed: bool) -> list[int]:
+    def _ended(self, pipeline: Pipeline, step: Step, count: int, often: int) -> list[int]:
         """The microbatches that end on this rank, ascending, as their losses come: ``often`` of
         them at a time."""
-        made = self.case.resumed if resumed else self.case.schedule
-        ends = made(often).problem.owner[-1].tolist()
+        ends = self.case.schedule(often, resumed=step.resumed).problem.owner[-1].tolist()
         mine = [j for j in range(count) if ends[j % often] == pipeline.rank]
         return [j + self.replica * count for j in mine]
 

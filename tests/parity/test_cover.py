@@ -10,9 +10,8 @@ import pytest
 from pipeloom.solver import FAMILIES
 from tests.parity.cases import Case
 from tests.parity.checking import group_of, refusals
-from tests.parity.cover import rows, uncovered
+from tests.parity.cover import COMPILED, compiled, pinned, rows, uncovered
 from tests.parity.features import CONFLICTS, FEATURES, Conflict, conflicting
-from tests.parity.pinned import COMPILED, compiled, pinned
 
 LISTED = [conflict for conflict in CONFLICTS if conflict.line is not None]
 

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from tests.parity.cases import ANYWHERE, Case
-from tests.parity.checking import Outcome, check
-from tests.parity.judging import judge
-from tests.parity.pinned import pinned
+from tests.parity.checking import Outcome, check, judge
+from tests.parity.cover import pinned
 
 FOUND: list[tuple[int, dict[str, Any]]] = [
-    (74, {"ranks": 2, "plan": ANYWHERE, "tensor parallel": "all", "compiled": "parts"}),
+    (74, {"ranks": 2, "plan": ANYWHERE, "tensor parallel": "all", "compiled": "parts"})
 ]
 """Numbers of plans, and features that met: they failed."""
 IN_PARTS: dict[str, Any] = {"tensor parallel": "all", "sequence": True, "clip": 0.05}

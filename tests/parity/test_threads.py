@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from tests.parity.cases import ANYWHERE, ENDS, RANDOM, Case
-from tests.parity.checking import Outcome, check, checked
+from tests.parity.checking import Outcome, check, checked, judge
 from tests.parity.comparing import BOUNDS
+from tests.parity.cover import compiled, pinned
 from tests.parity.features import listed
-from tests.parity.judging import judge
-from tests.parity.pinned import compiled, pinned
 from tests.parity.plain import Plain
 
 CASES = [case for case in pinned() if not case.in_processes]
@@ -93,7 +92,7 @@ def check_drawn(cases: Sequence[Case]) -> None:
 
 
 LOWER: list[tuple[dict[str, Any], bool]] = [
-    ({"ranks": 2, "param_dtype": "float32"}, True),
+    ({"ranks": 2, "param_dtype": "float32", "optimizer": "momentum"}, True),
     ({"ranks": 2, "plan": "weipipe-interleave", "reduce_dtype": "float32"}, False),
     ({"ranks": 2, "input": "tokens", "tied": "ends", "reduce_dtype": "float32"}, False),
 ]

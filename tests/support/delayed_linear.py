@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from tests.support.models import WIDTH
+from tests.support.models import WIDTH, Squares
 
 
 class Product(torch.autograd.Function):
@@ -74,29 +72,13 @@ class Layer(nn.Module):
 
 
 @dataclass(frozen=True)
-class Delayed:
+class Delayed(Squares):
     """A model source of such layers, one a stage."""
 
-    delayed: bool = True
     dtype: torch.dtype = torch.float64
+    delayed: bool = True
+    shape: ClassVar[tuple[int, ...]] = (2, 3, WIDTH)
 
-    def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
-        return [partial(self._stage, s) for s in range(count)]
-
-    def _stage(self, stage: int) -> nn.Module:
-        torch.manual_seed(stage)
+    def stage(self, number: int) -> nn.Module:
+        torch.manual_seed(number)
         return Layer(self.delayed).to(self.dtype)
-
-    def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
-        return ()
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        return (output - target).pow(2).mean()
-
-    def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        generator = torch.Generator().manual_seed(step)
-        drawn = torch.randn(2, microbatches, 2, 3, WIDTH, generator=generator, dtype=self.dtype)
-        return list(drawn[0]), list(drawn[1])
-
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=0.1)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -114,6 +115,35 @@ class Untied(TinyTransformer):
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
         return []
+
+
+@dataclass(frozen=True)
+class Squares:
+    """A model source whose stages :meth:`stage` makes, by the mean of squares."""
+
+    dtype: torch.dtype = torch.float32
+    shape: ClassVar[tuple[int, ...]] = ()
+
+    def stage(self, number: int) -> nn.Module:
+        raise NotImplementedError
+
+    def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
+        return [partial(self.stage, s) for s in range(count)]
+
+    def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
+        return ()
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return (output - target).pow(2).mean()
+
+    def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        generator = torch.Generator().manual_seed(step)
+        size = (2, microbatches, *self.shape)
+        inputs, targets = torch.randn(size, generator=generator, dtype=self.dtype)
+        return list(inputs), list(targets)
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
 def whole(source: ModelSource, stages: int) -> nn.Sequential:

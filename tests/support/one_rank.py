@@ -60,6 +60,28 @@ class Shift(nn.Module):
         return x + self.shift
 
 
+class Of(nn.Module):
+    """What ``function`` makes of the module itself and its inputs.
+
+    ``parts`` are modules, buffers, parameters or shapes of parameters.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], **parts: nn.Module | Tensor | tuple[int, ...]
+    ) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            if isinstance(part, Tensor) and not isinstance(part, nn.Parameter):
+                self.register_buffer(name, part)
+            else:
+                made = nn.Parameter(torch.randn(part)) if isinstance(part, tuple) else part
+                setattr(self, name, made)
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        return self.function(self, *inputs, **options)
+
+
 @dataclass(frozen=True)
 class Ran:
     """What steps left: ``values`` are the last losses, all gradients and buffers, by name."""

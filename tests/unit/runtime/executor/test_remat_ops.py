@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.one_rank import (
     OFFLOADED,
     PLAIN,
     RECOMPUTED,
+    Of,
     Ran,
     by_autograd,
     differing,
@@ -30,74 +32,44 @@ X, Y = torch.randn(2, 2, 4, 4, generator=torch.Generator().manual_seed(0))
 GIVEN: dict[str, Any] = {"targets": list(Y), "loss": mse_loss}
 
 
-class Stage(nn.Module):
+def mixing(m: Any, x: Tensor) -> Tensor:
     """Views, an output that is saved and sent on, and dropout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 12), nn.Linear(6, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        a, b = self.first(x).chunk(2, -1)
-        mixed = nn.functional.dropout(a * torch.sigmoid(b.transpose(0, 1)).transpose(0, 1), 0.5)
-        return torch.tanh(self.second(mixed))
+    a, b = m.first(x).chunk(2, -1)
+    mixed = nn.functional.dropout(a * torch.sigmoid(b.transpose(0, 1)).transpose(0, 1), 0.5)
+    return torch.tanh(m.second(mixed))
 
 
-class Average(nn.Module):
+def averaging(m: Any, x: Tensor, *, copied: bool = False) -> Tensor:
     """Computes with a running average; ``copied``: with a copy of it."""
-
-    average: Tensor
-
-    def __init__(self, *, copied: bool) -> None:
-        super().__init__()
-        self.layer, self.copied = nn.Linear(4, 4), copied
-        self.register_buffer("average", torch.ones(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.layer(x)
-        self.average.lerp_(y.detach().mean(0), 0.3)
-        return torch.tanh(y * (self.average.clone() if self.copied else self.average))
+    y = m.layer(x)
+    m.average.lerp_(y.detach().mean(0), 0.3)
+    return torch.tanh(y * (m.average.clone() if copied else m.average))
 
 
-class Clamped(nn.Module):
-    """Changes its weight in each forward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            self.second.weight.mul_(0.9)
-        y: Tensor = self.second(self.first(x))
-        return y
+def of_average() -> nn.Module:
+    return Of(averaging, layer=nn.Linear(4, 4), average=torch.ones(4))
 
 
-class Shifting(nn.Module):
-    """Changes its input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x.add_(1)
-        y: Tensor = self.layer(x)
-        return y * x
-
-
-class Numbered(nn.Module):
+def numbering(m: Any, x: Tensor) -> Tensor:
     """Puts another tensor in its buffer's place."""
+    m.number = m.number + 1
+    y: Tensor = x * m.number
+    return y
 
-    number: Tensor
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("number", torch.ones(()))
+def clamping(m: Any, x: Tensor) -> Tensor:
+    """Changes its weight in each forward."""
+    with torch.no_grad():
+        m.second.weight.mul_(0.9)
+    y: Tensor = m.second(m.first(x))
+    return y
 
-    def forward(self, x: Tensor) -> Tensor:
-        self.number = self.number + 1
-        return x * self.number
+
+def shifting(m: Any, x: Tensor) -> Tensor:
+    """Changes its input."""
+    x.add_(1)
+    y: Tensor = m.layer(x)
+    return y * x
 
 
 class Spoiled(torch.autograd.Function):
@@ -115,30 +87,35 @@ class Spoiled(torch.autograd.Function):
         return dy.clone(), None
 
 
-class Waiting(nn.Module):
+def waiting(which: str) -> nn.Module:
     """Its product waits for W, with what the backward before it changes: ``x`` or ``dy``."""
 
-    def __init__(self, which: str) -> None:
-        super().__init__()
-        self.before, self.layer = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.which = which
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(m: Any, x: Tensor) -> Tensor:
         held = list[Tensor]()
-        y = Spoiled.apply(self.before(x), held)  # type: ignore[no-untyped-call]
-        out: Tensor = self.layer(y)
-        if self.which == "x":
+        y = Spoiled.apply(m.before(x), held)  # type: ignore[no-untyped-call]
+        out: Tensor = m.layer(y)
+        if which == "x":
             held.append(y)
         elif out.requires_grad:
             out.register_hook(held.append)
         return out
+
+    return Of(forward, before=nn.Linear(4, 4), layer=nn.Linear(4, 4))
+
+
+def of_halves() -> nn.Module:
+    return Of(mixing, first=nn.Linear(4, 12), second=nn.Linear(6, 4))
+
+
+def clamped() -> nn.Module:
+    return Of(clamping, first=nn.Linear(4, 4), second=nn.Linear(4, 4))
 
 
 def normed() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Tanh())
 
 
-def trained(order: str, make: Callable[[], nn.Module] = Stage, **options: Any) -> Ran:
+def trained(order: str, make: Callable[[], nn.Module] = of_halves, **options: Any) -> Ran:
     """Two steps, whose gradients add up."""
     torch.manual_seed(0)
     return ran(order, [make(), make()], list(X), steps=2, **GIVEN, **options)
@@ -161,7 +138,7 @@ def test_gradients_are_bit_for_bit_those_without_levers(order: str, memory: bool
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: nn.Sequential(nn.Linear(4, 4), Numbered()),
+        lambda: nn.Sequential(nn.Linear(4, 4), Of(numbering, number=torch.ones(()))),
         lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)),
     ],
     ids=["another tensor", "spectral norm"],
@@ -179,19 +156,19 @@ def scaled(output: Tensor, target: Tensor) -> Tensor:
 
 IN_PLACE = {
     "buffer": (
-        lambda: [Average(copied=False), Average(copied=False)],
+        lambda: [of_average(), of_average()],
         r"stage [01], B: average float32\[4\] that the backward needs was changed in place",
     ),
     "weight": (
-        lambda: [Clamped(), Clamped()],
+        lambda: [clamped(), clamped()],
         r"stage [01], B: second.weight float32\[4, 4\] that the backward needs",
     ),
     "loss": (
         lambda: [normed(), nn.Sequential(nn.Linear(4, 4), nn.Sigmoid())],
         r"float32\[4, 4\] that the backward needs was change",
     ),
-    "x of W": (lambda: [nn.Linear(4, 4), Waiting("x")], r"stage 1, W: float32\[4, 4\]"),
-    "dy of W": (lambda: [nn.Linear(4, 4), Waiting("dy")], r"stage 1, W: float32\[4, 4\]"),
+    "x of W": (lambda: [nn.Linear(4, 4), waiting("x")], r"stage 1, W: float32\[4, 4\]"),
+    "dy of W": (lambda: [nn.Linear(4, 4), waiting("dy")], r"stage 1, W: float32\[4, 4\]"),
 }
 
 
@@ -215,16 +192,16 @@ def test_what_a_backward_needs_and_others_change_is_refused(what: str, order: st
 def test_what_a_recomputed_forward_saved_is_its_own() -> None:
     """A buffer saved without a copy: R's is the copy that it ran with."""
     torch.manual_seed(0)
-    modules = [Average(copied=False), Average(copied=False)]
+    modules = [of_average(), of_average()]
     expected = copy.deepcopy(modules)
     for module in expected:
-        module.copied = True
+        module.function = partial(averaging, copied=True)
     found = ran(RECOMPUTED, modules, list(X), **GIVEN).values
     assert differing(found, by_autograd(expected, list(X), **GIVEN), 1e-5) == []
 
 
 def test_an_input_that_a_forward_changes_is_changed_once_and_not_recomputed() -> None:
-    modules = [Shifting(), nn.Linear(4, 4)]
+    modules = [Of(shifting, layer=nn.Linear(4, 4)), nn.Linear(4, 4)]
     expected = copy.deepcopy(modules)
     xs, again = ([x.clone() for x in X] for _ in range(2))
     found = ran(PLAIN, modules, xs, **GIVEN).values

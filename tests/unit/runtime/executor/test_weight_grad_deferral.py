@@ -1,9 +1,11 @@
 """The split of B and W gives autograd's gradients, whatever the stage is made of, and leaves those
-of products to W."""
+of products to W; so do modules that put off weight gradients by themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
 
 import pytest
 import torch
@@ -13,45 +15,40 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils.checkpoint import checkpoint
 
-from pipeloom.runtime import defer
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir import InputError, OpKind, Program, Schedule, timed
+from pipeloom.runtime import LaunchError, Pipeline, StagesAs, defer
+from tests.support.by_hand import by_hand
+from tests.support.delayed_linear import Delayed, DelayedLinear, Layer
+from tests.support.hub import on_threads, own
 from tests.support.inside import LinearRule
-from tests.support.one_rank import Ran, Shift, by_autograd, differing, late, ran
+from tests.support.models import gradient, named, whole, worst
+from tests.support.one_rank import PLAIN, Of, Ran, Shift, by_autograd, differing, late, program, ran
+from tests.support.schedules import V, profile, schedule
 
 ROUNDS = 3
 
 
-class Products(nn.Module):
+def products(m: Any, x: Tensor) -> Tensor:
     """Every form of matrix product, on two- and three-dimensional parameters."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Parameter(torch.randn(6, 6)), nn.Parameter(torch.randn(6, 6))
-        self.experts = nn.Parameter(torch.randn(4, 6, 6))
-        self.bias = nn.Parameter(torch.randn(6))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.tanh(x @ self.a)
-        x = torch.tanh(torch.matmul(x, self.b)) @ self.a.T
-        x = torch.tanh(torch.bmm(x, self.experts))
-        rows = torch.addmm(self.bias, x.reshape(-1, 6), self.a)
-        return torch.mm(rows, self.b).view_as(x) + (self.experts @ x.mT).mT
+    x = torch.tanh(x @ m.a)
+    x = torch.tanh(torch.matmul(x, m.b)) @ m.a.T
+    x = torch.tanh(torch.bmm(x, m.experts))
+    rows = torch.addmm(m.bias, x.reshape(-1, 6), m.a)
+    return torch.mm(rows, m.b).view_as(x) + (m.experts @ x.mT).mT
 
 
-class Views(nn.Module):
+def views(m: Any, x: Tensor) -> Tensor:
     """Products with parts of parameters: transposed, in pieces, experts of a stack."""
+    x = torch.tanh(x @ m.square.T + functional.linear(x, m.stack[1]))
+    parts = [functional.linear(x, piece) for piece in m.pieces.chunk(3)]
+    x = torch.tanh(torch.stack(parts).sum(0)) @ m.stack[torch.tensor(2)].t()
+    # an element that is there twice is autograd's
+    return torch.tanh(x @ m.square[:, 1:4]) @ m.row.expand(3, 6)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.square, self.pieces = nn.Parameter(torch.randn(6, 6)), nn.Parameter(torch.randn(18, 6))
-        self.stack = nn.Parameter(torch.randn(3, 6, 6))
-        self.row = nn.Parameter(torch.randn(1, 6))
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.tanh(x @ self.square.T + functional.linear(x, self.stack[1]))
-        parts = [functional.linear(x, piece) for piece in self.pieces.chunk(3)]
-        x = torch.tanh(sum(parts)) @ self.stack[torch.tensor(2)].t()
-        # an element that is there twice is autograd's
-        return torch.tanh(x @ self.square[:, 1:4]) @ self.row.expand(3, 6)
+def of_views() -> nn.Module:
+    return Of(views, square=(6, 6), pieces=(18, 6), stack=(3, 6, 6), row=(1, 6))
 
 
 class Checkpointed(nn.Module):
@@ -75,61 +72,36 @@ class Checkpointed(nn.Module):
         return out
 
 
-class Grouped(nn.Module):
+def grouped(m: Any, x: Tensor) -> Tensor:
     """Rows by groups, as the experts of transformers compute them, of weights (groups, out, in)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(3, 8, 16))
-
-    def forward(self, x: Tensor) -> Tensor:
-        ends = torch.tensor([4, 4, 9], dtype=torch.int32)
-        return torch.tanh(torch._grouped_mm(x, self.weight.mT, offs=ends))
+    ends = torch.tensor([4, 4, 9], dtype=torch.int32)
+    return torch.tanh(torch._grouped_mm(x, m.weight.mT, offs=ends))
 
 
-class ByRow(nn.Module):
-    """A product within a function transform."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(6, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows: Tensor = torch.func.vmap(self.inner)(x)
-        return rows
+def of_groups() -> nn.Module:
+    return Of(grouped, weight=(3, 8, 16))
 
 
-def own(x: Tensor, weight: Tensor) -> Tensor:
+def product(x: Tensor, weight: Tensor) -> Tensor:
     if has_torch_function((x, weight)):
-        out: Tensor = handle_torch_function(own, (x, weight), x, weight)
+        out: Tensor = handle_torch_function(product, (x, weight), x, weight)
         return out
     return functional.linear(x, weight)
 
 
-class Own(nn.Module):
-    """A product of one's own, which has a rule."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(6, 6))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return own(x, self.weight)
+defer(product, lambda x, weight: (LinearRule(weight), x))
 
 
-defer(own, lambda x, weight: (LinearRule(weight), x))
+def in_bfloat16(m: Any, x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        out: Tensor = m.inside(x)
+    assert out.dtype is torch.bfloat16
+    return out.float()
 
 
-class InBfloat16(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inside = nn.Sequential(nn.Linear(6, 64), nn.GELU(), nn.Linear(64, 6))
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            out = self.inside(x)
-        assert out.dtype is torch.bfloat16
-        return out.float()
+def with_autocast() -> nn.Module:
+    inside = nn.Sequential(nn.Linear(6, 64), nn.GELU(), nn.Linear(64, 6))
+    return Of(in_bfloat16, inside=inside)
 
 
 def convolutions() -> nn.Module:
@@ -151,8 +123,13 @@ def layers() -> nn.Sequential:
 
 FLOATS, IMAGES, ROWS = (4, 5, 6), (2, 6, 8, 7), (9, 16)
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], float, set[str]]] = {
-    "products": (Products, FLOATS, 1e-13, {"experts"}),
-    "views": (Views, FLOATS, 1e-13, {"row"}),
+    "products": (
+        lambda: Of(products, a=(6, 6), b=(6, 6), experts=(4, 6, 6), bias=(6,)),
+        FLOATS,
+        1e-13,
+        {"experts"},
+    ),
+    "views": (of_views, FLOATS, 1e-13, {"row"}),
     "reentrant": (
         lambda: Checkpointed(reentrant=True),
         FLOATS,
@@ -161,10 +138,16 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], float, set[str]
     ),
     "convolutions": (convolutions, IMAGES, 1e-13, {"1.weight", "1.bias"}),
     "norm": (normed, FLOATS, 1e-13, {"1.weight", "1.bias"}),
-    "transformed": (ByRow, FLOATS, 1e-13, {"inner.weight", "inner.bias"}),
-    "own": (Own, FLOATS, 1e-13, set()),
-    "groups": (Grouped, ROWS, 1e-6, set()),
-    "autocast": (InBfloat16, FLOATS, 0.01, set()),
+    "transformed": (
+        lambda: Of(lambda m, x: torch.func.vmap(m.inner)(x), inner=nn.Linear(6, 6)),
+        FLOATS,
+        1e-13,
+        {"inner.weight", "inner.bias"},
+    ),
+    # a product of one's own, which has a rule
+    "own": (lambda: Of(lambda m, x: product(x, m.weight), weight=(6, 6)), FLOATS, 1e-13, set()),
+    "groups": (of_groups, ROWS, 1e-6, set()),
+    "autocast": (with_autocast, FLOATS, 0.01, set()),
 }
 FLOAT32 = ("groups", "autocast")
 
@@ -195,7 +178,7 @@ def test_gradients_are_autograds_and_those_of_products_wait_for_w(case: str) -> 
 
 def test_one_rounds_rows_by_groups_are_bit_for_bit_autograds() -> None:
     torch.manual_seed(0)
-    module, plain = Grouped(), Grouped()
+    module, plain = of_groups(), of_groups()
     plain.load_state_dict(module.state_dict())
     found = run(module, ROWS, torch.float32, 1).values
     wanted = by_autograd([Shift(ROWS), plain], inputs(ROWS, torch.float32, 1))
@@ -204,7 +187,7 @@ def test_one_rounds_rows_by_groups_are_bit_for_bit_autograds() -> None:
 
 def test_a_view_is_added_to_a_gradient_of_another_layout() -> None:
     torch.manual_seed(0)
-    module, plain = Views(), Views()
+    module, plain = of_views(), of_views()
     plain.load_state_dict(module.state_dict())
     for parameter in module.parameters():
         turned = tuple(reversed(range(parameter.dim())))
@@ -240,3 +223,99 @@ def test_checkpointing_runs_each_block_twice_only(reentrant: bool) -> None:
     module.calls = 0
     pipeline.step(xs, target=xs)
     assert module.calls == 2 * 2 * ROUNDS
+
+
+RANKS, MICROBATCHES = 2, 4
+RANGE = range(RANKS)
+FAMILIES = ("1f1b", "zb-v", "chimera", "wzb2", "late")
+
+
+def plan(family: str) -> Schedule:
+    return weights_at_the_end() if family == "late" else schedule(family, RANKS, MICROBATCHES)
+
+
+def weights_at_the_end(turned: bool = False) -> Schedule:
+    """All F's, all B's, all W's, in their order, or of the last stage ``turned``."""
+    rows = []
+    for stage in range(RANKS):
+        after = range(MICROBATCHES)
+        if turned and stage == RANKS - 1:
+            after = after[::-1]
+        kinds = ("F", range(MICROBATCHES)), ("B", range(MICROBATCHES)), ("W", after)
+        rows.append(" ".join(f"{stage}{kind}{j}" for kind, order in kinds for j in order))
+    return timed(by_hand(*rows, profile=profile(RANKS)))
+
+
+def trained(family: str, stages_as: StagesAs) -> tuple[dict[str, Tensor], list[str]]:
+    """On one rank: the sums of two steps' gradients by name, and the coverage of its stages."""
+    source, program = Delayed(), compile_schedule(plan(family))
+    pipeline = Pipeline.from_source(
+        program, source, train=False, stages_as=stages_as, transport=own()
+    )
+    for step in range(2):
+        inputs, targets = source.batch(step, MICROBATCHES)
+        pipeline.step(inputs, target=targets)
+    found = named(pipeline.modules, gradient)
+    told = [str(one) for one in pipeline.coverage.values()]
+    pipeline.close()
+    return found, told
+
+
+@cache
+def expected_of(stages: int) -> dict[str, Tensor]:
+    source = Delayed(delayed=False)
+    model = whole(source, stages)
+    for step in range(2):
+        for x, y in zip(*source.batch(step, MICROBATCHES), strict=True):
+            (source.loss(model(x), y) / MICROBATCHES).backward()
+    return named(dict(enumerate(model)), gradient)
+
+
+@pytest.mark.parametrize(
+    ("family", "stages_as"), [*((family, "eager") for family in FAMILIES), ("zb-h1", "aten")]
+)
+def test_gradients_are_one_processs(family: str, stages_as: StagesAs) -> None:
+    """Graphs know nothing of what such modules do: they run as they are."""
+    rows = on_threads(partial(trained, family, stages_as), RANKS)
+    want = expected_of(plan(family).problem.stages)
+    assert set().union(*(found for found, _ in rows.values())) == set(want)
+    for found, told in rows.values():
+        assert worst(found, want) <= 1e-12
+        assert all(words.endswith("in B: norm.weight, norm.bias") for words in told)
+        assert bool(told) == any(op.kind is OpKind.W for r in RANGE for op in plan(family).ops(r))
+
+
+@pytest.mark.parametrize(
+    ("plan", "line"),
+    [
+        (
+            weights_at_the_end(turned=True),
+            "W's of stage 1 in the order of its B's on rank 1, .* got 1W3 for 1B0",
+        ),
+        (schedule(V, RANKS, MICROBATCHES), r"got [01]BW1 for [01]B0"),
+    ],
+    ids=["W in another order than B", "BW while entries of others wait"],
+)
+def test_an_order_that_their_queues_cannot_follow_is_refused(plan: Schedule, line: str) -> None:
+    program = compile_schedule(plan)
+    with pytest.raises(LaunchError, match=line):
+        on_threads(partial(made_of, program, True), RANKS)
+    on_threads(partial(made_of, program, False), RANKS)
+
+
+def made_of(program: Program, delayed: bool) -> None:
+    Pipeline.from_source(program, Delayed(delayed=delayed), transport=own()).close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("fuse_wgrad_accumulation", True, r"stages\[1\]: first has backward_dw: .* main_grad"),
+        ("inner", DelayedLinear(), r"stages\[1\]: first has .* no parameters of its own beside"),
+    ],
+)
+def test_what_cannot_be_told_is_refused(name: str, value: object, words: str) -> None:
+    layer = Layer(delayed=True)
+    setattr(layer.first, name, value)
+    with pytest.raises(InputError, match=words):
+        Pipeline(program(PLAIN), [Layer(delayed=True), layer], loss=Delayed().loss)

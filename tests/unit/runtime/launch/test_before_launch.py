@@ -15,10 +15,10 @@ import torch.distributed as dist
 
 from examples.gpt import small
 from pipeloom import compile_schedule, measure, run
-from pipeloom.ir import InputError, Profile, StageProfile
+from pipeloom.ir import InputError
 from pipeloom.runtime import RunSettings, launch_ranks
-from pipeloom.solver import build_family
 from tests.support.inside import Gpu, backend_of, gpu_here, own_gpu
+from tests.support.schedules import schedule
 
 
 @pytest.fixture(autouse=True)
@@ -30,17 +30,12 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
 
 
-def six_stages() -> object:
-    profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 6, ranks=6)
-    return compile_schedule(build_family("1f1b", profile, 6))
-
-
 @pytest.mark.parametrize(
     ("call", "line"),
     [
         (lambda: measure(small(), stages=99), r"^stages: expected 1 to 4 \(the blocks\), got 99$"),
         (
-            lambda: run(six_stages(), small(), steps=1),
+            lambda: run(compile_schedule(schedule("1f1b", 6, 6)), small(), steps=1),
             r"^stages: expected 1 to 4 \(the blocks\), got 6$",
         ),
         (
@@ -61,6 +56,7 @@ def test_what_does_not_fit_the_model_or_the_machine(call: Any, line: str) -> Non
     [
         ({"RANK": "x"}, "RANK: expected a whole number from 0 to 1, got 'x'"),
         ({"RANK": "2"}, "RANK: expected a whole number from 0 to 1, got '2'"),
+        ({"WORLD_SIZE": "3"}, "WORLD_SIZE: expected 2, the program's ranks, got 3"),
         ({"WORLD_SIZE": "-1"}, "WORLD_SIZE: expected a whole number >= 1, got '-1'"),
         ({"MASTER_PORT": "y"}, "MASTER_PORT: expected a whole number from 0 to 65535, got 'y'"),
         ({"MASTER_PORT": ""}, "MASTER_PORT: expected a whole number from 0 to 65535, got ''"),

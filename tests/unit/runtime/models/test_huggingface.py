@@ -1,5 +1,5 @@
 """Models of Hugging Face, cut between all of their layers: loss and gradients of the whole model,
-its names, its weights."""
+its names, its weights; files of weights that are wrong are named, and nothing is drawn instead."""
 
 from __future__ import annotations
 
@@ -139,11 +139,8 @@ def test_layers_and_what_they_share_have_the_models_names(tmp_path: Path) -> Non
     assert source.names(2)(1, "0.transformer.h.2.ln_1.bias") == "transformer.h.2.ln_1.bias"
 
 
-def test_near_even_stages_are_the_same_model(tmp_path: Path) -> None:
+def test_stages_are_at_most_as_many_as_layers(tmp_path: Path) -> None:
     source = source_of(saved(tmp_path, "llama"))
-    (tokens,), _ = source.batch(0, 1)
-    outs = [through([stage() for stage in source.stages(count)], tokens) for count in (1, 2)]
-    assert torch.equal(*outs)
     with pytest.raises(InputError, match=r"stages: expected 1 to 3, its decoder layers, got 4$"):
         source.stages(4)
     assert most_stages(source, 2) == 3
@@ -332,3 +329,83 @@ def test_what_is_evaluated_is_no_training_data(tmp_path: Path) -> None:
 def test_wrong_settings_are_named(settings: str, fault: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=fault):
         load_source(f"hf:{saved(tmp_path, 'llama')},{settings}")
+
+
+ENDS = ("eos_token_id", "pad_token_id", "sep_token_id")
+NAME = "model.layers.1.mlp.up_proj.weight"
+FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    hugging.LlamaForCausalLM(hugging.LlamaConfig(**GROUPED)).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def state_of(folder: Path) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = pytest.importorskip("safetensors.torch").load_file(
+        folder / "model.safetensors"
+    )
+    return found
+
+
+def fault_of(folder: Path) -> str:
+    source = HuggingFace(str(folder))
+    with pytest.raises(InputError) as caught:
+        block(source)
+    return str(caught.value).removeprefix(f"hf:{folder}: ")
+
+
+def block(source: HuggingFace) -> nn.Module:
+    source.check()
+    return source.named_layers()[2][1]()
+
+
+def write(folder: Path, state: dict[str, Tensor]) -> None:
+    pytest.importorskip("safetensors.torch").save_file(state, folder / "model.safetensors")
+
+
+def test_missing_weights_are_named(folder: Path) -> None:
+    state = state_of(folder)
+    del state[NAME]
+    write(folder, state)
+    assert fault_of(folder) == f"expected {NAME} in its weights"
+    write(folder, state | {NAME: torch.zeros(3, 5)})
+    assert fault_of(folder) == f"{NAME}: expected shape [24, 16], got [3, 5]"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "line"),
+    [
+        (FILE, "no", f"{FILE}: expected a file of weights: "),
+        (INDEX, json.dumps({"weight_map": {NAME: "2.safetensors"}}), "2.safetensors: expected a f"),
+        (INDEX, "{}", f"{INDEX}: expected a weight_map: "),
+    ],
+)
+def test_a_file_that_holds_no_weights_is_named(
+    folder: Path, file: str, text: str, line: str
+) -> None:
+    (folder / file).write_text(text)
+    assert fault_of(folder).startswith(line)
+
+
+def test_weights_in_another_format_are_not_drawn_instead(folder: Path) -> None:
+    (folder / FILE).rename(folder / "pytorch_model.bin")
+    assert fault_of(folder) == f"expected weights in {FILE} or {INDEX}, found pytorch_model.bin"
+
+
+def test_a_checkpoint_of_the_base_model_has_its_prefix_added(folder: Path) -> None:
+    state = {name.removeprefix("model."): value for name, value in state_of(folder).items()}
+    write(folder, state)
+    found = block(HuggingFace(str(folder))).state_dict()
+    assert torch.equal(found[NAME], state[NAME.removeprefix("model.")])
+
+
+def test_a_model_that_does_not_draw_a_part_alone_is_refused_in_a_line(tmp_path: Path) -> None:
+    heads = {"num_key_value_heads": 4, "bos_token_id": 0, "cls_token_id": 0}
+    config = hugging.ModernBertDecoderConfig(**GROUPED | heads | dict.fromkeys(ENDS, 1))
+    config.save_pretrained(tmp_path)
+    line = fault_of(tmp_path)
+    assert line.startswith("ModernBertDecoderForCausalLM: expected _init_weights to take a part")
+    assert "AttributeError" in line
+    assert "\n" not in line

@@ -1,21 +1,36 @@
-"""The state of a pipeline of one rank: buffers, frozen parameters, other programs, whole models,
-and the names of what is saved."""
+"""The state of a pipeline: buffers, frozen parameters, other programs, the names of what is saved,
+and what is refused on all ranks."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeAlias
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 
+from examples.mlp import MLP
 from pipeloom import InputError, Layer, LossScale, Pipeline, compile_schedule
 from pipeloom.runtime import LayeredSource
+from tests.support.hub import on_threads, own
 from tests.support.one_rank import PLAIN, program
 from tests.support.schedules import schedule
+from tests.support.small_gpt import MICROBATCHES, SmallGPT, program_of
+
+RANKS, STEPS = 2, 2
+State: TypeAlias = Mapping[str, Any]
 
 
 class Counted(nn.Linear):
@@ -124,32 +139,6 @@ def test_a_pipeline_of_another_program_steps_by_a_steps_own_too() -> None:
     first.close()
 
 
-@pytest.mark.parametrize(
-    ("section", "key", "value", "line"),
-    [
-        ("model", "2.weight", 3, "model.2.weight: expected a tensor, got 3"),
-        ("optimizer", "state.2.weight.step", torch.zeros(2), "expected shape [], got [2]"),
-        ("optimizer", "param_groups.2.weight.lr", "x", "lr: expected a number, got 'x'"),
-        ("loss_scale", "scale", -1.0, "loss_scale: scale: expected more than 0, got -1.0"),
-    ],
-)
-def test_what_is_wrong_is_one_line_and_changes_nothing(
-    section: str, key: str, value: object, line: str
-) -> None:
-    pipeline = made(loss_scale=LossScale(8.0))
-    stepped(pipeline, range(1))
-    state = pipeline.state_dict()
-    before = tensors(state["model"])
-    wrong = state | {"model": state["model"] | {"1.bias": state["model"]["1.bias"] * 0}}
-    wrong[section] = wrong[section] | {key: value}
-    with pytest.raises(InputError) as caught:
-        pipeline.load_state_dict(wrong)
-    assert line in str(caught.value)
-    assert "\n" not in str(caught.value)
-    after = tensors(pipeline.state_dict()["model"])
-    assert all(torch.equal(x, after[name]) for name, x in before.items())
-
-
 class Shared(nn.Module):
     """Two names of one parameter, a buffer that is saved and one that is not."""
 
@@ -183,11 +172,7 @@ def test_names_are_those_of_the_model_and_what_is_tied_has_all_of_its_names() ->
 class Layered:
     """A source of layers, of which some say which modules of a model they are."""
 
-    layers = (
-        Layer("a", modules=("m.a",)),
-        Layer("b", modules=("m.norm", "m.output")),
-        Layer("c"),
-    )
+    layers = (Layer("a", modules=("m.a",)), Layer("b", modules=("m.norm", "m.output")), Layer("c"))
 
     def named_layers(self) -> list[tuple[Layer, Any]]:
         return [(layer, nn.Identity) for layer in self.layers]
@@ -210,22 +195,178 @@ def test_a_layers_modules_are_the_models_names_unless_the_source_has_its_own() -
         assert [names(*each) for each in asked] == wanted
 
 
-class Evaluated:
-    """A source without an optimizer."""
-
-    def stages(self, count: int) -> list[nn.Module]:
-        return [nn.Linear(4, 4) for _ in range(count)]
-
-    def tied(self, count: int) -> tuple[()]:
-        return ()
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        return (output - target).square().mean()
-
-
 def test_a_source_that_is_not_trained_needs_no_optimizer() -> None:
-    source: Any = Evaluated()
+    mlp = MLP()
+    source: Any = SimpleNamespace(stages=mlp.stages, tied=mlp.tied, loss=mlp.loss)
     pipeline = Pipeline.from_source(compile_schedule(schedule("1f1b", 1, 2)), source, train=False)
-    batch = torch.ones(4, 4)
-    assert pipeline.step(batch, target=batch).shape == (4, 4)
+    inputs, targets = mlp.batch(0, 2)
+    assert pipeline.step(inputs, target=targets).shape == torch.cat(list(targets)).shape
     pipeline.close()
+
+
+def of_two(family: str, **options: Any) -> Pipeline:
+    """The pipeline of a small GPT on a rank that is a thread."""
+    return Pipeline.from_source(
+        program_of(family, RANKS), SmallGPT(), **{"transport": own()} | options
+    )
+
+
+def losses_of(pipeline: Pipeline, first: int) -> list[float]:
+    """The mean loss of each step."""
+    history = []
+    for step in range(first, first + STEPS):
+        inputs, targets = SmallGPT().batch(step, MICROBATCHES)
+        losses: list[Tensor] = []
+        pipeline.step(inputs, target=targets, losses=losses)
+        rows = pipeline.gather([loss.item() for loss in losses])
+        history.append(sum(loss for row in rows for loss in row) / MICROBATCHES)
+    return history
+
+
+def saved() -> tuple[State, list[float]]:
+    """What a rank saves after steps, and the losses of more."""
+    pipeline = of_two("chimera")
+    losses_of(pipeline, 0)
+    state = copy.deepcopy(pipeline.state_dict())
+    return state, losses_of(pipeline, STEPS)
+
+
+def whole() -> nn.Module:
+    """The model in one process, with its own names."""
+    embedding, *blocks, head = (make() for _, make in SmallGPT().named_layers())
+    head.symbols.weight = embedding.symbols.weight
+    return nn.Sequential(OrderedDict(embedding=embedding, blocks=nn.Sequential(*blocks), head=head))
+
+
+def test_torchs_own_functions_load_what_a_pipeline_saved_under_torchs_own_keys() -> None:
+    rows = on_threads(saved, RANKS)
+    state = {part: rows[0][0][part] | rows[1][0][part] for part in ("model", "optimizer")}
+    model, source = whole(), SmallGPT()
+    options = StateDictOptions(flatten_optimizer_state_dict=True)
+    optimizer = source.optimizer(model.parameters())
+    flat = get_optimizer_state_dict(model, optimizer, options=options)
+    assert state["model"].keys() == get_model_state_dict(model).keys()
+    assert state["optimizer"].keys() == flat.keys()
+    model.load_state_dict(state["model"])
+    set_optimizer_state_dict(model, optimizer, state["optimizer"], options=options)
+    for step, wanted in enumerate(rows[0][1], STEPS):
+        optimizer.zero_grad()
+        pairs = zip(*source.batch(step, MICROBATCHES), strict=True)
+        loss = torch.stack([source.loss(model(x), y) for x, y in pairs]).mean()
+        torch.autograd.backward(loss)
+        optimizer.step()
+        assert loss.item() == pytest.approx(wanted, rel=1e-12)
+
+
+def changed(section: str, end: str, value: object = None) -> Callable[[State], Any]:
+    """A state with another value, or none, under the first key that ends so."""
+
+    def change(state: State) -> State:
+        key = next(key for key in state[section] if key.endswith(end))
+        kept = {name: x for name, x in state[section].items() if name != key}
+        return {**state, section: kept if value is None else kept | {key: value}}
+
+    return change
+
+
+FIRST = "blocks.2.norm_attention.weight"  # of the last rank's parameters
+WRONG: list[tuple[Callable[[State], Any], str]] = [
+    (changed("model", "widen.weight"), "model.blocks.2.widen.weight: missing"),
+    (changed("optimizer", ".exp_avg"), f"optimizer.state.{FIRST}.exp_avg: missing"),
+    (
+        lambda state: {**state, "model": state["model"] | {"other.weight": torch.zeros(1)}},
+        "model.other.weight: expected names of the model's parameters and buffers alone",
+    ),
+    (
+        changed("model", "embedding.symbols.weight", torch.zeros(3)),
+        "model.embedding.symbols.weight: expected shape [256, 16], got [3]",
+    ),
+    (changed("model", "head.norm.weight", 3), "model.head.norm.weight: expected a tensor, got 3"),
+    (
+        changed("optimizer", ".step", torch.zeros(2)),
+        f"optimizer.state.{FIRST}.step: expected shape [], got [2]",
+    ),
+    (
+        changed("optimizer", ".lr", "x"),
+        f"optimizer.param_groups.{FIRST}.lr: expected a number, got 'x'",
+    ),
+    (changed("loss_scale", "scale", -1.0), "loss_scale: scale: expected more than 0, got -1.0"),
+    (lambda _: {"models": {}}, "expected model, optimizer, loss_scale, got models"),
+    (lambda _: {}, "expected model, optimizer, loss_scale, got nothing"),
+    (
+        lambda state: {**state, "model": None},
+        "model: expected a mapping of names to values, got NoneType",
+    ),
+    (lambda _: None, "expected a mapping of sections, got NoneType"),
+]
+
+
+def refused(change: Callable[[State], Any]) -> str:
+    """What ranks say of a state that is wrong on the last one; none takes over anything of it."""
+    pipeline = of_two("1f1b", loss_scale=LossScale(8.0))
+    losses_of(pipeline, 0)
+    state = pipeline.state_dict()
+    before, (name, value) = tensors(state["model"]), next(iter(state["model"].items()))
+    other = state | {"model": state["model"] | {name: value * 0}}
+    with pytest.raises(InputError) as caught:
+        pipeline.load_state_dict(change(other) if pipeline.rank == RANKS - 1 else other)
+    after = tensors(pipeline.state_dict()["model"])
+    assert all(torch.equal(x, after[name]) for name, x in before.items())
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("change", "line"), WRONG)
+def test_what_is_wrong_on_one_rank_is_one_line_on_all_and_changes_nothing(
+    change: Callable[[State], Any], line: str
+) -> None:
+    assert on_threads(partial(refused, change), RANKS) == dict.fromkeys(
+        range(RANKS), f"state_dict: {line}"
+    )
+
+
+def raising(stage: int, name: str) -> str:
+    if stage == 1:
+        raise KeyError(name)
+    return f"{stage}.{name}"
+
+
+def of_last(parameters: Any) -> torch.optim.Optimizer:
+    """An optimizer that has no state by names on the last rank alone."""
+    between = own()
+    assert between is not None
+    kind = torch.optim.LBFGS if between.rank == RANKS - 1 else torch.optim.SGD
+    return kind(parameters)
+
+
+def unsaved(**options: Any) -> str:
+    """What a rank says, each time that it is asked."""
+    pipeline = of_two("1f1b", **options)
+    said = []
+    for _ in range(2):
+        with pytest.raises(InputError) as caught:
+            pipeline.state_dict()
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+    return said[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (
+            {"names": lambda s, n: n},
+            r"^names: 1.norm_attention.weight is called so in stage 0 .*names\(count\)",
+        ),
+        (
+            {"names": lambda s, n: None},
+            "^names: expected a name of the model for stage 0, 0.symbols",
+        ),
+        ({"names": raising}, "^names: no name of the model for stage 1, .*: KeyError: "),
+        ({"optimizer": of_last}, "got LBFGS, whose step needs a closure$"),
+    ],
+)
+def test_what_cannot_be_saved_is_one_line_on_all_ranks(options: dict[str, Any], line: str) -> None:
+    said = on_threads(partial(unsaved, **options), RANKS)
+    assert said[0] == said[1]
+    assert re.search(line, said[0])
+    assert "\n" not in said[0]

@@ -6,15 +6,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from examples import gpt
 from pipeloom import HuggingFace, measure
@@ -22,45 +22,24 @@ from pipeloom.ir import InputError, Link, Measurement, OpKind, StageProfile
 from pipeloom.runtime import ModelSource, StagesAs, measure_profile
 from tests.support.delayed_linear import Delayed
 from tests.support.inside import LinkSamples, links_of, probe_host
-from tests.support.models import TinyTransformer
+from tests.support.models import Squares, TinyTransformer
+from tests.support.one_rank import Of
 
 ROWS, NARROW, WIDE, MEGABYTE = 3, 8, 16, 1_000_000
 WEIGHTS = NARROW * WIDE + WIDE + WIDE * NARROW
 
 
 @dataclass(frozen=True)
-class Stack:
-    """Stages of Linear, two GELUs, Linear; the loss is the mean of squares."""
+class Stack(Squares):
+    """Stages of Linear, two GELUs, Linear."""
 
     frozen: bool = False
+    shape: ClassVar[tuple[int, ...]] = (ROWS, NARROW)
 
-    def stages(self, count: int) -> Sequence[Any]:
-        return [self.stage] * count
-
-    def stage(self) -> nn.Module:
+    def stage(self, number: int) -> nn.Module:
         first, narrow = nn.Linear(NARROW, WIDE), nn.Linear(WIDE, NARROW, bias=False)
         first.weight.requires_grad_(not self.frozen)
         return nn.Sequential(first, nn.GELU(), nn.GELU(), narrow)
-
-    def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
-        return ()
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        return (output - target).pow(2).mean()
-
-    def batch(self, step: int, microbatches: int) -> Any:
-        drawn = torch.ones(2, microbatches, ROWS, NARROW)
-        return list(drawn[0]), list(drawn[1])
-
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-
-
-class Modules(Stack):
-    """Its modules are there."""
-
-    def stages(self, count: int) -> Sequence[Any]:
-        return [self.stage() for _ in range(count)]
 
 
 class Whole(Stack):
@@ -70,16 +49,11 @@ class Whole(Stack):
         return torch.ones(2, microbatches * ROWS, NARROW).unbind()
 
 
-class Chosen(nn.Module):
+class Choosing(Stack):
     """It looks at values."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x if x.sum() > 0 else -x
-
-
-class Choosing(Stack):
-    def stage(self) -> nn.Module:
-        return nn.Sequential(super().stage(), Chosen())
+    def stage(self, number: int) -> nn.Module:
+        return nn.Sequential(super().stage(number), Of(lambda _, x: x if x.sum() > 0 else -x))
 
 
 def calculated(source: ModelSource, stages: int = 3, **options: Any) -> Measurement:
@@ -199,8 +173,8 @@ def test_rounds_of_all_kinds_are_timed() -> None:
 
 
 def test_a_model_that_is_there_is_left_as_it_is() -> None:
-    modules = Modules().stages(2)
-    source = Modules()
+    source = Stack()
+    modules = [source.stage(s) for s in range(2)]
     object.__setattr__(source, "stages", lambda count: modules)
     before = [p for module in modules for p in module.parameters()]
     found = calculated(source, 2, dtype=torch.bfloat16)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 import tracemalloc
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from examples.mlp import MLP
 from pipeloom import StepRecord, compile_schedule, run
 from pipeloom.ir import Program
-from pipeloom.runtime import ExecutionError, ModelSource, Pipeline, RunSettings, TrainingLoop
+from pipeloom.runtime import ExecutionError, Pipeline, RunSettings, TrainingLoop
 from tests.support.inside import Compiling, listening
 from tests.support.schedules import schedule
 
@@ -24,25 +24,6 @@ heard: list[int] = []
 
 def program() -> Program:
     return compile_schedule(schedule("1f1b", 1, 2))
-
-
-class Small:
-    """A model source of one stage."""
-
-    def stages(self, count: int) -> list[Callable[[], nn.Module]]:
-        return [lambda: nn.Linear(2, 2)]
-
-    def tied(self, count: int) -> tuple[()]:
-        return ()
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        return (output - target).square().mean()
-
-    def batch(self, step: int, microbatches: int) -> tuple[list[Tensor], list[Tensor]]:
-        return [torch.ones(1, 2)] * microbatches, [torch.zeros(1, 2)] * microbatches
-
-    def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=0.1)
 
 
 def note(record: StepRecord) -> None:
@@ -75,13 +56,7 @@ def test_callbacks_are_told_in_turn_and_closed_at_the_end(
 ) -> None:
     heard.clear()
     Closing.closed = 0
-    run(
-        program(),
-        Small(),
-        steps=2,
-        callbacks=[f"{HERE}:note", f"{HERE}:Closing", note],
-        quiet=False,
-    )
+    run(program(), MLP(), steps=2, callbacks=[f"{HERE}:note", f"{HERE}:Closing", note], quiet=False)
     assert (heard, Closing.closed) == ([0, 0, 0, 1, -1, 1], 1)
     told = re.findall(r"^step \d: loss \d\.\d{4}, \d+\.\d ms$", capsys.readouterr().err, re.M)
     assert len(told) == 2
@@ -99,7 +74,7 @@ def test_an_error_of_a_callback_is_one_line_and_the_run_has_failed(
     callback: Any, line: str
 ) -> None:
     with pytest.raises(ExecutionError) as caught:
-        run(program(), Small(), steps=1, callbacks=[callback])
+        run(program(), MLP(), steps=1, callbacks=[callback])
     assert (str(caught.value), caught.value.exit_code) == (line, 1)
 
 
@@ -152,7 +127,7 @@ class Marked:
 def test_marks_of_a_long_run_do_not_pile_up() -> None:
     """They were megabytes a minute and rank; those of the last 256 steps are kept."""
     kept, steps = 256, 1024
-    loop = TrainingLoop(cast(ModelSource, Small()), RunSettings(steps=steps))
+    loop = TrainingLoop(MLP(), RunSettings(steps=steps))
     tracemalloc.start()
     try:
         history = loop.run(cast(Pipeline, Marked()))
