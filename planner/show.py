@@ -18,7 +18,7 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.report import plan_vs_measured
 from pipeloom.report.attribution import Attribution, attribute
-from pipeloom.report.bars import memory_scale
+from pipeloom.report.bars import last, memory_scale, timed
 from pipeloom.report.chrome_trace import trace_events
 from pipeloom.report.summaries import caption, describe
 from pipeloom.report.svg.timeline import timeline_svg
@@ -71,10 +71,10 @@ class Picture:
 
     def _text(self) -> str:
         memory = memory_scale(each for _, each in self.schedules) if self.memory else None
+        axis: dict[str, Any] = {"columns": self.columns, "memory": memory}
+        axis["end"] = max(last(timed(each)) for _, each in self.schedules)
         return "\n".join(
-            timeline_text(
-                schedule, name=name, columns=self.columns, colours=self.colours, memory=memory
-            )
+            timeline_text(schedule, name=name, colours=self.colours, **axis)
             for name, schedule in self.schedules
         )
 

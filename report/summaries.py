@@ -185,12 +185,10 @@ def facts(schedule: Schedule, assumed: str | None = None) -> str:
     schedule = timed(schedule)
     timing, problem, report = schedule.known_timing, schedule.problem, schedule.report
     asked = asked_by_profile(problem.profile, problem.objective)
+    rate = percent(timing.bubble_rate(problem.objective))
     lines = [
         *([] if asked is None else [("objective", asked)]),
-        (
-            "bubble rate",
-            f"{percent(timing.bubble_rate(problem.objective))} of the {problem.objective.value}",
-        ),
+        ("bubble rate", f"{rate} of the {problem.objective.value}"),
         ("period", f"{duration(timing.period)} ({WITHOUT_BARRIER})"),
         ("makespan", f"{duration(timing.makespan)} ({WITH_BARRIER})"),
         *_steady(schedule),
@@ -201,12 +199,8 @@ def facts(schedule: Schedule, assumed: str | None = None) -> str:
     ]
     if report is not None and report.lower_bound is not None:
         because = f" ({report.bound})" if report.bound else ""
-        lines.append(
-            (
-                "lower bound",
-                f"{duration(report.lower_bound)} on the {problem.objective.value}{because}",
-            )
-        )
+        bound = f"{duration(report.lower_bound)} on the {problem.objective.value}{because}"
+        lines.append(("lower bound", bound))
         is_optimal = report.status is Status.OPTIMAL
         known = "proven" if is_optimal else f"gap {percent(gap(schedule) or 0.0)}"
         lines.append(("status", f"{report.status.value}, {known}"))

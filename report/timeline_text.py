@@ -61,24 +61,29 @@ def timeline_text(
     columns: int = 100,
     colours: bool = False,
     memory: float | None = None,
+    end: float | None = None,
 ) -> str:
     """The schedule in ``columns`` characters a line, with ANSI colours where asked for.
 
     ``name``: what the user calls it. ``memory``: draw the memory that each rank holds over time,
-    on a scale from 0 to this.
+    on a scale from 0 to this. ``end``: of the axis of time; by default the schedule's own.
     """
     schedule = timed(schedule)
-    lines = [caption(name, schedule), bare_timeline(schedule, columns, colours, memory)]
+    lines = [caption(name, schedule), bare_timeline(schedule, columns, colours, memory, end)]
     lines += filter(None, [summary(schedule), repeats(schedule)])
     return "\n".join(lines) + "\n"
 
 
 def bare_timeline(
-    schedule: Schedule, columns: int, colours: bool = False, memory: float | None = None
+    schedule: Schedule,
+    columns: int,
+    colours: bool = False,
+    memory: float | None = None,
+    end: float | None = None,
 ) -> str:
     """The rows, the axis and the legend alone, without a title and figures."""
     schedule = timed(schedule)
-    end = last(schedule)
+    end = last(schedule) if end is None else end
     head = max(len(f"rank {rank}") for rank in range(schedule.problem.ranks)) + 2
     width = max(10, columns - head - 1)
     lines = []

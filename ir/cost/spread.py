@@ -51,7 +51,7 @@ class ExpectedMakespan:
     def __str__(self) -> str:
         return (
             f"makespan {duration(self.mean)} in the mean, 95th percentile {duration(self.p95)}, by "
-            f"the profile's spread; measured is longer than {self.share_below:.0%} of steps"
+            f"the profile's spread; measured above {self.share_below:.0%} of simulated steps"
         )
 
 

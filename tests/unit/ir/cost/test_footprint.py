@@ -193,4 +193,4 @@ def test_a_measured_makespan_has_its_place_among_those_expected() -> None:
     assert simulate(schedule).makespan < found.mean < found.p95
     shares = [ExpectedMakespan.of(spread, by) for by in (found.p95, 2 * found.p95)]
     assert [one.share_below for one in shares if one] == pytest.approx([0.95, 1.0], abs=0.01)
-    assert "measured is longer than 0% of steps" in str(found)
+    assert "measured above 0% of simulated steps" in str(found)
