@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,8 @@ TRAINING = ("steps", "dtype", "seed", "device", "pace", "callbacks", "timeout", 
 """Names of the options of :func:`add_training` beside the program and the model."""
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 STAGES_AS = ("eager", "aten", "inductor")
+BEGIN = 400
+"""Bytes of a program in which it says what it is."""
 TYPED = (
     "steps", "device", "pace", "clip_grad_norm", "loss_scale", "every", "eval_every",
 )  # fmt: skip
@@ -108,15 +111,21 @@ def announce_loading(args: argparse.Namespace) -> None:
 
 
 def need_program(path: str) -> None:
-    """Raises InputError where there is no such file, before torch takes its seconds."""
+    """Raises InputError, before torch takes its seconds, where there is no such file or it is of
+    another kind."""
     if path == "-":
         return
     try:
-        Path(path).stat()
+        with Path(path).open("rb") as file:
+            begin = file.read(BEGIN)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except OSError:
-        pass  # the reader says what else is wrong
+        return  # the reader says what else is wrong
+    if re.search(rb'"format":\s*"pipeloom\.(?!program")', begin):
+        from pipeloom.ir.formats import load_program
+
+        load_program(path)
 
 
 @contextmanager

@@ -237,6 +237,7 @@ class Plan:
                 f"MFU {best.mfu * 100:.1f} %, {best.memory_gib:.1f} of {device:g} GiB "
                 f"({self.best.free_gib:.1f} free)",
                 f"{best.batch}; layers of each stage: {','.join(map(str, layers))}",
+                f"links: {self.space.cluster.network}",
                 f"no plan takes less than {duration(self.lower_bound)}: "
                 f"{from_optimal(self.gap)} ({summary(self.ranking)})",
                 "",
@@ -267,7 +268,8 @@ class Plan:
         ]
         lines = [
             *legend([each.name for each in self.plans], self._reasons),
-            "M: microbatches of a replica; likely: the interval that the step is in, in ms",
+            "M: microbatches of a replica; likely: the ms in which four of five measured runs are, "
+            "as far as calibration goes (docs/predict.md)",
             "step: the shortest found; after the first row a plan is searched only while its bound "
             "is below the best step, so that more search may shorten it down to its bound",
         ]

@@ -163,6 +163,7 @@ class Prediction:
             f"TFLOP/s/GPU, MFU {self.mfu * 100:.1f} %",
             f"{self.memory_gib:.1f} GiB on the fullest device, of {device.memory_gib:g}{over}",
             f"{self.batch}; {self._scheduled()}",
+            f"links: {self.step.cluster.network}",
             "",
             self._stages(),
             *self.notes,

@@ -37,6 +37,7 @@ from pipeloom.ir.formats.validation import (
     wrong,
 )
 from pipeloom.ir.model.links import Link
+from pipeloom.ir.units import counted
 
 from .efficiency import BOUNDS, Efficiency, calibrated
 from .gpus import GPUS, PRECISIONS, SIXTEEN, Gpu
@@ -89,6 +90,13 @@ class Cluster:
     between: Link
     efficiency: Efficiency
     host: Link | None = None
+
+    @property
+    def network(self) -> str:
+        """``300 GB/s within a node of 8 GPUs, 25 GB/s for each GPU between nodes``."""
+        inside, between = self.inside.gigabytes_per_second, self.between.gigabytes_per_second
+        node = counted(self.gpus_per_node, "GPU")
+        return f"{inside:g} GB/s within a node of {node}, {between:g} GB/s a GPU between nodes"
 
     def to_dict(self) -> dict[str, Any]:
         """The object of a cluster file."""
