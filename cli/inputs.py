@@ -57,7 +57,7 @@ def read_profile(args: argparse.Namespace, tell: Listener) -> ProfileSource:
     from pipeloom.planner.inputs.problem_setup import ProfileSource
 
     source = ProfileSource(args.profile, tell)
-    _ = source.objective  # its stages or layers are read, and their faults told
+    source.check()
     announce_compiling()
     return source
 

@@ -44,8 +44,8 @@ def cautions(model: Model, run: TrainingRun) -> Iterator[str]:
     """Lines on what was assumed of a run, or what its prediction has not been compared with."""
     if model.positions and run.attention is AttentionKernel.UNFUSED:
         yield (
-            "attention: unfused, the default of a model with learned positions; with a fused "
-            "kernel, give --attention flash"
+            "attention: unfused, as by default of models with learned positions; --attention flash "
+            "is for a fused kernel"
         )
     if model.longest and run.seq > model.longest:
         yield f"seq: {run.seq} is more than {model.longest}, the model's max_position_embeddings"

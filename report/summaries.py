@@ -93,7 +93,9 @@ def _placed_and_passed(problem: Problem) -> str:
     passing = problem.placement.passing
     if passing is Passing.WEIGHTS:
         return "passing weights, each stage on one owner"
-    return f"{_placed(problem)}, passing activations" + " and weights" * (passing is Passing.MIXED)
+    words = {PlacementKind.V: "stages in a V", PlacementKind.CUSTOM: "the same placement"}
+    placed = words.get(problem.placement.kind, _placed(problem))
+    return f"{placed}, passing activations" + " and weights" * (passing is Passing.MIXED)
 
 
 def proof(schedule: Schedule) -> str | None:
@@ -124,16 +126,15 @@ def _held(schedule: Schedule) -> str:
     """``7.94 of 8 (rank 2)``: of the rank that is nearest to its limit, and where there are two
     limits, of the nearest to each."""
     limits, peaks = schedule.problem.memory_limit, peak_memory(schedule)
-    ranks = [fullest(schedule)]
+    ranks = [first := fullest(schedule)]
     if len(set(limits)) == 2:
-        others = [r for r, limit in enumerate(limits) if limit != limits[ranks[0]]]
+        others = (r for r, limit in enumerate(limits) if limit != limits[first])
         ranks.append(max(others, key=lambda rank: peaks[rank]))
     return ", ".join(f"{_of_limit(peaks[r], limits[r])} (rank {r})" for r in ranks)
 
 
 def _of_limit(peak: float, limit: float) -> str:
-    of = f" of {memory_size(limit)}" if math.isfinite(limit) else ""
-    return f"{memory_size(peak)}{of}"
+    return memory_size(peak) + (f" of {memory_size(limit)}" if math.isfinite(limit) else "")
 
 
 def summary(schedule: Schedule) -> str:

@@ -329,8 +329,9 @@ def _enough_words(enough: Enough, ranks: int) -> str:
     fit = "fits" if enough.microbatches == 1 else "fit"
     those = "rank" + "s" * (len(enough.ranks) > 1) + " " + ", ".join(map(str, enough.ranks))
     where = f" on {those}" * (len(enough.ranks) < ranks)
+    limits = "limits up to" if where and len(enough.ranks) > 1 else "a limit of"
     return (
-        f"the bound falls until {more} {fit}{where} (a limit of {memory_size(enough.limit)}), "
+        f"the bound falls until {more} {fit}{where} ({limits} {memory_size(enough.limit)}), "
         f"to {rest}, and no further"
     )
 

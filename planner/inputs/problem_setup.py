@@ -105,6 +105,10 @@ class ProfileSource:
 
         return self._read(LayeredProfile, parse_layers, dump_layers)
 
+    def check(self) -> None:
+        """Reads the stages, or layers without stages. Raises InputError with every fault."""
+        _ = self.stages if self.has_stages else self.layers
+
     @property
     def objective(self) -> Objective:
         """The objective, unless one is given: the makespan where the profile has a
@@ -163,7 +167,7 @@ class ProfileSource:
         held = max(piece.m_b for piece in pieces)
         for key in ("memory_limit", "device_memory"):
             if any(bytes_beside(held, size) for size in getattr(cluster, key) or ()):
-                words = f"expected the unit of m_b, which is at most {held:g}, got bytes"
+                words = f"expected the unit of m_b, which is at most {held:g}, or null, got bytes"
                 raise InputError(f"{self.where}: {key}: {words}")
         self._tell_doubtful_keys()
         if cluster.host_link is None and any(piece.m_o is not None for piece in pieces):
@@ -187,8 +191,8 @@ class ProfileSource:
         if cluster.links is None or cluster.t_comm is not None or cluster.ranks == 1:
             return
         if any(piece.activation_bytes is None for piece in sent):
-            words = "activation_bytes: missing: messages of activations take the links' latency"
-            self._tell(Note(f"note: {self.where}: {words} alone"))
+            words = "activation_bytes: missing: if activations are sent, only latency counts"
+            self._tell(Note(f"note: {self.where}: {words}"))
 
     def _tell_doubtful_keys(self) -> None:
         from pipeloom.ir.formats import doubtful_keys

@@ -274,7 +274,7 @@ def answer_for(
         "schedules": entries,
     }
     line = f"over all schedules that {system.name} runs: {from_optimal(gap)}"
-    if any(plan.bound == bound for plan in unsearched):
+    if gap > 0 and any(plan.bound == bound for plan in unsearched):
         line += " (more stages a rank were not searched)"
     if not (system.any_order or schedule.problem.profile.stages[0].layers):
         line += f"\nnote: a {system.name} layout needs a profile by layers (profile --layers)"

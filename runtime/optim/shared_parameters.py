@@ -79,8 +79,7 @@ class SharedParameters:
 
     def begin(self) -> None:
         """Before anything is added to the gradients in a step, which starts with none."""
-        if self._earlier:
-            self.restore()  # after a step that failed
+        self.restore()  # after a step that failed
         for parameter in self._reduced.values():
             if parameter.grad is not None:
                 self._earlier[id(parameter)] = parameter, parameter.grad

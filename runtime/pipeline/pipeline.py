@@ -312,8 +312,7 @@ class Pipeline:
         self._other = None if ran is self else ran
         with ending_together(ran._transport):
             ran._training.put(data, updates=update)
-            if ran._turn:
-                ran._take_turn()
+            ran._take_turn()
             results = ran._training.run(data, keep=return_outputs, updates=update)
         return results.hand_out(losses, metrics)
 

@@ -12,10 +12,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pipeloom import Pipeline, compile_schedule
 from pipeloom.runtime import LaunchError, Routes, Transport, connect, launch_ranks
 from pipeloom.runtime.transport.gloo import SHORT
 from pipeloom.runtime.transport.staged_gloo import StagedGlooTransport
 from tests.support.hub import on_threads, own
+from tests.support.models import TinyTransformer, named, reference, worst
+from tests.support.schedules import schedule
 
 CPU = torch.device("cpu")
 Opened: TypeAlias = Callable[[Routes], Transport]
@@ -161,6 +164,25 @@ def test_a_late_message_ends_the_wait(way: str) -> None:
         LaunchError, match=r"^rank 0: TimeoutError: Timed out waiting 500ms for recv"
     ):
         over(way, is_kept_waiting, 2)
+
+
+def trains(opened: Opened) -> float:
+    """How far parameters of a pipeline over a transport that it is given are from one process's."""
+    between, source = opened(Routes()), TinyTransformer()
+    program = compile_schedule(schedule("zb-h1", 2, 4), tied=[(0, 1)])
+    pipeline = Pipeline.from_source(program, source, transport=between)
+    for step in range(3):
+        inputs, targets = source.batch(step, 4)
+        pipeline.step(inputs, target=targets)
+    pipeline.close()
+    between.barrier()  # it stays open
+    between.close()
+    return worst(named(pipeline.modules), reference(source, 2, 4, steps=3, train=True)[1])
+
+
+def test_a_pipeline_trains_as_one_process_over_a_transport_that_it_is_given() -> None:
+    """Over Gloo and on threads: `tests/parity`."""
+    assert max(over("staged", trains, 2, timeout=120).values()) <= 1e-12
 
 
 def test_a_message_of_another_size_is_refused() -> None:

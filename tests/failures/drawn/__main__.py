@@ -2,7 +2,14 @@
 
 import sys
 
+from pipeloom import InputError
+
 from . import main
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    try:
+        code = main(sys.argv[1:])
+    except InputError as error:  # this process may not have a network of its own
+        print(error, file=sys.stderr)
+        code = 2
+    raise SystemExit(code)

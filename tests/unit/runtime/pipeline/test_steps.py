@@ -245,6 +245,26 @@ def test_wrong_ties_are_refused(tied: list[list[tuple[int, str]]], message: str)
         Pipeline(program(ROW, [(0, 1)]), stages(), loss=loss, tied=tied).step(X, target=Y)
 
 
+def test_masters_are_the_parameters_again_after_each_step() -> None:
+    modules, seen = stages(), []
+    before = [p for m in modules for p in m.parameters()]
+    modules[0].register_forward_hook(lambda m, _, out: seen.append((m[0].weight.dtype, out.dtype)))
+    half: dict[str, Any] = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
+    pipeline = made(modules, optimizer=partial(torch.optim.AdamW, lr=0.1), **half)
+    values = [p.detach().clone() for p in before]
+    losses: list[Tensor] = []
+    output = pipeline.step(X, target=Y, losses=losses)
+    assert output.dtype is torch.bfloat16
+    assert {value.dtype for value in losses} == {torch.float32}
+    assert set(seen[1:]) == {(torch.bfloat16, torch.bfloat16)}, "all but the trial"
+    after = [p for m in pipeline.modules.values() for p in m.parameters()]
+    assert [id(p) for p in after] == [id(p) for p in before]
+    assert {t.dtype for p in after for t in (p, p.grad) if t is not None} == {torch.float32}
+    assert all(not torch.equal(p, value) for p, value in zip(after, values, strict=True))
+    states = [s for o in pipeline.optimizers.values() for s in o.state.values()]
+    assert {s["exp_avg"].dtype for s in states} == {torch.float32}
+
+
 def test_a_program_that_goes_on_after_a_step_is_not_clipped() -> None:
     """Each stage stepped once it is done, which is a valid program."""
     whole = program(each(FUSED, MICROBATCHES))
