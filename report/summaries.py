@@ -118,19 +118,18 @@ def from_optimal(gap: float) -> str:
 
 def memory(schedule: Schedule) -> str:
     """``peak memory 7.94 of 8``; ranks are named where limits differ."""
-    words, alike = _held(schedule), len(set(schedule.problem.memory_limit)) == 1
-    return f"peak memory {words.partition(' (rank')[0] if alike else words}"
+    return f"peak memory {_held(schedule, named=len(set(schedule.problem.memory_limit)) > 1)}"
 
 
-def _held(schedule: Schedule) -> str:
-    """``7.94 of 8 (rank 2)``: of the rank that is nearest to its limit, and where there are two
-    limits, of the nearest to each."""
+def _held(schedule: Schedule, *, named: bool = True) -> str:
+    """``7.94 of 8 (rank 2)``: the peak of the rank that is nearest to its limit, and with two
+    different limits the peak of the nearest rank to each. ``named``: add the rank."""
     limits, peaks = schedule.problem.memory_limit, peak_memory(schedule)
     ranks = [first := fullest(schedule)]
     if len(set(limits)) == 2:
         others = (r for r, limit in enumerate(limits) if limit != limits[first])
         ranks.append(max(others, key=lambda rank: peaks[rank]))
-    return ", ".join(f"{_of_limit(peaks[r], limits[r])} (rank {r})" for r in ranks)
+    return ", ".join(_of_limit(peaks[r], limits[r]) + f" (rank {r})" * named for r in ranks)
 
 
 def _of_limit(peak: float, limit: float) -> str:

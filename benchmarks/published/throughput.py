@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import Case, Claim, Column, Rows, Size, Table, of_part, plain
 from .. import Row as Figures
-from .assumed import BASE, Assumptions
+from .assumed import BASE
 from .cells import Row, load_rows
 from .schemes import FAMILY, Prediction, predict
 
@@ -22,12 +22,12 @@ def cases(size: Size) -> Iterator[Case]:
 
 def measure(case: Case) -> Figures:
     """A published row with its predictions."""
-    return compared(case.given["row"], BASE)
+    return compared(case.given["row"])
 
 
-def compared(row: Row, given: Assumptions) -> Figures:
+def compared(row: Row) -> Figures:
     """A published row beside its predictions; the fastest of those that are predicted to fit."""
-    found = {name: predict(row, name, given) for name in FAMILY}
+    found = {name: predict(row, name, BASE) for name in FAMILY}
     fitting = {name: each.throughput for name, each in found.items() if each.fits}
     return {
         "gpus": row.table,

@@ -227,10 +227,10 @@ class Profile:
         return replace(self, stages=tuple(stage.changed(change) for stage in self.stages))
 
     def split(self, chunks: int) -> Profile:
-        """Each stage cut evenly into ``chunks`` consecutive ones; messages stay as large, and with
-        it what is kept for recomputing or beside the host. What the last stage sends goes to no
-        other: its chunks send as much as it receives. Which chunks of tied stages share parameters
-        is not known: all of them are tied.
+        """Each stage cut evenly into ``chunks`` consecutive ones; messages stay as large, and and
+        so does what is kept for recomputation or offload. The last stage sends nothing on: its
+        chunks send each other as much as the stage receives. Which chunks of tied stages share
+        parameters is not known: all of them are tied.
 
         Raises ValueError for fewer than one chunk, UnsupportedError for more than ``max_stages``
         stages.

@@ -54,10 +54,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Enough:
-    """From room for ``microbatches`` more on ``ranks`` on, memory buys nothing more.
+    """The memory from which on more memory does not lower the bound.
 
-    ``limit``: the largest limit of these ranks then. ``bound``: what no memory brings the cost
-    below. ``ranks``: all, but where limits differ those alone that need more.
+    It is room for ``microbatches`` more on each of ``ranks``, whose largest limit is then
+    ``limit``. ``ranks``: all ranks if the limits are equal, otherwise those that need more.
+    ``bound``: the bound without any limit.
     ``least``, ``too_little``: where that is none more, limits, the same on all ranks: with the one
     a schedule of the same cost is known, with the other none exists.
     """
