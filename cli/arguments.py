@@ -148,12 +148,12 @@ def add_microbatches(parser: argparse.ArgumentParser, more: str) -> None:
 
 def add_instance(parser: argparse.ArgumentParser) -> None:
     """Adds the options that make a problem of a profile, the memory limit aside."""
-    add_microbatches(parser, "; by default as many as the profile has numbers for")
+    add_microbatches(parser, "; by default, the length of the profile's lists")
     parser.add_argument(
         "--objective",
         choices=["period", "makespan"],
-        help="what an iteration costs without a barrier between optimizer steps (period), or with "
-        "one (makespan); by default as the profile's barrier says",
+        help="cost of an iteration: without a barrier between optimizer steps (period) or with one "
+        "(makespan); by default, the profile's barrier decides",
     )
 
 
@@ -171,8 +171,9 @@ def add_memory_limit(parser: argparse.ArgumentParser) -> None:
         "--memory-limit",
         metavar="X",
         type=limit,
-        help="activation memory of each rank, in the profile's unit, or none; 20G or 16GiB where "
-        "that is bytes; the profile's own limit by default",
+        help="activation memory of every rank, in the profile's unit (20G or 16GiB if that is "
+        "bytes), or none; by default, the profile's memory_limit, which can be a list with one "
+        "limit for each rank",
     )
 
 
@@ -182,9 +183,9 @@ def add_passing(parser: argparse.ArgumentParser, *more: str) -> None:
         "--passing",
         choices=[*PASSINGS, *more],
         default=PASSINGS[0],
-        help="what is sent: activations between stages that stay on ranks (the default), or "
-        "weights between ranks that keep their microbatches"
-        + "; auto: these or sharded data, whichever is fastest"
+        help="what ranks send: activations (the default; each stage stays on its rank) or weights "
+        "(each microbatch stays on its rank)"
+        + "; auto: the fastest of these and fully sharded data parallelism"
         * bool(more),
     )
 
@@ -194,15 +195,15 @@ def add_remat(parser: argparse.ArgumentParser) -> None:
         "--recompute",
         choices=["auto", "all", "none"],
         default="auto",
-        help="activations computed again before their backward, of stages with t_r and m_r in the "
-        "profile: where it pays (auto, the default), all of them, or none",
+        help="which activations to recompute before their backward: those for which it pays (auto, "
+        "the default), all, or none; only stages with t_r and m_r in the profile can",
     )
     parser.add_argument(
         "--offload",
         choices=["auto", "none"],
         default="auto",
-        help="activations moved to the host and back, of stages with m_o in a profile with a "
-        "host_link: where it pays (auto, the default), or none",
+        help="which activations to offload to the host: those for which it pays (auto, the "
+        "default), or none; needs host_link and stages with m_o in the profile",
     )
 
 
@@ -214,26 +215,25 @@ def add_solver(
         "--placement",
         metavar="P",
         type=placement,
-        help="where stages live: auto (the default: the best of the next four, or of two copies "
-        "where they are known to fit), linear (stage s on rank s), interleaved:K (stage s on rank "
-        "s mod P, K stages a rank), v (down the ranks and back up), wave:K (so K times), "
-        "bidirectional (stage s on ranks s and P-1-s, two copies of the weights), or a JSON file "
-        "that lists the rank of each stage; a profile of one stage a rank is cut, into at most its "
-        "max_stages",
+        help="ranks of the stages: auto (the default) chooses the best of linear (stage s on rank "
+        "s), interleaved:K (stage s on rank s mod P, K stages per rank), v (down the ranks and "
+        "back up), wave:K (K such passes), and, if two copies of the weights are known to fit, "
+        "bidirectional (stage s on ranks s and P-1-s); or a JSON file that lists the rank of each "
+        "stage. A profile with one stage per rank is cut into at most max_stages stages",
     )
     parser.add_argument(
         "--solver",
         choices=["auto", "cp-sat", "milp", "heuristic"],
         default="auto",
-        help="auto (the default) runs search, bounds and cp-sat side by side; heuristic is the "
-        "search alone; milp is by CBC",
+        help="auto (the default) runs search, bounds and CP-SAT in parallel; heuristic runs only "
+        "the search; milp solves an integer program with CBC",
     )
     add_limits(
         parser,
-        f"for {what}, all placements together, {time_limit:g} by default; it ends sooner once "
-        "optimal",
+        f"for {what} over all placements, {time_limit:g} by default; stops earlier once the "
+        "schedule is proven optimal",
         f" for {what} and placement",
-        "the same seed then gives the same schedule",
+        "the same seed gives the same schedule",
     )
     add_seed(parser)
     add_quiet(parser)
@@ -244,7 +244,7 @@ def add_limits(parser: argparse._ActionsContainer, time: str, work: str, same: s
     ``work``, with which the answer is the ``same``."""
     limits = parser.add_mutually_exclusive_group()
     limits.add_argument("--time-limit", metavar="S", type=seconds, help=f"seconds {time}")
-    words = f"instead of seconds: work{work}, in millions of simulated ops (about a hundred take a"
+    words = f"instead of seconds: work{work}, in millions of simulated ops (about 100 take a"
     limits.add_argument("--work-limit", metavar="N", type=amount, help=f"{words} second); {same}")
 
 
@@ -255,15 +255,15 @@ def add_seed(parser: argparse.ArgumentParser) -> None:
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print no progress")
 
 
 def add_start(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--start",
         metavar="SCHEDULE",
-        help="a schedule of as many microbatches on the same stages and ranks, that of the batch "
-        "before say, whose order of ops the search begins with",
+        help="schedule to start the search from, for example the previous batch's; it must have "
+        "the same stages, ranks and number of microbatches",
     )
 
 
@@ -273,7 +273,7 @@ def add_slow(parser: argparse.ArgumentParser) -> None:
         metavar="RANK:X,...",
         action=Together,
         type=slow,
-        help="ranks that take X times as long as the profile says, such as 3:1.2",
+        help="ranks that take X times as long as in the profile, such as 3:1.2",
     )
 
 
@@ -286,13 +286,13 @@ def add_workers(
         "--workers",
         metavar="N",
         type=workers,
-        help=f"processes that solve {what} side by side and share the cores; {usual} by default, "
-        "with 1 this process",
+        help=f"processes that solve {what} in parallel and share the cores; {usual} by default; 1 "
+        "uses only this process",
     )
     where.add_argument(
         "--scheduler",
         metavar="ADDRESS",
-        help="instead: the workers of the Dask scheduler there, such as tcp://host:8786",
+        help="use the workers of this Dask scheduler instead, such as tcp://host:8786",
     )
 
 
@@ -301,16 +301,16 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--partition",
         choices=["joint", "balanced", "even"],
-        help="how a profile's layers are cut into stages: together with the schedule (joint, the "
-        "default), so that the longest stage is as short as can be (balanced), or as many blocks "
-        "each (even)",
+        help="how to cut a profile's layers into stages: joint (the default) optimizes the cut "
+        "together with the schedule, balanced makes the longest stage as short as possible, even "
+        "gives each stage the same number of blocks",
     )
     for most in ("min", "max"):
         parser.add_argument(
             f"--{most}-layers",
             metavar="N",
             type=at_least_one,
-            help=f"{most}imum of layers that a stage has",
+            help=f"{most}imum number of layers in a stage",
         )
 
 
@@ -319,8 +319,9 @@ def add_cut(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--partition",
         metavar="HOW",
-        help="how a profile's layers are cut into stages: balanced (the longest stage as short as "
-        "can be, the default), even (as many blocks each), or a schedule, whose cut is taken",
+        help="how to cut a profile's layers into stages: balanced (the default) makes the longest "
+        "stage as short as possible, even gives each stage the same number of blocks; or a "
+        "schedule file, whose cut is used",
     )
 
 
@@ -329,7 +330,7 @@ def add_cache(parser: argparse.ArgumentParser, words: str) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser, what: str) -> None:
-    words = f"where to write the {what}; - is standard output, the default but on a terminal"
+    words = f"where to write the {what}; - is standard output, the default unless it is a terminal"
     parser.add_argument("-o", "--output", metavar="FILE", help=words)
 
 

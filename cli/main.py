@@ -22,28 +22,19 @@ from .failures import FAILED, TRACEBACK, closed_streams, delivered, tell, with_f
 
 # command: its module in `commands/`, and what it does in one line
 COMMANDS: dict[str, tuple[str, str]] = {
-    "profile": ("training.profile", "measure a model's stages and links into a profile"),
-    "optimize": (
-        "planning.optimize",
-        "profile and memory limits to the best schedule, with a bound",
-    ),
-    "build": ("planning.build", "a named schedule: gpipe, 1f1b, zb-h1, ..."),
-    "compare": ("planning.compare", "all families and the optimizer side by side"),
-    "plan": (
-        "planning.plan",
-        "the best configurations of a model on so many GPUs, with a bound on all",
-    ),
-    "predict": (
-        "planning.predict",
-        "a configuration's step time and memory; without a GPU the model's FLOPs and bytes",
-    ),
-    "sweep": ("planning.sweep", "the memory limit against the bubble rate"),
-    "verify": ("files.verify", "check a schedule or program, whoever made it"),
-    "show": ("files.show", "a picture: in the terminal, SVG, HTML, PNG or a Chrome trace"),
-    "compile": ("files.compile", "schedule to per-rank instruction lists"),
-    "run": ("training.run", "train with a compiled program on local processes or under torchrun"),
-    "export": ("files.export", "schedule to another system's format"),
-    "import": ("files.import_", "another system's format to a schedule"),
+    "profile": ("training.profile", "measure a model's stages and links"),
+    "optimize": ("planning.optimize", "find the best schedule for a profile, with a lower bound"),
+    "build": ("planning.build", "build a named schedule: gpipe, 1f1b, zb-h1, ..."),
+    "compare": ("planning.compare", "compare all families and the optimizer"),
+    "plan": ("planning.plan", "find the best configurations of a model on a number of GPUs"),
+    "predict": ("planning.predict", "predict the time and memory of a configuration"),
+    "sweep": ("planning.sweep", "find the best schedule for each memory limit"),
+    "verify": ("files.verify", "check a schedule or a program"),
+    "show": ("files.show", "draw schedules: in the terminal, SVG, HTML, PNG or a Chrome trace"),
+    "compile": ("files.compile", "compile a schedule to a list of instructions for each rank"),
+    "run": ("training.run", "train with a program, on local processes or under torchrun"),
+    "export": ("files.export", "write a schedule in another system's format"),
+    "import": ("files.import_", "read another system's format"),
 }
 EMPTY = {"name", "title"}
 """Options that may be empty words."""
@@ -174,7 +165,7 @@ def _parser(name: str) -> tuple[Parser, ModuleType]:
     )
     command.add_arguments(parser)
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON object on standard output, nothing else"
+        "--json", action="store_true", help="print only one JSON object on standard output"
     )
     return parser, command
 

@@ -39,14 +39,14 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
         "--model",
         metavar="MODULE:ATTRIBUTE|hf:FOLDER",
         required=required,
-        help="a model source, or a function that returns one (the examples are in the checkout: "
-        "run them from its root); or a Hugging Face model's folder or config.json, which settings "
-        "may follow: hf:FOLDER,seq=512,micro_batch=4,data=FILE,seed=0,lr=1e-4,recompute=full",
+        help="model source or a function that returns one (run the examples from the root of the "
+        "checkout), or a Hugging Face model's folder or config.json, optionally with settings: "
+        "hf:FOLDER,seq=512,micro_batch=4,data=FILE,seed=0,lr=1e-4,recompute=full",
     )
     parser.add_argument(
         "--dtype",
         choices=DTYPES,
-        help="type of parameters and activations; the model's own by default",
+        help="type of parameters and activations; by default, the model's own",
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cpu by default")
 
@@ -56,8 +56,8 @@ def add_stages_as(parser: argparse.ArgumentParser) -> None:
         "--stages-as",
         choices=STAGES_AS,
         default="eager",
-        help="modules as they are (eager, by default); or each stage as graphs of F, B and W, run "
-        "without autograd (aten) or compiled (inductor)",
+        help="how stages run: as modules (eager, the default), or as graphs of F, B and W without "
+        "autograd (aten) or compiled (inductor)",
     )
 
 
@@ -73,14 +73,14 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=whole,
         default=0,
-        help="seed of dropout, and of weights where the source draws them by torch; those of hf: "
-        "have seed= there; 0 by default",
+        help="seed of dropout and of initial weights, 0 by default (the weights of hf: models have "
+        "a seed= setting)",
     )
     parser.add_argument(
         "--pace",
         action="store_true",
-        help="each op takes at least its planned time, asleep for the rest: as on a device of its "
-        "own, where ranks share cores",
+        help="sleep so that each op takes at least its planned time, as if ranks that share cores "
+        "had a device each",
     )
     parser.add_argument(
         "--callback",
@@ -88,10 +88,12 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         dest="callbacks",
-        help="a function that is told of each step, or a class whose objects are; may be repeated",
+        help="function to call after each step, or class of such a callback; can be repeated",
     )
-    parser.add_argument("--timeout", metavar="S", type=seconds, help="gives up after so long")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    parser.add_argument(
+        "--timeout", metavar="S", type=seconds, help="seconds to wait for a message"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="print no progress")
 
 
 def need_torch() -> None:

@@ -8,41 +8,41 @@ from typing import Any
 from .arguments import at_least_one
 
 COUNTS = {
-    "gpus": "GPUs; tp x pp x cp x dp by default",
-    "tp": "tensor parallel ranks",
-    "pp": "pipeline ranks",
-    "vp": "stages of a pipeline rank",
-    "dp": "data parallel replicas; what is left of the GPUs by default",
-    "cp": "context parallel ranks",
-    "ep": "expert parallel ranks",
-    "etp": "tensor parallel ranks of an expert; tp by default",
-    "micro_batch": "sequences of a microbatch",
-    "global_batch": "sequences of a step",
-    "seq": "tokens of a sequence; 4096 by default, or the model's positions where fewer",
-    "layers": "decoder layers, where fewer than the model's",
+    "gpus": "number of GPUs; by default, tp x pp x cp x dp",
+    "tp": "tensor parallel degree",
+    "pp": "pipeline parallel degree",
+    "vp": "stages per pipeline rank",
+    "dp": "data parallel degree; by default, gpus / (tp x pp x cp)",
+    "cp": "context parallel degree",
+    "ep": "expert parallel degree",
+    "etp": "tensor parallel degree of an expert; tp by default",
+    "micro_batch": "sequences per microbatch",
+    "global_batch": "sequences per step",
+    "seq": "tokens per sequence; by default 4096, or the model's positions if these are fewer",
+    "layers": "number of decoder layers, to use fewer than the model has",
 }
 WORDS = {
-    "layers_per_stage": "decoder layers of each stage: 12,14",
+    "layers_per_stage": "decoder layers of each stage, such as 12,14",
     "precision": "fp32, bf16 (the default), fp16, fp8, mxfp8 or nvfp4",
-    "gradients": "what gradients are summed in",
+    "gradients": "type in which gradients are summed, such as fp32",
     "recompute": "none (the default), selective, full, or modules: core_attn,mlp,layernorm,...",
     "sharding": "none (the default), zero1, zero2 or fsdp",
-    "attention": "flash or unfused; by default flash, but unfused for learned positions (GPT, OPT)",
-    "schedule": "a family, such as zb-h1, optimal, or a schedule's file; 1f1b or interleaved-1f1b "
-    "by default",
+    "attention": "flash or unfused; by default flash, or unfused for learned positions (GPT, OPT)",
+    "schedule": "a family such as zb-h1, optimal, or a schedule file; by default 1f1b, or "
+    "interleaved-1f1b with vp > 1",
 }
 FLAGS = {
-    "sequence_parallel": "norms divided over tensor parallel ranks; with tp > 1 the default",
-    "fused_cross_entropy": "logits overwritten by their gradient, not held in float32",
+    "sequence_parallel": "divide norms over tensor parallel ranks; the default with tp > 1",
+    "fused_cross_entropy": "overwrite logits by their gradient instead of holding them in float32",
 }
 PLANNED = {
-    "gpus": "GPUs",
-    "dp": "data parallel replicas",
-    "etp": "tensor parallel ranks of an expert: 1, or as many as tp",
-    "recompute": "none, selective, full, or modules: core_attn,mlp,layernorm,...; auto: beside "
-    "none, selective and full also whole stages, for the microbatches that it pays for",
-    "sharding": "none, zero1, zero2 or fsdp; zero1 or fsdp is chosen",
-    "schedule": "a family, such as zb-h1; any schedule by default",
+    "gpus": "number of GPUs",
+    "dp": "data parallel degree",
+    "etp": "tensor parallel degree of an expert: 1 or tp",
+    "recompute": "none, selective, full, or modules: core_attn,mlp,layernorm,...; auto "
+    "chooses among none, selective, full, and whole stages for some of the microbatches",
+    "sharding": "none, zero1, zero2 or fsdp; by default, zero1 or fsdp is chosen",
+    "schedule": "a family such as zb-h1; any schedule by default",
 }
 """Of ``plan``, which chooses them, in other words."""
 RUN_KEYS = (*COUNTS, *WORDS, *FLAGS)
@@ -50,12 +50,10 @@ RUN_KEYS = (*COUNTS, *WORDS, *FLAGS)
 
 def add_model_and_devices(parser: argparse.ArgumentParser) -> None:
     """Adds the model, and the GPU or cluster that it runs on."""
-    parser.add_argument(
-        "model", metavar="MODEL", help="a preset's name, or a config.json of Hugging Face"
-    )
+    parser.add_argument("model", metavar="MODEL", help="preset or Hugging Face config.json")
     device = parser.add_mutually_exclusive_group()
-    device.add_argument("--gpu", metavar="NAME", help="such as H100: its usual cluster")
-    device.add_argument("--cluster", metavar="NAME|FILE", help="a preset's name, or a cluster file")
+    device.add_argument("--gpu", metavar="NAME", help="GPU such as H100, in its usual cluster")
+    device.add_argument("--cluster", metavar="NAME|FILE", help="preset or cluster file")
 
 
 def add_run(
@@ -65,7 +63,7 @@ def add_run(
 
     ``planned``: degrees, microbatch, recomputation, sharding, cut and schedule are chosen.
     """
-    group = parser.add_argument_group("the run", "what is given is not chosen" * planned)
+    group = parser.add_argument_group("the run", "pipeloom chooses what is not given" * planned)
     for key, words in {**COUNTS, **WORDS, **FLAGS, **(PLANNED if planned else {})}.items():
         if key in without:
             continue

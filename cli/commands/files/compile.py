@@ -1,4 +1,4 @@
-"""Compiles a schedule to a program: what each rank does, instruction by instruction."""
+"""Compiles a schedule to a program: a list of instructions for each rank."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_tied,
         action="append",
         default=[],
-        help="stages that share parameters, whose gradients are summed; may be given again",
+        help="stages that share parameters, whose gradients are summed; can be repeated",
     )
     parser.add_argument(
         "--post-validation",
         action="store_true",
-        help="ranks step before the norm of all gradients is known (clipping, loss scaling), and "
-        "again where it then says otherwise, instead of waiting for each other",
+        help="run the optimizer step before the norm of all gradients is known (for clipping and "
+        "loss scaling), and roll it back if the norm requires it",
     )
     parser.add_argument(
         "--data-parallel",
         action="store_true",
-        help="for several replicas of the pipeline: each stage's gradient is averaged over them, "
-        "from its last weight gradient on",
+        help="average each stage's gradients over several replicas of the pipeline, starting after "
+        "the stage's last weight gradient",
     )
     add_output(parser, "program")
     example(

@@ -1,4 +1,4 @@
-"""Writes a schedule in another system's format, and says what flags go with it."""
+"""Writes a schedule in another system's format and prints the flags to use with it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ...output import check_output, print_json, say_words
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_schedule(parser)
-    parser.add_argument("--to", choices=FORMATS, required=True, help="the format")
+    parser.add_argument("--to", choices=FORMATS, required=True, help="format of the output")
     parser.add_argument(
         "--micro-batch-size",
         metavar="N",
         type=at_least_one,
-        help="sequences in a microbatch, for the flags; by default as the profile has it",
+        help="sequences per microbatch, for the flags; by default, the profile's micro_batch",
     )
     parser.add_argument(
         "--model",
         metavar="MODULE:ATTRIBUTE|hf:FOLDER",
-        help="a model source with layers, against whose modules the exported names are checked",
+        help="model source with layers, to check the exported module names",
     )
     add_output(parser, "text")
     example(

@@ -1,4 +1,4 @@
-"""Reads another system's format into a schedule, timed by a profile."""
+"""Converts another system's format to a schedule with the times of a profile."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ...progress import ProgressDisplay
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="file to read, - for standard input")
     parser.add_argument(
-        "--from", dest="source", choices=READ_BACK, required=True, help="the format"
+        "--from", dest="source", choices=READ_BACK, required=True, help="format of the input"
     )
     parser.add_argument(
-        "--profile", metavar="PROFILE", required=True, help="times and sizes of its stages"
+        "--profile", metavar="PROFILE", required=True, help="times and sizes of the stages"
     )
-    add_microbatches(parser, ", which a layout does not say")
+    add_microbatches(parser, ", which a layout does not contain")
     add_cut(parser)
     add_output(parser, "schedule")
     example(

@@ -1,7 +1,7 @@
-"""Draws a schedule, or a program's: in the terminal, or as SVG, HTML, PNG or a Chrome trace.
+"""Draws schedules and programs in the terminal, or as SVG, HTML, PNG or a Chrome trace.
 
-Several files, say a planned and a measured schedule, are drawn under each other on one time scale.
-With --measured, what the run took beyond its plan is listed by cause, rank and op.
+Several files, such as a planned and a measured schedule, are drawn below each other with one time
+scale. --measured also lists by cause, rank and op where the run took longer than planned.
 """
 
 from __future__ import annotations
@@ -28,40 +28,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="FILE",
         default="-",
-        help=f"picture by its extension: {', '.join(PICTURES)}; the terminal by default",
+        help=f"where to draw; the extension gives the kind: {', '.join(PICTURES)}; the terminal by "
+        "default",
     )
     parser.add_argument(
         "--measured",
         metavar="TRACE",
-        help="what `run --trace` wrote of the same schedule: drawn below it, and where its time "
-        "went",
+        help="file written by run --trace for the same schedule: draw it below, and list where its "
+        "time went",
     )
     parser.add_argument(
         "--memory",
         action="store_true",
-        help="the memory that ranks hold over time, beneath each timeline",
+        help="draw the memory of each rank over time below each timeline",
     )
     parser.add_argument(
         "--as",
         dest="kind",
         choices=list(PICTURES.values()),
-        help="kind of picture, whatever the extension",
+        help="kind of picture, instead of the extension's",
     )
     parser.add_argument(
         "--title",
         metavar="TEXT",
         action="append",
-        help="name of a panel; once for each file, in their order",
+        help="title of a panel; once for each file, in order",
     )
     parser.add_argument(
         "--colour",
         "--color",
         choices=["auto", "always", "never"],
         default="auto",
-        help="colours in the terminal; auto: unless NO_COLOR is set",
+        help="colours in the terminal; auto uses them unless NO_COLOR is set",
     )
     parser.add_argument(
-        "--columns", metavar="N", type=_columns, help="width of the terminal's picture"
+        "--columns", metavar="N", type=_columns, help="width of the picture in the terminal"
     )
     example(
         parser,

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--certificate",
         metavar="FILE",
-        help="prove the schedule's lower bound by this file, which optimize --certificate writes",
+        help="certificate of the schedule's lower bound, written by optimize --certificate",
     )
     example(
         parser,

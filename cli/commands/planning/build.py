@@ -1,4 +1,4 @@
-"""Builds a named schedule: a family's fixed shape, filled in for a profile."""
+"""Builds the schedule of a named family for a profile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _List(argparse.Action):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--list", action=_List, nargs=0, default=False, help="name the families")
+    parser.add_argument("--list", action=_List, nargs=0, default=False, help="list the families")
     parser.add_argument("family", metavar="FAMILY", help=f"such as {arguments.FAMILY_EXAMPLES}")
     arguments.add_profile(parser)
     arguments.add_instance(parser)
@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action=arguments.Together,
         type=arguments.stages,
         default=[],
-        help="where weights are passed: stages that keep a copy on every rank that runs them "
-        "(embedding and head, say)",
+        help="with weight passing, stages whose weights every rank keeps (such as embedding and "
+        "head)",
     )
     arguments.add_cut(parser)
     arguments.add_output(parser, "schedule")

@@ -1,4 +1,4 @@
-"""Lays all families and the optimizer side by side for one profile and memory limit."""
+"""Compares all families and the optimizer for one profile and memory limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_table(parser, time_limit=20.0)
     add_memory_limit(parser)
     parser.add_argument(
-        "--no-optimizer", action="store_true", help="families alone, which takes no time"
+        "--no-optimizer", action="store_true", help="compare only families, without a search"
     )
     example(
         parser,

@@ -1,6 +1,6 @@
 """Finds the best schedule for a profile under its memory limit, with a certified lower bound.
 
-Ctrl-C or SIGTERM keeps the best schedule so far and writes it.
+Ctrl-C or SIGTERM writes the best schedule so far.
 """
 
 from __future__ import annotations
@@ -35,32 +35,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--for",
         dest="for_",
         choices=["megatron", "torchtitan"],
-        help="the best of the schedules that this system runs: 1F1B and interleaved 1F1B on any "
-        "layout, or torch's own and any order in a CSV, round and round or as a V",
+        help="find the best schedule that this system can run: for megatron, 1F1B and interleaved "
+        "1F1B on any layout; for torchtitan, torch's own schedules and any order in a CSV, with "
+        "interleaved stages or stages in a V",
     )
     parser.add_argument(
         "--copies",
         type=int,
         choices=[1, 2],
-        help="most copies of a stage's weights where the placement is chosen: by default 2 where "
-        "the profile has device_memory and the sizes that it has to hold, else 1",
+        help="largest number of copies of a stage's weights that a chosen placement may need; by "
+        "default, 2 if the profile has device_memory and all sizes that count towards it, else 1",
     )
     arguments.add_start(parser)
     parser.add_argument(
         "--explain",
         action="store_true",
-        help="say why no schedule is cheaper, where this one idles, and what more memory, faster "
-        "links, even stages or more microbatches would buy (takes some seconds more)",
+        help="explain why no schedule is cheaper, where this one idles, and what more memory, "
+        "faster links, even stages or more microbatches would gain (takes up to about 20 s more)",
     )
     arguments.add_cache(
         parser,
-        "in which answers are kept and looked up, each verified again; "
-        f"{CACHE} by default, if that is set",
+        f"for answers, which are verified again before they are reused; by default, {CACHE} if it "
+        "is set",
     )
     parser.add_argument(
         "--certificate",
         metavar="FILE",
-        help="also write the argument for the schedule's lower bound, which verify --certificate "
+        help="also write a certificate of the schedule's lower bound, which verify --certificate "
         "checks with code that shares nothing with the solver",
     )
     arguments.add_slow(parser)

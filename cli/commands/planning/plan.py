@@ -1,7 +1,7 @@
-"""Finds the best configurations of a model on so many GPUs, with a bound on what any can reach.
+"""Finds the best configurations of a model on a number of GPUs, with a bound for all of them.
 
-Degrees, microbatch, recomputation, sharding, cut and schedule are chosen; options fix them. By the
-model of `predict`. Ctrl-C or SIGTERM keeps the best so far and writes it.
+Chooses parallel degrees, microbatch, recomputation, sharding, cut and schedule, unless options fix
+them. Steps are predicted as by `predict`. Ctrl-C or SIGTERM writes the best plan so far.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--offload",
         choices=["auto", "none"],
         default="none",
-        help="activations of stages moved to the host and back, over the cluster's host link, for "
-        "the microbatches that it pays for (auto), or none (the default)",
+        help="offload activations to the host over the cluster's host link, for the microbatches "
+        "for which it pays (auto), or none (the default)",
     )
     parser.add_argument(
         "--headroom",
         metavar="X",
         type=arguments.limit,
-        help="memory that plans leave free on each device, such as 4GB; none by default",
+        help="memory to leave free on each device, such as 4GB; none by default",
     )
     parser.add_argument(
         "--passing",
         choices=["activations", "weights", "auto"],
         default="activations",
-        help="what the ranks of a pipeline send each other: activations (the default), or their "
-        "stages' weights, each rank running all stages of its microbatches; auto: either",
+        help="what ranks send: activations (the default; each stage stays on its rank), weights "
+        "(each microbatch stays on its rank), or the better of both (auto)",
     )
     several = parser.add_argument_group("scaling")
     several.add_argument(
@@ -50,13 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N,N,...",
         action=arguments.Together,
         type=arguments.scale,
-        help="numbers of GPUs, in place of --gpus: the best plan of each, and what it loses",
+        help="numbers of GPUs, instead of --gpus: find the best plan for each of them",
     )
     several.add_argument(
         "--scaling",
         choices=["weak", "strong"],
-        help="weak (the default): --global-batch is that of the fewest GPUs and grows with them; "
-        "strong: it stays",
+        help="weak (the default): --global-batch is for the fewest GPUs and grows with their "
+        "number; strong: it stays the same",
     )
     search = parser.add_argument_group("the search")
     arguments.add_workers(
@@ -64,10 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     arguments.add_limits(
         search,
-        "in all, or for each number of --scale, 45 by default; it ends sooner once nothing can be "
+        "in all, or for each number of --scale, 45 by default; stops earlier once no plan can be "
         "better",
         " in all, or for each number",
-        "the answer is then the same on every machine",
+        "the answer is the same on every machine",
     )
     arguments.add_quiet(parser)
     arguments.add_folder(

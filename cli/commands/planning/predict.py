@@ -1,7 +1,7 @@
-"""Predicts a step of a known configuration: its time, memory and messages, before anything runs.
+"""Predicts the time, memory and communication of a step of a known configuration.
 
-The model's arithmetic and the cluster's calibrated rates give each stage's times, of which the real
-schedule is simulated. Without --gpu or --cluster: the model's parameters, FLOPs and bytes by layer.
+Stage times come from the model's arithmetic and the cluster's calibrated rates; the schedule is
+simulated with them. Without --gpu or --cluster, prints the model's parameters, FLOPs and bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--measured",
         metavar="PROFILE",
-        help="a profile by layers, whose times take the place of calculated ones",
+        help="profile by layers whose times replace the calculated ones",
     )
     add_run(parser)
     parser.add_argument(
@@ -34,13 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         type=_pair,
-        help="any other key of a run, such as compile=true",
+        help="another key of a run, such as compile=true",
     )
     parser.add_argument(
         "-o",
         "--output",
         metavar="FILE",
-        help="where to write the pipeline profile, - for standard output; not written by default",
+        help="where to write the pipeline profile; - is standard output; not written by default",
     )
     example(
         parser,

@@ -1,4 +1,4 @@
-"""Sweeps the memory limit: the best schedule for each, and a picture of limit against bubble rate.
+"""Finds the best schedule for each memory limit and plots the bubble rate against the limit.
 
 Writes schedule-LIMIT.json for each feasible limit, results.json, results.csv and frontier.svg.
 """
@@ -21,14 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action=Together,
         type=limits,
         required=True,
-        help="activation memory of each rank, in the profile's unit (20G or 16GiB where that is "
-        "bytes); none is one too",
+        help="activation memory limits of every rank, in the profile's unit (20G or 16GiB if that "
+        "is bytes); none means no limit",
     )
     add_workers(parser, "limits")
     add_cache(
         parser,
-        "of answers, with which a sweep that was stopped goes on; cache in the output's folder by "
-        "default",
+        "for answers, from which a stopped sweep continues; by default, cache in the output folder",
     )
     add_folder(parser, "the results; made if absent", required=True)
     example(parser, "pipeloom sweep profile.json -m 24 --memory-limits 8,10,12,14,16 -o sweep/")

@@ -1,12 +1,12 @@
 """Measures a model's stages and the links between ranks into a profile.
 
 All ranks compute at the same time while they are measured, as they do in a pipeline.
---model names a model source, as in examples.gpt:small, which is in the checkout; its module is
-looked for in the current folder too.
+--model names a model source such as examples.gpt:small, which is in the checkout. Its module can be
+in the current folder.
 
-With --from the profile is that of ops measured elsewhere, and no torch is needed: traces of torch's
-profiler, of a pipeloom run or of torch.distributed.pipelining (one file a rank, or their folder), a
-schedule that run --trace wrote, a table of timers (CSV), or Primus's traces.
+--from makes the profile from ops that were measured elsewhere, and needs no torch. It reads traces
+of torch's profiler, of a pipeloom run or of torch.distributed.pipelining (one file per rank, or
+their folder), a schedule written by run --trace, a table of timers (CSV), and Primus's traces.
 """
 
 from __future__ import annotations
@@ -44,42 +44,58 @@ UNSTEADY = 0.2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser, required=False)
     pieces = parser.add_mutually_exclusive_group()
-    pieces.add_argument("--stages", metavar="S", type=count, help="pieces of the model")
+    pieces.add_argument("--stages", metavar="S", type=count, help="number of stages to measure")
     pieces.add_argument(
         "--layers",
         action="store_true",
-        help="each layer of a model that names them, for optimize to cut; needs --ranks",
+        help="measure each layer, so that optimize can cut the model; needs --ranks",
     )
     parser.add_argument(
-        "--ranks", metavar="P", type=count, help="processes, as many as stages by default"
+        "--ranks",
+        metavar="P",
+        type=count,
+        help="number of processes; by default, the number of stages",
     )
     parser.add_argument(
-        "--repeats", metavar="N", type=count, default=10, help="rounds that count, 10 by default"
+        "--repeats",
+        metavar="N",
+        type=count,
+        default=10,
+        help="number of measured rounds, 10 by default",
     )
     parser.add_argument(
         "--warmup",
         metavar="N",
         type=whole,
-        help="rounds before those, 2 by default; with --from steps, 1 by default where there are "
-        "several",
+        help="number of rounds before those, 2 by default; with --from, number of steps to skip, 1 "
+        "by default if there are several",
     )
     parser.add_argument(
         "--memory-only",
         action="store_true",
-        help="bytes by calculation: no step, and no memory for the model, of any size; each op "
-        "takes 1 ms, or as in --like",
+        help="calculate bytes without running a step or allocating the model; each op takes 1 ms, "
+        "or as long as in --like",
     )
     parser.add_argument(
-        "--alone", action="store_true", help="one process, a stage after the other, and no links"
+        "--alone",
+        action="store_true",
+        help="measure in one process, one stage after another, without links",
     )
     _add_more(parser)
     add_stages_as(parser)
-    parser.add_argument("--name", default="", help="the profile's name")
+    parser.add_argument("--name", default="", help="name of the profile")
     parser.add_argument(
-        "--memory-limit", metavar="X", type=limit, help="bytes of activations a rank, to go with it"
+        "--memory-limit",
+        metavar="X",
+        type=limit,
+        help="activation memory limit of each rank, to write into the profile",
     )
     parser.add_argument(
-        "--timeout", metavar="S", type=seconds, default=300.0, help="for any one message, 300 s"
+        "--timeout",
+        metavar="S",
+        type=seconds,
+        default=300.0,
+        help="seconds to wait for a message, 300 by default",
     )
     _add_from(parser)
     add_quiet(parser)
@@ -100,50 +116,49 @@ def _add_more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--recompute",
         action="store_true",
-        help="measure as well how long a forward takes again, and what is held until then (t_r, "
+        help="also measure the recomputation of a forward and the memory held until then (t_r, "
         "m_r)",
     )
     parser.add_argument(
         "--pairs",
         action="store_true",
-        help="measure as well an F and a BW at once, as the runtime runs them (t_fb)",
+        help="also measure F and BW at the same time, as the runtime overlaps them (t_fb)",
     )
     parser.add_argument(
         "--offload",
         action="store_true",
-        help="measure as well what goes to the host and the way there (m_o, offload_bytes, "
-        "host_link)",
+        help="also measure offloading to the host (m_o, offload_bytes, host_link)",
     )
 
 
 def _add_from(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("of ops measured elsewhere")
+    group = parser.add_argument_group("from ops measured elsewhere")
     group.add_argument(
         "--from",
         dest="files",
         metavar="FILE",
         nargs="+",
-        help="traces of torch's profiler, one a rank or their folder; a schedule of run --trace; a "
-        "CSV table with the columns stage, microbatch, op, ms; Primus's traces",
+        help="traces of torch's profiler, one per rank, or their folder; a schedule of run "
+        "--trace; a CSV table with the columns stage, microbatch, op, ms; Primus's traces",
     )
     group.add_argument(
         "--split",
         metavar="X",
         type=number,
-        help="B's share of a BW, from 0 to 1, where both ran as one op; half by default",
+        help="share of B in a BW that ran as one op, from 0 to 1; 0.5 by default",
     )
     group.add_argument(
         "--memory",
         metavar="M_B[,M_W]",
         type=_memory,
-        help="activation memory of each stage, as 1.2G or 1.2G,0.9G; M_W is M_B by default",
+        help="activation memory of each stage, such as 1.2G or 1.2G,0.9G; M_W is M_B by default",
     )
-    group.add_argument("--t-comm", metavar="MS", type=number, help="milliseconds of a message")
+    group.add_argument("--t-comm", metavar="MS", type=number, help="delay of a message in ms")
     group.add_argument(
         "--like",
         metavar="FILE",
-        help="a profile of the same stages, or a schedule or program: what files do not tell is "
-        "taken from it (memory, sizes, links, B's share); with --memory-only times and links",
+        help="profile of the same stages, schedule or program that supplies what the files lack "
+        "(memory, sizes, links, share of B); with --memory-only, times and links",
     )
 
 

@@ -1,10 +1,9 @@
 """Trains with a compiled program: one process a rank on this machine, or one rank under torchrun.
 
-A program compiled with --data-parallel runs in several replicas at once, each trained on data of
-its own.
+A program compiled with --data-parallel can run in several replicas, each with its own data.
 
---model names a model source, as in examples.gpt:small, which is in the checkout; its module is
-looked for in the current folder too.
+--model names a model source such as examples.gpt:small, which is in the checkout. Its module can be
+in the current folder.
 """
 
 from __future__ import annotations
@@ -37,22 +36,21 @@ SHOWN = 100  # losses that the text holds
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     model_arguments.add_training(parser)
     parser.add_argument(
-        "--trace", metavar="FILE", help="writes the median step, a schedule with measured times"
+        "--trace", metavar="FILE", help="write the median step as a schedule with measured times"
     )
     _add_precision(parser)
     parser.add_argument(
         "--varying-shapes",
         action="store_true",
-        help="microbatches may have other shapes in each step",
+        help="allow microbatches to change their shapes from step to step",
     )
     model_arguments.add_stages_as(parser)
     parser.add_argument(
         "--replicas",
         metavar="R",
         type=count,
-        help="of a program compiled with --data-parallel: R times its ranks are started, each "
-        "replica is trained on its share of R times its microbatches; by default as the profile's "
-        "data_parallel has it, under torchrun as many as its processes make up",
+        help="replicas of a program compiled with --data-parallel, each with its own ranks and "
+        "microbatches; by default, the profile's data_parallel, or as many as torchrun starts",
     )
     _add_checkpoints(parser)
     example(
@@ -76,38 +74,38 @@ def _add_precision(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--param-dtype",
         choices=model_arguments.DTYPES,
-        help="mixed precision: parameters are computed with, and sent, in this; their owners "
-        "keep and step them in --dtype",
+        help="mixed precision: compute with parameters, and send them, in this type; the optimizer "
+        "keeps them in --dtype",
     )
     parser.add_argument(
         "--reduce-dtype",
         choices=model_arguments.DTYPES,
-        help="type of gradients sent or summed over ranks; that of --param-dtype by default",
+        help="type of gradients that are sent or summed over ranks; --param-dtype by default",
     )
     parser.add_argument(
         "--clip-grad-norm",
         metavar="X",
         type=amount,
-        help="scales gradients whose norm over the whole model is above X",
+        help="scale gradients down if their norm over the whole model exceeds X",
     )
     parser.add_argument(
         "--loss-scale",
         metavar="X",
         type=amount,
-        help="multiplies losses by X and divides gradients by it; halved, and the step skipped, "
-        "where they have NaN or Inf, doubled after 2000 steps without",
+        help="multiply losses by X and divide gradients by it; a step with NaN or Inf is skipped "
+        "and halves X, 2000 steps without double it",
     )
     parser.add_argument(
         "--no-post-validation",
         action="store_true",
-        help="all ranks wait for the norm before they step, although the program was compiled with "
+        help="wait for the norm before the optimizer step, even if the program was compiled with "
         "--post-validation",
     )
     parser.add_argument(
         "--no-check",
         dest="check",
         action="store_false",
-        help="do not ask in the first step whether all ranks and replicas run and train the same",
+        help="do not check in the first step that all ranks and replicas run the same job",
     )
 
 
@@ -116,20 +114,20 @@ def _add_checkpoints(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--save",
         metavar="DIR",
-        help="a folder for checkpoints, which is made: one at the end and each --every steps",
+        help="folder for checkpoints; one is written at the end and every --every steps",
     )
     parser.add_argument("--every", metavar="N", type=count, help="steps between checkpoints")
     parser.add_argument(
         "--resume",
         metavar="DIR",
-        help="goes on from a checkpoint, or the last complete one of a folder, by any program, up "
-        "to --steps in all",
+        help="continue from a checkpoint, or from the last complete one in a folder, until --steps "
+        "steps in all; the program can differ",
     )
     parser.add_argument(
         "--eval-every",
         metavar="N",
         type=count,
-        help="steps between evaluations, of what the model source's eval_batch gives",
+        help="number of steps between evaluations on the model source's eval_batch",
     )
 
 
