@@ -16,7 +16,7 @@ class MLP:
     """Residual layers, near evenly in stages; the target is a fixed map of the input."""
 
     def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
-        """The model cut into so many stages, at most one a layer."""
+        """The model cut into so many stages, at most one per layer."""
         return [partial(stage, *layers) for layers in pairwise(ends(count))]
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:

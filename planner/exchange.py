@@ -202,7 +202,7 @@ IMPORTED = (*(name for name, each in EXPORTERS.items() if each.read is not None)
 
 
 def _split(profile: Profile, stages: int) -> Profile:
-    """One stage a rank cut evenly into the chunks of a schedule of more, as families cut it."""
+    """One stage per rank cut evenly into the chunks of a schedule of more, as families cut it."""
     chunks, rest = divmod(stages, profile.ranks)
     one_each = profile.num_stages == profile.ranks
     return profile.split(chunks) if one_each and chunks > 1 and not rest else profile

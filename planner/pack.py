@@ -156,7 +156,7 @@ def _problem(
 
 
 def _check_room(lengths: IntArray, number: int, most: int, limit: str) -> None:
-    """Raises InfeasibleError where no packing keeps the ``most`` tokens a microbatch."""
+    """Raises InfeasibleError where no packing keeps the ``most`` tokens per microbatch."""
     longest, total = int(lengths.max()), int(lengths.sum())
     why = ""
     if longest > most:

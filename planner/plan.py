@@ -268,10 +268,10 @@ class Plan:
         ]
         lines = [
             *legend([each.name for each in self.plans], self._reasons),
-            "M: microbatches of a replica; likely: the ms in which four of five measured runs are, "
-            "as far as calibration goes (docs/predict.md)",
-            "step: the shortest found; after the first row a plan is searched only while its bound "
-            "is below the best step, so that more search may shorten it down to its bound",
+            "M: microbatches per replica; likely: the range in ms that holds four of five measured "
+            "runs (docs/predict.md)",
+            "step: the shortest found; plans below the first row are searched only until they "
+            "cannot win, so a longer search may find a step as short as their bound",
         ]
         shown = (textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)
         return "\n".join([table(header, rows), *shown])
@@ -282,7 +282,7 @@ class Plan:
             size, name = self.ranking.too_large[0]
             short = size - self.space.cluster.gpu.memory_gib
             least = f"{short:.1f} GiB" if short >= 0.05 else f"{short * 1024:.2g} MiB"
-            yield f"nearest of what does not fit: {name} is at least {least} short"
+            yield f"nearest plan that does not fit: {name} lacks at least {least}"
 
     def _other_passing(self) -> Iterator[str]:
         """Why the other passing lost, where either was asked for and the table does not say it."""

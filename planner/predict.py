@@ -206,7 +206,7 @@ class Prediction:
             [kind, f"{each.total:.1f}", f"{each.exposed:.1f}"]
             for kind, each in self.communication.items()
         ]
-        return table(["messages", "ms a step", "exposed ms"], rows)
+        return table(["messages", "ms per step", "exposed ms"], rows)
 
 
 def _ranges(numbers: Sequence[int]) -> Iterator[str]:
@@ -293,8 +293,8 @@ def _layers(given: ProfileLike, step: StepTimes) -> tuple[StageProfile, ...]:
 
 
 def _optimized(step: StepTimes, stop: StoppingCriterion) -> StepTimes:
-    """With the best schedule for the profile, over the placements of as many stages a rank; with a
-    family's where no other is known to fit, or none that does is faster."""
+    """With the best schedule for the profile, over the placements of as many stages per rank; with
+    a family's where no other is known to fit, or none that does is faster."""
     tried = (found for each in placed_steps(step) for found in _tried(each, stop))
     return min(tried, key=itemgetter(0, 1))[2]
 

@@ -19,8 +19,8 @@ from pipeloom.ir.units import counted, duration, memory_size
 
 from .bars import fullest, peak_memory, timed
 
-WITHOUT_BARRIER = "an iteration without a barrier between optimizer steps"
-WITH_BARRIER = "with one, as for clipping or loss scaling"
+WITHOUT_BARRIER = "time per iteration without a barrier between optimizer steps"
+WITH_BARRIER = "with a barrier, as for clipping or loss scaling"
 
 
 NOTHING = 5e-7
@@ -49,9 +49,9 @@ def called(schedule: Schedule) -> str:
 
 def _placed(problem: Problem) -> str:
     placement = problem.placement
-    each = f"{problem.stages // problem.ranks} stages a rank"
+    each = f"{problem.stages // problem.ranks} stages per rank"
     words = {
-        PlacementKind.LINEAR: "one stage a rank",
+        PlacementKind.LINEAR: "one stage per rank",
         PlacementKind.INTERLEAVED: f"interleaved, {each}",
         PlacementKind.V: "V" if problem.stages == 2 * problem.ranks else f"V, {each}",
         PlacementKind.WAVE: f"wave, {each}",
@@ -75,7 +75,7 @@ def title(schedule: Schedule) -> str:
 
 
 def scope(problem: Problem, *, paired: bool = False) -> str:
-    """Which schedules a bound and ``optimal`` are about: ``one stage a rank, passing
+    """Which schedules a bound and ``optimal`` are about: ``one stage per rank, passing
     activations``.
 
     ``paired``: which kind of schedule one with pairs is of, where they save time and bounds do not
@@ -164,13 +164,13 @@ def repeats(schedule: Schedule) -> str | None:
     if not math.isclose(simulate(schedule).makespan, timing.makespan, rel_tol=1e-6):
         return None
     every = duration(timing.iteration_time(objective))
-    return f"one iteration of many: a rank begins the next where its row ends, one every {every}"
+    return f"one of many iterations: a rank starts the next where its row ends, one every {every}"
 
 
 def asked_by_profile(profile: Profile, objective: Objective) -> str | None:
     """Why the makespan is the objective, where the profile asks for it."""
     asked = profile.barrier and objective is Objective.MAKESPAN
-    return "makespan, as the profile has a barrier" if asked else None
+    return "makespan, because the profile has a barrier" if asked else None
 
 
 def caption(name: str | None, schedule: Schedule, *, with_setting: bool = True) -> str:
@@ -218,7 +218,7 @@ def _steady(schedule: Schedule) -> list[tuple[str, str]]:
     if not schedule.transfers or uncosted(schedule):
         return []
     every = duration(step_between_ops(schedule))
-    return [("step", f"{every} (steps in a row, all messages waiting for their wires)")]
+    return [("step", f"{every} (consecutive steps, with messages waiting for busy links)")]
 
 
 def averaging(schedule: Schedule) -> str | None:

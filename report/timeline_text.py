@@ -1,4 +1,4 @@
-"""The timeline in a terminal: a row a rank, as many columns of time as fit.
+"""The timeline in a terminal: a row per rank, as many columns of time as fit.
 
 Each column shows the op that runs at its middle. An op is its kind and microbatch, filled up with
 a character of its kind, so that the picture reads without colour. A pair of ops that run at once is

@@ -1,4 +1,4 @@
-"""The memory frontier, certified: sets of instances with one stage a rank, and targets of each.
+"""The memory frontier, certified: sets of instances with one stage per rank, and targets of each.
 
 The seconds are those of ``optimize``, each in a process of its own, so that no instance profits
 from another one's warm state and that peak memory is its own."""

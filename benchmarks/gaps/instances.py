@@ -40,12 +40,12 @@ def problem_of(kind: str, number: int, seed: int) -> Problem:
         return _relieved(number, rng, RELIEVED[kind])
     if kind == "weights":
         return _weights(number, rng)
-    if kind == "little memory":  # one stage a rank and less than P x M_B, never equal
+    if kind == "little memory":  # one stage per rank and less than P x M_B, never equal
         return _placed(number, rng, (Placement.linear, 1), TIGHT[number], spread=SPREAD)
     if kind == "makespan":  # V and two chunks in turn by turns, with an optimizer barrier
         by_turns = V if number % 4 < 2 else INTERLEAVED
         return _placed(number, rng, by_turns, SHARES[number], objective=Objective.MAKESPAN)
-    more = 0.25 if kind == "two copies" else 0.0  # two stages a rank, one of each copy
+    more = 0.25 if kind == "two copies" else 0.0  # two stages per rank, one of each copy
     return _placed(number, rng, PLACED[kind], SHARES[number] + more)
 
 
@@ -94,7 +94,7 @@ def _relieved(number: int, rng: Rng, key: str) -> Problem:
 
 def _weights(number: int, rng: Rng) -> Problem:
     """Streamed weights whose messages share wires, a hop of a tenth to half of an F, and two
-    microbatches a rank."""
+    microbatches per rank."""
     ranks, size = RANKS[number], 1e6
     stages = _stages(ranks, rng, _spread(number), weight_bytes=size)
     hop = float(rng.uniform(0.1, 0.5)) * 10

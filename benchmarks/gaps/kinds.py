@@ -60,7 +60,7 @@ def judge(rows: Rows) -> Iterator[Claim]:
             found = figures(own)
             wrong = sum(bool(row["violations"]) for row in own)
             words = (
-                "Several stages a rank, two copies, recomputation, offload, little memory and "
+                "Several stages per rank, two copies, recomputation, offload, little memory and "
                 f"shared links: of {len(own)} instances with 4 to 16 ranks half are within "
                 f"{found['median']:.1%} of a proven bound after {limit}, nine of ten within "
                 f"{found['nine of ten']:.1%}, the worst {found['worst']:.1%}."

@@ -9,7 +9,7 @@ from pipeloom.report import Frontier, FrontierPoint, frontier_svg
 
 from .heuristic import NAME
 
-SCOPE = "one stage a rank, passing activations"
+SCOPE = "one stage per rank, passing activations"
 
 
 def picture(row: str, cells: Iterable[dict[str, Any]]) -> str:

@@ -23,7 +23,7 @@ WRITTEN, MOST_BUBBLE = "equal stages", 0.005
 
 
 Asked: TypeAlias = tuple[str, Profile, int, float]
-"""A profile of one stage a rank in words and as such, microbatches, and the memory limit."""
+"""A profile of one stage per rank in words and as such, microbatches, and the memory limit."""
 
 
 def drawn(seed: int, number: int) -> Asked:

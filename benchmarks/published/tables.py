@@ -27,7 +27,7 @@ PUBLISHED_RULE, OWN_RULE = (f"{INTERLEAVED}, {rule}" for rule in ("as published"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: ``profile`` has one stage a rank, ``chunks`` is K of interleaved-1f1b.
+    """One row: ``profile`` has one stage per rank, ``chunks`` is K of interleaved-1f1b.
 
     ``published`` gives the bubble rate of each family, to four digits.
     """

@@ -67,7 +67,7 @@ def judge(rows: Rows) -> Iterator[Claim]:
 
 
 def _throughput(name: str) -> Column:
-    """Published / predicted tokens a second and GPU, the error, and published / predicted GB."""
+    """Published / predicted tokens per second and GPU, the error, and published / predicted GB."""
 
     def cell(row: Figures) -> str:
         found = row["cells"][name]

@@ -53,7 +53,7 @@ class Transformer:
         return self._units(self.given.held_bytes - INPUT) if self.recompute else 0.0
 
     def on(self, ranks: int, links: Links) -> Profile:
-        """The profile of one stage a rank.
+        """The profile of one stage per rank.
 
         Layers are dealt out evenly, one more to the first stages where P does not divide them.
         """

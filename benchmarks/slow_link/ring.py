@@ -43,7 +43,7 @@ SCHEMES = ("activations", "weights", "fsdp", "fully_shard")
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A GPT in one stage a rank, ``microbatches`` of ``microbatch`` sequences a step. ``time``:
+    """A GPT in one stage per rank, ``microbatches`` of ``microbatch`` sequences per step. ``time``:
     milliseconds of F, of B and of W of every stage; ranks sleep until they are over, so they are
     those of a device far faster or slower than a share of this machine's cores could keep up
     with."""

@@ -67,7 +67,7 @@ def judge(rows: Rows) -> Iterator[Claim]:
     for row in rows:
         met = row["ops_per_second"] >= TARGET_OPS and row["median_ms"] < TARGET_MS
         words = (
-            f"The simulator times {row['ops_per_second'] / 1e6:.0f} million ops a second; a "
+            f"The simulator times {row['ops_per_second'] / 1e6:.0f} million ops per second; a "
             f"schedule of {row['ops']:,} takes {row['median_ms']:.2f} ms."
         )
         yield Claim(PART, words, met)

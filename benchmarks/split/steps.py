@@ -25,8 +25,8 @@ OURS: tuple[StagesAs, ...] = ("eager", "aten", "inductor")
 def measured(width: int, ranks: int, least: int) -> dict[str, Any]:
     """The median step by way, and the processor's time of all ranks in one, in milliseconds.
 
-    A stage is two transformer blocks of ``width``, one a rank. There are more steps of short ones,
-    whose times spread more."""
+    A stage is two transformer blocks of ``width``, one per rank. There are more steps of short
+    ones, whose times spread more."""
     steps = least if width > NARROW else 4 * least
     found = launch_ranks(_on_a_rank, ranks, (width, steps), timeout=3600)
     spans = {way: [rank[way] for rank in found.values()] for way in found[0]}
@@ -47,7 +47,7 @@ def _on_a_rank(width: int, steps: int) -> dict[str, list[Span]]:
 
 
 def _schedule(family: str) -> Schedule:
-    """Two microbatches a rank."""
+    """Two microbatches per rank."""
     ranks = torch.distributed.get_world_size()
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * ranks, ranks, t_comm=LATENCY)
     return build_family(family, profile, 2 * ranks)

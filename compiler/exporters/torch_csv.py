@@ -2,7 +2,7 @@
 
 ::
 
-    0F0,0F1,,,0I0,0W0,...     one row a rank, no header
+    0F0,0F1,,,0I0,0W0,...     one row per rank, no header
     ,1F0,1I0,1F1,1B1,...      {stage}{F|I|W|B}{microbatch}, an empty cell where the rank idles
 
 torch's I is our B, and its B our BW. torch drops empty cells when it loads the file, so that they

@@ -2,7 +2,7 @@
 
 ::
 
-    [["tok_embeddings", "layers.0"], ["layers.1", "norm", "output"]]     one list a stage
+    [["tok_embeddings", "layers.0"], ["layers.1", "norm", "output"]]     one list per stage
 
 A list of lists of strings, which JSON, TOML and Python write alike. Which rank a stage is on
 follows from the schedule that torchtitan is told to run, so it is not here. A loss that no module
@@ -36,7 +36,7 @@ LAYERS, ROTARY = "model.layers.", "rotary_emb"
 
 
 def write(schedule: Schedule) -> str:
-    """One list a stage, on a line of its own. Raises InputError where stages do not know their
+    """One list per stage, on a line of its own. Raises InputError where stages do not know their
     layers."""
     parts = _with_rotary([_modules(part) for part in named_parts(schedule, "torchtitan")])
     if is_wrapped(schedule):

@@ -17,8 +17,8 @@ from pipeloom.solver.families import FAMILIES, build_family
 RANKS, MICROBATCHES = 4, 8
 STAGE = StageProfile(t_f=1.0, t_b=1.0, t_w=1.0, t_fb=2.5, m_b=1.0, m_w=0.5)
 GROUPS = {
-    "linear": "One stage a rank",
-    "interleaved": "Interleaved: several stages a rank, round and round",
+    "linear": "One stage per rank",
+    "interleaved": "Interleaved: several stages per rank, round and round",
     "v_shape": "V and wave: down the ranks and back up",
     "bidirectional": "Bidirectional: two pipelines against each other",
     "weights": "Weight passing and sharded data",

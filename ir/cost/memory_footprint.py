@@ -14,7 +14,7 @@ from .simulator import timed
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """In the profile's unit of memory, one number a rank; unknown sizes count as 0.
+    """In the profile's unit of memory, one number per rank; unknown sizes count as 0.
 
     ``activations``: the most that M_B and M_W sum up to. ``weights``, ``gradients``, ``optimizer``:
     of the stages that the rank owns, weights in all versions that it keeps. ``passing``: what

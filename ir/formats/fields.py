@@ -1,4 +1,4 @@
-"""The types of documents' fields: numbers within bounds, and one value or one list a rank.
+"""The types of documents' fields: numbers within bounds, and one value or one list per rank.
 
 The context of a validation holds ``ranks``, ``stages`` and ``microbatches`` once these are known;
 where one of them is wrong, what depends on it is not to blame.
@@ -77,7 +77,7 @@ def _one_a_rank(rows: list[Any], info: ValidationInfo) -> list[Any]:
     ranks = known(info, "ranks")
     if ranks is not None and len(rows) != ranks:
         given = counted(len(rows), "list")
-        raise said(f"expected {counted(ranks, 'list')}, one a rank, got {given}")
+        raise said(f"expected {counted(ranks, 'list')}, one per rank, got {given}")
     return rows
 
 
@@ -92,7 +92,7 @@ def _limits(value: Any, info: ValidationInfo) -> tuple[float, ...] | None:
     except ValidationError:
         found = []
     if found and len(found) != ranks is not None:
-        raise said(f"expected {counted(ranks, 'number')}, one a rank, got {len(found)}")
+        raise said(f"expected {counted(ranks, 'number')}, one per rank, got {len(found)}")
     if len(found) != (ranks or max(1, len(given))):
         raise wrong(f"a finite number >= 0, or a list of {ranks or 'P'} of them")
     return tuple(math.inf if limit is None else limit for limit in found)

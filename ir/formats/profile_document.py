@@ -213,7 +213,7 @@ def _at_least_stages(number: int, info: ValidationInfo) -> int:
 
 
 class ProfileDocument(ClusterDocument):
-    """A profile by stages; one entry is shared by ``num_stages`` stages, or one a rank."""
+    """A profile by stages; one entry is shared by ``num_stages`` stages, or one per rank."""
 
     stages: list[StageDocument]
     num_stages: Annotated[int, Whole(1, MOST_STAGES)] | None = Field(None, validate_default=True)

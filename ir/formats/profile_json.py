@@ -191,7 +191,7 @@ def dump_profile(profile: Profile) -> dict[str, Any]:
 
 
 def dump_layers(profile: LayeredProfile) -> dict[str, Any]:
-    """The profile as a JSON object, one entry a layer; parsing it gives an equal one."""
+    """The profile as a JSON object, one entry per layer; parsing it gives an equal one."""
     document = dump_profile(profile.as_stages)
     costs = document.pop("stages")
     document.pop("num_stages", None)
@@ -239,7 +239,7 @@ def _dump_stages(profile: Profile) -> list[dict[str, Any]]:
 
 
 def _dump_figure(stage: StageProfile, key: str) -> Any:
-    """One number, or one a microbatch where these differ."""
+    """One number, or one per microbatch where these differ."""
     each = [getattr(one, key) for one in stage.each]
     return each if len(set(each)) > 1 else getattr(stage.at(0), key)
 

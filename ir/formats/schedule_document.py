@@ -160,7 +160,7 @@ class ScheduleDocument(Document):
         order = info.data.get("order", ())
         for places, row in zip(rows or (), order, strict=False):
             if len(set(places)) < len(places) or max(places, default=0) >= max(1, len(row) - 1):
-                raise wrong(f"{counted(len(order), 'list')}, one a rank, of places in its order")
+                raise wrong(f"{counted(len(order), 'list')}, one per rank, of places in its order")
         return rows
 
 

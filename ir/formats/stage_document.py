@@ -23,11 +23,11 @@ _COST, _COSTS = TypeAdapter(Cost), TypeAdapter(list[Cost])
 
 
 def _costs(value: Any) -> float | list[float]:
-    """One number, or one a microbatch."""
+    """One number, or one per microbatch."""
     if not isinstance(value, list):
         return _COST.validate_python(value)
     if not value:
-        raise wrong("a finite number >= 0, or a list of them, one a microbatch")
+        raise wrong("a finite number >= 0, or a list of them, one per microbatch")
     return _COSTS.validate_python(value)
 
 
@@ -64,13 +64,13 @@ EACH = (
     *("t_f", "t_b", "t_w", "t_bw", "t_r", "m_b", "m_w", "m_r", "m_o"),
     *("activation_bytes", "offload_bytes"),
 )
-"""The keys that may be lists of one number a microbatch."""
+"""The keys that may be lists of one number per microbatch."""
 
 
 class CostDocument(Document):
     """Times in ms, memory in the profile's unit, and bytes; null where it is not known.
 
-    Those of :data:`EACH` may be lists of one number a microbatch, all as long.
+    Those of :data:`EACH` may be lists of one number per microbatch, all as long.
     """
 
     t_f: Annotated[Costs, Field(description="ms of the forward of a microbatch")]
@@ -114,7 +114,7 @@ class CostDocument(Document):
         lengths = {key: len(value) for key in EACH if isinstance(value := getattr(self, key), list)}
         if lengths and info.context is not None:
             number = info.context.setdefault("each", next(iter(lengths.values())))
-            line = f"expected a number, or a list of {number} as before, one a microbatch, got"
+            line = f"expected a number, or a list of {number} as before, one per microbatch, got"
             raise_faults(
                 DocumentFault((key,), said(f"{line} {counted(length, 'number')}"))
                 for key, length in lengths.items()

@@ -38,7 +38,7 @@ class Placement:
 
     ``table``: of each stage, the ranks of microbatches 0, 1, ..., which repeat: one column where
     all microbatches of a stage are on one rank; one row where all stages of a microbatch are.
-    ``size``: stages a rank or waves, where the kind has such a number. Placements
+    ``size``: stages per rank or waves, where the kind has such a number. Placements
     are equal where tables and passing are, whatever their names.
     """
 
@@ -85,18 +85,18 @@ class Placement:
 
     @classmethod
     def interleaved(cls, ranks: int, chunks: int) -> Placement:
-        """Stage s on rank s mod P, ``chunks`` stages a rank."""
+        """Stage s on rank s mod P, ``chunks`` stages per rank."""
         table = tuple((rank,) for rank in range(ranks)) * chunks
         return cls(Passing.ACTIVATIONS, table, PlacementKind.INTERLEAVED, chunks)
 
     @classmethod
     def v(cls, ranks: int) -> Placement:
-        """Two stages a rank: 0..P-1 down the ranks, P..2P-1 back up, so both ends are on rank 0."""
+        """Two stages per rank: 0..P-1 down the ranks, P..2P-1 back up; both ends are on rank 0."""
         return replace(cls.wave(ranks, 1), kind=PlacementKind.V, size=None)
 
     @classmethod
     def wave(cls, ranks: int, waves: int) -> Placement:
-        """Stages down the ranks and back up, ``waves`` times: 2 ``waves`` stages a rank."""
+        """Stages down the ranks and back up, ``waves`` times: 2 ``waves`` stages per rank."""
         down = tuple((rank,) for rank in range(ranks))
         table = (*down, *reversed(down)) * waves
         return cls(Passing.ACTIVATIONS, table, PlacementKind.WAVE, waves)

@@ -23,8 +23,8 @@ class Objective(Enum):
 class Problem:
     """One instance: every valid schedule of it keeps the placement and the memory limit.
 
-    ``memory_limit`` is one number a rank, ``math.inf`` where there is none. Raises InputError where
-    the profile has numbers for another number of microbatches.
+    ``memory_limit`` is one number per rank, ``math.inf`` where there is none. Raises InputError
+    where the profile has numbers for another number of microbatches.
     """
 
     profile: Profile
@@ -49,7 +49,7 @@ class Problem:
         memory_limit: float | None = None,
         objective: Objective = Objective.PERIOD,
     ) -> Problem:
-        """One stage a rank, the profile's own memory limit unless one is given."""
+        """One stage per rank, the profile's own memory limit unless one is given."""
         return cls(
             profile,
             microbatches,

@@ -139,13 +139,13 @@ class Profile:
     """Times and sizes of a model's stages on a cluster; see ``docs/formats.md``.
 
     ``t_comm`` is one delay between any two different ranks or a full matrix (row: sender).
-    ``memory_limit`` bounds activations, one number a rank; None is unlimited. ``host_link`` is each
-    rank's own, as fast in both directions at once. ``tied``: groups of stages, each ascending, that
-    share parameters. ``micro_batch``: sequences in the microbatches that were measured, None where
-    it is not known. ``microbatches``: how many there are, where it has a number for each of them.
-    ``max_stages``: the most stages that the model can be cut into; None where it is not known.
-    ``barrier``: whether all ranks wait for each other before each optimizer step.
-    A single entry of ``stages`` is shared by ``shared_by`` stages, by default one a rank, as in a
+    ``memory_limit`` bounds activations, one number per rank; None is unlimited. ``host_link`` is
+    each rank's own, as fast in both directions at once. ``tied``: groups of stages, each ascending,
+    that share parameters. ``micro_batch``: sequences in the microbatches that were measured, None
+    where it is not known. ``microbatches``: how many there are, where it has a number for each of
+    them. ``max_stages``: the most stages that the model can be cut into; None where it is not
+    known. ``barrier``: whether all ranks wait for each other before each optimizer step.
+    A single entry of ``stages`` is shared by ``shared_by`` stages, by default one per rank, as in a
     file; once made, the stages are listed, and ``shared_by`` is 1.
     """
 

@@ -116,7 +116,7 @@ class Averaged(NamedTuple):
 class Timing:
     """When each op runs: ``start[r][i]`` and ``end[r][i]`` are those of rank r's i-th op.
 
-    ``peak_memory`` is the largest sum of M_B and M_W held, one number a rank;
+    ``peak_memory`` is the largest sum of M_B and M_W held, one number per rank;
     ``transfers`` is (number of transfers, 2), start and end of each. ``beside``: where each
     rank's order has O's and L's, which do not occupy it; empty where there are none.
     ``averages``: of each rank, in their order; empty where there are no replicas.

@@ -57,7 +57,7 @@ def _is_near(value: float | None, expected: float, slack: float) -> bool:
 def _peaks(facts: Facts, peaks: list[float]) -> Iterator[str]:
     values = facts.report.peak_memory
     if values is None or len(values) != len(peaks):
-        yield f"report: peak_memory: expected one number a rank, got {show(values)}"
+        yield f"report: peak_memory: expected one number per rank, got {show(values)}"
         return
     for rank, (value, peak) in enumerate(zip(values, peaks, strict=True)):
         if not _is_near(value, peak, MEMORY * max(peaks)):

@@ -148,7 +148,7 @@ def _lacking(plan: ScheduleDocument) -> list[str]:
     """A line for each key that readers can do without and a certificate cannot."""
     lines = []
     if "memory_limit" not in plan.model_fields_set:  # null says that there is none
-        lines.append("memory_limit: missing; expected one number a rank, or null")
+        lines.append("memory_limit: missing; expected one number per rank, or null")
     if plan.report is None:
         given = "expected an object, got null" if "report" in plan.model_fields_set else None
         return [*lines, f"report: {given or 'missing; expected an object'}"]

@@ -96,7 +96,7 @@ class Cluster:
         """``300 GB/s within a node of 8 GPUs, 25 GB/s for each GPU between nodes``."""
         inside, between = self.inside.gigabytes_per_second, self.between.gigabytes_per_second
         node = counted(self.gpus_per_node, "GPU")
-        return f"{inside:g} GB/s within a node of {node}, {between:g} GB/s a GPU between nodes"
+        return f"{inside:g} GB/s within a node of {node}, {between:g} GB/s per GPU between nodes"
 
     def to_dict(self) -> dict[str, Any]:
         """The object of a cluster file."""

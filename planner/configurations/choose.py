@@ -276,6 +276,6 @@ def _improved(asked: _Asked) -> Evaluated:
 def summary(chosen: Ranking) -> str:
     """How much of the space was looked at."""
     return (
-        f"{counted(chosen.spreads, 'spread')} bounded, {chosen.bounded} configurations of those "
-        f"that may win, {len(chosen.evaluated)} simulated"
+        f"{counted(chosen.spreads, 'set')} of degrees bounded, {chosen.bounded} of their "
+        f"configurations bounded, {len(chosen.evaluated)} simulated"
     )

@@ -76,7 +76,7 @@ class Configuration:
 
 
 def has_placement(placement: str, run: TrainingRun) -> bool:
-    """Whether the placement has as many stages a rank as the run."""
+    """Whether the placement has as many stages per rank as the run."""
     if placement == "linear":
         return run.vp == 1
     return run.vp == 2 if placement == "v" else run.vp > 1

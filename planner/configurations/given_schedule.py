@@ -28,7 +28,7 @@ def is_schedule(given: Any) -> bool:
 
 
 def placed_steps(step: StepTimes) -> Iterator[StepTimes]:
-    """The step with each placement of as many stages a rank, by a family that has it."""
+    """The step with each placement of as many stages per rank, by a family that has it."""
     run = step.setup.run
     for placement, family in PLACED_BY.items():
         if has_placement(placement, run):

@@ -11,7 +11,7 @@ def parts_of(step: StepTimes) -> dict[str, float]:
     ``compute``: kernels of the busiest rank, what is computed again included; ``tp``, ``cp``,
     ``ep``, ``etp``: messages that it waits for; ``bubble``: what it idles before the last op of
     all ranks ends and gradients that are passed are home, messages between stages included; ``dp``:
-    averaging that nothing hides; ``step``: the optimizer and what is beside kernels.
+    exposed averaging of gradients; ``step``: the optimizer and what is beside kernels.
     """
     busiest = float((step.work + step.again).max())
     exposed = {kind: each.exposed for kind, each in step.communication().items()}

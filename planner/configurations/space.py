@@ -260,7 +260,7 @@ class Space(Given):
         return next(found, None) is not None
 
     def degrees(self) -> Iterator[TrainingRun]:
-        """Runs of all degrees, microbatches and levels, one stage a rank, states unsharded; where
+        """Runs of all degrees, microbatches and levels, one stage per rank, states unsharded; where
         activations are not passed, those that can pass weights alone."""
         for spread in self._spreads():
             batch = spread.global_batch // spread.dp
@@ -306,7 +306,7 @@ class Space(Given):
         return tuple(self._options("sharding", (Sharding.ZERO1, Sharding.FSDP)))
 
     def _passing_weights(self, run: TrainingRun) -> Iterator[Configuration]:
-        """With one stage a rank, the larger ones last: the step begins and ends with
+        """With one stage per rank, the larger ones last: the step begins and ends with
         the first's."""
         counts = self.fixed.get("layers_per_stage", run.layers_by_stage[::-1])
         cut = None if counts == run.layers_by_stage else counts

@@ -90,7 +90,7 @@ PAIRED = "with pairs: what a pair saves counts as time that its BW does not take
 
 
 def losses(schedule: Schedule) -> list[Loss]:
-    """One a rank, by the schedule's own times."""
+    """One per rank, by the schedule's own times."""
     timing = timed(schedule).known_timing
     cost = timing.cost(schedule.problem.objective)
     rows = zip(schedule.order, timing.start, timing.end, strict=True)

@@ -67,12 +67,12 @@ class PlacementSpec:
             if text == AUTO or "." in text or "/" in text:
                 return cls(text, None)
         raise InputError(
-            f"placement: expected {WORDS}, at most {MOST_CHUNKS} stages a rank, got {given!r}"
+            f"placement: expected {WORDS}, at most {MOST_CHUNKS} stages per rank, got {given!r}"
             f"{_hint(given)}"
         )
 
     def place(self, profile: Profile, where: str) -> tuple[Profile, Placement]:
-        """The profile, cut where it has one stage a rank, and where each of its stages lives.
+        """The profile, cut where it has one stage per rank, and where each of its stages lives.
 
         Raises InputError, naming the profile as ``where``, where the two do not go together.
         """

@@ -133,7 +133,7 @@ class ProfileSource:
         if found is None and microbatches is None:
             raise InputError(
                 f"microbatches: missing; expected a number, as {self.where} has no lists of one "
-                "number a microbatch"
+                "number per microbatch"
             )
         if found is not None and microbatches not in (None, found):
             raise InputError(

@@ -36,7 +36,7 @@ def read_recordings(files: Sequence[FilePath]) -> list[MeasuredOps]:
             raise InputError(f"{named(path)}: is given twice, expected each file once")
     found = [replace(read_recording(path), where=named(path)) for path in paths]
     if len(found) > 1 and len({(r.chunks, r.rank is None) for r in found}) > 1:
-        raise InputError(f"{named(paths[0])}: expected files of one kind, one a rank")
+        raise InputError(f"{named(paths[0])}: expected files of one kind, one per rank")
     return sorted(found, key=lambda recording: recording.rank or 0)
 
 

@@ -1,7 +1,7 @@
 """Traces that Primus dumps for its pipeline pictures: of each rank and iteration the starts and
 ends of forwards, backwards and weight gradients.
 
-One file a rank, ``pp_rank_3.json``: ``{"7": {"total": .., "fwd_start": [..], "fwd_end": [..],
+One file per rank, ``pp_rank_3.json``: ``{"7": {"total": .., "fwd_start": [..], "fwd_end": [..],
 "bwd_start": .., "bwd_end": .., "wgrad_start": .., "wgrad_end": ..}}``; or all ranks in one:
 ``{"iterations": {"7": [rank 0's, rank 1's, ..]}}``. ``fwd_chunk`` and its like number the stages of
 a rank; without them it has one, and ``vp_size`` in the configuration (``config.json`` beside the

@@ -85,7 +85,7 @@ def _whole(row: _Row, key: str, where: str) -> int:
 
 
 def _ranks(rows: Sequence[tuple[int, _Row]], samples: Sequence[Sample], where: str) -> int:
-    """The number of ranks by the column of that name, else one a stage."""
+    """The number of ranks by the column of that name, else one per stage."""
     if "rank" not in rows[0][1]:
         return len({sample.stage for sample in samples})
     return len({_whole(row, "rank", f"{where}: line {line}") for line, row in rows})

@@ -5,8 +5,8 @@ torch.distributed.pipelining's.
 
     2F0 2B0 2W0 2BW0 2R0        ours: the op alone
     PP:2F0 PP:2I0 PP:2W0 PP:2B0 torch's, where a rank may have several stages; B is our BW, I our B
-    Forward 0, Backward 0       torch's GPipe, one stage a rank; its other schedules of one stage a
-                                rank (Schedule1F1B, say) name nothing
+    Forward 0, Backward 0       torch's GPipe, one stage per rank; its other schedules of one stage
+                                per rank (Schedule1F1B, say) name nothing
 
 Torch waits for messages inside of these ranges: there an op is from the first operator in its range
 to the end of the last one, those that communicate left out. On a GPU an op is what its kernels

@@ -59,7 +59,7 @@ class TrainingRun:
 
     ``gpu``: the cluster's word for it, not looked at here. ``gpus`` = tp x pp x dp x cp; ``dp`` is
     what is left of it. ``etp``: tensor parallelism inside of an expert, as tp by default.
-    ``layers``: the model's, or fewer. ``layers_per_stage``: one a stage (pp x vp), embedding and
+    ``layers``: the model's, or fewer. ``layers_per_stage``: one per stage (pp x vp), embedding and
     head not among them; None: dealt evenly. ``micro_batch`` 1, ``global_batch`` one microbatch,
     with pp > 1 4 pp, a replica; ``seq`` 4096, or the model's positions where these are fewer.
     ``precision`` bf16. ``recompute``: modules, ``{"full"}`` or none of them (the default).
@@ -198,7 +198,7 @@ def _by_stage(values: RunValues) -> tuple[int, ...] | None:
     except (TypeError, ValueError):
         found = ()
     if not found or min(found) < 0:
-        return values.wrong(("layers_per_stage",), "whole numbers >= 0, one a stage", None)
+        return values.wrong(("layers_per_stage",), "whole numbers >= 0, one per stage", None)
     return found
 
 

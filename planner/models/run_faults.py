@@ -46,10 +46,13 @@ def _all_faults(run: TrainingRun, model: Model) -> Iterator[str]:
 
 
 def _faults_of_degrees(run: TrainingRun) -> Iterator[str]:
-    product = run.tp * run.pp * run.cp * run.dp
-    if product != run.gpus:
-        degrees = f"tp x pp x cp x dp = {run.tp} x {run.pp} x {run.cp} x {run.dp} = {product}"
-        yield f"gpus: expected {degrees}, got {run.gpus}"
+    inner = run.tp * run.pp * run.cp
+    if run.gpus % inner:
+        degrees = f"tp x pp x cp = {run.tp} x {run.pp} x {run.cp} = {inner}"
+        yield f"gpus: expected a multiple of {degrees}, got {run.gpus}"
+    elif inner * run.dp != run.gpus:
+        degrees = f"{run.tp} x {run.pp} x {run.cp} x {run.dp} = {inner * run.dp}"
+        yield f"gpus: expected tp x pp x cp x dp = {degrees}, got {run.gpus}"
     if run.vp > 1 and run.pp == 1:
         yield f"vp: expected 1 where pp is 1, got {run.vp}"
     if run.tp * run.cp * run.dp % (run.ep * run.etp):
@@ -71,7 +74,7 @@ def _faults_of_layers(run: TrainingRun, model: Model) -> Iterator[str]:
     if run.layers_per_stage is None:
         if run.layers < run.stages:
             layers = counted(run.layers, "layer")
-            yield f"pp: expected at most one stage a layer, pp x vp <= {layers}, got {run.stages}"
+            yield f"pp: expected at most one stage per layer, pp x vp <= {layers}, got {run.stages}"
     elif len(run.layers_per_stage) != run.stages or sum(run.layers_per_stage) != run.layers:
         yield (
             f"layers_per_stage: expected {counted(run.stages, 'number')} that sum to {run.layers}, "

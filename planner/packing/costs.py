@@ -126,7 +126,7 @@ def packing_bound(costs: SequenceCosts, replicas: int) -> float:
 def attention_of(profile: Profile, given: Any, where: str) -> FloatArray:
     """(3, S): the share of F, B and W that grows with the square of the length.
 
-    ``given``: that of F, one number or one a stage, or an object of such by t_f, t_b and t_w.
+    ``given``: that of F, one number or one per stage, or an object of such by t_f, t_b and t_w.
     Raises InputError for anything else.
     """
     if isinstance(given, Mapping) and set(given) == set(OP_TIMES):
@@ -140,7 +140,7 @@ def _shares(profile: Profile, given: Any, where: str) -> FloatArray:
     each = list(given) if isinstance(given, Sequence) else [given] * profile.num_stages
     sound = (isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x <= 1 for x in each)
     if len(each) != profile.num_stages or not all(sound):
-        expected = f"a number from 0 to 1, or one a stage ({profile.num_stages})"
+        expected = f"a number from 0 to 1, or one per stage ({profile.num_stages})"
         raise InputError(f"{where}: expected {expected}, got {show(given)}")
     return np.array(each, dtype=np.float64)
 
@@ -161,7 +161,7 @@ def refit(profile: ProfileLike, lengths: Document, steps: Steps) -> tuple[Profil
     """``profile`` and ``lengths``, as :func:`pack` takes them, by what measured steps took.
 
     ``steps``: pairs of a packing and the trace of its step (``Pipeline.gather_trace``), or traces,
-    one a replica. The time of each op of a microbatch is fitted as the sum of one term that grows
+    one per replica. The time of each op of a microbatch is fitted as the sum of one term that grows
     with tokens and one with the squares of its sequences' lengths, neither below 0, by least
     absolute errors: a step that was disturbed counts for little. Where microbatches do not tell the
     two apart the former costs do. Times of stages of which only BWs ran are shared as before. T_R

@@ -68,8 +68,8 @@ def choose(
     search: CachedSearch,
     start: Order | None = None,
 ) -> Found:
-    """The best packing found of at most ``most`` tokens a microbatch; ``start``: an order of ops to
-    begin with. Raises InfeasibleError where nothing fits."""
+    """The best packing found of at most ``most`` tokens per microbatch; ``start``: an order of ops
+    to begin with. Raises InfeasibleError where nothing fits."""
     starts = constructed(costs, replicas, most)
     share = search.share(PATTERNS / len(starts))
     tracks = []
@@ -113,7 +113,7 @@ def _track(
 
 
 class PackingCost:
-    """The cost of each replica's microbatches in one order of ops a replica, with the delays that
+    """The cost of each replica's microbatches in one order of ops per replica, with the delays that
     messages of the microbatches ``packed`` have."""
 
     def __init__(self, costs: SequenceCosts, packed: Microbatches, orders: Sequence[Order]) -> None:
@@ -136,7 +136,7 @@ class PackingCost:
 
 
 def cost_of(costs: SequenceCosts, packed: Microbatches, orders: Sequence[Order]) -> float:
-    """The slowest replica's cost by these orders, one a replica."""
+    """The slowest replica's cost by these orders, one per replica."""
     cost, sizes = PackingCost(costs, packed, orders), costs.sizes_of(packed)
     return max(cost(r, sizes) for r in range(len(orders)))
 
@@ -149,7 +149,7 @@ def improved(
     options: SolveOptions,
 ) -> Microbatches:
     """The best packing found within ``options`` from ``packed``, all replicas' microbatches one
-    after the other, of at most ``most`` tokens each; ``orders``: one a replica."""
+    after the other, of at most ``most`` tokens each; ``orders``: one per replica."""
     random, budget, count = Random(options.seed), options.budget, costs.problem.microbatches
     cost, sizes = PackingCost(costs, packed, orders), costs.sizes_of(packed)
     ops, spans = 3.0 * costs.problem.stages * count, [cost(r, sizes) for r in range(len(orders))]

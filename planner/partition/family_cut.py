@@ -170,7 +170,7 @@ class _FamilyCuts:
 
 
 def bound_from(given: Profile | LayeredProfile, chunks: int, microbatches: int) -> float:
-    """No schedule of ``chunks`` or more stages a rank, stage s on rank s mod P, costs less.
+    """No schedule of ``chunks`` or more stages per rank, stage s on rank s mod P, costs less.
 
     Of K P stages that go round the ranks each rank has some of the work, the busiest at least an
     even share of it, and one microbatch passes K P - 1 boundaries there and back. More stages a

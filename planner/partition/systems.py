@@ -1,6 +1,6 @@
 """``optimize --for``: the best schedule among those that another system runs.
 
-Megatron-LM runs 1F1B, or interleaved 1F1B with K stages a rank, on any layout
+Megatron-LM runs 1F1B, or interleaved 1F1B with K stages per rank, on any layout
 (``--pipeline-model-parallel-layout``). torchtitan runs the classes of torch.distributed.pipelining,
 of which GPipe, 1F1B and Interleaved1F1B are our families to the op, and from a CSV any order of F,
 B, W and BW of stages that lie round and round or as a V.
@@ -43,7 +43,7 @@ INTERLEAVED, V = "interleaved-1f1b", "v"
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A system runs ``families``, whose order of ops no cut changes, with one stage a rank, and
+    """A system runs ``families``, whose order of ops no cut changes, with one stage per rank, and
     interleaved 1F1B, on placements of these ``kinds``; ``any_order``: any other order of F, B, W
     and BW, too."""
 
@@ -88,7 +88,7 @@ class System:
         return LayeredProfile(plain, (*tied, False), _one_alone(layers.cluster))
 
     def check_chunks(self, spec: PlacementSpec, ranks: int) -> None:
-        """Raises InputError for several stages a rank on one rank, which is no pipeline."""
+        """Raises InputError for several stages per rank on one rank, which is no pipeline."""
         if ranks == 1 and spec.chunks not in (None, 1):
             raise InputError(
                 f"placement: expected linear, as {self.name} interleaves on several ranks alone, "
@@ -143,7 +143,7 @@ class System:
     def _names(
         self, given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec
     ) -> list[tuple[str, int]]:
-        """Its own schedules that have the placement ``spec``, and their stages a rank."""
+        """Its own schedules that have the placement ``spec``, and their stages per rank."""
         return [
             (name, chunks)
             for chunks in _chunks(given, microbatches, spec)
@@ -154,7 +154,7 @@ class System:
     def unsearched(
         self, given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec
     ) -> list[FamilyPlan]:
-        """The bound on more stages a rank than are searched: of a profile by stages, which may be
+        """The bound on more stages per rank than are searched: of a profile by stages, which may be
         cut evenly into any number, and of any order."""
         more = max(CUTS) + 1
         if isinstance(given, Profile):
@@ -178,7 +178,7 @@ def _one_alone(profile: Profile) -> Profile:
 def _chunks(
     given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec
 ) -> Sequence[int]:
-    """The stages a rank: those asked for, else as many as layers allow, or as stages are cut."""
+    """The stages per rank: those asked for, else as many as layers allow, or as stages are cut."""
     if isinstance(given, Profile) and not _is_cut(given):
         return (given.num_stages // given.ranks,)
     if spec.chunks is not None:
@@ -191,12 +191,12 @@ def _chunks(
 
 
 def _is_cut(profile: Profile) -> bool:
-    """Whether its stages, one a rank, are cut into several."""
+    """Whether its stages, one per rank, are cut into several."""
     return profile.num_stages == profile.ranks
 
 
 def _most(layers: LayeredProfile) -> int:
-    """The most stages a rank into which the layers can be cut."""
+    """The most stages per rank into which the layers can be cut."""
     pieces = len(layers.layers) - sum(layers.tied)
     return min(pieces, layers.cluster.max_stages or pieces) // layers.ranks
 
@@ -275,7 +275,7 @@ def answer_for(
     }
     line = f"over all schedules that {system.name} runs: {from_optimal(gap)}"
     if gap > 0 and any(plan.bound == bound for plan in unsearched):
-        line += " (more stages a rank were not searched)"
+        line += " (more stages per rank were not searched)"
     if not (system.any_order or schedule.problem.profile.stages[0].layers):
         line += f"\nnote: a {system.name} layout needs a profile by layers (profile --layers)"
     words, cut = [], {}

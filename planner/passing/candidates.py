@@ -28,7 +28,7 @@ from pipeloom.solver.weight_passing.round_orders import rows
 from pipeloom.solver.weight_passing.streaming import Route, streamed
 
 Plan: TypeAlias = Callable[[Problem], Sequence[Iterable[Op]]]
-"""The order of each stage of a problem with one stage a rank."""
+"""The order of each stage of a problem with one stage per rank."""
 
 
 def planned_as_one(problem: Problem, plan: Plan) -> list[list[Op]]:
@@ -99,7 +99,7 @@ def in_a_row(profile: Profile) -> Placement:
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """A pipeline of one stage a rank once each rank's are merged."""
+    """A pipeline of one stage per rank once each rank's are merged."""
 
     problem: Problem
     name: str = "activations"

@@ -144,7 +144,7 @@ def _step_ms(row: Mapping[str, Any], setup: Setup, where: str) -> float:
 
 
 def _of_throughput(tokens: float, run: TrainingRun) -> float:
-    """Milliseconds of a step at so many tokens a second on each GPU."""
+    """Milliseconds of a step at so many tokens per second on each GPU."""
     return run.global_batch * run.seq / (tokens * run.gpus) * 1e3
 
 
@@ -153,7 +153,7 @@ def _check_agreement(row: Mapping[str, Any], step_ms: float, run: TrainingRun, w
     if tokens is not None and not 1 / AGREE <= _of_throughput(tokens, run) / step_ms <= AGREE:
         raise InputError(
             f"{where}: step_ms: {step_ms:g} contradicts tokens_per_s_per_gpu {tokens:g}, which is "
-            f"{_of_throughput(tokens, run):g} ms a step; expected one of them, or both alike"
+            f"{_of_throughput(tokens, run):g} ms per step; expected one of them, or both alike"
         )
 
 

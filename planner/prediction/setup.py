@@ -215,7 +215,7 @@ class OpOrder:
 
 
 def _named(family: str, chunks: int) -> str:
-    """With the number that it needs to have so many stages a rank."""
+    """With the number that it needs to have so many stages per rank."""
     several = {"interleaved-1f1b": chunks, "interleaved-1f1b-grouped": chunks, "looped-bfs": chunks}
     count = several.get(family) or (family == "wave" and chunks // 2)
     return f"{family}:{count}" if count else family
@@ -238,7 +238,7 @@ def _order(family: str, ranks: int, chunks: int, microbatches: int) -> OpOrder:
         raise InputError(f"vp: expected {needed}, as {family} has, got {chunks}: add --vp {needed}")
     owners = found.problem.placement.matrix(ranks * chunks, microbatches)
     if found.updates is not Updates.ITERATION:
-        raise refused(family, ": it updates weights several times a step")
+        raise refused(family, ": it updates weights several times per step")
     if found.transfers or (owners != owners[:, :1]).any():
         raise refused(family, ": a stage is on several ranks")
     return OpOrder(found)

@@ -78,7 +78,7 @@ class StepTimes:
 
     @cached_property
     def profile(self) -> Profile:
-        """The pipeline profile: one entry a stage, links between the ranks of one replica."""
+        """The pipeline profile: one entry per stage, links between the ranks of one replica."""
         return self.profile_for((self.planned or self.setup.order).splits)
 
     @cached_property

@@ -104,7 +104,7 @@ class PlacementQuestion:
 
 @dataclass(frozen=True, slots=True)
 class CutQuestion:
-    """Which cut, placement and schedule; ``memory_limit``: one a rank."""
+    """Which cut, placement and schedule; ``memory_limit``: one per rank."""
 
     profile: LayeredProfile
     microbatches: int

@@ -1,4 +1,4 @@
-"""The timeline: one row a rank, time to the right, one or more schedules under each other.
+"""The timeline: one row per rank, time to the right, one or more schedules under each other.
 
 ::
 
@@ -7,7 +7,7 @@
     planned: V, 4.33 % bubble (optimal)               2. for each schedule: its name and figures,
     period 812 ms, makespan 846 ms, ...
       |-------------- period --------------|             the rank that spans longest,
-    0 [F0][F1][F2]//////[B0][W0]...   7.94 |====|        a row a rank, its peak memory,
+    0 [F0][F1][F2]//////[B0][W0]...   7.94 |====|        a row per rank, its peak memory,
     1      [F0][F1]...                7.94 |====|
     8 - - - - - - - - - limit - - - - -                  the memory held over time,
     0 ___/~~~~~~~~~~~~~~~\\____                            if it is wanted,

@@ -1,4 +1,4 @@
-"""Starts one process a rank on this machine, or joins the processes that torchrun started.
+"""Starts one process per rank on this machine, or joins the processes that torchrun started.
 
 The first failure wins: when one rank throws or dies, the others are ended and one error names it.
 No process outlives its parent. ``torch.distributed.elastic`` and ``torch.multiprocessing`` do

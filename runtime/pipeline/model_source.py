@@ -20,7 +20,7 @@ class ModelSource(Protocol):
     """A model that can be cut into any number of stages, and what it takes to train it."""
 
     def stages(self, count: int) -> Sequence[Stage]:
-        """One a stage: a function that returns its module, called only where the stage is needed.
+        """One per stage: a function that returns its module, called only where the stage is needed.
 
         Its weights are the same wherever it is called. Modules are taken too; every process then
         makes all of them.
@@ -36,7 +36,7 @@ class ModelSource(Protocol):
         ...
 
     def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """Inputs and targets of one training step, one of each a microbatch."""
+        """Inputs and targets of one training step, one of each per microbatch."""
         ...
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -83,7 +83,7 @@ def check_evaluation(source: ModelSource) -> None:
 
 
 def checked_stages(source: ModelSource, count: int) -> list[Stage]:
-    """``source.stages(count)``. Raises InputError where that is not one a stage."""
+    """``source.stages(count)``. Raises InputError where that is not one per stage."""
     value: Any = source.stages(count)
     name, wanted = f"{_of(source)}stages({count})", f"{count} functions that return a module"
     if not isinstance(value, Iterable):
@@ -158,7 +158,7 @@ def checked_batch(
 
 
 def _microbatches(value: Any, count: int, name: str) -> list[Tensor]:
-    wanted = f"expected a list of {counted(count, 'tensor')}, one a microbatch"
+    wanted = f"expected a list of {counted(count, 'tensor')}, one per microbatch"
     if isinstance(value, Tensor):
         raise InputError(f"{name}: {wanted}, got {_shown(value)}: tensor.chunk({count}) cuts it")
     if not (isinstance(value, Sequence) and all(isinstance(x, Tensor) for x in value)):

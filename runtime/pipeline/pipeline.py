@@ -540,7 +540,7 @@ class Pipeline:
 
     @property
     def graphs(self) -> int:
-        """How many graphs of this rank's stages were made: one a stage and kind of arguments, all
+        """How many graphs of this rank's stages were made: one per stage and kind of arguments, all
         of them before the first step unless shapes vary or a stage changes."""
         return self._training.runners.graphs
 

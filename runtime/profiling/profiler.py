@@ -80,7 +80,7 @@ def measure_profile(
     Without ``stages`` each of the source's layers is one (:mod:`..pipeline.layered_source`), which
     the profile's stages name.
 
-    Starts one process a rank (or joins torchrun's, where it returns the same on every rank), so
+    Starts one process per rank (or joins torchrun's, where it returns the same on every rank), so
     the source must pickle. With ``together`` off, one process measures one stage after the other,
     and no links: what the stages take where nothing else runs. ``recompute``: T_R and M_R as well;
     ``pairs``: T_FB; ``offload``: M_O, what is moved, and the link to the host.

@@ -89,7 +89,7 @@ def listening(callbacks: Sequence[Listener | str], steps: int | None) -> Iterato
 
 
 def write_line(record: StepRecord | Compiling) -> None:
-    """One line a step, one for a note and one for all that is compiled."""
+    """One line per step, one for a note and one for all that is compiled."""
     if isinstance(record, Compiling):
         if record.done == record.count:
             sys.stderr.write(f"{_compiled(record)}\n")

@@ -43,7 +43,7 @@ class HeuristicParameters(Protocol):
 
 
 class Constructor:
-    """Runs either constructor on one problem of one stage a rank, its arrays made once."""
+    """Runs either constructor on one problem of one stage per rank, its arrays made once."""
 
     def __init__(self, problem: Problem, linear: LinearInstance) -> None:
         self.linear = linear

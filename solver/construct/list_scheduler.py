@@ -45,7 +45,7 @@ def list_schedule(  # noqa: PLR0917
     ends: FloatArray,
     spans: FloatArray,
 ) -> float:
-    """Fills ``order`` and ``spans``, one a rank; returns the order's cost.
+    """Fills ``order`` and ``spans``, one per rank; returns the order's cost.
 
     Infinite where no op can start any more, for lack of memory.
     """

@@ -153,7 +153,7 @@ class Incumbent:
     def offer(
         self, order: Order, method: str, cost: float | None = None, pairs: Pairs = ()
     ) -> bool:
-        """Takes ``order``, one array of packed ops a rank, and its pairs where they cost less."""
+        """Takes ``order``, one array of packed ops per rank, and its pairs where they cost less."""
         cost = self._cost(order, pairs) if cost is None else cost
         if not cost < self.cost:
             return False

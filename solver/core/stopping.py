@@ -15,7 +15,7 @@ OPS_A_SECOND = 1e8  # roughly what the simulator does on one core
 
 
 class StoppingCriterion(Protocol):
-    """Whether to stop; asked many times a second."""
+    """Whether to stop; asked many times per second."""
 
     def __call__(self) -> bool: ...
 

@@ -1,6 +1,6 @@
 """Streams: microbatches that run each stage on the same ranks.
 
-There is one, or one of each direction; where weights are passed, one a rank. Its microbatches are
+There is one, or one of each direction; where weights are passed, one per rank. Its microbatches are
 alike, so that they can be named in the order of any class of ops, a kind of op of one stage.
 """
 

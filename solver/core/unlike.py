@@ -19,7 +19,7 @@ _LEAST = (
     *("t_f", "t_b", "t_w", "t_bw", "t_r", "m_b", "m_w", "m_r", "m_o"),
     *("activation_bytes", "offload_bytes"),
 )
-_WHY = "where microbatches are unlike (lists of one number a microbatch)"
+_WHY = "where microbatches are unlike (lists of one number per microbatch)"
 
 
 def check_planned(problem: Problem) -> None:

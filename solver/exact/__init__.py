@@ -37,9 +37,10 @@ class Backend(Protocol):
     ``incumbent``: the best schedule known; only better ones are looked for. ``lower_bound``: one
     that is known to hold. ``on_solution`` is given every better schedule, timed, and ``on_bound``
     every better bound that comes up on the way, in the caller's thread; ``should_stop`` is asked
-    several times a second. Ctrl-C ends the solver and raises KeyboardInterrupt. Of ``options`` the
-    limits, the seed and ``should_stop`` count: with a ``work_limit`` the same question has the same
-    answer, unless one of the others ends it. Raises InputError for other passing than activations'.
+    several times per second. Ctrl-C ends the solver and raises KeyboardInterrupt. Of ``options``
+    the limits, the seed and ``should_stop`` count: with a ``work_limit`` the same question has the
+    same answer, unless one of the others ends it. Raises InputError for other passing than
+    activations'.
     """
 
     def __call__(

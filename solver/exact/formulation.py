@@ -18,14 +18,14 @@ Objective
     the cost, minimised. B and W are separate ops: a fused BW is never better, because B, then W at
     once, sends the input gradient earlier, gives memory back no later and moves no first start.
 
-Activation passing only, with any number of stages a rank. Three facts keep it small and exact.
+Activation passing only, with any number of stages per rank. Three facts keep it small and exact.
 
 **Microbatches are positions.** The k-th F (B, W) of a stage to run is called F(s, k) (B(s, k),
 W(s, k)), which fixes the order within each stage and kind. Take any valid schedule and rename its
 ops so, keeping all times. Every dependency still holds: when the k-th F of stage s starts, k + 1
 microbatches have passed F(s-1, .), so the k-th of those to end has ended a delay ago; likewise B
 after the next stage's B, B after F, and W after B. Durations, delays and sizes depend on the stage
-alone, so nothing else changes. This holds with several stages a rank, stage by stage.
+alone, so nothing else changes. This holds with several stages per rank, stage by stage.
 
 **First starts.** Renaming keeps times, but the contract's times are the earliest of an *order*,
 and the period counts from each rank's first start. For the makespan earlier is only better. For

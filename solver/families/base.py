@@ -133,9 +133,9 @@ class RoundRobinFamily(Family):
 
 
 def needs_one_stage(problem: Problem) -> str:
-    """The reason why a family of one stage a rank does not support ``problem``."""
+    """The reason why a family of one stage per rank does not support ``problem``."""
     return (
-        f"needs one stage a rank, not {counted(problem.stages, 'stage')} on "
+        f"needs one stage per rank, not {counted(problem.stages, 'stage')} on "
         f"{counted(problem.ranks, 'rank')}"
     )
 

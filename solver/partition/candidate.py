@@ -29,7 +29,7 @@ from ..search.list_search import LIST_OP
 from .cuts import Cut
 
 DRAWN = 40  # parameters of the list scheduler that are tried
-BUILT = 400  # orders that the constructors of one stage a rank build
+BUILT = 400  # orders that the constructors of one stage per rank build
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,7 +1,7 @@
 """Lower bounds that hold for every cut at once: no schedule of any of them costs less.
 
-With one stage a rank, the bounds of :mod:`pipeloom.solver.bounds.linear` that look at a stage alone
-(:func:`head_tail` without its chain over the stages, :func:`through` from stage 0) depend on
+With one stage per rank, the bounds of :mod:`pipeloom.solver.bounds.linear` that look at a stage
+alone (:func:`head_tail` without its chain over the stages, :func:`through` from stage 0) depend on
 nothing of a cut but the stage's number k, its first layer a and its end b: its times and sizes are
 sums over a..b, the way of a microbatch before it and after it is that of the layers before a and
 from b on and the delays between, of which there are k and S-1-k. Messages may differ in size: a
@@ -61,7 +61,7 @@ class CutBounds:
         return shared
 
     def first(self) -> Cut | None:
-        """A cut that has the least bound of all, with one stage a rank; None for others."""
+        """A cut that has the least bound of all, with one stage per rank; None for others."""
         if not self._linear:
             return None
         return self.cutter.best_path(self._prices.__getitem__, np.maximum)

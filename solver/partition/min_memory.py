@@ -58,8 +58,8 @@ def of_cut(cutter: Cutter, placement: Placement, cut: Cut) -> MinMemory:
 def smallest(cutter: Cutter, placement: Placement) -> MinMemory:
     """The smallest limit of all cuts, or the smallest device where that holds none of them.
 
-    With one stage a rank a cut that needs least is found stage by stage; elsewhere layers are moved
-    while that helps.
+    With one stage per rank a cut that needs least is found stage by stage; elsewhere layers are
+    moved while that helps.
     """
     for device in (False, True):
         found = _Needs(cutter, placement, device).least()

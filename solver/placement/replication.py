@@ -18,9 +18,8 @@ def why_one_way(profile: Profile, microbatches: int) -> str | None:
     if profile.ranks % 2:
         return f"needs an even number of ranks, not {profile.ranks}"
     if profile.num_stages != profile.ranks:
-        return (
-            f"needs one stage a rank, not {profile.num_stages} on {counted(profile.ranks, 'rank')}"
-        )
+        ranks = counted(profile.ranks, "rank")
+        return f"needs one stage per rank, not {profile.num_stages} on {ranks}"
     if microbatches < 2:
         return "needs two microbatches, one each way"
     return None

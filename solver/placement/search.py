@@ -217,7 +217,7 @@ def _cost_and_memory(schedule: Schedule) -> tuple[float, float]:
     return float(f"{cost:.9g}"), max(schedule.known_timing.peak_memory)
 
 
-CUTS = (1, 2, 3, 4)  # stages a rank into which a profile of one stage a rank is cut
+CUTS = (1, 2, 3, 4)  # stages per rank into which a profile of one stage a rank is cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +342,7 @@ def _entry(problem: Problem) -> Contender | TriedPlacement:
 def placements(
     profile: Profile, kinds: Collection[PlacementKind] = tuple(PlacementKind)
 ) -> Iterator[tuple[Profile, Placement]]:
-    """The profile, cut where it has one stage a rank into at most its ``max_stages``, with each
+    """The profile, cut where it has one stage per rank into at most its ``max_stages``, with each
     placement of its stages that is of these ``kinds``, equal ones once."""
     ranks, seen = profile.ranks, set()
     chunks, rest = divmod(profile.num_stages, ranks)
@@ -360,7 +360,7 @@ def placements(
 
 
 def cuts(profile: Profile) -> tuple[int, ...]:
-    """The numbers of stages a rank into which a profile of one stage a rank may be cut."""
+    """The numbers of stages per rank into which a profile of one stage per rank may be cut."""
     most = profile.max_stages
     return CUTS if most is None else tuple(n for n in CUTS if n * profile.ranks <= most)
 

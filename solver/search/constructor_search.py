@@ -1,4 +1,4 @@
-"""The search over the parameters of the constructors of one stage a rank."""
+"""The search over the parameters of the constructors of one stage per rank."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Streaming:
 def streamed(
     problem: Problem, order: Sequence[IntArray], plan: Streaming, owner: Sequence[int] | None = None
 ) -> Schedule:
-    """The timed schedule of ``order``, one array of packed ops a rank, with its transfers.
+    """The timed schedule of ``order``, one array of packed ops per rank, with its transfers.
 
     ``owner``: of each stage, :func:`default_owners` by default. Raises InvalidScheduleError where
     it cannot run: never with direct routes, and on a path only where ranks run their ops in unlike

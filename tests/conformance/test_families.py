@@ -318,9 +318,9 @@ def test_a_limit_below_the_family_names_rank_and_smallest(
     ("name", "placement", "reason"),
     [
         ("zb-v", Placement.interleaved(2, 2), "interleaved:2"),
-        ("zb-v", Placement.linear(2), "needs 2 stages a rank, not 2 on 2"),
+        ("zb-v", Placement.linear(2), "needs 2 stages per rank, not 2 on 2"),
         ("v-half", Placement.interleaved(2, 2), "interleaved:2"),
-        ("v-min", Placement.linear(2), "needs 2 stages a rank, not 2 on 2"),
+        ("v-min", Placement.linear(2), "needs 2 stages per rank, not 2 on 2"),
         ("weipipe-interleave", Placement.linear(2), "needs microbatch j on rank j mod 2, not the"),
     ],
 )

@@ -6,7 +6,6 @@ Writes schedule-LIMIT.json for each feasible limit, results.json, results.csv an
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from ...arguments import Together, add_cache, add_folder, add_table, add_workers, example, limits
 from ...inputs import searched
@@ -40,6 +39,6 @@ def run(args: argparse.Namespace) -> int:
     args.workers = args.workers or processes_here()
     args.memory_limits = {limit.words: limit for limit in args.memory_limits}
     found = searched(args, sweep, names=("memory_limits", "output", "workers", "scheduler"))
-    words = f"{found}\nwritten to {Path(args.output) / 'frontier.svg'} and beside it"
+    words = f"{found}\nfrontier.svg, results and schedules written to {args.output}"
     answer(args, found.to_dict(), words)
     return 0 if found.built else 1

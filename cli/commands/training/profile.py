@@ -211,7 +211,7 @@ def _check_measuring(args: argparse.Namespace) -> None:
 
 
 def _words(measurement: Measurement) -> str:
-    """A row a stage, each time with the spread of its middle half; messages and copies; stages of
+    """A row per stage, each time with the spread of its middle half; messages and copies; stages of
     which B computes a good part of the weight gradients."""
     from pipeloom.ir.model.weight_coverage import worth_telling
     from pipeloom.ir.units import amount, counted, duration

@@ -1,4 +1,4 @@
-"""Trains with a compiled program: one process a rank on this machine, or one rank under torchrun.
+"""Trains with a compiled program: one process per rank on this machine, or one rank under torchrun.
 
 A program compiled with --data-parallel can run in several replicas, each with its own data.
 

@@ -1,11 +1,12 @@
 """Argument ``arrivals`` of a certificate: no rank begins before streamed weights have come.
 
 For the makespan, where each microbatch is on one rank, each rank has some, and of each stage one
-rank, whichever, owns the weights, which set out at 0. Of n microbatches a rank runs no op of stage
-k or a later one, nor a B or W, before it has had the weights of the stages 0 to k; let A be when it
-has. Before A it runs F's of lower stages at most, no more of each than n, and no more than fit:
-what a microbatch holds that has come so far is at least the time that it took divided by the most
-time for its memory of any such way. So it ends at A, and what of its work is left then, or later.
+rank, whichever, owns the weights, which set out at 0. Of n microbatches per rank runs no op of
+stage k or a later one, nor a B or W, before it has had the weights of the stages 0 to k; let A be
+when it has. Before A it runs F's of lower stages at most, no more of each than n, and no more than
+fit: what a microbatch holds that has come so far is at least the time that it took divided by the
+most time for its memory of any such way. So it ends at A, and what of its work is left then, or
+later.
 
 ``wires`` is of a set of wires of which each message out of a rank (or each into one) takes one, for
 as long as it goes; d(s) the least time of stage s's weights between two ranks. A is at least, for

@@ -61,7 +61,7 @@ class LinearFacts:
             raise NotProvenError(f"argument: expected passing activations, got {plan.passing}")
         ranks = dict(sorted({(run.stage, run.rank) for run in facts.runs}))
         if len(set(ranks.values())) < plan.stages:
-            raise NotProvenError("argument: moments: expected one stage a rank")
+            raise NotProvenError("argument: moments: expected one stage per rank")
         limits = [
             Fraction(x) * (1 + MEMORY) if isfinite(x) else None
             for x in (facts.limit[ranks[s]] for s in range(plan.stages))

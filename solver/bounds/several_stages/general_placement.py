@@ -1,4 +1,4 @@
-"""Bounds for any map of stages to ranks: several stages a rank, in any order, uneven counts.
+"""Bounds for any map of stages to ranks: several stages per rank, in any order, uneven counts.
 
 As everywhere, B and W are apart and microbatches may overtake. On rank r, whose stages are l_r (the
 lowest) to h_r (the highest) with any others between:

@@ -1,4 +1,4 @@
-"""All orders of one stage a rank as a small CP-SAT model: where little memory decides the order.
+"""All orders of one stage per rank as a small CP-SAT model: where little memory decides the order.
 
 Memory that holds K microbatches leaves few orders open: F(k) waits for B(k - K) and comes before
 B(k), so that only the K - 1 B's between are to be decided. Proofs and better schedules come out of

@@ -74,8 +74,8 @@ MakeModel = Callable[[float, float], OrderModel]
 def bisect(best: Incumbent, seed: int, apart: Sequence[Apart] = ()) -> Pieces:
     """Asks until bound and cost meet or nothing is answered any more; ``apart`` is known.
 
-    At once over where the model would be too large or, with one stage a rank, memory does not limit
-    the rate.
+    At once over where the model would be too large or, with one stage per rank, memory does not
+    limit the rate.
     """
     make = order_model(best.problem, apart)
     if make is None:

@@ -1,1 +1,1 @@
-"""Several stages a rank, in loops."""
+"""Several stages per rank, in loops."""

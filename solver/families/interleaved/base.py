@@ -15,12 +15,12 @@ from ..base import ParametrizedFamily
 
 @dataclass(frozen=True)
 class InterleavedFamily(ParametrizedFamily):
-    """``number``: K, stages a rank; None takes the profile's own K, or 2 where it has one."""
+    """``number``: K, stages per rank; None takes the profile's own K, or 2 where it has one."""
 
     parameter = "K"
 
     def placed(self, profile: Profile) -> tuple[Profile, Placement]:
-        """Cuts each stage in K where the profile has one a rank; takes K P stages as they are."""
+        """Cuts each stage in K where the profile has one per rank; takes K P stages as they are."""
         own, rest = divmod(profile.num_stages, profile.ranks)
         chunks = self.number or (own if own > 1 and not rest else 2)
         if profile.num_stages == profile.ranks:

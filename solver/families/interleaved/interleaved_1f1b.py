@@ -23,7 +23,7 @@ i).
 Memory on rank 0: (K - 1) G + 2 P - 1 chunks, 1 + (P - 1)/(P K) times 1F1B's where G = P. Bubble
 without communication: (P - 1)(T_F + T_B + T_W)/K beside the work, T of a whole rank, where M >= P.
 Every boundary between stages on different ranks pays t_comm, so a microbatch pays K times as often
-as with one stage a rank. One chunk is 1F1B.
+as with one stage per rank. One chunk is 1F1B.
 """
 
 from __future__ import annotations

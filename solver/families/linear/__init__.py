@@ -1,1 +1,1 @@
-"""One stage a rank."""
+"""One stage per rank."""

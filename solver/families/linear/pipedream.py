@@ -1,6 +1,6 @@
 """PipeDream (Narayanan et al., 2019): 1F1B whose optimizer steps after each microbatch.
 
-The order is that of 1F1B; after each BW of its stage a rank steps the optimizer with that
+The order is that of 1F1B; after each BW of its stage per rank steps the optimizer with that
 microbatch's gradient alone. P = 3, M = 4, T_F = T_B = T_W = 1; ``b0 --|`` is a fused BW and the
 step after it::
 

@@ -1,1 +1,1 @@
-"""Two or more stages a rank, in a V or a wave."""
+"""Two or more stages per rank, in a V or a wave."""

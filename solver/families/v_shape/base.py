@@ -12,14 +12,14 @@ from ..base import Family
 
 
 class VShapeFamily(Family):
-    """2 waves stages a rank: 0..P-1 on ranks 0..P-1, the next P on P-1..0, and so on."""
+    """2 waves stages per rank: 0..P-1 on ranks 0..P-1, the next P on P-1..0, and so on."""
 
     def waves(self, stages: int, ranks: int) -> int:
         """How many times the stages go down the ranks and back up."""
         return 1
 
     def placed(self, profile: Profile) -> tuple[Profile, Placement]:
-        """Cuts each stage where the profile has one a rank; takes 2 waves P stages as they are."""
+        """Cuts each stage if the profile has one per rank; takes 2 waves P stages as they are."""
         ranks, waves = profile.ranks, self.waves(profile.num_stages, profile.ranks)
         if profile.num_stages == ranks:
             profile = profile.split(2 * waves)
@@ -35,7 +35,7 @@ class VShapeFamily(Family):
         waves = self.waves(problem.stages, ranks)
         if problem.stages != 2 * waves * ranks:
             given = f"{problem.stages} on {counted(ranks, 'rank')}"
-            return f"needs {2 * waves} stages a rank, not {given}"
+            return f"needs {2 * waves} stages per rank, not {given}"
         if placement != Placement.wave(ranks, waves):
             return f"needs stages down the ranks and back up, not the placement {placement.name}"
         return None

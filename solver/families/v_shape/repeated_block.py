@@ -2,9 +2,9 @@
 al., 2024).
 
 The block says in which slot, all ops taking one, each leg of a microbatch runs on each rank;
-microbatch j runs 6 j slots later, since it has six ops a rank. The legs take four slots of each six
-on a rank; W's fill the others. How long a microbatch is held, from its F to its W, over six is how
-many are held at once: a block that spreads the legs less holds less.
+microbatch j runs 6 j slots later, since it has six ops per rank. The legs take four slots of each
+six on a rank; W's fill the others. How long a microbatch is held, from its F to its W, over six is
+how many are held at once: a block that spreads the legs less holds less.
 """
 
 from __future__ import annotations

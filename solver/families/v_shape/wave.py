@@ -31,7 +31,7 @@ _SLOTS = {OpKind.F: 1, OpKind.BW: 2}
 
 
 class Wave(ParametrizedFamily, VShapeFamily):
-    """``number``: K; None takes the profile's own K, or 1 where it has one stage a rank."""
+    """``number``: K; None takes the profile's own K, or 1 where it has one stage per rank."""
 
     base = "wave"
     summary = (

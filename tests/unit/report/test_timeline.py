@@ -179,7 +179,7 @@ def test_the_terminal_says_that_iterations_overlap() -> None:
     late = Profile((StageProfile(1, 1, 0), StageProfile(1, 1, 4)), ranks=2, t_comm=0.0)
     overlapping = by_hand(*order, profile=late)
     assert str(show(overlapping)).splitlines()[-1] == (
-        "one iteration of many: a rank begins the next where its row ends, one every 6 ms"
+        "one of many iterations: a rank starts the next where its row ends, one every 6 ms"
     )
     barrier = replace(overlapping.problem, objective=Objective.MAKESPAN)
     assert "iteration" not in str(show(replace(overlapping, problem=barrier)))

@@ -29,9 +29,9 @@ def test_filled_points_are_the_proven_ones_and_an_unknown_bound_is_not_drawn() -
 
 def test_families_of_another_placement_are_hollow() -> None:
     point, marks = FrontierPoint(8, 0.2, 0.2, True), [("1f1b", 8.0, 0.25), ("weipipe", 9.0, 0.1)]
-    scope, other = "one stage a rank", {"weipipe"}
+    scope, other = "one stage per rank", {"weipipe"}
     svg = frontier_svg(Frontier("a sweep", "period", [point], marks, scope, other))
-    assert "grey: ruled out for all schedules with one stage a rank" in svg
+    assert "grey: ruled out for all schedules with one stage per rank" in svg
     diamonds = re.findall(r'd="M\S+ \S+l6.5 6.5l-6.5 6.5l-6.5-6.5Z" fill="(#\w+)"', svg)
     assert [fill == "#fff" for fill in diamonds] == [False, True] * 2  # marks, then the legend
     assert svg.count("another placement") == 2  # a title for the mouse, and the legend

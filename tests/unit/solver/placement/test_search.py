@@ -172,7 +172,7 @@ def test_with_less_memory_chimera_holds_fewer_microbatches(limit: float) -> None
     ("profile", "microbatches", "reason"),
     [
         (Profile((STAGE,) * 3, 3, 0.1), 4, "needs an even number of ranks, not 3"),
-        (PROFILE.split(2), 4, "needs one stage a rank, not 4 on 2 ranks"),
+        (PROFILE.split(2), 4, "needs one stage per rank, not 4 on 2 ranks"),
         (PROFILE, 1, "needs two microbatches, one each way"),
     ],
 )

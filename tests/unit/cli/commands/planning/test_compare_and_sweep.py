@@ -45,7 +45,7 @@ def test_a_profile_with_a_barrier_makes_the_makespan_the_objective(
         written(tmp_path / "p.json", document(barrier=barrier))
         asked = [*words.split(), "-m", 4, *given]
         assert pipeloom(*asked, "--json").json["objective"] == objective
-        shown = re.search("^ *objective:? +makespan, as the profile", pipeloom(*asked).out, re.M)
+        shown = re.search("^ *objective:? +makespan, because", pipeloom(*asked).out, re.M)
         assert (shown is not None) == (objective == "makespan")
 
 
