@@ -70,7 +70,7 @@ class Packing:
         where = f" of {counted(replicas, 'replica')}" if replicas > 1 else ""
         return (
             f"{counted(len(self.lengths), 'sequence')} of {sum(self.lengths)} tokens in "
-            f"{counted(count, 'microbatch')}{where}: {duration(self.cost)} a step; no packing "
+            f"{counted(count, 'microbatch')}{where}: {duration(self.cost)} per step; no packing "
             f"takes less than {duration(self.lower_bound)} (gap {percent(self.gap)})"
         )
 

@@ -232,7 +232,7 @@ class Plan:
             [
                 f"{self.space.model.name} on {self.space.base.gpus} GPUs of "
                 f"{self.space.cluster.name}: {self.best.name}, {self.best.found.schedule}",
-                f"{duration(best.step_ms)} a step, likely {duration(best.step_ms_low)} to "
+                f"{duration(best.step_ms)} per step, likely {duration(best.step_ms_low)} to "
                 f"{duration(best.step_ms_high)}, {best.tokens_per_s_per_gpu:.5g} tokens/s/GPU, "
                 f"MFU {best.mfu * 100:.1f} %, {best.memory_gib:.1f} of {device:g} GiB "
                 f"({self.best.free_gib:.1f} free)",

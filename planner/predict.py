@@ -158,7 +158,7 @@ class Prediction:
         device = self.step.cluster.gpu
         over = "" if self.memory_gib <= device.memory_gib else ": DOES NOT FIT"
         lines = [
-            f"{self.profile.name}: {duration(self.step_ms)} a step, likely {low} to {high}",
+            f"{self.profile.name}: {duration(self.step_ms)} per step, likely {low} to {high}",
             f"{self.tokens_per_s_per_gpu:.5g} tokens/s/GPU, {self.model_tflops_per_gpu:.4g} model "
             f"TFLOP/s/GPU, MFU {self.mfu * 100:.1f} %",
             f"{self.memory_gib:.1f} GiB on the fullest device, of {device.memory_gib:g}{over}",

@@ -323,7 +323,7 @@ def _enough_words(enough: Enough, ranks: int) -> str:
         less = f", {memory_size(enough.too_little)} is not" if enough.too_little else ""
         return (
             f"more memory cannot lower the bound: without any limit it is {rest} too; for this "
-            f"cost {sufficient_size(enough.least)} a rank is enough{less}"
+            f"cost {sufficient_size(enough.least)} per rank is enough{less}"
         )
     more = counted(enough.microbatches, "more microbatch")
     fit = "fits" if enough.microbatches == 1 else "fit"

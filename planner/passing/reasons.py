@@ -94,7 +94,7 @@ def sentences(choice: PassingChoice) -> list[str]:
 
 
 def _chosen(best: Evaluation, others: list[Evaluation]) -> str:
-    line = f"{best.scheme}: {duration(best.step_time)} a step"
+    line = f"{best.scheme}: {duration(best.step_time)} per step"
     if others and others[0].step_time > 0:
         less, other = percent(1 - best.step_time / others[0].step_time), others[0].scheme
         level = less == percent(0.0)

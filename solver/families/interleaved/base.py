@@ -43,5 +43,5 @@ class InterleavedFamily(ParametrizedFamily):
         if placement != Placement.interleaved(ranks, problem.stages // ranks):
             return f"needs stage s on rank s mod {ranks}, not the placement {placement.name}"
         if self.number not in (None, problem.stages // ranks):
-            return f"needs {counted(self.number, 'stage')} a rank, not {problem.stages // ranks}"
+            return f"needs {counted(self.number, 'stage')} per rank, not {problem.stages // ranks}"
         return None

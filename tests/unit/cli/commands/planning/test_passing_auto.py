@@ -42,7 +42,7 @@ def test_what_is_large_stays_and_device_memory_decides() -> None:
     # on one rank nothing travels, whatever the scheme
     choice = chosen(Profile((STAGE,), 1), 3)
     assert [row["step"] for row in choice["schemes"]] == [9.0] * 3
-    assert choice["reasons"][0].startswith("activations: 9 ms a step, as with ")
+    assert choice["reasons"][0].startswith("activations: 9 ms per step, as with ")
 
 
 def test_what_the_busiest_wire_carries() -> None:
