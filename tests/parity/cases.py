@@ -326,6 +326,7 @@ class Case:
         into as many."""
         return int(self["microbatches"]) + (self["given"] != "whole")
 
+    @cache  # noqa: B019 (there are few cases, all of them kept)
     def program(self, count: int, *, resumed: bool = False) -> Program:
         """The program of so many microbatches, before or after all was saved."""
         return compile_schedule(
@@ -335,11 +336,15 @@ class Case:
             post_validation=self["ahead"] and not (resumed and self["restores"] == ANYWHERE),
         )
 
+    @cache  # noqa: B019
     def schedule(self, count: int, *, resumed: bool = False) -> Schedule:
         """The schedule of so many microbatches; after a resumption as many stages are on other
         ranks."""
         if not resumed:
-            return _planned(self, count)
+            try:
+                return _made(self, count)
+            except PipeloomError as error:
+                raise UnmadeError(str(error)) from error
         made = _anywhere if self["restores"] == ANYWHERE else _any_order
         draw = Random(f"{self.number} resumed")
         return made(self._profile(self.stages), count, draw, self["microbatches"])
@@ -357,14 +362,6 @@ def _for_replicas(picked: dict[str, Any]) -> dict[str, Any]:
     if "experts" in str(picked.get("replicas")):
         picked |= {"experts": "all", "model": "parts", "compiled": "no"}
     return picked
-
-
-@cache
-def _planned(case: Case, count: int) -> Schedule:
-    try:
-        return _made(case, count)
-    except PipeloomError as error:
-        raise UnmadeError(str(error)) from error
 
 
 def _made(case: Case, count: int) -> Schedule:
@@ -419,27 +416,12 @@ def _routed(how: str, profile: Profile, count: int) -> Schedule:
     """Weights round a ring, with other transfers than the families'."""
     if how == "by way of a bystander":
         return _by_way(profile, count)
+    family = build_family("weipipe-interleave", profile, count)
     if how == "no op waits for weights":
-        return _without_waiting(build_family("weipipe-interleave", profile, count))
-    placement = Placement.round_robin(profile.ranks)
-    problem = Problem(profile, count, placement, profile.limit_from(None))
+        return _without_waiting(family)
     one_way = Streaming(1, Route.ONE_WAY, 2, lead=0)
     plan = one_way if how == "one way" else Streaming(3, Route.FAN, home=Route.BOTH_WAYS)
-    order = [
-        _in_rounds([j for j in range(count) if problem.owner[0, j] == rank], problem.stages - 1)
-        for rank in range(profile.ranks)
-    ]
-    return _streamed(problem, order, plan)
-
-
-def _in_rounds(mine: Sequence[int], last: int) -> list[Op]:
-    """Microbatches two at a time, stage by stage; there is one at a time on the last stage."""
-    found = []
-    for group in (mine[i : i + 2] for i in range(0, len(mine), 2)):
-        found += [Op(OpKind.F, s, j) for s in range(last) for j in group]
-        found += [Op(kind, last, j) for j in group for kind in (OpKind.F, OpKind.BW)]
-        found += [Op(OpKind.BW, s, j) for s in reversed(range(last)) for j in group]
-    return found
+    return streamed(family.problem, family.order, plan)
 
 
 def _without_waiting(schedule: Schedule) -> Schedule:

@@ -44,48 +44,21 @@ def group_of(case: Case) -> int:
 
 def checked(cases: Sequence[Case]) -> Iterator[tuple[Case, Outcome]]:
     """Each case with what came of it."""
-    groups = defaultdict[int, dict[Case, Found]](dict)
-    for case in cases:
-        wanted = _wanted(case)
-        if isinstance(wanted, Outcome):
-            yield case, wanted
+    groups = defaultdict[int, list[Case]](list)
+    for case in dict.fromkeys(cases):
+        if (outcome := _unmade(case)) is not None:
+            yield case, outcome
         else:
-            groups[group_of(case)][case] = wanted
+            groups[group_of(case)].append(case)
     for group in groups.values():
-        for case, found in _trained([*group]):
-            yield case, _judged(case, found, group[case])
+        for case, found in _trained(group):
+            yield case, _judged(case, found)
 
 
 def check(case: Case) -> Outcome:
     """Trains the case both ways and compares."""
     ((_, outcome),) = checked([case])
     return outcome
-
-
-def refusals(cases: Sequence[Case]) -> Iterator[tuple[Case, str | None]]:
-    """Each case with the line in which it is refused, or None."""
-    groups = defaultdict[int, list[Case]](list)
-    for case in dict.fromkeys(cases):
-        outcome = _unmade(case)
-        if outcome is None:
-            groups[group_of(case)].append(case)
-        else:
-            yield case, outcome.refused
-    for group in groups.values():
-        for case, found in _trained(group):
-            rows = [found] if isinstance(found, LaunchError) else found
-            lines = {str(row) for row in rows if isinstance(row, str | LaunchError)}
-            yield case, min(lines, default=None)
-
-
-def _wanted(case: Case) -> Found | Outcome:
-    """The result of one process, or why there is none."""
-    if (outcome := _unmade(case)) is not None:
-        return outcome
-    try:
-        return Plain(case).run()
-    except Exception as error:
-        return Outcome(unmade=f"one process: {type(error).__name__}: {error}")
 
 
 def _unmade(case: Case) -> Outcome | None:
@@ -147,25 +120,35 @@ def _on_threads(case: Case, folder: str) -> tuple[list[Rows], LaunchError | None
     return [rows], None
 
 
-def _judged(case: Case, found: Rows | LaunchError, wanted: Found) -> Outcome:
+def _judged(case: Case, found: Rows | LaunchError) -> Outcome:
     if isinstance(found, LaunchError):
-        return _failed(found)
+        return _failed(case, found)
     refusals = [row for row in found if isinstance(row, str)]
     trained = [row for row in found if not isinstance(row, str)]
-    if not refusals:
-        return Outcome(tuple(compared(case, trained, wanted)))
-    if trained:
-        return Outcome((f"refused by some ranks: {refusals[0]}",))
-    return _refused(refusals[0])
+    if refusals:
+        by_some = Outcome((f"refused by some ranks: {refusals[0]}",))
+        return by_some if trained else _refused(refusals[0])
+    wanted = _wanted(case)
+    return wanted if isinstance(wanted, Outcome) else Outcome((*compared(case, trained, wanted),))
 
 
-def _failed(error: LaunchError) -> Outcome:
+def _failed(case: Case, error: LaunchError) -> Outcome:
     text = str(error)
     told = any(f": {kind}: " in text for kind in ("InputError", "ShapeError"))
     if error.exit_code == 2 or (told and AFTER not in text):
         return _refused(text)
+    if isinstance(wanted := _wanted(case), Outcome):
+        return wanted
     last = [line for line in error.details.splitlines() if line.startswith("  File")][-1:]
     return Outcome((f"{text} {' '.join(last)}".replace("\n", " | "),))
+
+
+def _wanted(case: Case) -> Found | Outcome:
+    """The result of one process, or why there is none."""
+    try:
+        return Plain(case).run()
+    except Exception as error:
+        return Outcome(unmade=f"one process: {type(error).__name__}: {error}")
 
 
 def _refused(line: str) -> Outcome:
@@ -185,9 +168,14 @@ def shrunk(case: Case, outcome: Outcome) -> tuple[Case, Outcome]:
 
 def judge(case: Case, cases: Sequence[Case]) -> None:
     """Fails where the case, one of these, does not train as in one process."""
-    torch.set_num_threads(1)
-    outcome = _outcomes(tuple(c for c in cases if group_of(c) == group_of(case)))[case]
+    outcome = outcome_of(case, cases)
     assert outcome == Outcome(), f'python -m tests.parity "{case}": {outcome}'
+
+
+def outcome_of(case: Case, cases: Sequence[Case]) -> Outcome:
+    """What came of a case, one of these: all that run in as many processes share a launch."""
+    torch.set_num_threads(1)
+    return _outcomes(tuple(c for c in cases if group_of(c) == group_of(case)))[case]
 
 
 @cache

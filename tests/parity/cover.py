@@ -14,15 +14,20 @@ from itertools import combinations
 from random import Random
 
 from .cases import Case
-from .features import CONFLICTS, FEATURES, Choices, Feature
+from .features import CONFLICTS, FEATURES, PLAIN, Choices, Feature
 
-TRIED = 30  # rows made anew for each that is kept
+TRIED = 8  # rows made anew for each that is kept
 COSTS = {
     **{("stages_as", "graphs"): 4},
     **{("model", "hugging"): 3, ("ranks", "3"): 2, ("ranks", "4"): 3},
     **{("mesh", mesh): 4 for mesh in FEATURES["mesh"] if mesh != "none"},
 }
 """Pairs that a feature must have more than another of its axis, as it takes longer."""
+TRACED = {"model": "hugging", "stages_as": "graphs"}
+"""They meet in one case, which is plain otherwise: a trace of such a layer takes a second."""
+FEW: Choices = {"microbatches": 2}
+"""Cases in processes and of graphs on two ranks have so many: they are about meshes and traces, not
+about how many microbatches follow each other."""
 ALL: list[Feature] = [(axis, value) for axis, values in FEATURES.items() for value in values]
 AT = {feature: i for i, feature in enumerate(ALL)}
 AXES = [[AT[axis, value] for value in values] for axis, values in FEATURES.items()]
@@ -83,12 +88,15 @@ def rows(
         wanted = sum(1 << AT[feature] for feature in only)
         missing = [met if wanted >> i & 1 else met & wanted for i, met in enumerate(missing)]
     draw, found = Random(seed), list[dict[str, str]]()
-    while any(missing):
-        made = [row for _ in range(TRIED) if (row := _row(missing, ~absent, draw))]
-        best = max(made, key=lambda row: _gain(row, missing))
+    best = [] if only else [AT[feature] for feature in (PLAIN | TRACED).items()]
+    while best or any(missing):
+        if not best:
+            made = [row for _ in range(TRIED) if (row := _row(missing, ~absent, draw))]
+            best = max(made, key=lambda row: _gain(row, missing))
         for i in best:
             missing[i] &= ~sum(1 << j for j in best)
         found.append(dict(ALL[i] for i in sorted(best)))
+        best = []
     return found
 
 
@@ -106,6 +114,7 @@ def _row(missing: list[int], left: int, draw: Random) -> list[int]:
     left &= allowed()[start[0]] & allowed()[other]
     axes = [axis for axis in AXES if not {*row} & {*axis}]
     draw.shuffle(axes)
+    traced = sum(1 << AT[feature] for feature in TRACED.items())
     for n, axis in enumerate(axes):
         gains = [
             ((missing[i] & chosen).bit_count() + draw.random() - COSTS.get(ALL[i], 0), i)
@@ -113,7 +122,7 @@ def _row(missing: list[int], left: int, draw: Random) -> list[int]:
             if left >> i & 1
         ]
         for _, i in sorted(gains, reverse=True):
-            if _open(left & allowed()[i], axes[n + 1 :]):
+            if traced & ~(chosen | 1 << i) and _open(left & allowed()[i], axes[n + 1 :]):
                 row, chosen, left = [*row, i], chosen | 1 << i, left & allowed()[i]
                 break
         else:
@@ -158,7 +167,9 @@ def _cases(cover: list[dict[str, str]]) -> list[Case]:
             some = FEATURES[axis][value]
             choices |= some[taken[axis, value] % len(some)]
         taken.update(row.items())
-        found.append(Case.of(0, number, choices))
+        case = Case.of(0, number, choices)
+        few = case["ranks"] <= 2 and (case.in_processes or case["stages_as"] != "eager")
+        found.append(Case.of(0, number, choices | FEW) if few else case)
     return found
 
 

@@ -181,7 +181,6 @@ CONFLICTS: list[Conflict] = [
     Conflict("phases: has", SENT, "all parameters need one dtype, got torch.complex128"),
     Conflict("frozen: thaws", SENT, FROZEN),
     Conflict("frozen: thaws", "dtype: mixed", FROZEN),
-    Conflict("frozen: thaws", "mesh: sharded", FROZEN),
     Conflict("mesh: sharded", "tied: ends, second name, more", "fully_shard: expected no tied"),
     Conflict("mesh: sharded", SENT, "fully_shard: expected a program that sends activations"),
     Conflict(
@@ -199,6 +198,7 @@ CONFLICTS: list[Conflict] = [
     Conflict(
         "late mean: has", "remat: R, some", "expected a forward that changes the same buffers"
     ),
+    Conflict("frozen: thaws", "mesh: sharded", FROZEN),  # in its second step: it ends the launch
 ]
 
 
@@ -210,6 +210,17 @@ def conflicting(conflict: Conflict) -> list[Case]:
         for axis, value in pair:
             more |= FEATURES[axis][value][0]
         found.append(Case.of(0, 0, more))
+    return found
+
+
+def refused() -> list[tuple[Case, str]]:
+    """Cases that are refused, with words of the line: of a conflict all pairs in threads; where all
+    are in processes, one."""
+    found = []
+    for conflict in CONFLICTS:
+        cases = conflicting(conflict) if conflict.line is not None else []
+        some = [case for case in cases if not case.in_processes] or cases[:1]
+        found += [(case, conflict.line or "") for case in some]
     return found
 
 

@@ -270,7 +270,7 @@ class Part(nn.Module):
         generator = torch.Generator().manual_seed(100 + stage)
         for parameter in self.parameters():
             kind = parameter.dtype if parameter.is_complex() else None
-            parameter.data = 0.4 * torch.randn(parameter.shape, generator=generator, dtype=kind)
+            parameter.data = 0.3 * torch.randn(parameter.shape, generator=generator, dtype=kind)
             parameter.requires_grad &= "all frozen" not in has
         if "hook" in has and hasattr(self, "product") and self.product.weight.requires_grad:
             self.product.weight.register_hook(partial(torch.mul, 0.5))  # type: ignore[no-untyped-call]
@@ -384,7 +384,7 @@ def with_metrics(output: Tensor, target: Tensor, *, weight: float = 1.0) -> tupl
 
 def optimizer(case: Case, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """An optimizer; epsilon is large, as noise of rounding would be a whole step else."""
-    lr = 0.1 if case["scale_grads"] else 0.005
+    lr = 0.03 if case["scale_grads"] else 0.002
     # on a GPU torch steps lists of tensors, which cannot hold DTensors and others
     more: dict[str, Any] = {} if case.width == 1 and not case.spread else {"foreach": False}
     match case["optimizer"]:

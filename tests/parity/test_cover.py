@@ -1,19 +1,11 @@
-"""Pinned cases have every pair of features that can meet; those that cannot are refused in a line
-that is listed."""
+"""Pinned cases have every pair of features that can meet."""
 
 from __future__ import annotations
 
-from functools import cache
-
-import pytest
-
 from pipeloom.solver import FAMILIES
 from tests.parity.cases import Case
-from tests.parity.checking import group_of, refusals
 from tests.parity.cover import COMPILED, compiled, pinned, rows, uncovered
-from tests.parity.features import CONFLICTS, FEATURES, Conflict, conflicting
-
-LISTED = [conflict for conflict in CONFLICTS if conflict.line is not None]
+from tests.parity.features import FEATURES
 
 
 def test_every_pair_of_features_that_can_meet_does() -> None:
@@ -43,27 +35,5 @@ def test_a_pair_that_does_not_meet_is_found() -> None:
     assert (("plan", "split"), ("tied", "ends")) in uncovered(without)
 
 
-@pytest.mark.parametrize("conflict", LISTED, ids=str)
-def test_features_that_cannot_meet_are_refused_in_a_line(conflict: Conflict) -> None:
-    assert conflict.line is not None
-    for case in tried(conflict):
-        line = said()[case] or ""
-        assert conflict.line in line, f'"{case}": {line}'
-        assert "\n" not in line
-
-
-def tried(conflict: Conflict) -> list[Case]:
-    """All pairs in threads; where all are in processes, one."""
-    cases = conflicting(conflict)
-    return [case for case in cases if not case.in_processes] or cases[:1]
-
-
-@cache
-def said() -> dict[Case, str | None]:
-    """Those in processes in one launch, as far as that goes."""
-    return dict(refusals([case for conflict in LISTED for case in tried(conflict)]))
-
-
 def test_a_case_is_read_from_its_words() -> None:
     assert [Case.read(str(case)) for case in pinned()] == pinned()
-    assert len({group_of(case) for case in pinned()}) > 1

@@ -1,5 +1,5 @@
 """Pinned cases of ranks that are processes train as one process does: replicas, shards and tensor
-parallel stages."""
+parallel stages; and those that cannot meet are refused in a line. Nearly all are of one launch."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from typing import Any
 import pytest
 
 from tests.parity.cases import ANYWHERE, Case
-from tests.parity.checking import Outcome, check, judge
-from tests.parity.cover import pinned
+from tests.parity.checking import Outcome, check, judge, outcome_of
+from tests.parity.cover import FEW, pinned
+from tests.parity.features import refused
 
-FOUND: list[tuple[int, dict[str, Any]]] = [
-    (74, {"ranks": 2, "plan": ANYWHERE, "tensor parallel": "all", "compiled": "parts"})
-]
-"""Numbers of plans, and features that met: they failed."""
 IN_PARTS: dict[str, Any] = {"tensor parallel": "all", "sequence": True, "clip": 0.05}
 EXPERTS: dict[str, Any] = {"replicas": "experts", "experts": "all", "clip": 0.05}
 MESHES: list[dict[str, Any]] = [
@@ -28,18 +25,27 @@ MESHES: list[dict[str, Any]] = [
     {"ranks": 1, "replicas": "hybrid", "clip": 0.05},
 ]
 """Sequence and expert parallel stages, and hybrid shards."""
-SENT: dict[str, Any] = {"plan": ANYWHERE, "tensor parallel": "all", "input": "tokens"}
-CASES = [case for case in pinned() if case.in_processes]
-CASES += [Case.of(0, 100 + i, {"optimizer": "momentum"} | each) for i, each in enumerate(MESHES)]
-CASES.append(Case.of(1, 0, SENT | {"edges": "parameter"}))  # failed once
+SENT: dict[str, Any] = FEW | {"plan": ANYWHERE, "tensor parallel": "all"}
+FOUND = Case.of(1, 0, SENT | {"edges": "parameter", "input": "tokens"})
+COMPILED = Case.of(1, 62, SENT | {"compiled": "parts"})
+"""Features that met, and failed once."""
+TRAINED = [case for case in pinned() if case.in_processes]
+TRAINED += [Case.of(0, 100 + i, FEW | {"optimizer": "momentum"} | m) for i, m in enumerate(MESHES)]
+TRAINED.append(FOUND)
+REFUSED = {case: line for case, line in refused() if case.in_processes}
+CASES = [*TRAINED, *REFUSED]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.number} {case['plan']}")
+@pytest.mark.parametrize("case", TRAINED, ids=lambda case: f"{case.number} {case['plan']}")
 def test_trains_as_one_process(case: Case) -> None:
     judge(case, CASES)
 
 
-@pytest.mark.parametrize(("number", "choices"), FOUND, ids=str)
-def test_what_was_found_trains_as_one_process(number: int, choices: dict[str, Any]) -> None:
-    """Each in a launch of its own: what torch.compile keeps of one case may fail the next."""
-    assert check(Case.of(1, number, choices)) == Outcome()
+def test_compiled_stages_that_are_sent_train_as_one_process() -> None:
+    """In a launch of its own: what torch.compile keeps of one case may fail the next."""
+    assert check(COMPILED) == Outcome()
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=str)
+def test_features_that_cannot_meet_are_refused_in_a_line(case: Case) -> None:
+    assert REFUSED[case] in (outcome_of(case, CASES).refused or "")

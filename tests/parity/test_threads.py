@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 from tests.parity.cases import ANYWHERE, ENDS, RANDOM, Case
-from tests.parity.checking import Outcome, check, checked, judge
+from tests.parity.checking import Outcome, check, checked
 from tests.parity.comparing import BOUNDS
 from tests.parity.cover import compiled, pinned
-from tests.parity.features import listed
+from tests.parity.features import listed, refused
 from tests.parity.plain import Plain
 
 CASES = [case for case in pinned() if not case.in_processes]
+REFUSED = [(case, line) for case, line in refused() if not case.in_processes]
 TODAY = int(f"{datetime.now(UTC):%Y%m%d}")
-FEW, MANY = 12, 300
+DRAWN, MANY = 6, 300
 FOUND: list[tuple[int, dict[str, Any]]] = [
     (0, {"ranks": 2, "plan": "chimera", "idle": "all", "optimizer": "adamw"}),
     (0, {"ranks": 2, "tied": "idle", "optimizer": "adamw"}),
@@ -53,7 +54,12 @@ or failed."""
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.number} {case['plan']}")
 def test_trains_as_one_process(case: Case) -> None:
-    judge(case, CASES)
+    assert check(case) == Outcome(), f'python -m tests.parity "{case}"'
+
+
+@pytest.mark.parametrize(("case", "line"), REFUSED, ids=str)
+def test_features_that_cannot_meet_are_refused_in_a_line(case: Case, line: str) -> None:
+    assert line in (check(case).refused or "")
 
 
 @pytest.mark.slow
@@ -72,7 +78,7 @@ def test_drawn_features_train_as_one_process_or_are_refused() -> None:
     drawn = (Case.drawn(TODAY, number) for number in range(MANY))
     plain = (case for case in drawn if not (case.in_processes or case.hugging))
     few = [case for case in plain if case["compiled"] == "no"]
-    check_drawn(few[:FEW])
+    check_drawn(few[:DRAWN])
 
 
 @pytest.mark.slow

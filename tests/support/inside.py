@@ -1,6 +1,7 @@
 """The parts of the runtime that have no public name and that tests ask, in one place."""
 
 from pipeloom.runtime.executor.deferred_ops import Linear as LinearRule
+from pipeloom.runtime.executor.offload import DeviceChannels
 from pipeloom.runtime.launch.environment import Gpu, backend_of, gpu_here, own_gpu
 from pipeloom.runtime.measure.op_timer import DeviceClock
 from pipeloom.runtime.measure.plan_deviation import over_the_limit, why_far_off
@@ -15,17 +16,26 @@ from pipeloom.runtime.stages.unused_parameters import clear_unused
 from pipeloom.runtime.train.callbacks import listening
 from pipeloom.runtime.train.checkpoint_files import saved_keys
 from pipeloom.runtime.train.loop import Compiling
+from pipeloom.runtime.transport.gloo import GlooTransport
+from pipeloom.runtime.transport.nccl import Channel as NcclChannel
+from pipeloom.runtime.transport.nccl import NcclTransport
+from pipeloom.runtime.transport.staged_gloo import StagedGlooTransport
 
 __all__ = [
     "Compiling",
+    "DeviceChannels",
     "DeviceClock",
+    "GlooTransport",
     "Gpu",
     "GradientAccumulator",
     "Layout",
     "LinearRule",
     "LinkSamples",
+    "NcclChannel",
+    "NcclTransport",
     "Processes",
     "Side",
+    "StagedGlooTransport",
     "Tokens",
     "assigned",
     "backend_of",

@@ -89,16 +89,6 @@ def seeded(module: Scaled, y: Tensor) -> Tensor:
     return functional.dropout(y, 0.5)
 
 
-def restored(_: Scaled, y: Tensor) -> Tensor:
-    torch.set_rng_state(torch.Generator().manual_seed(3).get_state())
-    return functional.dropout(y, 0.5)
-
-
-def default_seeded(_: Scaled, y: Tensor) -> Tensor:
-    torch.default_generator.manual_seed(4)
-    return functional.dropout(y, 0.5)
-
-
 def own_seeded(module: Scaled, y: Tensor) -> Tensor:
     return drawn(module, y, module.generator.manual_seed(4))
 
@@ -126,8 +116,6 @@ REFUSED: dict[str, list[Callable[[Scaled, Tensor], Tensor]]] = {
     ],
     r"draws or seeds random numbers": [
         seeded,
-        restored,
-        default_seeded,
         own_seeded,
         lambda _, y: y * random.random(),
         lambda _, y: y * np.random.rand(),

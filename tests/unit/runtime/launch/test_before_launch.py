@@ -55,10 +55,8 @@ def test_what_does_not_fit_the_model_or_the_machine(call: Any, line: str) -> Non
     ("changes", "line"),
     [
         ({"RANK": "x"}, "RANK: expected a whole number from 0 to 1, got 'x'"),
-        ({"RANK": "2"}, "RANK: expected a whole number from 0 to 1, got '2'"),
         ({"WORLD_SIZE": "3"}, "WORLD_SIZE: expected 2, the program's ranks, got 3"),
         ({"WORLD_SIZE": "-1"}, "WORLD_SIZE: expected a whole number >= 1, got '-1'"),
-        ({"MASTER_PORT": "y"}, "MASTER_PORT: expected a whole number from 0 to 65535, got 'y'"),
         ({"MASTER_PORT": ""}, "MASTER_PORT: expected a whole number from 0 to 65535, got ''"),
         ({"MASTER_ADDR": ""}, "MASTER_ADDR: missing; expected it beside RANK, as torchrun sets it"),
     ],

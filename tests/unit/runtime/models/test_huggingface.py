@@ -137,10 +137,6 @@ def test_layers_and_what_they_share_have_the_models_names(tmp_path: Path) -> Non
     )
     assert source.tied(2) == (((0, "0.transformer.wte.weight"), (1, "1.lm_head.weight")),)
     assert source.names(2)(1, "0.transformer.h.2.ln_1.bias") == "transformer.h.2.ln_1.bias"
-
-
-def test_stages_are_at_most_as_many_as_layers(tmp_path: Path) -> None:
-    source = source_of(saved(tmp_path, "llama"))
     with pytest.raises(InputError, match=r"stages: expected 1 to 3, its decoder layers, got 4$"):
         source.stages(4)
     assert most_stages(source, 2) == 3
@@ -183,13 +179,6 @@ def test_a_cast_part_keeps_the_frequencies_of_its_rotation(tmp_path: Path) -> No
     assert embedding.get_parameter("model.embed_tokens.weight").dtype is torch.bfloat16
 
 
-def test_a_source_travels_to_other_processes_as_its_settings(tmp_path: Path) -> None:
-    source = source_of(saved(tmp_path, "llama"), seed=3)
-    source.check()
-    assert pickle.loads(pickle.dumps(source)) == source
-    assert len(pickle.dumps(source)) < 1000
-
-
 @pytest.mark.parametrize("dim", [0, 1, 2])
 def test_what_a_body_computes_after_its_last_module_is_found(
     dim: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -207,73 +196,54 @@ def test_what_a_body_computes_after_its_last_module_is_found(
         load_source(f"hf:{path}")
 
 
-def test_code_beside_a_model_that_the_library_has_is_not_run(tmp_path: Path) -> None:
-    auto = {"AutoConfig": "beside.Config", "AutoModelForCausalLM": "beside.Model"}
-    load_source(f"hf:{saved(tmp_path, 'llama', auto_map=auto)}")
-
-
 DECODER = {"vocab_size": 61, "d_model": WIDTH, "decoder_layers": LAYERS} | {
     "decoder_attention_heads": HEADS,
     "decoder_ffn_dim": 24,
     "is_decoder": True,
     "is_encoder_decoder": False,
 }
-REFUSED = {
-    "labels that are not shifted": (
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (
         DECODER | {"model_type": "bart", "encoder_layers": LAYERS},
         "BartForCausalLM: its loss is another than the next token's cross entropy; a model source",
     ),
-    "code of its own": (
+    (
         NEW | {"model_type": "nosuch", "auto_map": {"AutoConfig": "beside.Config"}},
-        "auto_map: expected the model_type of a causal language model of transformers, got "
-        "'nosuch': code that comes with a model is not run; a model source cuts other models",
+        "auto_map: .* 'nosuch': code that comes with a model is not run; a model source cuts other",
     ),
-    "a word for a number": (
-        GROUPED | {"model_type": "llama", "num_hidden_layers": "4"},
-        r"config.json: .* 'num_hidden_layers' expected int, got str \(value: '4'\)$",
-    ),
-    "sizes that do not go together": (
-        NEW | {"model_type": "llama", "num_attention_heads": 3},
-        r"config.json: .* \(16\) is not a multiple of the number of attention heads \(3\)",
-    ),
-    "no layers": (
-        OLD | {"model_type": "gpt2", "n_layer": 0},
-        "config.json: n_layer: expected at least 1, got 0$",
-    ),
-    "encoder and decoder": (
-        {"model_type": "t5", "is_encoder_decoder": True},
-        "t5: expected a decoder alone, found an encoder and a decoder; a model source cuts other "
-        "models",
-    ),
-    "no language model": ({"model_type": "vit"}, "vit: expected a causal language model: "),
-    "unknown": ({"model_type": "nosuch"}, "config.json: ValueError: .*`nosuch`"),
-    "router loss": (
+    (GROUPED | {"model_type": "llama", "num_hidden_layers": "4"}, "config.json: .* expected int"),
+    (OLD | {"model_type": "gpt2", "n_layer": 0}, "config.json: n_layer: expected at least 1, got"),
+    ({"model_type": "t5", "is_encoder_decoder": True}, "t5: expected a decoder alone, found an"),
+    ({"model_type": "vit"}, "vit: expected a causal language model: "),
+    ({"model_type": "nosuch"}, "config.json: ValueError: .*`nosuch`"),
+    (
         GROUPED | {"model_type": "mixtral", "output_router_logits": True},
         "mixtral: expected output_router_logits false, got true",
     ),
-    "quantized": (
+    (
         GROUPED | {"model_type": "llama", "quantization_config": {"quant_method": "fp8"}},
         "llama: expected weights to train, found quantization_config",
     ),
-    "layerdrop": (NEW | {"model_type": "opt", "layerdrop": 0.1}, "opt: expected layerdrop 0"),
-    "state that layers hand on": (
+    (NEW | {"model_type": "opt", "layerdrop": 0.1}, "opt: expected layerdrop 0"),
+    (
         NEW | {"model_type": "rwkv", "attention_hidden_size": WIDTH},
         "RwkvForCausalLM: its layers are called with more than one thing that others return",
     ),
-    "weights around the layers": (
+    (
         {"model_type": "ctrl", "n_layer": 2, "n_embd": WIDTH, "dff": 8, "n_head": 2},
         "CTRLLMHeadModel: transformer.pos_encoding is in no module that tokens alone pass through",
     ),
-    "layers that are not in a row": (
+    (
         {"model_type": "bert", "is_decoder": True} | NEW,
         "BertLMHeadModel: what has its layers is not called with inputs_embeds",
     ),
-}
+]
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_cut_is_refused_in_a_line(case: str, tmp_path: Path) -> None:
-    config, why = REFUSED[case]
+@pytest.mark.parametrize(("config", "why"), REFUSED)
+def test_what_cannot_be_cut_is_refused_in_a_line(
+    config: dict[str, Any], why: str, tmp_path: Path
+) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match=f"^hf:{tmp_path}: {why}") as caught:
         load_source(f"hf:{tmp_path}")
@@ -290,10 +260,13 @@ def test_without_the_library_a_line_says_how_to_get_it(
 
 
 def test_settings_follow_the_path(tmp_path: Path) -> None:
-    path = saved(tmp_path, "llama")
+    """They travel to other processes; code beside a model that the library has is not run."""
+    auto = {"AutoConfig": "beside.Config", "AutoModelForCausalLM": "beside.Model"}
+    path = saved(tmp_path, "llama", auto_map=auto)
     found = load_source(f"hf:{path},seq=6,micro_batch=3,seed=2,lr=0.01,attention=eager")
     expected = HuggingFace(path, seq=6, micro_batch=3, seed=2, lr=0.01, attention="eager")
-    assert found == expected
+    assert found == expected == pickle.loads(pickle.dumps(found))
+    assert len(pickle.dumps(found)) < 1000
     assert [x.shape for x in found.batch(0, 2)[0]] == [(3, 6), (3, 6)]
     assert load_source(f"hf:{path}/config.json").batch(0, 1)[0][0].shape == (1, POSITIONS)
 
@@ -316,7 +289,6 @@ def test_what_is_evaluated_is_no_training_data(tmp_path: Path) -> None:
     ("settings", "fault"),
     [
         ("length=3", "expected seq=..., micro_batch=..., .*, got 'length=3'$"),
-        ("seq", "expected seq=..., micro_batch=..., .*, got 'seq'$"),
         ("seq=many", "seq: expected a number, got 'many'$"),
         ("seq=1", "seq: expected at least 2, got 1$"),
         ("seq=4,seq=8", "=..., each once, got 'seq=8'$"),

@@ -59,7 +59,6 @@ def test_an_instance_or_a_callable_is_a_source(module: str, attribute: str) -> N
         ("nothing", "expected MODULE:ATTRIBUTE"),
         ("nowhere_at_all:x", "No module named"),
         ("{}.py:x", "expected the module, {}, not its file"),
-        ("./some/where.py:x", r"expected the module, some\.where, not its file"),
         ("broken_{}:x", "RuntimeError: no data here"),
         ("script_{}:x", "SystemExit: 0"),
     ],
@@ -89,12 +88,10 @@ DIVISORS = Cut(lambda count: 24 % count == 0)
     ("source", "begin", "most"),
     [
         (GPT(), 2, 8),
-        (GPT(), 8, 8),
         (MLP(), 3, 8),
         (small(), 3, 4),
         (GPT(cuts=(4, 2, 2)), 3, 3),
         (DIVISORS, 2, 8),  # not 10
-        (DIVISORS, 4, 12),
         (DIVISORS, 6, 12),
         (Cut(lambda count: count in {2, 4, 6, 7, 16}), 2, 7),
         (Cut(lambda count: count == 5), 5, 5),

@@ -25,6 +25,7 @@ from tests.support.inside import LinkSamples, links_of, probe_host
 from tests.support.models import Squares, TinyTransformer
 from tests.support.one_rank import Of
 
+pytestmark = pytest.mark.usefixtures("here")
 ROWS, NARROW, WIDE, MEGABYTE = 3, 8, 16, 1_000_000
 WEIGHTS = NARROW * WIDE + WIDE + WIDE * NARROW
 
@@ -100,21 +101,33 @@ def test_a_frozen_parameter_has_no_gradient_and_no_state() -> None:
     assert stage.activation_bytes is None
 
 
+GROUPED = {"num_key_value_heads": 2, "intermediate_size": 48}
 CONFIGS: dict[str, dict[str, Any]] = {
-    "llama": {"num_key_value_heads": 2, "intermediate_size": 48},
-    "mixtral": {"num_key_value_heads": 2, "intermediate_size": 48, "num_local_experts": 4},
+    "llama": GROUPED,
+    "mixtral": GROUPED | {"num_local_experts": 4},
     "gpt2": {},
-    "qwen3": {"num_key_value_heads": 2, "intermediate_size": 48, "tie_word_embeddings": True},
+    "qwen3": GROUPED | {"tie_word_embeddings": True},
+}
+SMALL = {
+    **{"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4},
+    **{"head_dim": 8, "pad_token_id": 0},
+}
+LLAMA_70B: dict[str, Any] = {
+    **{"vocab_size": 128256, "hidden_size": 8192, "intermediate_size": 28672, "head_dim": 128},
+    **{"num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8},
+    **{"max_position_embeddings": 8192, "dtype": "bfloat16"},
 }
 
 
-def hugging(kind: str, folder: Path) -> ModelSource:
+def configured(kind: str, folder: Path, **changes: Any) -> Path:
     pytest.importorskip("transformers")
     path = folder / "config.json"
-    shape = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "head_dim": 8}
-    config = {"model_type": kind, "vocab_size": 61, "pad_token_id": 0, **shape, **CONFIGS[kind]}
-    path.write_text(json.dumps(config))
-    return HuggingFace(str(path), seq=12, micro_batch=2)
+    path.write_text(json.dumps({"model_type": kind, **SMALL, **CONFIGS[kind], **changes}))
+    return path
+
+
+def hugging(kind: str, folder: Path) -> ModelSource:
+    return HuggingFace(str(configured(kind, folder)), seq=12, micro_batch=2)
 
 
 SOURCES: dict[str, Callable[[Path], ModelSource]] = {
@@ -139,8 +152,9 @@ def slow(stages_as: StagesAs, *names: str) -> list[Any]:
 @pytest.mark.parametrize(
     ("name", "dtype", "stages_as"),
     [
-        *((name, None, "eager") for name in ("transformer", "delayed", "llama")),
-        *((name, torch.bfloat16, "eager") for name in ("transformer", "mixtral")),
+        ("delayed", None, "eager"),
+        ("transformer", torch.bfloat16, "eager"),
+        ("mixtral", torch.bfloat16, "eager"),
         ("stack", None, "aten"),
         *slow("eager", "stack", "gpt", "gpt2", "qwen3"),
         *slow("aten", "transformer", "gpt", "llama", "qwen3"),
@@ -238,9 +252,7 @@ def test_times_of_messages_are_links() -> None:
 @pytest.mark.timeout(600)
 def test_eight_stages_of_70_billion_parameters_take_no_memory(tmp_path: Path) -> None:
     """A child says how much it took at most."""
-    pytest.importorskip("transformers")
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(LLAMA_70B))
+    path = configured("llama", tmp_path, **LLAMA_70B)
     script = (
         "import resource, sys\n"
         "from pipeloom.training import measure\n"
@@ -255,16 +267,3 @@ def test_eight_stages_of_70_billion_parameters_take_no_memory(tmp_path: Path) ->
     assert weights == 2 * 70_553_706_496  # bfloat16
     tokens, block, stage = 4096, 8192 * 2, 10
     assert held > tokens * block * stage  # at least each layer's input
-
-
-LLAMA_70B = {
-    "model_type": "llama",
-    "vocab_size": 128256,
-    "hidden_size": 8192,
-    "intermediate_size": 28672,
-    "num_hidden_layers": 80,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 8192,
-    "dtype": "bfloat16",
-}

@@ -17,6 +17,7 @@ from pipeloom.runtime import ExecutionError, Pipeline, RunSettings, TrainingLoop
 from tests.support.inside import Compiling, listening
 from tests.support.schedules import schedule
 
+pytestmark = pytest.mark.usefixtures("here")
 HERE = "tests.unit.runtime.train.test_run"
 RECORD = StepRecord(1, 1.5, 0.01, 128, None, 10, 2.0, "too much")
 heard: list[int] = []
