@@ -137,10 +137,6 @@ def step(pipe: Pipeline, rows: int = 8) -> None:
 
 
 # each ends a launch of two ranks
-def throws_in_a_forward() -> None:
-    step(pipeline(program(), [Doing(_raise), nn.Linear(4, 4)]))
-
-
 def is_killed() -> None:
     kill = partial(os.kill, os.getpid(), signal.SIGKILL)
     step(pipeline(program(), [Doing(kill), nn.Linear(4, 4)]))
@@ -168,6 +164,10 @@ def drop(family: socket.AddressFamily, kind: socket.SocketKind) -> None:
 
 
 # by two ranks in turn: something is wrong with one of them
+def throws_in_a_forward(_: Hang) -> None:
+    step(pipeline(program(), [Doing(_raise), nn.Linear(4, 4)]))
+
+
 def throws_in_b(_: Hang) -> None:
     step(pipeline(program("zb-h1"), [nn.Linear(4, 4), FailingBackward(4, 4)]))
 
