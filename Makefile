@@ -9,9 +9,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
+# Modules of torch are compiled when they are first imported. If no bytecode may be written, each of
+# the many processes of the tests compiles them again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: setup demo test lint docs coverage nightly bench clean
 
-# Modules are compiled when they are first imported: compiling all of them takes half a minute.
+# Compiling all modules here would take half a minute.
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: pyproject.toml constraints.txt

@@ -1,4 +1,4 @@
-"""Runs that save, end or are killed, and go on as if nothing had happened."""
+"""Runs that save, end or are killed, and go on as if nothing had happened; runs that diverge."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipeloom import (
@@ -24,15 +21,13 @@ from pipeloom import (
     StepRecord,
     build_family,
     compile_schedule,
-    dump_program,
     run,
-    write_json,
 )
 from pipeloom.ir import PipeloomError, Program
 from pipeloom.runtime import LaunchError
+from tests.support.launched import the_only_rank
 from tests.support.small_gpt import MICROBATCHES, SmallGPT, program_of
 
-ROOT = Path(__file__).parents[2]
 SOURCE = "tests.support.small_gpt:SmallGPT"
 STEPS = 4
 
@@ -43,17 +38,6 @@ def losses(where: Program, source: SmallGPT | str = SOURCE, **settings: object) 
     return list(result.losses)
 
 
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The only rank is this process, as under torchrun; a run that fails leaves its group."""
-    given = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
 def latest(folder: Path) -> str:
     """The last complete checkpoint."""
     return max(path.parent.name for path in folder.glob("step-*/.metadata"))
@@ -61,43 +45,80 @@ def latest(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def whole() -> list[float]:
-    return losses(program_of("1f1b", 2))
+    """Losses of a run without a break."""
+    with the_only_rank():
+        return losses(program_of("1f1b", 1))
+
+
+@dataclass(frozen=True)
+class Disturbed(SmallGPT):
+    """Rank 0 takes its time before it clears the folder of a save that was cut short, and is killed
+    before the third step."""
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        def clear(path: Path, *, ignore_errors: bool) -> None:
+            time.sleep(0.5)
+            assert not path.exists(), f"{path} is another rank's"
+
+        shutil.rmtree = clear  # type: ignore[assignment]
+        return super().optimizer(parameters)
+
+    def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        if step == 2 and os.environ["RANK"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().batch(step, microbatches)
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory, whole: list[float]) -> Path:
-    """What a run of processes saved after each step, of two."""
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a run saved after each step, of two, before it was killed."""
     folder = tmp_path_factory.mktemp("saved")
-    told: list[StepRecord] = []
-    found = losses(
-        program_of("1f1b", 2), steps=2, save=str(folder), every=1, callbacks=[told.append]
-    )
-    assert found == whole[:2] == [record.loss for record in told]
-    assert [record.step for record in told] == [0, 1]
-    assert {record.tokens for record in told} == {MICROBATCHES * SmallGPT().context}
+    with pytest.raises(LaunchError, match="rank 0 died by SIGKILL"):
+        losses(program_of("1f1b", 2), Disturbed(), save=str(folder), every=1)
     assert sorted(path.name for path in folder.iterdir()) == ["step-000001", "step-000002"]
     return folder
 
 
-@pytest.mark.parametrize(("family", "ranks"), [("zb-v", 2), ("weipipe-interleave", 2), ("1f1b", 1)])
-def test_a_run_goes_on_by_other_programs_to_the_last_digit(
-    saved: Path, whole: list[float], family: str, ranks: int
-) -> None:
-    result = run(program_of(family, ranks), SOURCE, steps=STEPS, resume=str(saved))
+@pytest.fixture
+def own(saved: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(saved, tmp_path / "own"))
+
+
+def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(whole: list[float], own: Path) -> None:
+    """By another program, into the same folder, from which the next one goes on."""
+    assert latest(own) == "step-000002"
+    cut_short = own / "step-000009"  # what an interrupted save of another system might leave
+    partial = own / ".step-000003.partial"
+    for folder in (cut_short, partial):
+        folder.mkdir()
+        (folder / "__0_0.distcp").write_bytes(b"half")
+    told: list[StepRecord] = []
+    result = run(
+        program_of("zb-v", 2),
+        SOURCE,
+        steps=3,
+        resume=str(own),
+        save=str(own),
+        callbacks=[told.append],
+    )
     assert result is not None
-    assert (list(result.losses), result.first_step) == (whole[2:], 2)
+    assert (list(result.losses), result.first_step) == (whole[2:3], 2)
     answer = json.loads(json.dumps(result.to_dict()))
-    assert (answer["first_step"], answer["steps"], answer["losses"]) == (2, 2, whole[2:])
+    assert (answer["first_step"], answer["steps"], answer["losses"]) == (2, 1, whole[2:3])
     assert "of the checkpoint" not in (result.note or "")
+    tokens = MICROBATCHES * SmallGPT().context
+    assert [(each.step, each.loss, each.tokens) for each in told] == [(2, whole[2], tokens)]
+    assert latest(own) == "step-000003"
+    assert not partial.exists()
+    with the_only_rank():
+        assert losses(program_of("1f1b", 1), resume=str(own)) == whole[3:]
 
 
-def test_a_run_that_goes_on_saves_what_the_next_one_loads(
-    saved: Path, whole: list[float], tmp_path: Path
-) -> None:
-    own = str(tmp_path / "own")
-    first = losses(program_of("zb-v", 2), steps=3, resume=str(saved / "step-000001"), save=own)
-    assert first == whole[1:3]
-    assert losses(program_of("1f1b", 2), resume=own) == whole[3:]
+def test_weights_that_are_sent_go_on_to_the_last_digit(saved: Path, whole: list[float]) -> None:
+    """From the first checkpoint, which is named."""
+    resume = str(saved / "step-000001")
+    assert losses(program_of("weipipe-interleave", 2), resume=resume) == whole[1:]
 
 
 @pytest.mark.slow
@@ -155,66 +176,6 @@ def test_memory_over_the_plans_limit_is_told_at_the_first_step() -> None:
     assert notes[0] in (result.note or "")
 
 
-class Killed(SmallGPT):
-    """Rank 0 kills all processes of the run before the fourth step."""
-
-    def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        if step == 3 and os.environ.get("RANK") == "0":
-            os.killpg(0, signal.SIGKILL)
-        return super().batch(step, microbatches)
-
-
-def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(
-    whole: list[float], tmp_path: Path
-) -> None:
-    path, folder = tmp_path / "program.json", tmp_path / "saved"
-    write_json(dump_program(program_of("1f1b", 2)), str(path))
-    words = [sys.executable, "-m", "pipeloom", "run", path, "--steps", "9"]
-    words += ["--model", "tests.distributed.test_checkpoints:Killed"]
-    words += ["--save", folder, "--every", "1"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(
-        [*map(str, words)],
-        env=environment,
-        cwd=ROOT,
-        timeout=200,
-        capture_output=True,
-        check=False,
-        start_new_session=True,
-    )
-    assert ended.returncode == -signal.SIGKILL
-    cut_short = folder / "step-000009"  # what an interrupted save of another system might leave
-    cut_short.mkdir()
-    (cut_short / "__0_0.distcp").write_bytes(b"half")
-    (folder / ".step-000004.partial").mkdir()
-    (folder / ".step-000004.partial" / "__0_0.distcp").write_bytes(b"half")
-    assert latest(folder) == "step-000003"
-    # goes on where it was, into the same folder
-    result = losses(program_of("zb-v", 2), resume=str(folder), save=str(folder))
-    assert result == whole[3:]
-    assert latest(folder) == "step-000004"
-    assert not (folder / ".step-000004.partial").exists()
-
-
-@dataclass(frozen=True)
-class ClearsSlowly(SmallGPT):
-    """Rank 0 takes its time before it clears the folder of a save that was cut short."""
-
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        def clear(path: Path, *, ignore_errors: bool) -> None:
-            time.sleep(0.5)
-            assert not path.exists(), f"{path} is another rank's"
-
-        shutil.rmtree = clear  # type: ignore[assignment]
-        return super().optimizer(parameters)
-
-
-def test_no_rank_makes_the_folder_before_it_is_cleared(tmp_path: Path) -> None:
-    folder = tmp_path / "saved"
-    losses(program_of("1f1b", 2), ClearsSlowly(), steps=1, save=str(folder))
-    assert latest(folder) == "step-000001"
-
-
 @dataclass(frozen=True)
 class Untrained(SmallGPT):
     """No step is to run."""
@@ -266,30 +227,23 @@ def test_what_does_not_fit_is_one_line_before_the_first_step(
     ],
 )
 def test_a_damaged_file_is_named_and_nothing_is_lost(
-    saved: Path, tmp_path: Path, file: str, data: bytes | None, line: str
+    own: Path, file: str, data: bytes | None, line: str
 ) -> None:
-    folder = tmp_path / "own"
-    shutil.copytree(saved, folder)
-    damaged = folder / "step-000002" / file
+    damaged = own / "step-000002" / file
     damaged.unlink() if data is None else damaged.write_bytes(data)
-    before = {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+    before = {path: path.is_file() and path.read_bytes() for path in own.rglob("*")}
     with pytest.raises(PipeloomError, match=f"{damaged}: {line}") as caught:
-        losses(program_of("1f1b", 1), resume=str(folder), save=str(folder))
+        losses(program_of("1f1b", 1), resume=str(own), save=str(own))
     assert (str(caught.value).count("\n"), caught.value.exit_code) == (0, 2)
-    assert {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")} == before
+    assert {path: path.is_file() and path.read_bytes() for path in own.rglob("*")} == before
 
 
-def test_what_cannot_be_written_is_one_line_and_the_last_one_stays(
-    saved: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(saved, tmp_path / "own")
-    (tmp_path / "own" / ".step-000003.partial").touch()  # where the folder would be
+def test_what_cannot_be_written_is_one_line_and_the_last_one_stays(own: Path) -> None:
+    (own / ".step-000003.partial").touch()  # where the folder would be
     with pytest.raises(LaunchError, match=r"step-000003\.partial: cannot be saved") as caught:
-        losses(
-            program_of("1f1b", 2), resume=str(tmp_path / "own"), save=str(tmp_path / "own"), every=1
-        )
+        losses(program_of("1f1b", 2), resume=str(own), save=str(own), every=1)
     assert (str(caught.value).count("\n"), caught.value.exit_code) == (0, 1)
-    assert latest(tmp_path / "own") == "step-000002"
+    assert latest(own) == "step-000002"
 
 
 @dataclass(frozen=True)
@@ -307,3 +261,20 @@ def test_options_that_the_checkpoint_overrules_are_noted(saved: Path, whole: lis
     assert list(result.losses) == whole[2:]
     line = f"lr: {SmallGPT().learning_rate} of the checkpoint, not 0.5"
     assert (result.note or "").split("; ")[0] == line == result.to_dict()["note"].split("; ")[0]
+
+
+@dataclass(frozen=True)
+class Diverges(SmallGPT):
+    """Its first update takes all weights out of range."""
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=1e300)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_loss_that_is_no_number_is_told_and_the_answer_is_json() -> None:
+    result = run(program_of("1f1b", 1), Diverges(), steps=3)
+    assert result is not None
+    found = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert found["losses"] == [result.losses[0], None, None]
+    assert "the loss is nan in step 1" in found["note"].split("; ")

@@ -20,20 +20,21 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pipeloom import optimize
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir import InputError, Profile, Program, StageProfile
+from pipeloom.ir import InputError, Profile, Program, StageProfile, timed
 from pipeloom.runtime import (
     ExecutionError,
     LaunchError,
     Pipeline,
     RunSettings,
+    ShapeError,
     launch_ranks,
     run_program,
 )
 from tests.parity.cases import ENDS, Case
+from tests.support.by_hand import by_hand
 from tests.support.hub import Hub, on_threads, own
-from tests.support.models import TinyTransformer
+from tests.support.models import TinyTransformer, Untied
 from tests.support.schedules import V, schedule
 
 
@@ -63,17 +64,47 @@ class Growing(TinyTransformer):
     """One row more in each step."""
 
     def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        return replace(TinyTransformer(), rows=1 + step).batch(step, microbatches)
+        return replace(SOURCE, rows=1 + step).batch(step, microbatches)
 
 
+SOURCE = TinyTransformer()
+ALONE = compile_schedule(schedule(V, 1, 4), tied=[(0, 1)])
+"""Two stages on one rank."""
+
+
+@pytest.mark.usefixtures("here")
 def test_a_run_whose_shapes_vary() -> None:
-    program = compile_schedule(schedule("1f1b", 2, 3), tied=[(0, 1)])
     settings = RunSettings(steps=3, varying_shapes=True)
-    result = run_program(program, Growing(), settings)
+    result = run_program(ALONE, Growing(), settings)
     assert result is not None
     assert len(result.losses) == 3
-    with pytest.raises(LaunchError, match="varying_shapes=True lets it"):
-        run_program(program, Growing(), replace(settings, varying_shapes=False))
+    with pytest.raises(ShapeError, match="varying_shapes=True lets it"):
+        run_program(ALONE, Growing(), replace(settings, varying_shapes=False))
+
+
+@pytest.mark.usefixtures("here")
+def test_the_dtype_is_the_settings() -> None:
+    narrow, wide = (
+        run_program(ALONE, SOURCE, RunSettings(steps=2, dtype=dtype, seed=3))
+        for dtype in ("float32", "float64")
+    )
+    assert narrow is not None
+    assert wide is not None
+    assert narrow.losses == pytest.approx(wide.losses, rel=1e-4)
+    assert narrow.losses != wide.losses
+    assert 1.9 < wide.peak_memory[0] / narrow.peak_memory[0] <= 2.0
+
+
+def stepped(program: Program, **options: Any) -> Pipeline:
+    """After a step."""
+    pipeline = Pipeline.from_source(program, SOURCE, transport=own(), **options)
+    again(pipeline)
+    return pipeline
+
+
+def again(pipeline: Pipeline, rows: int = 2, **given: Any) -> None:
+    inputs, targets = replace(SOURCE, rows=rows).batch(0, pipeline.microbatches)
+    pipeline.step(inputs, target=targets, **given)
 
 
 def test_a_closed_pipeline_is_kept_by_neither_its_modules_nor_its_optimizers() -> None:
@@ -85,10 +116,7 @@ def test_a_closed_pipeline_is_kept_by_neither_its_modules_nor_its_optimizers() -
 
 def _closed(plan: Program) -> tuple[bool, bool]:
     """Whether the pipeline is there before and after it is closed and let go."""
-    source = TinyTransformer()
-    pipeline = Pipeline.from_source(plan, source, clip_grad_norm=1.0, transport=own())
-    inputs, targets = source.batch(0, 2)
-    pipeline.step(inputs, target=targets)
+    pipeline = stepped(plan, clip_grad_norm=1.0)
     kept, there = (pipeline.modules, pipeline.optimizers), weakref.ref(pipeline)
     pipeline.close()
     before = there() is not None
@@ -98,9 +126,6 @@ def _closed(plan: Program) -> tuple[bool, bool]:
     return before, there() is not None
 
 
-SOURCE = TinyTransformer()
-
-
 def test_a_gradient_stays_the_tensor_that_it_was() -> None:
     """It may be a view of the caller's own buffer; without an optimizer it adds up over steps."""
     program = compile_schedule(schedule("1f1b", 2, 4), tied=[(0, 1)])
@@ -108,33 +133,27 @@ def test_a_gradient_stays_the_tensor_that_it_was() -> None:
 
 
 def _same_tensors(program: Program) -> bool:
-    pipeline = Pipeline.from_source(program, SOURCE, train=False, transport=own())
-    inputs, targets = SOURCE.batch(0, 4)
-    pipeline.step(inputs, target=targets)
+    pipeline = stepped(program, train=False)
     parameters = [p for module in pipeline.modules.values() for p in module.parameters()]
     before = [p.grad for p in parameters]
-    pipeline.step(inputs, target=targets)
+    again(pipeline)
     pipeline.close()
     return all(p.grad is grad for p, grad in zip(parameters, before, strict=True))
 
 
 def test_a_step_that_fails_loses_nothing_of_those_before() -> None:
-    """Two stages on one rank; the first F of a step fails."""
-    program = compile_schedule(schedule(V, 1, 4), tied=[(0, 1)])
-    (shared,) = on_threads(_failing, 1, (program,), timeout=120).values()
-    assert torch.equal(*shared)
+    """The first F of a step fails, after which the gradient of what is tied is as before."""
+    ((before, after),) = on_threads(_failing, 1, timeout=120).values()
+    assert torch.equal(before, after)
 
 
-def _failing(program: Program) -> tuple[Tensor | None, Tensor | None]:
-    """The gradient of what is tied, before and after the step that fails."""
-    pipeline = Pipeline.from_source(program, SOURCE, train=False, transport=own())
-    inputs, targets = SOURCE.batch(0, 4)
-    pipeline.step(inputs, target=targets)
+def _failing() -> tuple[Tensor | None, Tensor | None]:
+    pipeline = stepped(ALONE, train=False)
     shared = pipeline.modules[0].get_parameter("embedding.weight")
     before = None if shared.grad is None else shared.grad.clone()
     pipeline.modules[0].register_forward_pre_hook(lambda *_: 1 / 0)
     with pytest.raises(ExecutionError):
-        pipeline.step(inputs, target=targets)
+        again(pipeline)
     return before, shared.grad
 
 
@@ -147,29 +166,14 @@ def test_each_shape_is_traced_once() -> None:
 
 def _graphs(program: Program) -> tuple[list[tuple[int, int, int]], str]:
     """How many graphs, functions and eager stages there are after each step."""
-    options: dict[str, Any] = {"stages_as": "aten", "varying_shapes": True, "transport": own()}
-    pipeline = Pipeline.from_source(program, SOURCE, train=False, **options)
+    pipeline = stepped(program, train=False, stages_as="aten", varying_shapes=True)
     counts = []
     for rows in (2, 2, 3, 2):
-        inputs, targets = replace(SOURCE, rows=rows).batch(0, 2)
-        pipeline.step(inputs, target=targets)
+        again(pipeline, rows)
         counts.append((pipeline.graphs, pipeline.graph_functions, len(pipeline.eager_stages)))
     why = pipeline.remade_graphs[pipeline.rank]
     pipeline.close()
     return counts, why
-
-
-def test_the_dtype_is_the_settings() -> None:
-    program = compile_schedule(schedule(V, 1, 2), tied=[(0, 1)])
-    narrow, wide = (
-        run_program(program, SOURCE, RunSettings(steps=2, dtype=dtype, seed=3))
-        for dtype in ("float32", "float64")
-    )
-    assert narrow is not None
-    assert wide is not None
-    assert narrow.losses == pytest.approx(wide.losses, rel=1e-4)
-    assert narrow.losses != wide.losses
-    assert 1.9 < wide.peak_memory[0] / narrow.peak_memory[0] <= 2.0
 
 
 COUNTS = (4, 2, 6)
@@ -193,8 +197,8 @@ def test_programs_are_made_once() -> None:
 def test_exchanges_leave_no_connections_of_relayed_norms_behind() -> None:
     """Two stages on three ranks: the last one relays nothing."""
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 3)
-    program = optimize(profile, 4, placement=[0, 1], work_limit=0.01).schedule
-    programs = [compile_schedule(program, post_validation=True) for _ in range(4)]
+    plan = timed(by_hand("0F0 0F1 0BW0 0BW1", "1F0 1BW0 1F1 1BW1", "", profile=profile))
+    programs = [compile_schedule(plan, post_validation=True) for _ in range(4)]
     for counts in launch_ranks(_groups, 3, (programs,), timeout=100).values():
         assert counts == counts[:1] * 3
 
@@ -215,20 +219,20 @@ def _groups(programs: Sequence[Program]) -> list[int]:
 def refused(programs: Mapping[int, Program]) -> list[str]:
     """What wrong numbers of microbatches are told before the first step, after which ranks go on,
     and after it."""
-    source, first = TinyTransformer(), programs[COUNTS[0]]
+    first = programs[COUNTS[0]]
 
     def of_family(count: int) -> Program:
         if count == 3:
             raise ZeroDivisionError("3 do not fit")
         return programs[2] if count == 5 else programs[count]
 
-    pipeline = Pipeline.from_source(first, source, programs=of_family, transport=own())
+    pipeline = Pipeline.from_source(first, SOURCE, programs=of_family, transport=own())
     unlike = {"microbatches": 2} if pipeline.rank else {"program": first}
     asked: list[dict[str, Any]] = [unlike, {"microbatches": 2, "program": first}]
     asked += [{"microbatches": count} for count in (2 + 2 * pipeline.rank, 0, True, 3, 5, 2, 3)]
     told = []
     for given in asked:
-        inputs, targets = source.batch(0, 2)
+        inputs, targets = SOURCE.batch(0, 2)
         try:
             pipeline.step(inputs, target=targets, **given)
         except InputError as error:
@@ -253,20 +257,18 @@ def test_wrong_numbers_are_refused_on_all_ranks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "message"),
+    ("family", "ranks", "message"),
     [
-        (
-            "weipipe-interleave",
-            "program: expected one that sends activations, as the pipeline's, n",
-        ),
-        ("zb-v", r"program: expected its stages on ranks \[\[0\]\], where the pipeline has them"),
+        ("weipipe-interleave", 2, "expected one that sends activations, as the pipeline's, n"),
+        ("zb-v", 1, r"expected its stages on ranks \[\[0\]\], where the pipeline has them"),
     ],
 )
-def test_programs_that_cannot_share_stages_are_refused(family: str, message: str) -> None:
-    ranks = 2 if family == "weipipe-interleave" else 1
+def test_programs_that_cannot_share_stages_are_refused(
+    family: str, ranks: int, message: str
+) -> None:
     other = compile_schedule(schedule(family, ranks, 2))
     pipeline = Pipeline(compile_schedule(schedule("1f1b", 1, 2)), [nn.Linear(2, 2)])
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=f"program: {message}"):
         pipeline.with_program(other)
 
 
@@ -289,16 +291,8 @@ def test_a_rank_goes_on_to_the_next_step_while_another_is_in_this_one(plan: str)
 
 
 def _goes_on(program: Program, norms: bool, event: Event) -> bool:
-    source = TinyTransformer()
-    pipeline = Pipeline(
-        program,
-        source.stages(program.schedule.problem.stages),
-        loss=source.loss,
-        optimizer=partial(torch.optim.SGD, lr=0.1),
-        clip_grad_norm=50.0 if norms else None,
-        tied=[],
-        transport=own(),
-    )
+    clip = 50.0 if norms else None
+    pipeline = Pipeline.from_source(program, Untied(), clip_grad_norm=clip, transport=own())
     if norms and pipeline.rank == RANKS - 1:
         update: Any = pipeline._step_end.update
         update.check_norm = _after(event, update.check_norm)
@@ -308,8 +302,7 @@ def _goes_on(program: Program, norms: bool, event: Event) -> bool:
     for step in range(2):
         if step == 1 and pipeline.rank == 0:
             pipeline.store.module(0).register_forward_hook(lambda *_: event.set())
-        inputs, targets = source.batch(step, MICROBATCHES)
-        pipeline.step(inputs, target=targets)
+        again(pipeline)
         if step == 0:
             copies = pickle.loads(pickle.dumps(pipeline.modules)), deepcopy(pipeline.modules)
             for module in (module for modules in copies for module in modules.values()):

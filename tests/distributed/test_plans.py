@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 import pipeloom
 from pipeloom import Pipeline
@@ -52,30 +53,55 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def losses(model: Path) -> tuple[float, ...]:
-    return trained(model, {"schedule": "1f1b"})
-
-
 def planned(model: str | dict[str, Any], given: dict[str, Any]) -> Plan:
     words = {"cluster": "H100"} | RUN | given
     limit: dict[str, Any] = {} if "work_limit" in given else {"time_limit": 2.0}
     return pipeloom.plan(model, **words, **limit)
 
 
-def trained(model: Path, given: dict[str, Any]) -> tuple[float, ...]:
+def name_of(model: Path) -> str:
+    return f"hf:{model},seq=16,micro_batch=1,lr=0.01"
+
+
+def program(model: Path, given: dict[str, Any]) -> Program:
+    """Read from the files of the plan."""
     planned(str(model), given).write(model / "plan")
-    name = f"hf:{model},seq=16,micro_batch=1,lr=0.01"
-    name += ",recompute=full" * (given.get("recompute") == "full")
-    program = pipeloom.load_program(str(model / "plan" / "program.json"))
-    result = pipeloom.run(program, name, steps=2)
+    return pipeloom.load_program(str(model / "plan" / "program.json"))
+
+
+def test_the_chosen_plan_trains_as_1f1b_does(model: Path) -> None:
+    """The second step's loss is that of the weights that the first has made."""
+    ours, theirs = (
+        on_threads(_losses, 4, (program(model, given), name_of(model)))
+        for given in ({}, {"schedule": "1f1b"})
+    )
+    assert max(ours.values()) == pytest.approx(max(theirs.values()), rel=1e-4)
+    assert len(max(ours.values())) == 2
+
+
+def _losses(program: Program, name: str) -> list[float]:
+    """The mean losses of two steps, on the rank of the last stage."""
+    source, history = load_source(name), []
+    pipeline = Pipeline.from_source(program, source, transport=own())
+    for step in range(2):
+        losses: list[Tensor] = []
+        inputs, targets = source.batch(step, pipeline.microbatches)
+        pipeline.step(inputs, target=targets, losses=losses)
+        history += [sum(loss.item() for loss in losses) / len(losses)] if losses else []
+    pipeline.close()
+    return history
+
+
+@pytest.fixture(scope="module")
+def losses(model: Path) -> tuple[float, ...]:
+    return trained(model, {"schedule": "1f1b"})
+
+
+def trained(model: Path, given: dict[str, Any]) -> tuple[float, ...]:
+    recompute = ",recompute=full" * (given.get("recompute") == "full")
+    result = pipeloom.run(program(model, given), name_of(model) + recompute, steps=2)
     assert result is not None
     return tuple(result.losses)
-
-
-def test_the_chosen_plan_trains_as_1f1b_does(model: Path, losses: tuple[float, ...]) -> None:
-    """The second step's loss is that of the weights that the first has made."""
-    assert trained(model, {}) == pytest.approx(losses, rel=1e-4)
 
 
 @pytest.mark.slow
@@ -97,12 +123,13 @@ MODEL = hugging.GPT2Config(
 )
 
 
+@pytest.mark.usefixtures("here")
 def test_a_model_is_measured_planned_and_trained_by_its_name(tmp_path: Path) -> None:
     """In near even stages, embedding and head tied. What differs from the plan's model is told."""
     MODEL.save_pretrained(tmp_path)
     name = f"hf:{tmp_path},lr=0.01"
-    found = pipeloom.measure(f"{name},micro_batch=2", ranks=2, repeats=1, warmup=0, stages=2)
-    answer = pipeloom.optimize(found.document(), 4, placement="v", time_limit=2)
+    found = pipeloom.measure(f"{name},micro_batch=2", ranks=1, repeats=1, warmup=0, stages=2)
+    answer = pipeloom.optimize(found.document(), 4, placement="v", work_limit=0.1)
     program = pipeloom.compile(answer.schedule)
     assert not notes(program, f"{name},micro_batch=2")
     assert "as the profile's micro_batch says; these have 1" in notes(program, name)
@@ -111,8 +138,8 @@ def test_a_model_is_measured_planned_and_trained_by_its_name(tmp_path: Path) -> 
     line = "the plan's times and memory are of another model"
     assert line in notes(program, f"hf:{wider},micro_batch=2")
     model = hugging.AutoModelForCausalLM.from_config(MODEL)
-    names = on_threads(_names, 2, (program, name), timeout=60).values()
-    assert set().union(*names) == set(model.state_dict())
+    names = on_threads(_names, 1, (program, name), timeout=60)
+    assert names[0] == set(model.state_dict())
 
 
 def notes(program: Program, name: str) -> str:

@@ -145,12 +145,12 @@ def _refused(mesh: DeviceMesh) -> list[str]:
     measure = partial(measure_profile, stages=RANKS, ranks=RANKS, group=group)
     sharded = Model(shards=mesh["shards"])
     for call in (
-        lambda: sends.profile(x, target=y),
-        lambda: keeps.profile(x, target=y, view="mine"),
-        lambda: measure(Model(), ranks=3),
-        lambda: measure(Model(), together=False),
-        lambda: measure(sharded),
-        lambda: measure(sharded, dtype=torch.float32),
+        partial(sends.profile, x, target=y),
+        partial(keeps.profile, x, target=y, view="mine"),
+        partial(measure, Model(), ranks=3),
+        partial(measure, Model(), together=False),
+        partial(measure, sharded),
+        partial(measure, sharded, dtype=torch.float32),
     ):
         with pytest.raises(InputError) as error:
             call()
@@ -186,21 +186,28 @@ def test_all_processes_have_one_profile_that_families_take(seen: list[Seen]) -> 
         assert stage.activation_bytes == ROWS * WIDTH * 8
 
 
-def test_a_pipelines_view_is_of_its_ranks_and_a_ranks_of_its_stages(seen: list[Seen]) -> None:
+def test_views_and_a_source_are_measured_alike_and_training_goes_on(seen: list[Seen]) -> None:
+    """A pipeline's view is of its ranks, a rank's of its stages. Steps are as without to the last
+    bit, and no whole parameters stay."""
     for one in seen:
         pipeline, rank = one.views["pipeline"], one.views["rank"]
         assert {f.samples for f in pipeline.times[0].values()} == {REPEATS * RANKS}
         assert (rank.profile.num_stages, rank.profile.ranks, rank.profile.links) == (1, 1, None)
         mine = sizes(pipeline.profile.stages[one.rank])
         assert sizes(rank.profile.stages[0]) == mine
+        assert one.measured == seen[0].measured
+        pairs = zip(one.measured.profile.stages, one.views["all"].profile.stages, strict=True)
+        for measured, other in pairs:
+            # a step has told the pipeline which parameters have no state
+            assert (measured.optimizer_bytes or 0) >= (other.optimizer_bytes or 0)
+            alike = replace(sizes(other), optimizer_bytes=measured.optimizer_bytes)
+            assert sizes(measured) == alike
+        assert one.same
+        assert one.left == 0
 
 
 def sizes(stage: StageProfile) -> StageProfile:
     return replace(stage, t_f=0.0, t_b=0.0, t_w=0.0, t_bw=None, t_r=None, m_r=None, spread=None)
-
-
-def test_training_goes_on_to_the_last_bit_and_nothing_stays(seen: list[Seen]) -> None:
-    assert all(one.same and one.left == 0 for one in seen)
 
 
 @cache
@@ -229,17 +236,6 @@ def test_stages_in_fully_shard_hold_shards_and_in_a_step_whole_parameters() -> N
         weights = uncut.weight_bytes or 0.0
         assert own.weight_bytes == own.grad_bytes == weights + one.local
         assert 2 * one.local < (own.optimizer_bytes or 0) < 2 * weights
-
-
-def test_a_source_is_measured_in_the_same_place(seen: list[Seen]) -> None:
-    for one in seen:
-        assert one.measured == seen[0].measured
-        pairs = zip(one.measured.profile.stages, one.views["all"].profile.stages, strict=True)
-        for mine, other in pairs:
-            # a step has told the pipeline which parameters have no state
-            assert (mine.optimizer_bytes or 0) >= (other.optimizer_bytes or 0)
-            alike = replace(sizes(other), optimizer_bytes=mine.optimizer_bytes)
-            assert sizes(mine) == alike
 
 
 def test_what_cannot_be_measured_is_said() -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -122,18 +123,6 @@ def check(program: Program, line: str, **settings: int) -> None:
         run_program(program, TinyTransformer(), RunSettings(**settings))  # type: ignore[arg-type]
 
 
-def throw_on(process: int) -> None:
-    if dist.get_rank() == process:
-        raise ValueError("this one's fault")
-    dist.barrier()
-
-
-def test_errors_name_the_replica() -> None:
-    with pytest.raises(LaunchError, match=r"^replica 1, rank 0: ValueError: this one's") as caught:
-        launch_ranks(throw_on, 2, (2,), replicas=2, timeout=60)
-    assert caught.value.rank == 2
-
-
 def scales(*dtypes: torch.dtype) -> nn.Sequential:
     """Products with parameters of these dtypes."""
     ones = (nn.Parameter(torch.ones(4, dtype=dtype)) for dtype in dtypes)
@@ -202,21 +191,29 @@ def test_replicas_with_unlike_numbers_of_microbatches_raise_alike() -> None:
         assert none.startswith(f"{where}rank 0: microbatches: expected a number")
 
 
-def begun_unlike() -> str:
-    """What the first step says where each replica freezes another parameter of the last stage."""
+def begun_unlike(tell: Callable[[str], object]) -> None:
+    """Tells what the first step says where each replica freezes another parameter of the last
+    stage; then the third process fails."""
     pipeline, mesh, stages = replica(2)
     frozen = f"{mesh.get_local_rank('dp')}.factor"
     stages[-1].get_parameter(frozen).requires_grad_(False)
     x = torch.ones(6, 4, dtype=torch.float64)
-    try:
+    with pytest.raises((PipeloomError, ConnectionError)) as error:
         pipeline.step(x, target=x)
-    except (PipeloomError, ConnectionError) as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
+    tell(f"{type(error.value).__name__}: {error.value}")
+    dist.barrier()
+    if dist.get_rank() == 2:
+        raise ValueError("this one's fault")
+    dist.barrier()
 
 
-def test_replicas_that_freeze_other_parameters_before_the_first_step_are_refused_alike() -> None:
+def test_replicas_that_freeze_other_parameters_are_refused_alike_and_errors_name_the_replica() -> (
+    None
+):
     """On all ranks, though only the last one has the stage."""
-    ((*said,),) = in_one_launch(4, [(begun_unlike, ())])
+    said: list[str] = []
+    with pytest.raises(LaunchError, match=r"^replica 1, rank 0: ValueError: this one's") as caught:
+        launch_ranks(begun_unlike, 2, replicas=2, timeout=60, listener=said.append)
+    assert caught.value.rank == 2
     line = "InputError: rank 1: step: expected requires_grad alike in all replicas of 0.factor of "
     assert [told.startswith(line) for told in said] == [True] * 4, said

@@ -24,7 +24,7 @@ from torch.distributed.pipelining.schedules import (
 
 from pipeloom import PlannedSchedule, export, profile_from
 from pipeloom.ir import InputError, OpKind, Schedule
-from pipeloom.runtime import launch_ranks
+from tests.support.launched import in_one_launch
 from tests.support.models import TinyTransformer, difference
 from tests.support.one_rank import Of
 from tests.support.schedules import schedule
@@ -54,18 +54,13 @@ class Outcome:
     evaluated: bool
 
 
-@dataclass(frozen=True)
-class Found:
-    outcomes: list[Outcome]
-    sharded: list[float]
-    refused: list[str]
+def compared() -> list[Outcome]:
+    return [_compared(*case) for case in CASES]
 
 
-def compared() -> Found:
-    outcomes = [_compared(*case) for case in CASES]
+def sharded() -> list[float]:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
-    sharded = [_sharded(mesh, divisor) for divisor in (None, 1.0)]
-    return Found(outcomes, sharded, _refused())
+    return [_sharded(mesh, divisor) for divisor in (None, 1.0)]
 
 
 def scaled_by(m: Any, x: Tensor, *, rows: Tensor, factor: float, mask: Mask) -> Tensor:
@@ -196,121 +191,115 @@ def _sharded(mesh: DeviceMesh, divisor: float | None) -> float:
     return max(map(difference, found, expected))
 
 
-def _refused() -> list[str]:
+def refused() -> list[str]:
     """A line for each thing that does not go together, the same on all ranks."""
     stages, program = stages_of("1f1b", 4), schedule("1f1b", RANKS, 4)
-
-    def said(**given: Any) -> str:
-        arguments = {"stages": stages, "n_microbatches": 4, "loss_fn": loss_of, "program": program}
-        try:
-            PlannedSchedule(**(arguments | given))
-        except InputError as error:
-            (line,) = error.errors
-            return line
-        return "accepted"
-
-    lines = [
-        said(n_microbatches=5),
-        said(program=schedule("1f1b", 2, 4)),
-        said(program=schedule("zb-v", RANKS, 4)),
-        said(program=schedule("weipipe-interleave", RANKS, 4)),
-        said(program=schedule("pipedream", RANKS, 4)),
-        said(optimizer=torch.optim.SGD),
-        said(stages=[]),
-        said(stages=[nn.Linear(1, 1)]),
-        said(program="nowhere.json"),
-    ]
-    used = PlannedSchedule(stages, 4, loss_of, program=program)
-    wrong: list[dict[str, Any]] = [
-        {"kwarg_mbs": [{"update": True}] * 4},
-        {"kwarg_mbs": [{"metrics": 1}] * 4},
-        {"arg_mbs": [()] * 4, "nonsense": 3},
-        {"arg_mbs": [()] * 4, "target": torch.ones(4)},
-    ]
-    for given in wrong:
-        try:
-            used.step(**given)
-        except InputError as error:
-            lines += error.errors
+    arguments: dict[str, Any] = {
+        **{"stages": stages, "n_microbatches": 4, "loss_fn": loss_of, "program": program}
+    }
+    used = PlannedSchedule(**arguments)
+    lines = [_said(PlannedSchedule, **(arguments | given)) for given in UNMADE.values()]
+    lines += [_said(used.step, **given) for given in UNSTEPPED.values()]
     used.pipeline.close()
     return lines
 
 
+def _said(call: Any, **given: Any) -> str:
+    with pytest.raises(InputError) as error:
+        call(**given)
+    (line,) = error.value.errors
+    return line
+
+
+UNMADE: dict[str, dict[str, Any]] = {
+    "n_microbatches: expected 4, as the program has, got 5": {"n_microbatches": 5},
+    "program: made for 2 ranks, the stages' group has 4": {"program": schedule("1f1b", 2, 4)},
+    "program: has 8 stages, expected 4 as the stages say": {"program": schedule("zb-v", RANKS, 4)},
+    "program: passing: expected activations, got weights": {
+        "program": schedule("weipipe-interleave", RANKS, 4)
+    },
+    "program: updates: expected one optimizer step an iteration, got microbatch": {
+        "program": schedule("pipedream", RANKS, 4)
+    },
+    "optimizer: expected none, as the caller's steps, got": {"optimizer": torch.optim.SGD},
+    "stages: expected a PipelineStage or a list of them, got none": {"stages": []},
+    "stages[0]: expected a PipelineStage, got Linear": {"stages": [nn.Linear(1, 1)]},
+    "nowhere.json: ": {"program": "nowhere.json"},
+}
+UNSTEPPED: dict[str, dict[str, Any]] = {
+    "step: update: expected another name": {"kwarg_mbs": [{"update": True}] * 4},
+    "step: metrics: expected another name": {"kwarg_mbs": [{"metrics": 1}] * 4},
+    "step: nonsense: expected it in kwarg_mbs, beside lists of microbatches": {
+        **{"arg_mbs": [()] * 4, "nonsense": 3}
+    },
+    "step: target: expected it in target_mbs, beside lists of microbatches": {
+        **{"arg_mbs": [()] * 4, "target": torch.ones(4)}
+    },
+}
+
+
 @pytest.fixture(scope="module")
-def found() -> dict[int, Found]:
-    return launch_ranks(compared, RANKS, timeout=240, message_timeout=60)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("traces")
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> list[list[Any]]:
+    """Of each of the functions what it returns on each rank."""
+    calls = [(compared, ()), (sharded, ()), (refused, ()), (traced, (folder,))]
+    return in_one_launch(RANKS, calls)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_steps_and_evaluations_are_those_of_torchs_own_schedule(
-    found: dict[int, Found], case: tuple[str, str, int, bool]
+    found: list[list[Any]], case: tuple[str, str, int, bool]
 ) -> None:
-    for each in found.values():
-        outcome = each.outcomes[CASES.index(case)]
-        assert outcome.gradients <= 1e-12
-        assert outcome.accumulated <= 1e-12
-        assert outcome.by_csv <= 1e-12
+    for each in found[0]:
+        outcome: Outcome = each[CASES.index(case)]
+        assert max(outcome.gradients, outcome.accumulated, outcome.by_csv) <= 1e-12
         assert outcome.stepped
         assert outcome.evaluated
 
 
 def test_replicas_with_shards_have_the_mean_or_the_sum_that_they_ask_for(
-    found: dict[int, Found],
+    found: list[list[Any]],
 ) -> None:
-    for each in found.values():
-        assert max(each.sharded) <= 1e-12
+    assert max(map(max, found[1])) <= 1e-12
 
 
-def test_what_does_not_go_together_is_one_line(found: dict[int, Found]) -> None:
-    lines = found[0].refused
-    expected = [
-        "n_microbatches: expected 4, as the program has, got 5",
-        "program: made for 2 ranks, the stages' group has 4",
-        "program: has 8 stages, expected 4 as the stages say",
-        "program: passing: expected activations, got weights",
-        "program: updates: expected one optimizer step an iteration, got microbatch",
-        "optimizer: expected none, as the caller's steps, got",
-        "stages: expected a PipelineStage or a list of them, got none",
-        "stages[0]: expected a PipelineStage, got Linear",
-        "nowhere.json: ",
-        "step: update: expected another name",
-        "step: metrics: expected another name",
-        "step: nonsense: expected it in kwarg_mbs, beside lists of microbatches",
-        "step: target: expected it in target_mbs, beside lists of microbatches",
-    ]
-    assert len(lines) == len(expected)
-    for line, start in zip(lines, expected, strict=True):
+def test_what_does_not_go_together_is_one_line(found: list[list[Any]]) -> None:
+    for line, start in zip(found[2][0], [*UNMADE, *UNSTEPPED], strict=True):
         assert line.startswith(start)
 
 
-TRACED_RANKS, MICROBATCHES, STEPS, WIDTH = 2, 4, 3, 64
+MICROBATCHES, STEPS, WIDTH = 4, 3, 64
 
 
-def traced(folder: str) -> None:
+def traced(folder: Path) -> None:
     """One step to warm up, and some under torch's profiler."""
-    rank, count = dist.get_rank(), 2 * TRACED_RANKS
+    rank, count = dist.get_rank(), 2 * RANKS
     stages = [
         PipelineStage(
             nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH)),
             *(s, count, torch.device("cpu")),
         )
-        for s in range(rank, count, TRACED_RANKS)
+        for s in range(rank, count, RANKS)
     ]
     schedule = ScheduleInterleavedZeroBubble(stages, MICROBATCHES, loss_fn=nn.functional.mse_loss)  # type: ignore[arg-type]
     x = torch.ones(MICROBATCHES, WIDTH)
-    arguments, target = [x] if rank == 0 else [], x if rank == TRACED_RANKS - 1 else None
+    arguments, target = [x] if rank == 0 else [], x if rank == RANKS - 1 else None
     schedule.step(*arguments, target=target)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
         for _ in range(STEPS):
             schedule.step(*arguments, target=target)
-    profiled.export_chrome_trace(str(Path(folder) / f"{rank}.json.gz"))
+    profiled.export_chrome_trace(str(folder / f"{rank}.json.gz"))
 
 
-def test_torchs_schedules_are_read_by_their_names(tmp_path: Path) -> None:
-    launch_ranks(traced, TRACED_RANKS, (str(tmp_path),), timeout=120, message_timeout=60)
-    found = profile_from(tmp_path)
-    assert (found.profile.num_stages, found.profile.ranks) == (2 * TRACED_RANKS, TRACED_RANKS)
-    for s, (stage, times) in enumerate(zip(found.profile.stages, found.times, strict=True)):
+@pytest.mark.usefixtures("found")
+def test_torchs_schedules_are_read_by_their_names(folder: Path) -> None:
+    read = profile_from(folder)
+    assert (read.profile.num_stages, read.profile.ranks) == (2 * RANKS, RANKS)
+    for s, (stage, times) in enumerate(zip(read.profile.stages, read.times, strict=True)):
         assert set(times) == {OpKind.F, OpKind.B, OpKind.W}
         assert {figure.samples for figure in times.values()} == {(STEPS - 1) * MICROBATCHES}
         assert stage.t_f > 0

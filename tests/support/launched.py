@@ -1,10 +1,15 @@
-"""Several cases, or functions, in one launch, kept for each test that asks."""
+"""Several functions in one launch, and runs whose only rank is this process."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
+
+import torch.distributed as dist
 
 from pipeloom.runtime import launch_ranks
 
@@ -27,3 +32,15 @@ def until(condition: Callable[[], object], seconds: float = 240.0) -> None:
     while not condition():
         assert time.monotonic() < end, "it never came true"
         time.sleep(0.02)
+
+
+@contextmanager
+def the_only_rank() -> Iterator[None]:
+    """This process is the only rank, as under torchrun; a run that fails leaves its group."""
+    given = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    with patch.dict(os.environ, given):
+        try:
+            yield
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()

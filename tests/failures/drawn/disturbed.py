@@ -7,55 +7,44 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from pipeloom import StepRecord, run
 from pipeloom.ir import Program
+from tests.support.models import Squares
 
 WIDTH, ROWS = 16, 2
 PATIENCE = 4.0  # seconds that a message may take
 
 
-def _stage(number: int) -> nn.Module:
-    torch.manual_seed(number)
-    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
-
-
 @dataclass(frozen=True)
-class Source:
+class Source(Squares):
     """Random numbers to learn by heart; those of step ``poisoned`` are NaN. Batches take a while,
     so that faults fall within steps."""
 
     poisoned: int | None = None
+    shape: ClassVar[tuple[int, ...]] = (ROWS, WIDTH)
 
-    def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
-        return [partial(_stage, number) for number in range(count)]
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        return (output - target).pow(2).mean()
+    def stage(self, number: int) -> nn.Module:
+        torch.manual_seed(number)
+        return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, lr=1e-3)
 
-    def tied(self, count: int) -> Sequence[Any]:
-        return ()
-
     def names(self, count: int) -> Callable[[int, str], str]:
         return lambda stage, name: f"{stage}.{name}"
 
-    def batch(self, step: int, microbatches: int) -> tuple[list[Tensor], list[Tensor]]:
+    def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         time.sleep(0.02)
-        draw = torch.Generator().manual_seed(step)
-        shape = (microbatches, ROWS, WIDTH)
-        inputs, targets = (torch.randn(shape, generator=draw) for _ in range(2))
+        inputs, targets = super().batch(step, microbatches)
         if step == self.poisoned:
-            inputs[0, 0, 0] = torch.nan
-        return list(inputs), list(targets)
+            inputs[0][0, 0] = torch.nan
+        return inputs, targets
 
 
 def train(

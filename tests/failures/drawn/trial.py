@@ -74,7 +74,8 @@ class Started:
             port = free.getsockname()[1]
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch", "torch._dynamo", train.__module__])
-        given = (trial.program, Source(poisoned), self.folder, {**trial.settings, **settings})
+        source = Source(poisoned=poisoned)
+        given = (trial.program, source, self.folder, {**trial.settings, **settings})
         places = [{"port": port, "rank": rank} for rank in range(RANKS)]
         self.ranks: list[BaseProcess] = [
             context.Process(target=train, args=given, kwargs=place, daemon=True) for place in places

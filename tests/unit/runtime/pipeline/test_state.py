@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import SimpleNamespace
@@ -13,6 +14,12 @@ from typing import Any, TypeAlias
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 
 from examples.mlp import MLP
 from pipeloom import InputError, Layer, LossScale, Pipeline, compile_schedule
@@ -22,7 +29,7 @@ from tests.support.one_rank import PLAIN, program
 from tests.support.schedules import schedule
 from tests.support.small_gpt import MICROBATCHES, SmallGPT, program_of
 
-RANKS = 2
+RANKS, STEPS = 2, 2
 State: TypeAlias = Mapping[str, Any]
 
 
@@ -182,9 +189,56 @@ def test_a_source_that_is_not_trained_needs_no_optimizer() -> None:
     pipeline.close()
 
 
-def of_two(**options: Any) -> Pipeline:
+def of_two(family: str = "1f1b", **options: Any) -> Pipeline:
     """The pipeline of a small GPT on a rank that is a thread."""
-    return Pipeline.from_source(program_of("1f1b", RANKS), SmallGPT(), transport=own(), **options)
+    return Pipeline.from_source(program_of(family, RANKS), SmallGPT(), transport=own(), **options)
+
+
+def losses_of(pipeline: Pipeline, first: int) -> list[float]:
+    """The mean loss of each step."""
+    history = []
+    for step in range(first, first + STEPS):
+        inputs, targets = SmallGPT().batch(step, MICROBATCHES)
+        losses: list[Tensor] = []
+        pipeline.step(inputs, target=targets, losses=losses)
+        rows = pipeline.gather([loss.item() for loss in losses])
+        history.append(sum(loss for row in rows for loss in row) / MICROBATCHES)
+    return history
+
+
+def saved() -> tuple[State, list[float]]:
+    """What a rank saves after steps, and the losses of more."""
+    pipeline = of_two("chimera")
+    losses_of(pipeline, 0)
+    state = copy.deepcopy(pipeline.state_dict())
+    return state, losses_of(pipeline, STEPS)
+
+
+def whole() -> nn.Module:
+    """The model in one process, with its own names."""
+    embedding, *blocks, head = (make() for _, make in SmallGPT().named_layers())
+    head.symbols.weight = embedding.symbols.weight
+    return nn.Sequential(OrderedDict(embedding=embedding, blocks=nn.Sequential(*blocks), head=head))
+
+
+def test_torchs_own_functions_load_what_a_pipeline_saved_under_torchs_own_keys() -> None:
+    rows = on_threads(saved, RANKS)
+    state = {part: rows[0][0][part] | rows[1][0][part] for part in ("model", "optimizer")}
+    model, source = whole(), SmallGPT()
+    options = StateDictOptions(flatten_optimizer_state_dict=True)
+    optimizer = source.optimizer(model.parameters())
+    flat = get_optimizer_state_dict(model, optimizer, options=options)
+    assert state["model"].keys() == get_model_state_dict(model).keys()
+    assert state["optimizer"].keys() == flat.keys()
+    model.load_state_dict(state["model"])
+    set_optimizer_state_dict(model, optimizer, state["optimizer"], options=options)
+    for step, wanted in enumerate(rows[0][1], STEPS):
+        optimizer.zero_grad()
+        pairs = zip(*source.batch(step, MICROBATCHES), strict=True)
+        loss = torch.stack([source.loss(model(x), y) for x, y in pairs]).mean()
+        torch.autograd.backward(loss)
+        optimizer.step()
+        assert loss.item() == pytest.approx(wanted, rel=1e-12)
 
 
 def changed(section: str, end: str, value: object = None) -> Callable[[State], Any]:
