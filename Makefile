@@ -58,7 +58,6 @@ nightly: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 	$(BIN)/python -m pytest -n 2 --hypothesis-profile thorough tests/property
 	$(BIN)/python -m tests.parity
-	$(BIN)/python -m tests.property.random_instances
 	$(BIN)/python -m tests.property.small_exact
 	$(BIN)/python -m tests.fuzz
 	$(BIN)/python -m tests.failures.drawn --count 100

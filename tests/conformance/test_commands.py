@@ -152,16 +152,6 @@ def test_output_that_is_not_taken_is_one_line_or_silence(
 
 
 @NOTHING_FULL
-@pytest.mark.parametrize("at_once", [False, True])
-def test_a_failure_has_its_own_lines_and_exit_code(
-    lines: Lines, monkeypatch: pytest.MonkeyPatch, at_once: bool
-) -> None:
-    words, full = ["verify", lines["optimize"][1], "--json"], FULL.open("wb", 0 if at_once else -1)
-    code, _, err = called(words, monkeypatch, full)
-    assert (code, err.count(UNWRITTEN)) == (2, 0 if at_once else 1)
-
-
-@NOTHING_FULL
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_that_is_not_taken(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     assert called([name, "--help"], monkeypatch, FULL.open("wb")) == (1, b"", UNWRITTEN)

@@ -22,7 +22,6 @@ from pipeloom.ir import (
     DataParallel,
     InputError,
     InvalidScheduleError,
-    Layer,
     LayeredProfile,
     LayerKind,
     Link,
@@ -34,7 +33,7 @@ from pipeloom.ir import (
     format_order,
 )
 from pipeloom.solver import build_family, one_at_a_time
-from tests.support.by_hand import UNIT, by_hand
+from tests.support.by_hand import by_hand
 from tests.support.layered_profiles import layer, model
 from tests.support.random_schedules import schedules
 
@@ -88,13 +87,6 @@ def test_reads_back_with_the_times_of_the_profile(text: str) -> None:
     assert schedule.known_timing.start[1][0] == 3.5
 
 
-def test_reads_the_placement() -> None:
-    profile = Profile((UNIT,) * 3, 2)
-    schedule = read("0F0,2F0,2B0,0B0\n1F0,1B0\n", profile)
-    assert schedule.problem.placement.owners == (0, 1, 0)
-    assert schedule.problem.microbatches == 1
-
-
 CELL = "expected e.g. 2F0, 2I0, 2W0 or 2B0, or an empty cell, got"
 
 
@@ -103,16 +95,11 @@ CELL = "expected e.g. 2F0, 2I0, 2W0 or 2B0, or an empty cell, got"
     [
         ("0F0,0B0\n1F0,1X0\n", [f"row 2, column 2: {CELL} '1X0'"]),
         ("0F0,0BW0\n1F0,1B0\n", [f"row 1, column 2: {CELL} '0BW0'"]),
-        ("0F0,a\nb,1B0\n", [f"row 1, column 2: {CELL} 'a'", f"row 2, column 1: {CELL} 'b'"]),
         ("0F0,,2B0\n1F0,1B0\n", ["the profile has stages 0..1, got a cell of stage 2"]),
         ("0F0,0B0\n1F0,1B77\n",
          ["row 2, column 2: '1B77' has a microbatch beyond the 4 cells of the file"]),
-        ("0F0,0B0\n", ["expected 2 rows, one for each of the profile's ranks, got 1"]),
         ("", ["expected 2 rows, one for each of the profile's ranks, got 0"]),
-        ("0F0\n1F0,1B0\n",
-         "stage 0, microbatch 0: expected one F and either one BW or one B and one W"),
         ("0F0,0F0,0B0\n1F0,1B0\n", "stage 0, microbatch 0"),
-        ("0F0,0B0,1F0\n1B0\n", "rank 0: 1F0 does not belong there"),
         ("0B0,0F0\n1F0,1B0\n", "rank 0 can never start 0BW0"),
     ],
 )  # fmt: skip
@@ -124,12 +111,6 @@ def test_wrong_cells_and_impossible_schedules_are_named(text: str, errors: list[
     with pytest.raises(InputError) as caught:
         read(text, PROFILE, "x.csv")
     assert caught.value.errors == tuple(f"x.csv: {line}" for line in errors)
-
-
-def test_a_rank_without_ops_cannot_be_written() -> None:
-    schedule = by_hand("0F0 1F0 1BW0 0BW0", "", profile=PROFILE)
-    with pytest.raises(InputError, match=r"order\[1\]: torch-csv needs ops on every rank"):
-        write(schedule)
 
 
 # layouts for torchtitan and Megatron: read back by their own rules they are the layers of the c ---
@@ -193,24 +174,6 @@ def test_torchtitan_gets_its_own_names_of_hugging_face_models_and_rotations_in_e
     assert note.startswith("names are those of torchtitan's transformers_modeling_backend")
 
 
-def test_other_models_keep_their_names_and_a_note_says_what_for() -> None:
-    schedule = hugging_face("gpt.embed", "gpt.rotary_emb", layers="gpt.h", head="gpt.out")
-    assert json.loads(export("torchtitan", schedule)) == [
-        ["gpt.embed", "gpt.rotary_emb", "gpt.h.0", "gpt.h.1"],
-        ["gpt.h.2", "gpt.h.3", "gpt.out", "gpt.rotary_emb"],
-    ]
-    notes = EXPORTERS["torchtitan"].launch(schedule, 1).notes
-    assert any("not gpt.embed: the list is for a splitter of your own" in note for note in notes)
-    plain = EXPORTERS["torchtitan"].launch(linear(), 1).notes
-    assert not any("splitter" in note or "backend" in note for note in plain)
-
-
-def test_megatron_gets_a_letter_a_layer() -> None:
-    text = export("megatron-layout", linear())
-    assert text == "Et*2|t*2|t|tL\n"
-    assert expanded(text) == ["Ett", "tt", "t", "tL"]
-
-
 @pytest.mark.parametrize("cut", [(0, 1, 4, 7), (0, 2, 4, 6), (0, 5, 6, 7), (0, 1, 2, 3)])
 def test_no_layer_is_lost_or_moved(cut: tuple[int, ...]) -> None:
     schedule = linear(cut)
@@ -229,11 +192,6 @@ def test_no_layer_is_lost_or_moved(cut: tuple[int, ...]) -> None:
         assert part.count("t") == sum(layer.kind is LayerKind.BLOCK for layer in stage.layers)
 
 
-def test_interleaved_parts_are_in_the_order_of_stages() -> None:
-    schedule = scheduled(model(6, Profile((), 2)), CUT, Placement.interleaved(2, 2))
-    assert export("megatron-layout", schedule) == "Et*2|t*2|t|tL\n"
-
-
 def refused(name: str, schedule: Schedule) -> str:
     with pytest.raises(InputError) as caught:
         export(name, schedule)
@@ -246,12 +204,6 @@ def test_megatron_has_no_v() -> None:
     assert json.loads(export("torchtitan", schedule))[3] == ["layers.5", "out", "loss"]
 
 
-def test_head_and_loss_are_one_for_megatron() -> None:
-    assert "a head or loss in stage 3 alone, got stage 2, stage 3" in refused(
-        "megatron-layout", linear((0, 3, 6, 8))
-    )
-
-
 def test_megatron_wants_an_embedding_first() -> None:
     whole = model(6, Profile((), 4))
     bare = replace(whole, layers=whole.layers[1:], tied=whole.tied[1:])
@@ -262,27 +214,6 @@ def test_megatron_wants_an_embedding_first() -> None:
     assert "emb: megatron-layout expects embedding, blocks" in refused(
         "megatron-layout", scheduled(swapped, CUT, Placement.linear(4))
     )
-
-
-def test_multi_token_prediction_comes_behind_the_blocks() -> None:
-    whole = model(4, Profile((), 4))
-    mtp = layer("mtp.0", LayerKind.MTP, 1.0, 1.0, 1.0, 1.0, 0.5)
-    more = LayeredProfile((*whole.layers[:5], mtp, *whole.layers[5:]), (False,) * 8, whole.cluster)
-    schedule = scheduled(more, (0, 3, 5, 6), Placement.linear(4))
-    assert expanded(export("megatron-layout", schedule)) == ["Ett", "tt", "m", "L"]
-
-
-@pytest.mark.parametrize("name", ["torchtitan", "torchtitan-toml", "megatron-layout"])
-def test_stages_without_layers_are_refused(name: str) -> None:
-    profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 2)
-    line = refused(name, build_family("1f1b", profile, 2))
-    assert line.startswith("profile: stages[0]: layers: missing; expected the layers")
-    travelling = build_family("fsdp", profile, 2)
-    assert "passing: " in refused(name, travelling)
-
-
-def test_a_loss_has_no_module_unless_it_is_given_one() -> None:
-    assert Layer("loss", LayerKind.LOSS).modules == ()
 
 
 # the flags that go with each exported file, as torchtitan 0.3 and Megatron-LM spell them ----------
@@ -314,12 +245,6 @@ def test_a_csv_comes_with_the_schedule_that_places_its_stages() -> None:
         found = flags("torch-csv", built(family, (0, 2, 4, 6)))
         assert f"--parallelism.pipeline_parallel_schedule {name}" in found
     assert "not wave:2" in notes("torch-csv", built("wave:2", (0, 1, 2, 3, 4, 5, 6, 7)))
-
-
-def test_torchtitan_is_told_its_own_schedule_or_of_the_csv() -> None:
-    own = built("interleaved-1f1b:2", (0, 2, 4, 6))
-    assert "--parallelism.pipeline_parallel_schedule Interleaved1F1B" in flags("torchtitan", own)
-    assert "the CSV that --to torch-csv writes" in notes("torchtitan", built("zb-h1", (0, 4)))
 
 
 def test_megatron_is_told_layers_sizes_and_ties() -> None:

@@ -13,13 +13,6 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("ir", "solver", "compiler", "runtime", "planner", "cli", "report")
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_the_package_links_to_the_folder(folder: str) -> None:
-    link = ROOT / "src" / "pipeloom" / folder
-    assert link.is_symlink()
-    assert link.resolve() == ROOT / folder
-
-
 def modules(folder: str) -> list[str]:
     paths = sorted((ROOT / folder).rglob("*.py"))
     names = [path.relative_to(ROOT).with_suffix("") for path in paths]

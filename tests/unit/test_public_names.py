@@ -13,10 +13,6 @@ def test_each_public_name_is_there(name: str) -> None:
     assert getattr(pipeloom, name).__name__ == there
 
 
-def test_dir_lists_them() -> None:
-    assert set(dir(pipeloom)) == {*pipeloom.__all__}
-
-
 @pytest.mark.parametrize("name", ["Pipeline", "ModelSource"])
 def test_without_torch_the_message_says_how_to_get_it(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -31,8 +27,3 @@ def test_without_torch_the_message_says_how_to_get_it(
         f"pipeloom.{name} needs PyTorch: pip install 'pipeloom[runtime]', "
         "or in a checkout pip install '.[runtime]'"
     )
-
-
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'optimise'"):
-        pipeloom.optimise  # noqa: B018

@@ -109,21 +109,6 @@ def test_each_breach_is_named(mutant: Mutant) -> None:
             assert any(expected in line for line in found), found
 
 
-def test_the_schedule_inside_is_verified_too() -> None:
-    program = written("two stages")
-    program["schedule"]["order"][0][0]["end"] = 3.0
-    assert "schedule: rank 0 ends 0F0 (op 0) at 3, expected 1: its start and its duration" in (
-        verify_program(program)
-    )
-
-
-def test_where_weights_travel_no_rank_steps_ahead() -> None:
-    program = written("sizes")
-    program["instructions"][0].insert(0, "relay verdict from 1")
-    found = verify_program(program)
-    assert any("no rank can step ahead where weights are passed" in line for line in found)
-
-
 TIMES = st.one_of(st.just(0.0), st.floats(0.01, 5.0))
 
 

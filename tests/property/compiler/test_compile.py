@@ -11,7 +11,6 @@ from random import Random
 from typing import Any
 
 import networkx as nx
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -332,25 +331,7 @@ def program(*rows: str) -> Program:
     return Program(schedule, instructions, ((),) * len(rows))
 
 
-def test_sends_of_both_ranks_meet_posted_receives() -> None:
-    prove(
-        program(
-            "recv dy0.0 from 1 into 0; send x1.0 to 1; wait send x1.0; wait recv dy0.0",
-            "recv x1.0 from 0 into 0; send dy0.0 to 0; wait send dy0.0; wait recv x1.0",
-        )
-    )
-
-
 STUCK = {
-    "send and wait before they receive": (
-        [
-            "send x1.0 to 1; wait send x1.0; recv dy0.0 from 1 into 0; wait recv dy0.0",
-            "send dy0.0 to 0; wait send dy0.0; recv x1.0 from 0 into 0; wait recv x1.0",
-        ],
-        "deadlock: "
-        "rank 0 stops at 'wait send x1.0' until rank 1 does 'recv x1.0 from 0 into 0'; "
-        "rank 1 stops at 'wait send dy0.0' until rank 0 does 'recv dy0.0 from 1 into 0'",
-    ),
     "one that only waits for the circle": (
         [
             "recv x1.0 from 1 into 0; wait recv x1.0",
@@ -361,14 +342,6 @@ STUCK = {
         "rank 1 stops at 'wait recv x2.0' until rank 2 does 'send x2.0 to 1'; "
         "rank 2 stops at 'wait recv x3.0' until rank 1 does 'send x3.0 to 2'",
     ),
-    "a wait before its own receive": (
-        ["send x1.0 to 1", "wait recv x1.0; recv x1.0 from 0 into 0"],
-        "deadlock: rank 1 stops at 'wait recv x1.0' until rank 1 does 'recv x1.0 from 0 into 0'",
-    ),
-    "a wait for what no rank sends": (
-        ["wait recv dy0.0", "1F0"],
-        "rank 0 waits forever at 'wait recv dy0.0': no rank has the other end of it",
-    ),
     "reduces in different orders": (
         ["reduce 0 1; reduce 0 1 2", "reduce 0 1 2; reduce 0 1"],
         "deadlock: rank 0 stops at 'reduce 0 1' until rank 1 does 'reduce 0 1'; "
@@ -377,10 +350,6 @@ STUCK = {
     "receives in another order than their sends": (
         ["send x1.0 to 1; send x1.1 to 1", "recv x1.1 from 0 into 0; recv x1.0 from 0 into 1"],
         "channel 0 -> 1: message 0 is sent as x1.0 and received as x1.1",
-    ),
-    "a send without a receive": (
-        ["send x1.0 to 1", "1F0"],
-        "channel 0 -> 1: message 0 is sent as x1.0 and received as nothing",
     ),
 }
 
@@ -408,11 +377,8 @@ def schedule(*rows: str) -> Schedule:
     ("rows", "violation"),
     [
         (("0F0 0F1 0BW0", GOOD[1]), "stage 0, microbatch 1: expected one F and either one BW or one B and one W, got 1 F, 0 B, 0 W, 0 BW"),  # noqa: E501
-        (("0F0 0F1 0BW0 0BW1 0BW1", GOOD[1]), "stage 0, microbatch 1: .* got 1 F, 0 B, 0 W, 2 BW"),
         ((GOOD[0], "1F0 1B0 1F1 1BW1"), "stage 1, microbatch 0: .* got 1 F, 1 B, 0 W, 0 BW"),
-        ((GOOD[0], "1F0 1BW0 1W0 1F1 1BW1"), "stage 1, microbatch 0: .* got 1 F, 0 B, 1 W, 1 BW"),
         ((GOOD[0] + " 1F0", "1B0 1W0 1F1 1BW1"), "rank 0: 1F0 does not belong there"),
-        ((GOOD[0] + " 0F2", GOOD[1]), "rank 0: 0F2 does not belong there"),
         (("0F0 0BW1 0F1 0BW0", GOOD[1]), "rank 0 can never start 0BW1"),
         (GOOD[:1], "1 order for 2 ranks"),
     ],
@@ -422,29 +388,11 @@ def test_an_invalid_schedule(rows: tuple[str, ...], violation: str) -> None:
         compile_schedule(schedule(*rows))
 
 
-@pytest.mark.parametrize("group", [[0], [0, 0], [0, 2], [-1, 0], []])
-def test_a_tied_group_that_is_none(group: list[int]) -> None:
-    with pytest.raises(
-        InputError, match=r"^tied\[1\]: expected two or more different stages of 0..1, got"
-    ):
-        compile_schedule(schedule(*GOOD), tied=[[0, 1], group])
-
-
-def test_equal_groups_are_reduced_once() -> None:
-    program = compile_schedule(schedule(*GOOD), tied=[[1, 0], [0, 1]])
-    assert [str(item) for item in program.instructions[0]].count("reduce 0 1") == 1
-
-
-def test_no_rank_steps_ahead_where_weights_travel() -> None:
+def test_no_rank_steps_ahead_where_weights_travel_or_where_there_is_one() -> None:
     profile = Profile((StageProfile(1.0, 1.0, 1.0, weight_bytes=1.0),) * 2, 2, t_comm=0.1)
     plan = build_family("weipipe-interleave", profile, 2)
-    with pytest.raises(
-        InputError, match=r"^post_validation: expected a schedule that passes activ"
-    ):
+    with pytest.raises(InputError, match=r"^post_validation: expected a schedule that passes ac"):
         compile_schedule(plan, post_validation=True)
-
-
-def test_one_rank_has_nobody_to_wait_for() -> None:
     row = compile_schedule(by_hand("0F0 0BW0"), post_validation=True).instructions[0]
     assert list(map(str, row)) == ["0F0", "0BW0", "step 0"]
 
@@ -498,19 +446,19 @@ def optimized(ranks: int) -> Schedule:
     return solve(problem, work_limit=0.5)
 
 
-SCHEDULES = {
-    "optimized": optimized(12),
-    **{name: build_family(name, PROFILE, MICROBATCHES) for name in (*RINGS, "fsdp:1")},
-    **{
-        f"streamed {route.value}": of_interleaves_order(route)
-        for route in (Route.DIRECT, Route.BOTH_WAYS)
-    },
-}
+BUILT = (*RINGS, "fsdp:1")
+STREAMED = {f"streamed {route.value}": route for route in (Route.DIRECT, Route.BOTH_WAYS)}
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", ["optimized", *STREAMED, *BUILT])
 def test_a_compute_runs_between_the_post_of_a_receive_and_its_wait(name: str) -> None:
-    program = compile_schedule(SCHEDULES[name])
+    if name in STREAMED:
+        schedule = of_interleaves_order(STREAMED[name])
+    else:
+        schedule = (
+            optimized(12) if name == "optimized" else build_family(name, PROFILE, MICROBATCHES)
+        )
+    program = compile_schedule(schedule)
     for row in program.instructions:
         between = computes_between(row)
         assert between
@@ -520,23 +468,3 @@ def test_a_compute_runs_between_the_post_of_a_receive_and_its_wait(name: str) ->
 def test_without_prefetch_they_are_posted_when_they_are_needed() -> None:
     program = compile_schedule(build_family("fsdp:0", PROFILE, MICROBATCHES))
     assert all(max(computes_between(row)) == 0 for row in program.instructions)
-
-
-@pytest.mark.parametrize("name", ["fsdp:0", "fsdp:1"])
-def test_what_sets_out_is_sent_before_the_op_during_which_it_is_to_leave(name: str) -> None:
-    schedule = build_family(name, PROFILE, MICROBATCHES)
-    midway = 0
-    for row, start, end in zip(
-        compile_schedule(schedule).instructions,
-        schedule.known_timing.start,
-        schedule.known_timing.end,
-        strict=True,
-    ):
-        ops = 0
-        for item in row:
-            ops += isinstance(item, Compute)
-            if isinstance(item, Send):
-                leaves = schedule.known_timing.transfers[item.tensor.index, 0]
-                assert ops <= np.sum(end <= leaves)
-                midway += bool(np.any((start < leaves) & (leaves < end)))
-    assert midway

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeloom.compiler import compile_schedule
 from pipeloom.ir import (
     InvalidScheduleError,
     Link,
@@ -21,12 +20,10 @@ from pipeloom.ir import (
     Profile,
     Schedule,
     StageProfile,
-    dump_program,
     dump_schedule,
     parse_schedule,
     simulate,
     timed,
-    verify_program,
     verify_schedule,
 )
 from pipeloom.report import attribute
@@ -111,11 +108,6 @@ def test_a_run_as_planned_lost_nothing(schedule: Schedule) -> None:
     for row in found.ranks:
         parts = row.compute + row.waiting + row.receive + row.host
         assert parts == pytest.approx(found.measured, abs=1e-6)
-
-
-@given(lever_schedules())
-def test_programs_of_them_are_valid(schedule: Schedule) -> None:
-    assert verify_program(dump_program(compile_schedule(schedule))) == []
 
 
 @given(lever_schedules(), st.randoms(use_true_random=False))

@@ -111,41 +111,6 @@ def test_replicas_sum_their_gradients_before_the_next_iteration() -> None:
     assert step_time(schedule(rows, Passing.WEIGHTS, links=None, t_comm=0.5)) == 7.0
 
 
-def test_replicated_stages_are_summed_one_after_the_other() -> None:
-    #          0  1  2    4    6                three ranks, a microbatch and both stages on each
-    rows = [f"0F{j} 1F{j} 1BW{j} 0BW{j}" for j in range(3)]
-    three = schedule(rows, Passing.WEIGHTS, stages=(replace(STAGE, grad_bytes=3e6),) * 2)
-    assert step_time(three) == 6.0 + 2 * 4 * 1.0
-
-
-def test_a_rank_without_work_has_no_pace() -> None:
-    rows = ["0F0 0BW0", "", ""]
-    assert step_time(schedule(rows, Passing.ACTIVATIONS)) == 3.0
-    empty = replace(STAGE, t_f=0.0, t_b=0.0)
-    idle = schedule(rows, Passing.ACTIVATIONS)
-    problem = replace(idle.problem, profile=replace(idle.problem.profile, stages=(empty,)))
-    assert step_time(replace(idle, problem=problem)) == 0.0
-
-
-def test_where_activations_and_weights_travel_they_share_the_wires() -> None:
-    """Rank 0 owns both stages and runs all but the second's microbatch 1, which rank 1 runs."""
-    rows = ["0F0 0F1 1F0 1BW0 0BW0 0BW1", "1F1 1BW1"]
-    there = Transfer(W, 1, 0, 0, 1, after=0, before=0)
-    home = Transfer(D, 1, 0, 1, 0, after=2, before=6)
-    hybrid = schedule(rows, Passing.MIXED, there, home)
-    (timing,) = play_iterations(hybrid).timings
-    # the weights leave first, until 3; then x1, ready at 2, until 5
-    assert timing.start[1].tolist() == [5.0, 6.0]
-    assert simulate(hybrid).start[1].tolist() == [4.0, 5.0]
-    # dy1 and D are both ready at 8: dy1 first, until 10
-    assert timing.transfers.tolist() == [[0.0, 3.0], [10.0, 14.0]]
-    assert timing.start[0].tolist() == [0.0, 1.0, 2.0, 3.0, 5.0, 10.0]
-    assert step_time(hybrid) == 14.0
-    ports = replace(hybrid.problem.profile, links=Links(Link(0.0, 1.0), shared=Sharing.PORTS))
-    moved = replace(hybrid, problem=replace(hybrid.problem, profile=ports))
-    assert step_time(moved) == 14.0
-
-
 def test_what_can_never_run_is_named() -> None:
     waits = Transfer(W, 0, 1, 1, 0, after=2, before=0)
     back = Transfer(D, 0, 1, 0, 1, after=1, before=0)

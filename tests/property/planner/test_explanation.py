@@ -33,13 +33,14 @@ def assert_explained(problem: Problem) -> None:
         assert found.enough.bound <= bound * (1 + 1e-9)
 
 
+@settings(max_examples=15)
 @given(data=st.data())
 def test_every_chain_is_explained(data: st.DataObject) -> None:
     ranks, microbatches = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 9))
     assert_explained(data.draw(linear_problems(ranks, microbatches)))
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(
     stages=st.lists(stage_profiles(), min_size=4, max_size=4),
     microbatches=st.integers(1, 5),

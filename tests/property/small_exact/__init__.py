@@ -1,6 +1,7 @@
 """Small problems of every kind: no bound is above the optimum, or a schedule that is known.
 
-Problems have at most 12 (stage, microbatch) pairs. Each bound is checked by its own value, on each
+Problems have at most 12 (stage, microbatch) pairs, but for those of one kind, which have up to 96
+and odd magnitudes. Nothing may warn. Each bound is checked by its own value, on each
 eighth problem also those that are searched, and certificates. The optimum is that of the oracle in
 ``tests/support``, which shares nothing with the solver and leaves some undecided. Costs may be
 above it: the record counts these.
@@ -8,11 +9,14 @@ above it: the record counts these.
 
 from __future__ import annotations
 
+import argparse
 import secrets
 from pathlib import Path
-from typing import Any
+from time import perf_counter
 
-from tests.support.random_checks import RandomCheck
+from pipeloom.planner import Workers
+from pipeloom.planner.solving.workers import in_order, processes_here
+from tests.support.recorded import record
 
 from .checks import CEILING, Found, check
 from .instances import KINDS
@@ -28,12 +32,12 @@ SEARCHED_EVERY = 8
 """Of the problems, how many have the bounds that are searched and the certificates checked."""
 
 
-def checked(seed: int, work_limit: float = WORK_LIMIT, nodes: int = NODES) -> Found:
+def checked(seed: int) -> Found:
     """The check of a seed's problem."""
     turn, at = divmod(seed, len(KINDS))
-    work = work_limit * (1.0 if turn % DEEP_EVERY else DEEP)
+    work = WORK_LIMIT * (1.0 if turn % DEEP_EVERY else DEEP)
     every = turn % SEARCHED_EVERY == 0
-    return check(list(KINDS)[at], seed, work, nodes, every_bound=every)
+    return check(list(KINDS)[at], seed, work, NODES, every_bound=every)
 
 
 def faults(one: Found) -> list[str]:
@@ -65,17 +69,23 @@ def _above(one: Found) -> bool:
     return one.cost > one.optimum * (1 + CEILING)
 
 
-def _recorded(found: list[Found]) -> dict[str, Any]:
-    return {"kinds": summary(found), "wrong": [line for one in found for line in faults(one)]}
-
-
-main = RandomCheck(
-    __name__,
-    Path(__file__).parent,
-    COUNT,
-    WORK_LIMIT,
-    lambda: secrets.randbelow(1 << 30),
-    checked,
-    faults,
-    _recorded,
-).main
+def main(arguments: list[str]) -> int:
+    """Checks, prints and records a whole run; 1 where anything is wrong."""
+    parser = argparse.ArgumentParser(prog=f"python -m {__name__}")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 30))
+    parser.add_argument("--count", type=int, default=COUNT, help="fewer are not recorded")
+    options = parser.parse_args(arguments)
+    print(f"--seed {options.seed} --count {options.count}", flush=True)
+    began, found = perf_counter(), []
+    seeds = range(options.seed, options.seed + options.count)
+    for _, one in in_order(Workers(processes_here()).run(checked, seeds)):
+        found.append(one)
+        for line in faults(one):
+            print(line, flush=True)
+    wrong = [line for one in found for line in faults(one)]
+    result = {"seed": options.seed, "count": options.count, "kinds": summary(found), "wrong": wrong}
+    result["seconds"] = round(perf_counter() - began, 1)
+    print("\n".join(f"{key}: {value}" for key, value in result.items()))
+    if options.count >= COUNT:
+        print(f"recorded in {record(Path(__file__).parent, result)}")
+    return int(bool(wrong))

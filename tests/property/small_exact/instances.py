@@ -1,4 +1,4 @@
-"""Random problems of at most twelve (stage, microbatch) pairs, by kind; the seed decides all.
+"""Random problems by kind, most of at most twelve (stage, microbatch) pairs; the seed decides all.
 
 Times and sizes are seldom round numbers. Memory limits are often exactly what some microbatches
 hold, or a hair more or less.
@@ -218,6 +218,23 @@ def _weights(rng: Rng) -> Problem:
     return Problem(profile, microbatches, placement, (limit,) * ranks, Objective.MAKESPAN)
 
 
+def _magnitudes(rng: Rng) -> Problem:
+    """Up to 8 ranks and 12 microbatches; times and sizes of all magnitudes, or many of them 0."""
+    ranks, way = int(rng.integers(1, 9)), rng.integers(4)
+    rows = np.hstack([_times(ranks, rng), _sizes(ranks, rng)])
+    if way == 0:
+        rows[:, :3] = 10.0 ** rng.uniform(-6, 6, (ranks, 3))
+    elif way == 1:  # one or two of T_F, T_B, T_W are 0 on all stages
+        rows[:, rng.choice(3, rng.integers(1, 3), replace=False)] = 0.0
+    elif way == 2:  # some stages take no time, or all of them
+        rows[rng.random(ranks) < rng.choice([0.5, 1.0]), :3] = 0.0
+    if rng.random() < 0.5:
+        rows[:, 3:] *= 10.0 ** rng.uniform(-6, 12, (ranks, 1)) * rng.integers(0, 2, (ranks, 1))
+    stages = tuple(StageProfile(*row) for row in rows.tolist())
+    microbatches = int(rng.integers(1, 13))
+    return _posed(Placement.linear(ranks), stages, ranks, rng, microbatches=microbatches)
+
+
 KINDS: dict[str, Callable[[Rng], Problem]] = {
     "linear": _linear,
     "v": _v,
@@ -229,4 +246,5 @@ KINDS: dict[str, Callable[[Rng], Problem]] = {
     "offload": _offloaded,
     "unlike": _unlike,
     "weights": _weights,
+    "magnitudes": _magnitudes,
 }

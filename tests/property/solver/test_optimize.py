@@ -18,10 +18,8 @@ from hypothesis import strategies as st
 
 from pipeloom.ir import (
     InfeasibleError,
-    InputError,
     Objective,
     OpKind,
-    Passing,
     Placement,
     Problem,
     Profile,
@@ -34,7 +32,6 @@ from pipeloom.ir import (
 )
 from pipeloom.ir.kernels import seconds_compiling
 from pipeloom.solver import (
-    BACKENDS,
     Method,
     Progress,
     Solving,
@@ -45,7 +42,7 @@ from pipeloom.solver import (
 )
 from tests.property.small_exact.instances import KINDS, problem_of
 from tests.support.large_problems import large_problem
-from tests.support.oracle import exhaustive_optimum, known_optimum
+from tests.support.oracle import known_optimum
 from tests.support.random_problems import linear_problems as problems
 from tests.support.random_schedules import schedules
 
@@ -68,8 +65,8 @@ def stopped_after(looks: int, problem: Problem, seed: int = 0) -> Schedule:
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "weights"])
 def test_small_problems_of_every_kind_are_solved_to_the_optimum(kind: str) -> None:
     decided = 0
-    for problem in (problem_of(kind, seed) for seed in range(6)):
-        least = known_optimum(problem, nodes=30_000) if feasible(problem) else None
+    for problem in (problem_of(kind, seed) for seed in range(5)):
+        least = known_optimum(problem, nodes=10_000) if feasible(problem) else None
         if least is None:
             continue
         decided += 1
@@ -142,6 +139,7 @@ def test_models_of_all_orders_find_and_prove_the_optimum(problem: Problem, least
     assert found.known_report.status is Status.OPTIMAL
 
 
+@pytest.mark.slow
 def test_models_of_orders_bound_large_problems_far_above_the_closed_forms() -> None:
     """The best known schedule costs 1250.6."""
     problem = large_problem("v", 0)
@@ -162,7 +160,7 @@ def test_any_schedule_of_any_placement_costs_at_least_the_bound(
     assert lower_bound(problem).value <= simulate(schedule).cost(objective) * (1 + 1e-9)
 
 
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(
     owners=st.lists(st.integers(0, 2), min_size=3, max_size=6),
     microbatches=st.integers(1, 4),
@@ -202,13 +200,6 @@ def assert_keeps_its_limit(schedule: Schedule) -> None:
         schedule.known_timing.peak_memory, schedule.problem.memory_limit, strict=True
     ):
         assert peak <= limit * (1 + 1e-9)
-
-
-def test_at_p_microbatches_of_memory_the_published_schedule_is_optimal() -> None:
-    schedule = solve(zero_bubble(1))
-    assert round(bubble_rate(schedule), 4) == 0.1323  # ZB-1p
-    assert schedule.known_report.status is Status.OPTIMAL
-    assert_keeps_its_limit(schedule)
 
 
 def test_at_twice_that_the_published_schedule_is_beaten_and_the_optimum_proven() -> None:
@@ -267,26 +258,6 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
     assert schedule.known_report.status is Status.FEASIBLE
 
 
-@pytest.mark.parametrize("solver", ["auto", *BACKENDS])
-def test_exact_solvers_close_the_gap_that_bounds_leave(solver: str) -> None:
-    stages = tuple(StageProfile(*times) for times in ((1, 2, 1), (1, 2, 3), (1, 2, 3)))
-    problem = Problem.linear(Profile(stages, 3, 0.5), 2, 2.0)
-    assert lower_bound(problem).value == 15.0
-    assert exhaustive_optimum(problem) == 16.0
-    schedule = solve(problem, solver=solver, time_limit=30)
-    assert schedule.known_timing.period == 16.0
-    assert schedule.known_report.status is Status.OPTIMAL
-
-
-def test_mixed_passing_is_refused_in_one_line() -> None:
-    profile = Profile((StageProfile(1, 1, 1),) * 4, 4)
-    owner = np.arange(4)[:, np.newaxis] ^ np.arange(8) % 2
-    placement = Placement.of_ops(Passing.MIXED, 4, owner)
-    problem = Problem(profile, 8, placement, (math.inf,) * 4)
-    with pytest.raises(InputError, match=r"^passing: mixed: optimize plans schedules that pass"):
-        solve(problem)
-
-
 @pytest.mark.parametrize(("limit", "at_most"), [(0.25, 0.71), (0.5, 0.48), (0.75, 0.48)])
 def test_a_good_schedule_is_there_before_the_search_begins(limit: float, at_most: float) -> None:
     schedule = solve(zero_bubble(limit), should_stop=lambda: True)
@@ -315,7 +286,6 @@ def test_a_solve_goes_on_where_it_was_left(solver: str) -> None:
 # with limited work a seed gives the same answer, whatever else the machine does -------------------
 
 
-TINY = tuple(StageProfile(*times) for times in ((1, 2, 1, 1), (1, 2, 3, 1), (1, 2, 3, 1)))
 UNEVEN = tuple(StageProfile(9.3 + 0.7 * s, 11.1 - 0.3 * s, 8.2, 1.0, 0.5) for s in range(5))
 
 MATRIX = tuple(tuple(0.7 * abs(a - 2 * b) for a in range(5)) for b in range(5))
@@ -332,17 +302,15 @@ def answer(problem: Problem, solver: str, seed: int, work_limit: float) -> str:
 @pytest.mark.parametrize(
     ("problem", "solver", "work_limit"),
     [
-        (Problem.linear(Profile(TINY, 3, 0.5), 3, 2.0), "auto", 50),
-        (Problem.linear(Profile(UNEVEN, 5, 0.5), 8, 3.0), "auto", 60),
-        (Problem.linear(Profile(UNEVEN, 5, 0.5), 8, 3.0), "cp-sat", 20),
+        (Problem.linear(Profile(UNEVEN, 5, 0.5), 8, 3.0), "auto", 30),
+        (Problem.linear(Profile(UNEVEN, 5, 0.5), 8, 3.0), "cp-sat", 10),
         (Problem.linear(Profile(UNEVEN[:3], 3, 0.5), 5, 2.0), "milp", 5),
-        (Problem.linear(Profile(UNEVEN, 5, 0.5), 40, 4.0), "auto", 60),
-        (Problem.linear(Profile(UNEVEN, 5, 0.5), 40, 4.0), "heuristic", 60),
-        (Problem.linear(Profile(UNEVEN, 5, MATRIX), 9, 4.0, Objective.MAKESPAN), "auto", 60),
+        (Problem.linear(Profile(UNEVEN, 5, 0.5), 20, 4.0), "auto", 30),
+        (Problem.linear(Profile(UNEVEN, 5, MATRIX), 9, 4.0, Objective.MAKESPAN), "auto", 30),
         (
             Problem(Profile(UNEVEN[:4], 2, 0.5), 6, Placement.of_stages((0, 1, 0, 1)), (9.0,) * 2),
             "auto",
-            60,
+            30,
         ),
     ],
 )
@@ -352,15 +320,6 @@ def test_the_same_seed_gives_the_same_file(
     once = answer(problem, solver, 3, work_limit)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(7)), raising=False)
     assert answer(problem, solver, 3, work_limit) == once
-
-
-def test_more_work_is_never_worse_and_enough_of_it_proves_the_optimum() -> None:
-    problem = Problem.linear(Profile(UNEVEN[:4], 4, 0.5), 5, 2.0)
-    little, enough = (solve(problem, work_limit=work) for work in (1, 1000))
-    assert enough.known_timing.cost(problem.objective) <= little.known_timing.cost(
-        problem.objective
-    )
-    assert enough.known_report.status is Status.OPTIMAL
 
 
 # b and W as one op that takes less: decided for each microbatch, never all or nothing -------------
@@ -386,13 +345,6 @@ def test_microbatches_of_one_stage_differ() -> None:
     found = solve(problem(PROFILES[1], 4), work_limit=2.0)
     kinds = {op.kind for op in found.ops(1)}
     assert kinds == {OpKind.F, OpKind.B, OpKind.W, OpKind.BW}
-
-
-def test_a_bw_that_takes_longer_is_no_lever() -> None:
-    slow = StageProfile(4.0, 6.0, 4.0, m_b=10.0, m_w=4.0, t_bw=11.0)
-    of = problem(Profile((slow,) * 2, 2), 3)
-    found = solve(of, work_limit=0.5)
-    assert OpKind.BW not in {op.kind for rank in range(2) for op in found.ops(rank)}
 
 
 # worker threads that share an incumbent: who hears what, and how they end -------------------------
@@ -422,16 +374,6 @@ def test_an_error_of_a_listener_ends_the_workers_and_is_raised() -> None:
         time.sleep(0.01)
     assert workers() == []
     assert callers == {threading.get_ident()}
-
-
-def test_an_interrupt_while_workers_run_keeps_the_best() -> None:
-    def interrupt(progress: Progress) -> None:
-        if workers():
-            raise KeyboardInterrupt
-
-    schedule = solve(LONG, progress=interrupt, time_limit=60.0)
-    assert schedule.num_ops == 3 * 6 * 20
-    assert schedule.known_report.status is Status.FEASIBLE
 
 
 # a time limit does not count the compiling of kernels ---------------------------------------------

@@ -136,26 +136,6 @@ def test_no_schedule_of_any_cut_is_better_than_the_joint_search(
             assert other.bound <= min(optima) * (1 + 1e-9)
 
 
-def test_two_searches_with_one_seed_are_one() -> None:
-    profile = layered_example()
-
-    def search(problem: Problem, name: str, share: float, start: Order | None) -> Schedule:
-        return solve(problem, solver="heuristic", work_limit=1e-3 * share, start=start)
-
-    first, second = (
-        best_partition(profile, 4, [Placement.v(2), Placement.linear(2)], search) for _ in range(2)
-    )
-    assert first.best is not None
-    assert second.best is not None
-    assert first.best.cut == second.best.cut
-    assert first.best.problem == second.best.problem
-    assert first.best.schedule is not None
-    assert second.best.schedule is not None
-    for a, b in zip(first.best.schedule.order, second.best.schedule.order, strict=True):
-        assert a.tolist() == b.tolist()
-    assert first.bound == second.bound
-
-
 def test_told_to_stop_it_has_a_schedule() -> None:
     calls = []
 

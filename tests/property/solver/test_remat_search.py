@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeloom.ir import (
@@ -43,6 +43,7 @@ def test_no_bound_is_above_a_schedule(schedule: Schedule, objective: Objective) 
         assert bound.value <= cost * (1 + 1e-9), bound
 
 
+@settings(max_examples=25)
 @given(lever_schedules())
 def test_the_smallest_limit_is_kept(schedule: Schedule) -> None:
     limit, _ = smallest_limit(schedule.problem)
@@ -55,6 +56,7 @@ def test_the_smallest_limit_is_kept(schedule: Schedule) -> None:
             next(lower_bounds(below))
 
 
+@settings(max_examples=12)
 @given(lever_schedules(), st.sampled_from(Objective))
 def test_a_start_is_not_lost(schedule: Schedule, objective: Objective) -> None:
     problem = replace(schedule.problem, objective=objective)
@@ -94,23 +96,9 @@ def test_a_limit_that_nothing_else_keeps(profile: Profile, kinds: set[OpKind]) -
     assert [row.tolist() for row in again.order] == [row.tolist() for row in found.order]
 
 
-def test_all_are_recomputed_where_that_is_asked_for() -> None:
-    problem = posed(PROFILE, 30.0)
-    found = solve(problem, work_limit=8.0, recompute_all=True)
-    assert (choice_of(problem, found.order) == 1).all()
-
-
 def test_where_memory_is_no_matter_no_lever_is_pulled() -> None:
     found = solve(posed(PROFILE, 1000.0), work_limit=8.0)
     assert (choice_of(found.problem, found.order) == 0).all()
-
-
-def test_forwards_may_take_no_time() -> None:
-    stages = tuple(replace(stage, t_f=0.0, t_r=0.0, t_bw=7.0) for stage in PROFILE.stages)
-    found = solve(
-        posed(replace(PROFILE, stages=stages), 24.0, 2), solver="heuristic", work_limit=0.02
-    )
-    assert verify_schedule(dump_schedule(found)) == []
 
 
 @pytest.mark.filterwarnings("error")
@@ -140,14 +128,6 @@ def test_offload_that_frees_no_place_is_proven_of_no_use() -> None:
     assert not pulled(found.order)
 
 
-def test_at_once_there_is_more_than_one_microbatch_at_a_time() -> None:
-    stage = replace(STAGE, m_o=None, offload_bytes=None)
-    problem = Problem(Profile((stage,) * 4, 4, t_comm=0.5), 64, Placement.linear(4), (24.0,) * 4)
-    found = solve(problem, time_limit=0.0)
-    alone = simulate(Schedule(problem, one_at_a_time_with_remat(problem, every=False)))
-    assert found.known_timing.period < 0.5 * alone.period
-
-
 def seeded(seed: int, limit: float) -> Problem:
     """Three unequal stages, a rank each, which may be recomputed, or offloaded faster or more
     slowly."""
@@ -161,27 +141,20 @@ def seeded(seed: int, limit: float) -> Problem:
     return Problem(profile, 5, Placement.linear(3), (limit,) * 3)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_more_memory_is_never_worse(seed: int) -> None:
+def test_more_memory_is_never_worse() -> None:
     """Below M_B twice, plain schedules take one microbatch at a time; from 20 on they are the
     search's first."""
-    limits = 10.0, 13.0, 18.0, 20.0, 23.0, 30.0
-    found = [solve(seeded(seed, limit), work_limit=1.0) for limit in limits]
+    limits = 10.0, 18.0, 20.0, 30.0
+    found = [solve(seeded(0, limit), work_limit=1.0) for limit in limits]
     periods = [schedule.timing.period for schedule in found if schedule.timing is not None]
     assert len(periods) == len(limits)
     for less, more in pairwise(periods):
         assert more <= less * (1 + 1e-9), periods
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_levers_pay_where_plain_schedules_fit(seed: int) -> None:
     problem = seeded(seed, 20.0)
     with_remat, without = (solve(p, work_limit=2.0) for p in (problem, plain(problem)))
     assert with_remat.known_timing.period < without.known_timing.period
     assert pulled(with_remat.order)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_one_microbatch_at_a_time_is_proven_where_no_more_fits(seed: int) -> None:
-    found = solve(seeded(seed, 10.0), work_limit=2.0)
-    assert found.known_report.status is Status.OPTIMAL

@@ -37,7 +37,6 @@ from pipeloom.ir import (
     holders,
     journeys,
     owned,
-    parse_order,
     parse_schedule,
     previous,
     simulate,
@@ -49,7 +48,6 @@ from pipeloom.ir.cost.steady_state.send_points import step_between_ops
 from pipeloom.ir.cost.transfer_order import in_sending_order
 from pipeloom.ir.model.ops import pack
 from pipeloom.solver import (
-    Progress,
     Route,
     Streaming,
     build_family,
@@ -181,6 +179,7 @@ def test_a_random_change_is_noticed_or_harmless(schedule: Schedule, seed: int) -
     assert set(machine.total.values()) == {everything}
 
 
+@settings(max_examples=25)
 @given(schedules())
 def test_transfers_start_when_plain_loops_say(schedule: Schedule) -> None:
     assume(schedule.problem.placement.passing is Passing.WEIGHTS)
@@ -286,38 +285,6 @@ def test_any_order_is_served_and_its_program_collects_every_gradient_once(
 # from an order of ops to the prefetches, routes and collections that serve it ---------------------
 
 
-def problem(ranks: int, stages: int, microbatches: int, **sizes: float) -> Problem:
-    profile = Profile((StageProfile(1.0, 1.0, 1.0, **sizes),), ranks, shared_by=stages)
-    placement = Placement.round_robin(ranks)
-    return Problem(profile, microbatches, placement, profile.limit_from(None))
-
-
-def legs(transfers: tuple[Transfer, ...], kind: TransferKind, stage: int) -> list[str]:
-    """The paths of a stage's copies, by copy."""
-    paths: dict[int, str] = {}
-    for t in transfers:
-        if (t.kind, t.stage) == (kind, stage):
-            paths[t.copy] = f"{paths.get(t.copy, t.source)} > {t.target}"
-    return [paths[copy] for copy in sorted(paths)]
-
-
-@pytest.mark.parametrize(
-    ("route", "out", "home"),
-    [
-        (Route.DIRECT, ["0 > 1", "0 > 2", "0 > 3"], ["1 > 0", "2 > 0", "3 > 0"]),
-        (Route.ONE_WAY, ["0 > 1 > 2 > 3"], ["3 > 2 > 1 > 0"]),
-        (Route.BOTH_WAYS, ["0 > 1 > 2", "0 > 3"], ["2 > 1 > 0", "3 > 0"]),
-    ],
-)
-def test_routes(route: Route, out: list[str], home: list[str]) -> None:
-    case = problem(4, 2, 4)
-    rows = [pack(parse_order(f"0F{r} 1F{r} 1BW{r} 0BW{r}")) for r in range(4)]
-    transfers = streamed(case, rows, Streaming(2, route)).transfers
-    assert legs(transfers, TransferKind.WEIGHT, 0) == out
-    assert legs(transfers, TransferKind.GRADIENT, 0) == home
-    assert all(t.before == 4 for t in transfers if t.kind is TransferKind.GRADIENT)
-
-
 # stages that stay on every rank that runs them ----------------------------------------------------
 
 
@@ -336,14 +303,6 @@ def test_every_rank_that_runs_it_has_and_steps_it() -> None:
     memory = footprint(changed)
     assert memory.weights == (5.0, 10.0, 10.0)
     assert memory.optimizer == (11.0, 22.0, 22.0)
-
-
-def test_ends_that_are_tied_and_replicated_are_summed_once_and_their_rest_too() -> None:
-    schedule = replicate(build_family("weipipe-interleave", PROFILE, 3), [0, 2])
-    program = compile_schedule(schedule, tied=[(0, 2)])
-    for row in program.instructions:
-        reduces = [str(item) for item in row if str(item).startswith("reduce")]
-        assert reduces == ["reduce 0", "reduce 0 2", "reduce 2"]
 
 
 # whatever the problem: the optimizer's weight schedules verify, compile, run and keep the limit ---
@@ -389,7 +348,7 @@ def limited_problems(draw: st.DrawFn) -> Problem:
     )
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(limited_problems(), st.sampled_from(["fsdp", "fsdp:0", "weipipe-interleave", "wzb2"]))
 def test_no_published_schedule_is_better(posed: Problem, family: str) -> None:
     """FSDP took 52.75 ms where 53 were found."""
@@ -405,6 +364,7 @@ def test_no_published_schedule_is_better(posed: Problem, family: str) -> None:
     assert found.cost(problem.objective) <= published.cost(problem.objective) * (1 + 1e-9)
 
 
+@settings(max_examples=25)
 @given(limited_problems(), st.integers(0, 2**31))
 def test_any_problem_is_solved(problem: Problem, seed: int) -> None:
     schedule = solve(problem, work_limit=0.5, seed=seed)
@@ -435,8 +395,8 @@ def make(
 
 
 @pytest.mark.parametrize("objective", Objective)
-@pytest.mark.parametrize("ranks", [4, 8, 16])
-@pytest.mark.parametrize("share", [2, 4])
+@pytest.mark.parametrize("ranks", [4, 16])
+@pytest.mark.parametrize("share", [2])
 def test_without_delay_there_is_no_bubble(ranks: int, share: int, objective: Objective) -> None:
     schedule = solve(make(ranks, share * ranks, objective), work_limit=1.0)
     assert schedule.known_timing.bubble_rate(objective) == pytest.approx(0.0, abs=1e-9)
@@ -470,31 +430,9 @@ def test_a_hop_of_half_an_f_costs_its_first_way_alone(
     assert bound >= 0.99 * cost
 
 
-def test_a_memory_limit_leaves_more_rounds() -> None:
-    free, tight = (solve(make(4, 16, limit=x), work_limit=5.0) for x in (None, 4.0))
-    assert max(tight.known_timing.peak_memory) <= 4.0
-    assert report(tight) == report(free) == (48.0, 48.0)
-
-
 def test_less_than_one_microbatch_is_infeasible() -> None:
     with pytest.raises(InfeasibleError, match="smallest feasible limit is 4"):
         solve(make(4, 8, limit=3.5))
-
-
-def held(schedule: Schedule) -> list[float]:
-    """A stand-in for what devices hold: less with every fetch more."""
-    weights = [t.target for t in schedule.transfers if t.kind is TransferKind.WEIGHT]
-    return [20.0 - weights.count(rank) for rank in range(2)]
-
-
-def test_what_the_devices_hold_is_kept() -> None:
-    assert held(solve(make(2, 8, stages=4), work_limit=1.0, memory=held)) == [18.0, 18.0]
-    tight = make(2, 8, stages=4, device_memory=12.0)
-    assert max(held(solve(tight, work_limit=1.0, memory=held))) <= 12.0
-    with pytest.raises(
-        InfeasibleError, match=r"device_memory 1 is too small for rank \d: .* holds"
-    ):
-        solve(make(2, 8, stages=4, device_memory=1.0), work_limit=1.0, memory=held)
 
 
 def test_smaller_devices_cost_no_time_as_long_as_transfers_hide() -> None:
@@ -524,29 +462,3 @@ def test_by_step_the_next_iteration_counts() -> None:
     by_period, by_step = (solve(problem, work_limit=8.0, by_step=x) for x in (False, True))
     assert report(by_period)[0] < report(by_step)[0]
     assert step_between_ops(by_step) < 0.98 * step_between_ops(by_period)
-
-
-@pytest.mark.parametrize("objective", Objective)
-def test_by_step_progress_is_of_steps_and_the_report_of_the_objective(objective: Objective) -> None:
-    problem, told = make(4, 12, objective, links=RING), list[Progress]()
-    schedule = solve(problem, work_limit=8.0, by_step=True, progress=told.append)
-    incumbents = [each.incumbent for each in told if each.incumbent is not None]
-    assert incumbents == sorted(incumbents, reverse=True)
-    assert incumbents[-1] == pytest.approx(step_between_ops(schedule))
-    assert {each.bound for each in told} == {36.0}  # three microbatches of four stages of 3
-    cost, bound = report(schedule)
-    assert bound == lower_bound(problem).value
-    assert (schedule.known_report.status is Status.OPTIMAL) == (cost - bound <= 1e-6 * cost)
-
-
-def test_the_same_seed_gives_the_same_schedule() -> None:
-    problem = replace(make(4, 13, Objective.MAKESPAN, stages=5, limit=15.0), microbatches=13)
-    problem = replace(problem, profile=replace(problem.profile, links=RING))
-    first, second = (solve(problem, work_limit=8.0, seed=7) for _ in range(2))
-    assert first.transfers == second.transfers
-    assert report(first) == report(second)
-
-
-def test_told_to_stop_it_returns_what_it_has() -> None:
-    schedule = solve(make(8, 16, Objective.MAKESPAN, links=RING), should_stop=lambda: True)
-    assert schedule.timing is not None

@@ -30,7 +30,6 @@ JOINED = (
     ("script", "code", "err"),
     [
         ("pipeloom verify schedule.json >&-", 1, CLOSED),
-        ("pipeloom verify schedule.json 2>/dev/full", 0, ""),
         ("pipeloom verify schedule.json 2>&-", 0, ""),
         ("pipeloom verify - <&-", 2, "pipeloom: standard input: cannot be read: it is closed\n"),
         ("pipeloom verify schedule.json | true; exit ${PIPESTATUS[0]}", 1, ""),
@@ -100,25 +99,6 @@ def test_whatever_ends_a_process_is_a_line(
     monkeypatch.setenv("PIPELOOM_TRACEBACK", "1")
     with pytest.raises(SystemExit if code == 130 else type(raised)):
         command()
-
-
-IMPORTING = """
-import sys
-class Interrupting:
-    def find_spec(self, name, *_):
-        if name == "pipeloom.cli.main":
-            raise KeyboardInterrupt
-sys.meta_path.insert(0, Interrupting())
-from pipeloom.__main__ import command
-command()
-"""
-
-
-def test_an_interrupt_while_python_imports_is_one_line() -> None:
-    words = [sys.executable, "-c", IMPORTING]
-    found = subprocess.run(words, capture_output=True, text=True, check=False)
-    line = "pipeloom: interrupted; nothing was written\n"
-    assert (found.returncode, found.stderr) == (130, line)
 
 
 def test_links_are_followed_and_kept(

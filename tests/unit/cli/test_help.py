@@ -5,8 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from pipeloom import __version__
-from tests.support.command_line import ENVIRONMENT, Command
+from tests.support.command_line import ENVIRONMENT
 from tests.support.inner import COMMANDS
 
 HELP = f"""
@@ -26,12 +25,3 @@ def test_help_imports_nothing_heavy() -> None:
     words = [sys.executable, "-c", HELP]
     done = subprocess.run(words, capture_output=True, text=True, check=True, env=ENVIRONMENT)
     assert done.stderr.splitlines() == [f"{name} nothing 0" for name in COMMANDS]
-
-
-def test_the_overview_names_every_command_in_a_line(pipeloom: Command) -> None:
-    for words in (["--help"], []):
-        done = pipeloom(*words)
-        assert done.code == 0
-        for name, (_, summary) in COMMANDS.items():
-            assert any(line.split() == [name, *summary.split()] for line in done.out.splitlines())
-    assert pipeloom("--version").out == f"pipeloom {__version__}\n"

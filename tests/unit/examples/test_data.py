@@ -1,16 +1,8 @@
 """The demo's data: the standard library's source, drawn by step number."""
 
-import sysconfig
-from pathlib import Path
-
 import torch
 
 from examples import data
-
-
-def test_text_holds_the_source_of_a_known_module():
-    source = (Path(sysconfig.get_path("stdlib")) / "heapq.py").read_bytes()
-    assert source in bytes(data.text().numpy())
 
 
 def test_windows_are_runs_of_the_text():

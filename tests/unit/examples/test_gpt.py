@@ -31,10 +31,3 @@ def test_attention_is_causal():
     changed[:, 9] = (changed[:, 9] + 1) % 256
     same = (model(symbols) == model(changed)).all(dim=-1).all(dim=0)
     assert same.tolist() == [True] * 9 + [False] * 7
-
-
-def test_batches_are_one_tensor_a_microbatch_and_targets_the_next_byte():
-    inputs, targets = small().batch(step=2, microbatches=3)
-    assert [tuple(x.shape) for x in inputs] == [(2, 16)] * 3
-    assert all(torch.equal(x[:, 1:], y[:, :-1]) for x, y in zip(inputs, targets, strict=True))
-    assert torch.equal(small().batch(2, 3)[0][2], inputs[2])

@@ -4,15 +4,13 @@ none is needed."""
 from __future__ import annotations
 
 import errno
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import pytest
 from numba.core.caching import CacheImpl, IndexDataCacheFile
 
 from pipeloom.ir.kernels import kernel
-from tests.support.command_line import ENVIRONMENT
 
 SCRIPT = """
 from pipeloom.ir.kernels import kernel
@@ -22,20 +20,13 @@ def twice(number):
     return 2 * number
 
 assert twice(21) == 42
-print(sum(twice.stats.cache_hits.values()))
 """
 
 
 def run(script: Path) -> int:
     """How many kernels were read from the disk."""
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env=ENVIRONMENT | {"NUMBA_CACHE_DIR": str(script.parent)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return int(done.stdout)
+    twice = runpy.run_path(str(script))["twice"]
+    return sum(twice.stats.cache_hits.values())
 
 
 def test_damaged_entries_are_rebuilt(tmp_path: Path) -> None:

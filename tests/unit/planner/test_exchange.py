@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import pipeloom
-from pipeloom import InputError, Layer, Profile, Schedule, StageProfile, dump_schedule
+from pipeloom import InputError, Layer, Profile, Schedule, StageProfile
 from tests.support.layered_profiles import model
 
 RANKS, MICROBATCHES = 2, 4
@@ -36,14 +35,6 @@ def test_a_layout_comes_back_as_what_megatron_runs(
     assert read.problem == made.problem
     assert [read.ops(rank) for rank in range(RANKS)] == [made.ops(rank) for rank in range(RANKS)]
     assert pipeloom.export(read, "megatron-layout").text == file.read_text()
-
-
-def test_layouts_may_repeat_parts_and_have_commas(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("E,(tt|)*2,t*2|L")
-    read = pipeloom.import_(tmp_path / "a", "megatron-layout", LAYERS, microbatches=MICROBATCHES)
-    layers = [[layer.name for layer in stage.layers] for stage in read.problem.profile.stages]
-    assert (layers[0], layers[3]) == (["emb", "layers.0", "layers.1"], ["out", "loss"])
-    assert list(chain.from_iterable(layers)) == NAMES
 
 
 @pytest.mark.parametrize("family", ["interleaved-1f1b:2", "zb-v", "wave:2"])
@@ -79,29 +70,3 @@ def test_names_of_modules_are_held_against_the_model() -> None:
     ):
         with pytest.raises(InputError, match=line):
             pipeloom.export(schedule, "torchtitan", model=other)
-
-
-@pytest.mark.parametrize(
-    ("measured", "given", "size", "noted"),
-    [
-        (4, None, 4, ""),
-        (4, 4, 4, ""),
-        (4, 2, 2, "times and memory are of microbatches of 4 sequences, as the profile's"),
-        (None, None, 1, "one sequence in a microbatch is assumed, as the profile has no micro_b"),
-        (None, 2, 2, ""),
-    ],
-)
-def test_flags_have_the_sequences_that_were_measured(
-    measured: int | None, given: int | None, size: int, noted: str
-) -> None:
-    plan = built("1f1b", (0, 4))
-    profile = replace(plan.problem.profile, micro_batch=measured)
-    document = dump_schedule(replace(plan, problem=replace(plan.problem, profile=profile)))
-    for to, flag in (
-        ("torch-csv", "--parallelism.pipeline_parallel_microbatch_size"),
-        ("megatron-layout", "--micro-batch-size"),
-    ):
-        exported = pipeloom.export(document, to, micro_batch_size=given)
-        assert f"{flag} {size}" in exported.flags
-        said = [note for note in exported.notes if "sequence" in note]
-        assert [note[: len(noted)] for note in said] == [noted] * bool(noted)

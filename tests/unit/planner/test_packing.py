@@ -18,7 +18,7 @@ OPS = ("t_f", "t_b", "t_w")
 
 
 def packed(lengths: list[int] = LENGTHS, microbatches: int = 4, **options: Any) -> Packing:
-    document, options = lengths_document(lengths, 1000, 0.2), {"work_limit": 2.0} | options
+    document, options = lengths_document(lengths, 1000, 0.2), {"work_limit": 0.5} | options
     return pipeloom.pack(document, profile_document(), microbatches, **options)
 
 
@@ -44,9 +44,9 @@ def test_a_packing_has_each_sequence_once_and_a_schedule_of_these_microbatches()
 
 
 def test_more_work_packs_better_and_the_same_work_alike() -> None:
-    lengths = np.random.default_rng(1).integers(1, 1000, 40).tolist()
+    lengths = np.random.default_rng(1).integers(1, 1000, 24).tolist()
     little, much, again = (
-        packed(lengths, 4, data_parallel=2, work_limit=work) for work in (0.01, 1.0, 1.0)
+        packed(lengths, 4, data_parallel=2, work_limit=work) for work in (0.01, 0.4, 0.4)
     )
     assert much.cost < little.cost
     assert (much.replicas, much.cost) == (again.replicas, again.cost)
@@ -64,13 +64,6 @@ def test_memory_limits_tokens_and_an_earlier_schedule_is_begun_with() -> None:
     profile = pipeloom.dump_profile(first.schedules[0].problem.profile)
     answer = pipeloom.optimize(profile, memory_limit=2.0, start=first.schedules[0], work_limit=1e-6)
     assert answer.cost <= first.cost * (1 + 1e-9)
-
-
-def test_nothing_is_told_of_searches_that_begin_once_it_is_stopped() -> None:
-    told: list[object] = []
-    found = packed(progress=told.append, should_stop=lambda: True)
-    assert found.lower_bound <= found.cost
-    assert told == []
 
 
 LATE = lengths_document([5, 30, 12, 22, 9, 17, 28, 3], 32, 0.1)
@@ -111,14 +104,6 @@ def test_costs_are_found_though_one_step_was_disturbed() -> None:
     assert {**lengths, "attention": 0.1} == LATE
     whole = [step(seed, family="1f1b") for seed in range(3)]
     assert_costs(pipeloom.refit(TRUTH, LATE | {"attention": SHARES}, whole), 0.01)
-
-
-def test_times_of_other_ops_follow_those_that_were_measured() -> None:
-    stage = replace(GUESS.stages[0], t_bw=1.8, t_fb=2.5, t_r=0.5, m_r=0.1)
-    old = replace(GUESS, stages=(stage,) * 2)
-    for stage in pipeloom.refit(old, LATE, [step(0, family="1f1b")])[0].stages:
-        assert stage.t_r == pytest.approx(stage.t_f / 2)
-        assert (stage.fused, stage.t_fb) == (stage.t_b + stage.t_w, None)
 
 
 def test_where_lengths_are_all_alike_the_former_share_is_kept() -> None:

@@ -45,11 +45,6 @@ def test_a_row_begins_where_it_leaves_out_the_slowest_link(
     assert answer.step == pytest.approx(min(steps))
 
 
-def test_fewer_stages_than_ranks_leave_no_row() -> None:
-    reasons = {each.name: each.reason for each in asked(ring(4, 2), 3).candidates}
-    assert reasons["activations"] == "2 stages cannot fill 4 ranks"
-
-
 def test_consecutive_stages_of_a_rank_take_as_long_as_one_stage() -> None:
     """Three of them on rank 0 and two on rank 1, which never hold more."""
     three, two = (StageProfile(n, n, n, n, n / 2, 1e4, n * 1e9, n * 1e9, n * 2e9) for n in (3, 2))

@@ -110,7 +110,7 @@ def test_no_schedule_is_below_the_bounds(model: str, gpu: str, given: dict[str, 
     given = given | {"gpu": gpu}
     whole = first(model, **given)
     sample, device = [*whole.space.degrees()], whole.space.device_gib
-    for run in Random(7).sample(sample, min(20, len(sample))):
+    for run in Random(7).sample(sample, min(8, len(sample))):
         fixed = given | {key: getattr(run, key) for key in DEGREES}
         fixed |= {"recompute": ",".join(run.recompute - {"full"}) or "none"}
         families = ("1f1b", "zb-h1", "gpipe") if run.vp == 1 else ("interleaved-1f1b", "zb-v")
@@ -127,11 +127,6 @@ def test_no_schedule_is_below_the_bounds(model: str, gpu: str, given: dict[str, 
                 step = predict(model, **fixed, schedule=family)
                 assert step_ms <= step.step_ms * EXACT or step.memory_gib > device
                 assert gib <= step.memory_gib + 0.05
-
-
-def test_without_a_pipeline_the_bound_is_the_step() -> None:
-    found = first("llama-3-8b", **BATCH, pp=1, tp=2)
-    assert found.lower_bound == pytest.approx(found.best.step_ms)
 
 
 def test_the_cut_makes_up_for_the_ends() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import pipeloom
-from pipeloom import InfeasibleError, InputError, Profile, StageProfile, verify_schedule
+from pipeloom import InfeasibleError, InputError, Profile, verify_schedule
 from pipeloom.ir import LayeredProfile, PlacementKind, Status
 from pipeloom.planner import Answer
 from tests.support.layered_profiles import model, with_ends
@@ -69,29 +69,6 @@ def test_megatron_gets_the_best_of_all_its_cuts_and_schedules(limit: float, tmp_
     file.write_text(layout.text)
     read = pipeloom.import_(file, "megatron-layout", LAYERS, microbatches=MICROBATCHES)
     assert read.problem.profile.stages == stages
-
-
-def test_torchtitan_gets_any_order_that_a_csv_can_say() -> None:
-    answer = asked(LAYERS, "torchtitan")
-    assert answer.lower_bound <= answer.cost <= every_cost() + 1e-9
-    assert kind_of(answer) in {PlacementKind.LINEAR, PlacementKind.INTERLEAVED, PlacementKind.V}
-    pipeloom.export(answer, "torchtitan")
-    flags = pipeloom.export(answer, "torch-csv").flags
-    assert any("pipeline_parallel_schedule " in flag for flag in flags)
-    assert {"gpipe", "1f1b", "interleaved-1f1b:2"} <= {each.name for each in answer.candidates}
-
-
-def test_profiles_by_stages_are_cut_evenly() -> None:
-    stages = (StageProfile(1.0, 1.0, 1.0), StageProfile(2.0, 2.0, 2.0))
-    profile = Profile(stages, RANKS, 0.1)
-    families = ("1f1b", *(f"interleaved-1f1b:{chunks}" for chunks in (2, 3, 4)))
-    built = [pipeloom.build_family(family, profile, MICROBATCHES) for family in families]
-    found = asked(profile, "megatron")
-    assert found.cost == pytest.approx(min(made.known_timing.period for made in built))
-    assert "note: a Megatron layout needs a profile by layers (profile --layers)" in str(found)
-    assert kind_of(asked(profile, "torchtitan", placement="v")) is PlacementKind.V
-    pairs = replace(profile, stages=tuple(replace(s, t_fb=3 * s.t_f) for s in stages))
-    assert not any(asked(pairs, "torchtitan", placement="linear").schedule.pairs)
 
 
 @pytest.mark.parametrize(("blocks", "chunks"), [(10, 5), (12, 6), (16, 8)])

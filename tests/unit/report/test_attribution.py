@@ -77,15 +77,6 @@ def test_the_causes_and_each_ranks_parts_add_up(family: str, seed: int) -> None:
         assert row.peak == 7.0
 
 
-def test_travelling_weights_count_with_their_planned_times() -> None:
-    stage = StageProfile(10.0, 10.0, 8.0, 1.0, 0.4, weight_bytes=1.0, grad_bytes=1.0)
-    plan = build_family("weipipe-interleave", profile(*(stage,) * RANKS), 7)
-    timing = replace(simulate(plan), transfers=np.empty((0, 2)))
-    found = attribute(plan, replace(plan, timing=timing))
-    assert found.measured == pytest.approx(found.planned)
-    assert found.causes.total == pytest.approx(0.0, abs=1e-9)
-
-
 def test_other_ops_are_refused() -> None:
     plan, other = (build_family(name, profile(), 5) for name in ("zb-h1", "1f1b"))
     with pytest.raises(InputError, match=r"rank 0, op 3: expected .* as planned, got"):

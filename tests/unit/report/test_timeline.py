@@ -16,9 +16,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from pipeloom import Objective, Profile, Schedule, StageProfile, build_family, show
-from pipeloom.ir import Link, Timing, timed
-from pipeloom.report import memory_steps, timeline_svg, trace_events
+from pipeloom import Objective, Profile, Schedule, StageProfile, show
+from pipeloom.ir import Link, Timing
+from pipeloom.report import timeline_svg, trace_events
 from tests.support.by_hand import by_hand
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -65,11 +65,6 @@ def op_of(rect: ElementTree.Element) -> str:
     return (rect.findtext(f"{SVG}title") or "").partition(":")[0]
 
 
-def texts_of(svg: str, kind: str) -> list[str | None]:
-    texts = ElementTree.fromstring(svg).iter(f"{SVG}text")
-    return [text.text for text in texts if text.get("class") == kind]
-
-
 def rows_of(*schedules: Schedule, columns: int, memory: bool = False) -> list[str]:
     text = str(show(*schedules, columns=columns, memory=memory))
     return [line for line in text.splitlines() if "│" in line]
@@ -90,23 +85,6 @@ def test_bars_are_as_long_as_their_times_on_one_scale_for_all_panels() -> None:
     assert min(left.values()) == pytest.approx(min(x for _, x, _ in bars[12:]))
 
 
-def test_titles_name_the_setting_once_and_are_escaped() -> None:
-    words = "small, 2 ranks, 2 microbatches"
-    assert texts_of(timeline_svg([(None, small())]), "title") == [
-        f"{words}: by hand, 14.29 % bubble"
-    ]
-    two = timeline_svg([(None, small()), ("<b>&", small())])
-    assert texts_of(two, "title") == [words]
-    assert texts_of(two, "name") == ["by hand, 14.29 % bubble", "<b>&: by hand, 14.29 % bubble"]
-    other = timeline_svg([(None, small()), (None, offloaded())])
-    assert texts_of(other, "title") == ["small and out"]
-    assert texts_of(other, "name")[1] == "out, 1 rank, 2 microbatches: by hand, 7.69 % bubble"
-    problem = small().problem
-    named = replace(problem, profile=replace(problem.profile, name='a<b & "c"'))
-    page = show(replace(small(), problem=named), kind="html").data.decode()
-    assert "<title>a&lt;b &amp; &quot;c&quot;, 2 ranks" in page
-
-
 def test_hatched_is_what_the_bubble_rate_counts() -> None:
     """Of the period: 7 from the first op of each rank on; of the makespan: all ranks' 0 to 7."""
     for objective, begin in (Objective.PERIOD, 1), (Objective.MAKESPAN, 0):
@@ -118,13 +96,6 @@ def test_hatched_is_what_the_bubble_rate_counts() -> None:
         at[:, 0] -= at[0, 0]
         expected = np.array([(0, 7), (begin, 7)])
         assert at / bars_of(svg)[0][2] == pytest.approx(expected, abs=0.01)
-
-
-def test_bars_are_numbered_with_several_stages_a_rank() -> None:
-    profile = Profile((StageProfile(1, 1, 1),) * 6, 2, 0.0)
-    svg = timeline_svg([(None, build_family("interleaved-1f1b", profile, 24))])
-    groups = ElementTree.fromstring(svg).iter(f"{SVG}g")
-    assert sum(len(g) for g in groups if g.get("class") == "n") == len(bars_of(svg)) == 288
 
 
 def test_memory_is_drawn_on_one_scale_with_its_limit() -> None:
@@ -140,17 +111,6 @@ def test_memory_is_drawn_on_one_scale_with_its_limit() -> None:
         "    mem│▂▂▄▄▄▄▄▄▃▃▂▂▁▁  │",
         "    mem│  ▂▂▂▂▃▃▃▃▂▂▁▁  │",
     ]
-
-
-def test_ranks_without_ops_or_memory_have_a_row() -> None:
-    stages = (StageProfile(1, 1, 1, 0.0, 0.0),) * 2
-    profile = Profile(stages, ranks=2, t_comm=0.0, memory_limit=(0.0, 4.0))
-    schedule = by_hand("", "0F0 1F0 1B0 0B0 1W0 0W0", profile=profile)
-    svg = timeline_svg([(None, schedule)], memory=True)
-    assert "bubble: idle time of the period" in svg
-    assert "limit 0" in svg
-    rows = rows_of(schedule, columns=9 + 10, memory=True)
-    assert [row.strip() for row in rows][:2] == ["rank 0 │··········│", "mem│          │"]
 
 
 def test_the_terminal_reads_without_colour_at_any_width() -> None:
@@ -229,10 +189,3 @@ def test_copies_are_in_a_row_of_their_own() -> None:
     below = float(forward.get("y", 0)) + float(forward.get("height", 0))
     assert below < float(out.get("y", 0)) < float(back.get("y", 0))
     assert float(out.get("width", 0)) == pytest.approx(float(forward.get("width", 0)) / 2, abs=0.2)
-
-
-def test_the_memory_of_recomputations_is_drawn() -> None:
-    profile = Profile((StageProfile(1.0, 1.0, 1.0, m_b=4.0, t_r=1.0, m_r=1.0),), 1)
-    schedule = timed(by_hand("0F0 0F1 0R1 0B1 0W1 0R0 0B0 0W0", profile=profile))
-    held = memory_steps(schedule, 0)
-    assert [memory for _, memory in held] == [1.0, 2.0, 5.0, 1.0, 1.0, 4.0, 0.0, 0.0]

@@ -38,10 +38,6 @@ def test_code_lines_are_neither_blank_nor_comments_nor_docstrings() -> None:
     assert size.code_lines(SOURCE) == 11
 
 
-def test_words_of_a_page_leave_its_code_out() -> None:
-    assert size.words("Run this:\n```console\n$ pipeloom show\n```\nand look.") == 4
-
-
 def test_a_room_above_its_budget_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -49,7 +45,3 @@ def test_a_room_above_its_budget_fails(
     monkeypatch.setattr(size.tomllib, "loads", lambda _: {"tool": {"pipeloom": {"budgets": here}}})
     assert size.main([]) == 1
     assert "EXCEEDED" in capsys.readouterr().out
-
-
-def test_links_are_not_counted_twice() -> None:
-    assert not [path for path in size.tracked("src", ".py") if "solver" in path.parts]

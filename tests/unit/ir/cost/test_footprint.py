@@ -39,11 +39,6 @@ def test_stages_that_stay() -> None:
     assert found.total == (824.0, 816.0, 808.0)
 
 
-def test_several_stages_a_rank() -> None:
-    found = footprint(build_family("interleaved-1f1b", Profile((STAGE,) * 4, 2), 2))
-    assert found.weights == (200.0, 200.0)
-
-
 def test_travelling_weights_need_buffers_and_a_stage_at_work() -> None:
     large = StageProfile(1.0, 1.0, 1.0, 8.0, weight_bytes=100.0, grad_bytes=30.0)
     small = StageProfile(1.0, 1.0, 1.0, 8.0, weight_bytes=10.0, grad_bytes=20.0)
@@ -76,45 +71,16 @@ def test_sums_are_kept_until_they_leave() -> None:
     assert passing == {1: [2000.0, 2000.0], 2: [1000.0, 1000.0]}
 
 
-def test_unknown_sizes_count_as_nothing() -> None:
-    stage = StageProfile(1.0, 1.0, 1.0)
-    found = footprint(build_family("wzb2", Profile((stage,) * 2, 2), 4))
-    assert found.total == found.activations == (2.0, 2.0)
-
-
 # traffic ------------------------------------------------------------------------------------------
 
 
 SENT = StageProfile(1.0, 1.0, 1.0, activation_bytes=3.0, weight_bytes=5.0, grad_bytes=7.0)
 
 
-def test_activations_go_both_ways_between_neighbours() -> None:
-    sent = traffic(build_family("1f1b", Profile((SENT,) * 3, 3), 4))
-    assert sent.tolist() == [[0, 12, 0], [12, 0, 12], [0, 12, 0]]
-
-
-def test_chunks_go_round() -> None:
-    sent = traffic(build_family("interleaved-1f1b:2", Profile((SENT,) * 4, 2), 4))
-    # three boundaries: 0 to 1, 1 to 0, 0 to 1; forwards and back
-    assert sent.tolist() == [[0, 36], [36, 0]]
-
-
-def test_what_one_rank_has_does_not_travel() -> None:
-    assert traffic(build_family("interleaved-1f1b:3", Profile((SENT,) * 3, 1), 4)).tolist() == [[0]]
-
-
 def test_weights_and_gradients_by_their_own_sizes() -> None:
     schedule = build_family("weipipe-interleave", Profile((SENT,) * 2, 2), 1)
     # one microbatch on rank 0: both copies of stage 1 come, its gradient goes home
     assert traffic(schedule).tolist() == [[0, 7], [10, 0]]
-
-
-@pytest.mark.parametrize("grad_bytes", [None, 5.0])
-def test_unknown_sizes(grad_bytes: float | None) -> None:
-    stage = StageProfile(1.0, 1.0, 1.0, weight_bytes=5.0, grad_bytes=grad_bytes)
-    profile = Profile((stage,) * 2, 2)
-    assert traffic(build_family("weipipe-interleave", profile, 1)).tolist() == [[0, 5], [10, 0]]
-    assert not traffic(build_family("1f1b", profile, 4)).any()
 
 
 def test_gradients_of_replicas_are_summed_round_a_ring() -> None:
@@ -164,22 +130,6 @@ def test_op_times_have_the_profile_s_as_mean_and_the_spread_and_follow_the_seed(
     )
     assert (first == again).all()
     assert (first != other).all()
-
-
-def test_batches_of_samples_do_not_change_what_is_drawn_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    schedule, whole = built("1f1b"), [0.0, 0.1, 0.0, 0.0]
-    expected = sampled_makespans(schedule, whole, samples=2000).mean()
-    monkeypatch.setattr("pipeloom.ir.cost.spread.BATCH", 1)
-    found = sampled_makespans(schedule, whole, samples=2000)
-    assert found.shape == (2000,)
-    assert found.mean() == pytest.approx(expected, rel=0.002)
-
-
-def test_a_makespan_under_spread_is_in_the_mean_no_less_than_without() -> None:
-    """Jensen: it is a maximum of sums."""
-    schedule = built("zb-h1")
-    found = sampled_makespans(schedule, [0.2] * 4, samples=1000)
-    assert found.mean() > simulate(schedule).makespan
 
 
 def test_a_measured_makespan_has_its_place_among_those_expected() -> None:

@@ -3,13 +3,11 @@ searched."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pipeloom.cli.main import main
 from pipeloom.ir import (
     DataParallel,
     Link,
@@ -18,8 +16,6 @@ from pipeloom.ir import (
     Profile,
     Schedule,
     StageProfile,
-    dump_profile,
-    simulate,
     step_time,
     timed,
 )
@@ -58,18 +54,6 @@ def test_a_stage_is_averaged_once_its_last_w_has_ended() -> None:
     assert timing.exposed(Objective.PERIOD) == 2.0
 
 
-def test_one_at_a_time() -> None:
-    schedule = chunked(FORWARD + "0W0 1W0 1W1 0W1")
-    slow = replace(schedule.problem.profile, data_parallel=DataParallel(2, Link(0.0, 1.0)))
-    timing = simulate(replace(schedule, problem=replace(schedule.problem, profile=slow)))
-    assert timing.averages == ((Averaged(1, 14.0, 22.0), Averaged(0, 22.0, 30.0)),)
-
-
-def test_a_ring_of_replicas() -> None:
-    assert REPLICAS.time(8e6) == pytest.approx(15.0)
-    assert DataParallel(1, Link(0.5, 1.0)).time(8e6) == 0.0
-
-
 def test_iterations_wait_for_it() -> None:
     """One stage a rank: nothing is hidden; two of them: the first one is."""
     schedule = build_family("1f1b", profile(), 4)
@@ -105,18 +89,3 @@ def test_waiting_for_gradients_is_told_apart() -> None:
     words = averaging(schedule)
     assert words is not None
     assert "(of 15 ms at most on a rank, the rest waits for gradients), iteration" in words
-
-
-def test_commands_tell_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "profile.json"
-    path.write_text(json.dumps(dump_profile(profile())))
-    assert main(["compare", str(path), "-m", "4", "--no-optimizer"]) == 0
-    header, _, *rows = capsys.readouterr().out.splitlines()
-    assert header.split()[:3] == ["schedule", "iteration", "period"]
-    (row,) = [line.split() for line in rows if line.startswith("1f1b ")]
-    step, period = (float(row[place]) for place in (1, 3))  # each is followed by its unit
-    assert step == pytest.approx(period + 15)
-    assert main(["build", "1f1b", str(path), "-m", "4", "-o", str(tmp_path / "s.json")]) == 0
-    assert "15 ms of averaging left after ops" in capsys.readouterr().out
-    assert main(["verify", str(tmp_path / "s.json")]) == 0
-    assert "15 ms of averaging left after ops" in capsys.readouterr().out

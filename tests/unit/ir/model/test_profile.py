@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -12,14 +11,10 @@ import pytest
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir import (
-    Costs,
     Layer,
     LayerKind,
     Link,
     Links,
-    Passing,
-    Placement,
-    Problem,
     Profile,
     Sharing,
     StageProfile,
@@ -28,7 +23,6 @@ from pipeloom.ir import (
     dump_profile,
     dump_program,
     dump_schedule,
-    load_profile,
     parse_layers,
     parse_profile,
     verify_program,
@@ -37,7 +31,6 @@ from pipeloom.ir import (
 from pipeloom.ir.cost.traffic import over_wires
 from pipeloom.ir.formats.profile_document import ProfileDocument
 from pipeloom.ir.formats.validation import validated
-from pipeloom.ir.model.layered_profile import joined
 from pipeloom.ir.verify.network_facts import read_network
 from pipeloom.solver import build_family
 from tests.support.command_line import layers_document
@@ -46,26 +39,6 @@ from tests.support.command_line import layers_document
 
 
 STAGE = StageProfile(4.0, 6.0, 2.0, m_b=8.0, m_w=4.0, activation_bytes=1e6, weight_bytes=10.0)
-
-
-LINKS = Links(Link(0.1, 10.0), ((2, 0, Link(1.0, 1.0)),))  # 2 MB take 0.2 and 2 ms
-
-
-@pytest.mark.parametrize(
-    ("ranks", "delays", "size", "expected"),
-    [
-        (2, {"t_comm": 0.5}, 1e9, [[0.0, 0.5], [0.5, 0.0]]),
-        (2, {"t_comm": ((9.0, 1.0), (2.0, 9.0))}, None, [[0.0, 1.0], [2.0, 0.0]]),
-        (3, {"links": LINKS}, 2e6, [[0.0, 0.3, 3.0], [0.3, 0.0, 0.3], [3.0, 0.3, 0.0]]),
-        (2, {"t_comm": 0.5, "links": Links(Link(5.0, 1.0))}, 1.0, [[0.0, 0.5], [0.5, 0.0]]),
-        (2, {"links": Links(Link(5.0, 1.0))}, None, [[0.0, 5.0], [5.0, 0.0]]),
-        (2, {}, 1e9, [[0.0, 0.0], [0.0, 0.0]]),
-    ],
-)
-def test_delays_follow_t_comm_then_links(
-    ranks: int, delays: dict[str, Any], size: float | None, expected: list[list[float]]
-) -> None:
-    assert np.allclose(Profile((STAGE,) * ranks, ranks, **delays).delays(size), expected)
 
 
 def test_of_two_links_for_one_pair_the_first_counts_whoever_asks() -> None:
@@ -95,35 +68,6 @@ def test_chunks_of_the_last_stage_send_what_it_receives(sent: float | None) -> N
     assert [last_chunk.at(j).activation_bytes for j in range(2)] == [1e6, 3e6]
 
 
-def test_the_limit_given_comes_before_the_profile_s() -> None:
-    profile = Profile((STAGE,) * 2, 2, memory_limit=(1.0, 2.0))
-    assert profile.limit_from(5.0) == (5.0, 5.0)
-    assert profile.limit_from(0.0) == (0.0, 0.0)
-    assert profile.limit_from(None) == (1.0, 2.0)
-    assert Profile((STAGE,) * 2, 2).limit_from(None) == (math.inf, math.inf)
-
-
-def test_placements_say_who_runs_what() -> None:
-    assert Placement.linear(2).matrix(2, 3).tolist() == [[0, 0, 0], [1, 1, 1]]
-    assert Placement.interleaved(2, 2).matrix(4, 1).ravel().tolist() == [0, 1, 0, 1]
-    assert Placement.round_robin(2).matrix(2, 3).tolist() == [[0, 1, 0], [0, 1, 0]]
-    mixed = Placement.of_ops(Passing.MIXED, 2, np.array([[0, 1], [1, 0]]))
-    assert mixed.matrix(2, 2).tolist() == [[0, 1], [1, 0]]
-    assert Placement.interleaved(2, 2).stages_of(1) == (1, 3)
-
-
-def test_costs_put_each_delay_where_it_is_paid() -> None:
-    small = StageProfile(1.0, 2.0, 3.0, activation_bytes=1e6)
-    large = StageProfile(1.0, 2.0, 3.0, activation_bytes=2e6)
-    profile = Profile((small, large, large), 2, links=Links(Link(0.0, 1.0)))
-    placement = Placement.of_stages((0, 1, 1))
-    costs = Costs.of(Problem(profile, 1, placement, (math.inf,) * 2))
-    assert costs.durations[:4, 0].tolist() == [1.0, 2.0, 3.0, 5.0]
-    # stage 0 sends 1 MB to stage 1 and is sent as much back; stages 1 and 2 share a rank
-    assert costs.into_f.ravel().tolist() == [0.0, 1.0, 0.0]
-    assert costs.into_b.ravel().tolist() == [1.0, 0.0, 0.0]
-
-
 def test_a_spread_is_of_all_stages_or_of_each_and_follows_them() -> None:
     document = dump_profile(Profile((STAGE,) * 3, 3))
     assert "spread" not in document
@@ -135,44 +79,11 @@ def test_a_spread_is_of_all_stages_or_of_each_and_follows_them() -> None:
         assert [stage.spread for stage in profile.split(2).stages] == np.repeat(each, 2).tolist()
 
 
-def test_a_stage_of_several_layers_has_their_mean_spread_by_time() -> None:
-    layers = [replace(STAGE, spread=0.2), replace(STAGE.changed(_double), spread=None)]
-    assert joined(layers).spread == pytest.approx(0.2 / 3)
-    assert joined([STAGE, STAGE]).spread is None
-
-
-def _double(stage: StageProfile) -> StageProfile:
-    return replace(stage, t_f=2 * stage.t_f, t_b=2 * stage.t_b, t_w=2 * stage.t_w)
-
-
-def test_a_single_entry_is_shared_as_in_a_file() -> None:
-    shared = Profile((STAGE,), 4)
-    assert (shared.stages, shared.num_stages) == ((STAGE,) * 4, 4)
-    assert Profile((STAGE,), 4, shared_by=8).stages == (STAGE,) * 8
-    alone = Profile((STAGE,), 4, shared_by=1)
-    assert replace(alone, t_comm=1.0).stages == alone.stages == (STAGE,)
-    for profile in (shared, alone):
-        assert load_profile(dump_profile(profile)) == profile
-
-
 # links: delays and wires by what is shared, and that whoever reads a profile reads the same -------
 
 
 RING = Sharing.RING
 SLOW = Link(4.0, 0.5)
-
-
-@pytest.mark.parametrize(
-    ("shared", "wires"),
-    [
-        (Sharing.PAIRS, ("1 to 3",)),
-        (Sharing.PORTS, ("out of 1", "into 3")),
-        ((((0, 1), (1, 3)), ((3, 1),), ((1, 3),)), ("1 to 3", "group 0", "group 2")),
-        (RING, ("1 to 2", "2 to 3")),
-    ],
-)
-def test_a_message_occupies_its_wires(shared: Any, wires: tuple[str, ...]) -> None:
-    assert Links(Link(0.0, 1.0), shared=shared).wires(1, 3, 5) == wires
 
 
 @pytest.mark.parametrize(
@@ -192,19 +103,6 @@ def test_a_message_occupies_its_wires(shared: Any, wires: tuple[str, ...]) -> No
 def test_the_shorter_way_round_a_ring(ranks: int, source: int, target: int, way: str) -> None:
     hops = tuple(f"{a} to {b}" for a, b in pairwise(way))
     assert Links(Link(0.0, 1.0), shared=RING).wires(source, target, ranks) == hops
-
-
-def test_a_ring_s_distant_pairs_sum_up_latencies_and_take_the_least_bandwidth() -> None:
-    links = Links(Link(1.0, 2.0), ((1, 2, SLOW), (4, 1, Link(0.25, 8.0))), RING)
-    latency, rate = links.matrices(5)
-    # 0 1 2: over the slow link; 0 4 3: over none; 1 4 has an entry of its own
-    assert (latency[0, 2], rate[0, 2]) == (latency[2, 0], rate[2, 0]) == (5.0, 0.5)
-    assert (latency[0, 3], rate[0, 3]) == (2.0, 2.0)
-    assert (latency[1, 4], rate[1, 4]) == (0.25, 8.0)
-    assert links.delays(1e6, 5)[0, 2] == 5.0 + 2.0
-    # of two ways that are as long, each direction takes the one upwards
-    halfway = Links(Link(1.0, 2.0), ((1, 2, SLOW),), RING).delays(0.0, 4)
-    assert (halfway[0, 2], halfway[2, 0]) == (5.0, 2.0)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
@@ -234,12 +132,6 @@ def test_the_verifiers_read_the_same_network(ranks: int, shared: Any) -> None:
         for name in profile.links.wires(a, b, ranks):
             by_links.setdefault(name, set()).add((a, b))
     assert sorted(map(sorted, by_plain.values())) == sorted(map(sorted, by_links.values()))
-
-
-@pytest.mark.parametrize("shared", [*Sharing, (), (((0, 1), (1, 2)), ())])
-def test_what_is_shared_survives_the_file(shared: Any) -> None:
-    profile = Profile((StageProfile(1, 1, 1),) * 3, 3, links=Links(Link(0.5, 2.0), (), shared))
-    assert parse_profile(dump_profile(profile), "p") == profile
 
 
 def test_bytes_over_a_ring_add_up_on_each_wire() -> None:
@@ -281,13 +173,6 @@ def test_tied_layers_become_tied_stages() -> None:
     assert profile.cut((0,)).tied == ()
 
 
-def test_a_profile_with_stages_beside_its_layers_names_those() -> None:
-    """``tied`` is read by whoever reads the stages, and by whoever cuts the layers."""
-    document = layers_document(tied=[["emb", "norm"], ["emb", "layers.0"]])
-    both = document | {"stages": dump_profile(parse_layers(document, "p").cut((0, 3)))["stages"]}
-    assert parse_profile(both, "p.json").tied == ((0, 1),)
-
-
 def test_a_program_is_tied_by_its_profile() -> None:
     assert reductions("1f1b", TIED) == {"reduce 0 3", "reduce 1 2"}
     assert reductions("zb-h1", TIED, tied=[(0, 3)]) == {"reduce 0 3", "reduce 1 2"}
@@ -300,9 +185,6 @@ def test_all_chunks_of_tied_stages_are_tied() -> None:
 
 
 # profiles by layers: what an entry stands for, what is refused, and stages that know their laye ---
-
-
-COST = {"t_f": 1.0, "t_b": 2.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5}
 
 
 def test_an_entry_may_stand_for_several_layers() -> None:
@@ -335,17 +217,3 @@ def test_layers_are_cut_into_no_more_than_the_most_stages() -> None:
     assert profile.cut((0, 3)).max_stages == 2
     with pytest.raises(UnsupportedError, match="max_stages: expected at least 3, "):
         profile.cut((0, 3, 5))
-
-
-def test_a_stage_can_what_all_of_its_layers_can() -> None:
-    can = {"t_r": 1.0, "m_r": 0.25, "m_o": 0.0}
-    layers = [{"name": name, **COST, **can} for name in "ab"] + [
-        {"name": "c", **COST, "t_r": 1.0, "m_r": 0.5}
-    ]
-    first, last = parse_layers(layers_document(layers=layers), "p.json").cut((0, 2)).stages
-    assert (first.t_r, first.m_r, first.m_o, first.offload_bytes) == (2.0, 0.5, 0.0, None)
-    assert (last.t_r, last.m_r, last.m_o) == (1.0, 0.5, None)
-    one = joined([replace(first, offload_bytes=3.0), first])
-    assert one.offload_bytes == 5.0  # the other's M_B
-    paired = joined([replace(first, t_fb=6.0), first])
-    assert paired.t_fb == 6.0 + first.t_f + first.t_b + first.t_w

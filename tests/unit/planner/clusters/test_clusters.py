@@ -45,9 +45,3 @@ def test_a_file_takes_presets_and_a_calibration_of_its_own(tmp_path: Path) -> No
     assert cluster.inside == parse_cluster(FILE | {"host": "pcie5-x16"}, "file").host == usual.host
     assert (cluster.efficiency.gemm, cluster.efficiency.shapes) == (0.5, {"dense": 1.1})
     assert cluster.efficiency.memory == usual.efficiency.memory
-
-
-def test_a_file_names_gpus_and_links_as_people_do() -> None:
-    for name in ("A100", "a100-80gb", "A100 80GB"):
-        assert parse_cluster(FILE | {"gpu": name}, "file").gpu == preset("dgx-a100").gpu
-    assert parse_cluster(FILE | {"inside": "NVLink 4"}, "file").inside == preset("dgx-h100").inside

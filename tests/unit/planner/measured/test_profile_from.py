@@ -14,8 +14,6 @@ import pytest
 
 from pipeloom import (
     InputError,
-    Layer,
-    LayerKind,
     Profile,
     StageProfile,
     build,
@@ -112,25 +110,6 @@ def test_torchs_ranges_begin_at_the_first_operator_that_computes(tmp_path: Path)
     assert any("there is one step" in note for note in notes)
 
 
-def test_gpipes_ranges_name_no_stage_which_is_then_the_rank(tmp_path: Path) -> None:
-    for rank in (1, 0):
-        forward, backward = event("Forward 0", 0, 1000), event("Backward 0", 5000, 9000)
-        mm = event("aten::mm", 0, 1000 * (1 + rank), "cpu_op")
-        ops = [forward, mm, backward, event("mm", 5000, 9000, "cpu_op")]
-        trace(tmp_path / f"{'ba'[rank]}.json", ops, rank)
-    found, _ = told(tmp_path / "a.json", tmp_path / "b.json", split=0.25)
-    assert times(found) == [(1.0, 1.0, 3.0), (1.0, 1.0, 3.0)]
-
-
-def test_of_a_gpu_the_stream_that_has_most_counts(tmp_path: Path) -> None:
-    ops = [event(f"0{kind}0", 0, 1) for kind in "FBW"]
-    for i, kind in enumerate("FBW"):
-        at, cat = 1e6 * i, "gpu_user_annotation"
-        ops.append(event(f"0{kind}0", at, at + 3000 * (i + 1), cat, tid=7))
-        ops.append(event(f"0{kind}0", at, at + 10, cat, tid=20))
-    assert times(told(trace(tmp_path / "a.json", ops))[0]) == [(3.0, 6.0, 9.0)]
-
-
 def test_the_measured_run_of_primus_is_two_percent_above_its_simulation() -> None:
     """The published insight: 1F1B of the measured op times is 2 % below the measured iterations."""
     found, notes = told(PRIMUS, warmup=0)
@@ -207,23 +186,3 @@ def test_a_schedule_and_a_program_are_asked_by_their_profile(tmp_path: Path) -> 
     layers = LayeredProfile(profile.stages, (False,) * 2, replace(profile, stages=()))
     with pytest.raises(InputError, match=r"^like: expected a profile by stages, got one by layers"):
         profile_from(path, like=layers)
-
-
-def test_a_measured_schedule_keeps_the_profile_that_it_was_planned_for(tmp_path: Path) -> None:
-    """Cut from layers, too."""
-    layers = tuple(Layer(f"layer{n}", LayerKind.BLOCK) for n in range(4))
-    for each in ((), layers[:1], layers[:2]):
-        stages = (StageProfile(1.0, 2.0, 3.0, 5.0, 4.0, layers=each),) * 2
-        file = measured(tmp_path / "measured.json", Profile(stages, ranks=2, t_comm=0.25))
-        found = profile_from(file)
-        assert parse_profile(found.document(), "profile.json") == found.profile
-        assert (found.profile.t_comm, found.profile.stages) == (0.25, stages)
-
-
-def test_outliers_are_told_and_do_not_move_the_median(tmp_path: Path) -> None:
-    path = tmp_path / "timers.csv"
-    lines = [f"0,{j},{took},1,1" for j, took in enumerate((2, 2, 50, 2, 2))]
-    path.write_text("\n".join(["stage,microbatch,F,B,W", *lines]))
-    found, notes = told(path)
-    assert found.profile.stages[0].t_f == 2.0
-    assert any("1 of 15 ops took over 2 times" in note for note in notes)

@@ -84,20 +84,6 @@ def test_what_a_run_leaves_open_follows_from_the_rest() -> None:
     assert (run.layers_by_stage, run.gradients) == ((20, 20, 20, 20), "fp32")
 
 
-def test_words_of_published_runs_are_read() -> None:
-    """What is not stated takes defaults; of an interleaved schedule the fewest stages a rank."""
-    given = {"gpus": 96, "tp": 8, "pp": 12, "vp": "interleaved, not stated", "precision": "FP8-CS"}
-    run = TrainingRun.of(
-        given | {"recompute": "not stated", "sharding": None}, read_model("gpt-175b")
-    )
-    assert (run.vp, run.schedule) == (2, "interleaved-1f1b")
-    assert (run.precision, run.recompute) == ("fp8", frozenset())
-    assert TrainingRun.of({"layers_per_stage": "82"}, LLAMA).layers_by_stage == (80,)
-    assert TrainingRun.of({"recompute": "mlp, layernorm"}, LLAMA).recompute == {"mlp", "layernorm"}
-    local = TrainingRun.of({"dp": 8, "local_batch": 2}, LLAMA)
-    assert (local.micro_batch, local.global_batch) == (2, 16)
-
-
 def test_llama_2_70b_by_hand_and_by_layers() -> None:
     """Exact parameters; narrower keys and values, a gated feed-forward part of 3.5 h, no masks."""
     found = pipeloom.arithmetic("llama-2-70b", micro_batch=8)
@@ -121,12 +107,3 @@ def test_llama_2_70b_by_hand_and_by_layers() -> None:
     assert needs["fsdp"].bytes == pytest.approx(3 * 2 * parameters * 23 / 24)
     faster = pipeloom.arithmetic("llama-2-70b", micro_batch=8, teraflops=1e7)
     assert {need.link for need in faster.links} == {None}
-
-
-def test_figures_of_one_rank_by_stage() -> None:
-    found = pipeloom.arithmetic("mixtral-8x7b", gpus=32, tp=2, pp=4, ep=2, sharding="zero1")
-    assert (found.parameters, found.active) == (46_702_792_704, 12_879_925_248)
-    document = found.to_dict()
-    assert [stage["layers"] for stage in document["stages"]] == [9, 8, 8, 9]
-    assert sum(layer["count"] for layer in document["layers"]) == 34
-    assert len(found.states()) == 4

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pipeloom
-from pipeloom.planner import Efficiency, preset, read_rows
+from pipeloom.planner import Efficiency, preset
 
 TRUE = replace(
     Efficiency(), gemm=0.55, memory=0.7, kernel_ms=0.03, link=0.6, context_gib=2.0, shapes={}
@@ -57,12 +57,3 @@ def test_what_measurements_say_nothing_of_stays_usual() -> None:
     off = pipeloom.calibrate({"runs": [RUNS[0] | {"step_ms": 1e-3}]})
     assert "off by a factor of" in off.notes[0]
     assert "note: the fit is not to be trusted" in str(off)
-
-
-def test_a_time_or_its_throughput_is_told_or_both() -> None:
-    def step_ms(**told: float) -> float:
-        return read_rows({"runs": [RUNS[0] | told]})[0].step_ms
-
-    rate = 32 * 2048 / 8
-    assert step_ms(tokens_per_s_per_gpu=rate / 2.5) == pytest.approx(2500)
-    assert step_ms(step_ms=2500, tokens_per_s_per_gpu=rate / 2.6) == 2500

@@ -23,7 +23,6 @@ def step(gpu: Any = A100, reached: Efficiency = USUAL, **run: Any) -> Any:
 ONE = step()
 _, LAYER, _ = ONE.setup.work.layers
 PRODUCT = next(k for k in LAYER.of(OpKind.F) if hasattr(k, "n"))
-PASS = next(k for k in LAYER.of(OpKind.F) if hasattr(k, "kernels"))
 ATTENTION = next(k for k in LAYER.of(OpKind.F) if hasattr(k, "queries"))
 
 
@@ -45,12 +44,6 @@ def test_products_reach_their_share_of_the_peak() -> None:
     h100 = step(preset("H100")).kernels
     wide, narrow = (gemm(65536, 16384, 8192, each) for each in (Precision.BF16, Precision.FP8))
     assert h100.of(wide) / h100.of(narrow) == pytest.approx(1979 * 0.5 / (989 * 0.8))
-
-
-def test_no_kernel_takes_less_than_its_launch() -> None:
-    slow = step(reached=replace(USUAL, kernel_ms=0.05)).kernels
-    assert slow.of(gemm(16, 16, 16)) == 0.05
-    assert slow.of(replace(PASS, bytes=64.0, kernels=3)) == pytest.approx(0.15)
 
 
 def test_attention_backward_and_in_a_ring() -> None:
@@ -91,12 +84,3 @@ def test_messages_take_latencies_and_bandwidth() -> None:
     assert spread.messages.of(replace(sent, size=1)) == 0.0
     for run, reached in (({"tp": 8, "dp": 4}, 25), ({"tp": 2, "dp": 16}, 100), ({"dp": 64}, 200)):
         assert step(**run).replica_link.gigabytes_per_second == pytest.approx(0.8 * reached)
-
-
-def test_more_context_parallel_ranks_lose_on_shorter_chunks() -> None:
-    """Of as many tokens a rank: products are the same, attention has more rounds."""
-    run = {"gpus": 8, "global_batch": 8, "seq": 8192}
-    times = [
-        predict("llama-3-8b", gpu="H100", **run, cp=n, micro_batch=n).step_ms for n in (1, 2, 4, 8)
-    ]
-    assert times == sorted(set(times))

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import pipeloom
-from pipeloom.ir import DataParallel
 from pipeloom.planner import preset
 from tests.support.command_line import written
 
@@ -55,15 +54,6 @@ def test_step_is_the_simulated_schedule_and_what_follows_it() -> None:
     end = max(end.optimizer for end in found.step.ends)
     assert found.step_ms == pytest.approx(makespan + end + found.step.cluster.efficiency.step_ms)
     assert found.schedule.order[0].tolist() == schedule.order[0].tolist()
-
-
-def test_schedules_differ_as_their_bubbles_do() -> None:
-    times = [
-        predict(global_batch=16, **change).step_ms
-        for change in ({}, {"schedule": "zb-h1"}, {"schedule": "optimal"}, {"vp": 2})
-    ]
-    assert times[0] > times[1] > times[2]
-    assert times[0] > times[3]
 
 
 def test_full_recomputation_trades_time_for_memory() -> None:
@@ -186,14 +176,6 @@ def test_optimal_fits_where_something_does_and_is_the_family_where_nothing_else_
         assert best.step_ms <= plain.step_ms
         assert max(plain.memory_gib, best.memory_gib) <= limit
     assert (best.step_ms, best.memory_gib) == (plain.step_ms, plain.memory_gib)
-
-
-def test_a_plans_profile_averages_over_all_cards_of_a_node() -> None:
-    """Of each node four tensor parallel pairs are replicas; an all-reduce of as many bytes."""
-    found = predict(gpus=64, pp=2, global_batch=64)
-    averaging = DataParallel(16, replace(found.step.replica_link, latency=0.0))
-    total = averaging.time(max(held(found, "gradients")))
-    assert total == pytest.approx(found.communication["dp"].total, rel=0.01)
 
 
 def test_optimal_places_stages_where_they_do_best() -> None:

@@ -27,16 +27,6 @@ def test_filled_points_are_the_proven_ones_and_an_unknown_bound_is_not_drawn() -
     ElementTree.fromstring(frontier_svg(Frontier("nothing fits", "period", [], [])))
 
 
-def test_families_of_another_placement_are_hollow() -> None:
-    point, marks = FrontierPoint(8, 0.2, 0.2, True), [("1f1b", 8.0, 0.25), ("weipipe", 9.0, 0.1)]
-    scope, other = "one stage per rank", {"weipipe"}
-    svg = frontier_svg(Frontier("a sweep", "period", [point], marks, scope, other))
-    assert "grey: ruled out for all schedules with one stage per rank" in svg
-    diamonds = re.findall(r'd="M\S+ \S+l6.5 6.5l-6.5 6.5l-6.5-6.5Z" fill="(#\w+)"', svg)
-    assert [fill == "#fff" for fill in diamonds] == [False, True] * 2  # marks, then the legend
-    assert svg.count("another placement") == 2  # a title for the mouse, and the legend
-
-
 def test_a_family_that_another_beats_in_both_is_left_out() -> None:
     marks = [("1f1b", 8.0, 0.25), ("gpipe", 16.0, 0.25), ("zb-v", 8.0, 0.1), ("v-min", 4.0, 0.3)]
     svg = frontier_svg(Frontier("a sweep", "period", [FrontierPoint(8, 0.2, 0.2, True)], marks))
@@ -45,12 +35,6 @@ def test_a_family_that_another_beats_in_both_is_left_out() -> None:
     assert len(Frontier("a sweep", "period", [], twice).shown) == 2
     own = Frontier("a sweep", "period", [], marks, elsewhere={"zb-v", "v-min"})
     assert [name for name, *_ in own.shown] == ["1f1b", "zb-v", "v-min"]
-
-
-def test_no_limit_is_at_the_right_edge() -> None:
-    svg = picture(FrontierPoint(8, 0.2, 0.2, True), FrontierPoint(float("inf"), 0, 0, True))
-    assert ">0 %, no limit</text>" in svg
-    assert re.findall(r'<circle [^>]*cx="([\d.]+)" [^>]*r="5"', svg)[1] == "710"
 
 
 def test_each_placement_has_a_thin_line_that_ends_where_it_has_no_result() -> None:

@@ -74,15 +74,6 @@ def test_a_profile_is_cut_no_further_than_its_source() -> None:
     assert [p.name for _, p in placements(replace(PROFILE, max_stages=2))] == ["linear"]
 
 
-def test_stages_are_taken_as_they_are_where_there_are_several_a_rank() -> None:
-    found = list(placements(PROFILE.split(2)))
-    assert [(placed.num_stages, placement.name) for placed, placement in found] == [
-        (4, "interleaved:2"),
-        (4, "v"),
-    ]
-    assert list(placements(replace(PROFILE, stages=(STAGE,) * 3))) == []
-
-
 def test_the_best_of_all_is_no_worse_than_each_of_them() -> None:
     chosen = best_placement(PROFILE, 4, search, memory_limit=2.0, copies=2)
     assert chosen.best is not None
@@ -166,19 +157,6 @@ def test_with_less_memory_chimera_holds_fewer_microbatches(limit: float) -> None
     assert found.known_timing.period < 0.5 * 8 * (4 * 5.0 + 2 * 3 * 0.1)
     assert max(found.known_timing.peak_memory) <= limit
     assert verify_schedule(dump_schedule(found)) == []
-
-
-@pytest.mark.parametrize(
-    ("profile", "microbatches", "reason"),
-    [
-        (Profile((STAGE,) * 3, 3, 0.1), 4, "needs an even number of ranks, not 3"),
-        (PROFILE.split(2), 4, "needs one stage per rank, not 4 on 2 ranks"),
-        (PROFILE, 1, "needs two microbatches, one each way"),
-    ],
-)
-def test_why_microbatches_go_one_way(profile: Profile, microbatches: int, reason: str) -> None:
-    chosen = best_placement(profile, microbatches, search, should_stop=lambda: True)
-    assert entry(chosen, "bidirectional").why_not == reason
 
 
 def test_two_copies_compete_with_pairs_where_they_save_time() -> None:

@@ -55,63 +55,6 @@ def test_a_terminal_gets_a_picture_instead_of_the_document(
     assert pipeloom(*words, "--json").json["ranks"] == 2
 
 
-def test_weights_that_travel_are_planned_verified_compiled_and_kept(
-    pipeloom: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    links = {"latency": 0.0, "gigabytes_per_second": 1.0, "shared": "ring"}
-    stages = [STAGE | {"weight_bytes": 5e5}] * 3
-    profile, path, program = (tmp_path / name for name in ("p.json", "s.json", "program.json"))
-    written(profile, profile_document(stages=stages, ranks=4, links=links))
-    monkeypatch.setenv("PIPELOOM_CACHE", str(tmp_path / "cache"))
-    line = ["optimize", profile, "-m", 13, "--passing", "weights", "--memory-limit", 6]
-    done = pipeloom(*line, "-o", path, "--json", "--explain")
-    assert done.code == 0
-    assert done.json["passing"] == "weights"
-    assert done.json["lower_bound"] == 36.0  # four microbatches of nine on rank 0
-    assert max(done.json["peak_memory"]) <= 6
-    assert done.json["explanation"]["bound"]["words"]
-    assert pipeloom("compile", path, "-o", program).code == 0
-    assert pipeloom("verify", path, program).code == 0
-    assert TAKEN in pipeloom(*line, "-o", path, "--json").err
-
-
-@pytest.mark.parametrize("command", ["optimize", "compare", "sweep --memory-limits 4,8 -o OUT"])
-def test_what_a_device_lacks_is_no_memory_limit(
-    command: str, pipeloom: Command, tmp_path: Path
-) -> None:
-    stages = [STAGE | {"weight_bytes": 100.0}] * 4
-    path = written(tmp_path / "p.json", profile_document(stages=stages, device_memory=300.0))
-    words = command.replace("OUT", str(tmp_path / "out")).split()
-    words += [str(path), "-m", "4", "--passing", "weights", "--work-limit", "0.1", "-q", "--json"]
-    done = pipeloom(*words)
-    row = done.json["results"][-1] if "results" in done.json else done.json
-    assert (done.code, row["status"]) == (command != "compare", "infeasible")
-    assert row["smallest_device_memory"] > 300
-    assert row.get("smallest_memory_limit") is None
-
-
-@pytest.mark.parametrize(
-    ("placement", "stages"),
-    [
-        ("interleaved:2", [{0, 2}, {1, 3}]),
-        ("wave:2", [{0, 3, 4, 7}, {1, 2, 5, 6}]),
-        ("bidirectional", [{0, 1}, {0, 1}]),
-        ("[0, 1, 1, 0]", [{0, 3}, {1, 2}]),
-        ('{"0": 1, "1": 0}', [{1}, {0}]),
-    ],
-)
-def test_optimize_places_stages(
-    pipeloom: Command, profile: Path, tmp_path: Path, placement: str, stages: list[set[int]]
-) -> None:
-    (tmp_path / "owners.json").write_text(placement)
-    word = tmp_path / "owners.json" if placement[0] in "[{" else placement
-    path = tmp_path / "out.json"
-    assert pipeloom("optimize", profile, "-m", 2, *SHORT, "--placement", word, "-o", path).code == 0
-    document = json.loads(path.read_text())
-    assert [{op["stage"] for op in ops} for ops in document["order"]] == stages
-    assert pipeloom("verify", path).code == 0
-
-
 @pytest.mark.parametrize("command", [["optimize"], ["build", "zb-h1"]], ids=lambda words: words[0])
 def test_an_infeasible_limit_is_a_no_and_the_smallest_that_is_printed_is_enough(
     pipeloom: Command, tmp_path: Path, command: list[str]
@@ -147,24 +90,6 @@ def test_the_second_time_is_a_hit_in_every_command(
     assert second.json == first.json  # how long each placement was searched, too
 
 
-def test_explain_says_why_where_and_what_if(pipeloom: Command, tmp_path: Path) -> None:
-    profile = written(tmp_path / "slow.json", profile_document(t_comm=0.5))
-    words = ["optimize", profile, "-m", 3, "--memory-limit", 2, "--placement", "linear", *SHORT]
-    answer = pipeloom(*words, "--explain", "--json").json
-    found, changes = answer["explanation"], answer["explanation"]["changes"]
-    assert found["bound"]["value"] == answer["lower_bound"]
-    for rank, loss in enumerate(found["losses"]):
-        assert sum(loss.values()) - rank == pytest.approx(answer["period"], abs=1e-6)
-    assert [change["what"] for change in changes][-3:-1] == [
-        "links twice as fast",
-        "links without delay",
-    ]
-    assert all(change["bound"] <= change["cost"] + 1e-9 for change in changes)
-    shown = pipeloom(*words, "--explain", "-o", tmp_path / "s.json").out
-    for line in ("why no schedule is below", "before first B", "links twice as fast"):
-        assert line in shown
-
-
 @pytest.mark.parametrize(
     ("given", "kinds"),
     [
@@ -191,25 +116,6 @@ def test_only_the_levers_that_are_wanted_are_pulled(
     written(path, "kept")
     assert pipeloom(*words, "--recompute", "none", "--offload", "none").code == 1
     assert path.read_text() == '"kept"'
-
-
-def test_two_copies_are_tried_where_they_are_known_to_fit_or_asked_for(
-    pipeloom: Command, tmp_path: Path
-) -> None:
-    def tried(*more: object, **sizes: float) -> list[str]:
-        """Why two copies were not chosen, where they were considered."""
-        document = profile_document(stages=[STAGE | sizes] * 2, device_memory=100.0)
-        words = ["optimize", written(tmp_path / "p.json", document), "-m", 2, *SHORT, "--json"]
-        rows = pipeloom(*words, *more).json["choice"]["placements"]
-        return [str(r["reason"]) for r in rows if r["placement"] == "bidirectional"]
-
-    sizes = {"weight_bytes": 1.0, "grad_bytes": 1.0}
-    (left_out,) = tried(**sizes)
-    assert "no optimizer_bytes in the profile" in left_out
-    assert "--copies 2" in left_out
-    for counted in (tried(**sizes, optimizer_bytes=1.0), tried("--copies", 2)):
-        assert ["in the profile" in each for each in counted] == [False]
-    assert tried("--copies", 1) == []
 
 
 def test_a_slow_rank_is_planned_as_its_stages_with_longer_times_wherever_they_are() -> None:

@@ -52,38 +52,6 @@ def test_a_family_is_built_of_as_many_stages_as_it_runs(
     assert parts(again) == parts(target)
 
 
-@pytest.mark.parametrize("way", ["joint", "balanced", "even"])
-def test_the_schedule_names_the_layers_of_each_stage(
-    pipeloom: Command, layers: Path, tmp_path: Path, way: str
-) -> None:
-    target = tmp_path / "s.json"
-    words = ["optimize", layers, "-m", 4, "--partition", way, "--placement", "linear", *SHORT]
-    cached = [*words, "--cache", tmp_path / "cache", "-o", target]
-    first, second = pipeloom(*cached), pipeloom(*cached)
-    assert (first.code, first.err, second.out) == (0, "", first.out)
-    assert "taken from the cache" in second.err
-    assert len(parts(target)) == 2
-    assert "over all cuts: " in first.out
-
-
-def test_json_says_what_was_chosen_and_how_good_it_is(pipeloom: Command, write: Write) -> None:
-    words = ["optimize", write(memory_limit=9.0), "-m", 4, *SHORT, "--json"]
-    answer = pipeloom(*words).json
-    partition = answer["partition"]
-    assert answer["family"]
-    assert partition["way"] == "joint"
-    assert answer["seed"] == 0  # whichever of the searches it came from
-    assert 0 < partition["lower_bound"] <= answer["lower_bound"] * (1 + 1e-9)
-    assert answer["lower_bound"] <= answer["period"] * (1 + 1e-9)
-    assert [part["stage"] for part in partition["parts"]] == list(range(len(partition["parts"])))
-    assert partition["parts"][-1]["modules"][-2:] == ["norm", "out"]
-    best = partition["cuts_searched"][0]
-    assert (best["placement"], best["cost"]) == (partition["placement"], answer["period"])
-    for way in ("even", "balanced"):
-        other = pipeloom(*words, "--partition", way).json["period"]
-        assert answer["period"] <= other * (1 + 1e-9)
-
-
 def test_rules_are_kept_and_stages_used_where_there_are_both(
     pipeloom: Command, write: Write
 ) -> None:
@@ -111,19 +79,6 @@ def test_the_smallest_limit_and_a_device_that_is_too_small_are_named(
     done = pipeloom("optimize", write(device_memory=50.0), "-m", 4, *SHORT)
     assert "no cut fits in device_memory; the smallest feasible one is 55, for rank 1" in done.err
     assert pipeloom("optimize", write(device_memory=55.0), "-m", 4, *SHORT).code == 0
-
-
-def test_all_of_them_side_by_side(pipeloom: Command, layers: Path) -> None:
-    words = ["compare", layers, "-m", 4, *SHORT, "--json"]
-    rows = {row["schedule"]: row for row in pipeloom(*words).json["results"]}
-    assert {"1f1b", "zb-v", "wzb2", "optimize"} <= {n for n, r in rows.items() if "period" in r}
-    best = rows["optimize"]
-    assert best["lower_bound"] <= best["period"] <= rows["1f1b"]["period"]
-    # even blocks: the second rank has 4 + 4 + 4 + 6 + 1 a microbatch
-    even = pipeloom(*words, "--partition", "even").json["results"]
-    assert even[1]["period"] > rows["1f1b"]["period"]
-    passing = pipeloom(*words, "--passing", "weights").json["results"]
-    assert "passing weights" in passing[-1]["scope"]
 
 
 def test_limits_are_swept_with_a_cut_each(pipeloom: Command, layers: Path, tmp_path: Path) -> None:

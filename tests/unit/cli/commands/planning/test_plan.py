@@ -26,19 +26,6 @@ CIRCLE = r'<circle[^>]* cx="([\d.]+)" cy="([\d.]+)"[^>]* fill="(#\w+)"'
 TPS = {"gpus": 16, "seq": 1024, "global_batch": 32, "tp": 2, "pp": 2, "dp": 4, "micro_batch": 1}
 
 
-def test_what_is_written_is_valid_and_is_what_is_told(pipeloom: Command, tmp_path: Path) -> None:
-    done = pipeloom(*WORDS, *QUICK, "-o", tmp_path, "--json")
-    assert done.code == 0
-    best = done.json["plans"][0]
-    assert done.json["lower_bound"] <= best["lower_bound"] <= best["step_ms"] * (1 + 1e-9)
-    assert sum(best["parts_ms"].values()) == pytest.approx(best["step_ms"])
-    assert done.json["gap"] < 0.2
-    assert pipeloom("verify", tmp_path / "schedule.json", tmp_path / "program.json").code == 0
-    assert json.loads((tmp_path / "plan.json").read_text())["plans"][0]["name"] == best["name"]
-    flags = (tmp_path / "torchtitan.json.flags").read_text().splitlines()
-    assert "--parallelism.tensor_parallel_degree 2" in flags
-
-
 def test_plans_leave_the_headroom_that_is_asked_for(pipeloom: Command, tmp_path: Path) -> None:
     words = [*WORDS, *QUICK]
     free = pipeloom(*words, "--json").json["plans"][0]["free_gib"]
@@ -56,8 +43,6 @@ def test_plans_leave_the_headroom_that_is_asked_for(pipeloom: Command, tmp_path:
     "words",
     [
         ["--pp", 2, "--schedule", "zb-h1", "--no-sequence-parallel", "--precision", "fp16"],
-        ["--pp", 2, "--vp", 2, "--micro-batch", 2],
-        ["--tp", 2, "--recompute", "full"],
         ["--pp", 2, "--vp", 3, "--headroom", "2GB"],
         ["--pp", 4, "--passing", "weights"],
     ],
@@ -67,7 +52,7 @@ def test_the_command_that_predicts_the_plan_gives_its_figures(
 ) -> None:
     config = written(tmp_path / "config.json", SMALL)
     given = ["plan", config, "--cluster", "H100", "--gpus", 4, "--global-batch", 16]
-    shown = pipeloom(*given, "--seq", 128, "--work-limit", 30, "-o", tmp_path, *words).out
+    shown = pipeloom(*given, "--seq", 128, "--work-limit", 10, "-o", tmp_path, *words).out
     best = json.loads((tmp_path / "plan.json").read_text())["plans"][0]
     line = next(line for line in shown.splitlines() if "pipeloom predict" in line)
     again = pipeloom(*shlex.split(line.rpartition("pipeloom ")[2]), "--json").json

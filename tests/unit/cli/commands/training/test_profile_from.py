@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import Command, profile_document, written
+from tests.support.command_line import Command
 
 
 @pytest.fixture
@@ -33,27 +33,3 @@ def test_a_table_becomes_a_profile_that_other_commands_take(
     answer = pipeloom("profile", "--from", table, "--like", output, "--json", "-o", output).json
     assert answer["measured"]["stages"][1]["t_bw"] == {"median": 8.0, "spread": 0.0, "samples": 1}
     assert json.loads(output.read_text())["stages"][0] == stage
-
-
-def test_another_profile_says_what_only_some_stages_have_and_what_limits_nothing(
-    pipeloom: Command, table: Path, tmp_path: Path
-) -> None:
-    document, path = profile_document(memory_limit=[None, None]), tmp_path / "p.json"
-    document["stages"][1] |= {"t_r": 1.0, "m_r": 0.25}
-    like = written(tmp_path / "like.json", document)
-    done = pipeloom("profile", "--from", table, "--like", like, "-o", path)
-    assert done.code == 0
-    header, _, first, second = done.out.splitlines()[:4]
-    assert "M_R" in header
-    assert (first.split()[-1], second.split()[-1]) == ("0.5", "0.25")  # M_W and M_R
-    assert json.loads(path.read_text())["memory_limit"] is None
-    assert pipeloom("build", "1f1b", path, "-m", 2).code == 0
-
-
-@pytest.mark.parametrize(("step", "noted"), [(0.01, False), (0.5, True)])
-def test_unsteady_times_are_noted(pipeloom: Command, table: Path, step: float, noted: bool) -> None:
-    rows = [f"0,{m},{op},{1 + step * m}" for m in range(8) for op in ("F", "B", "W")]
-    table.write_text("\n".join(["stage,microbatch,op,ms", *rows]))
-    words = ["--memory", "1.2G,0.9G", "--t-comm", 0, "-o", table.with_name("p.json")]
-    done = pipeloom("profile", "--from", table, *words)
-    assert (done.code, "note: times spread by up to" in done.out) == (0, noted)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from pipeloom import StepRecord, run
 from tests.support.command_line import Command, profile_document, written
 
-NEEDS_TORCH = "this command needs PyTorch: pip install 'pipeloom[runtime]'"
 MODEL, HERE = "tests.support.models:TinyTransformer", "tests.unit.cli.commands.training.test_run"
 told: list[StepRecord] = []
 SIGNALS: list[signal.Signals] = []
@@ -99,15 +97,6 @@ def test_profile_measures_what_build_can_use(
     ran = pipeloom("run", program, "--model", MODEL, "--json", "-q").json["coverage"]
     found = done.json["measured"]["stages"]
     assert [ran[str(s)] for s in range(2)] == [stage["coverage"] for stage in found]
-
-
-def test_without_torch_one_line_says_how_to_get_it(
-    pipeloom: Command, program: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    for words in (["run", program], ["profile", "--stages", 2]):
-        line = pipeloom(*words, "--model", MODEL).refusal
-        assert line.startswith(f"pipeloom: {NEEDS_TORCH}")
 
 
 def test_replicas_are_as_many_as_the_profile_has(pipeloom: Command, tmp_path: Path) -> None:
