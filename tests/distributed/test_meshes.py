@@ -233,7 +233,7 @@ def refusals() -> dict[str, str]:
 
 
 def _said(stages: Sequence[nn.Module], mesh: DeviceMesh, **options: Any) -> str:
-    """By a pipeline of these stages, one a rank, or by its first step."""
+    """By a pipeline of these stages, one per rank, or by its first step."""
     program = compile_schedule(
         schedule("1f1b", len(stages), MICROBATCHES),
         tied=[(0, 1)] if "tied" in options else [],

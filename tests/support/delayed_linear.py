@@ -73,7 +73,7 @@ class Layer(nn.Module):
 
 @dataclass(frozen=True)
 class Delayed(Squares):
-    """A model source of such layers, one a stage."""
+    """A model source of such layers, one per stage."""
 
     dtype: torch.dtype = torch.float64
     delayed: bool = True

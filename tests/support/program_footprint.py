@@ -24,7 +24,7 @@ _KINDS = {TensorKind.WEIGHT: TransferKind.WEIGHT, TensorKind.GRADIENT: TransferK
 
 
 def passing_of(program: Program) -> tuple[float, ...]:
-    """Receive buffers, a stage at work, sums of gradients; one number a rank."""
+    """Receive buffers, a stage at work, sums of gradients; one number per rank."""
     earlier = previous(program.schedule.transfers)
     homes = enumerate(map(set, owned(program.schedule)))
     return tuple(_of_rank(program, rank, mine, earlier) for rank, mine in homes)

@@ -45,7 +45,7 @@ def test_progress_is_told_notes_and_searches(tmp_path: Path) -> None:
 
 
 def test_weights_are_sent_within_device_memory_whatever_the_microbatches() -> None:
-    """Owners are then one a microbatch, of which there are no multiple of the stages."""
+    """Owners are then one per microbatch, of which there are no multiple of the stages."""
     stage = replace(FINE, activation_bytes=1e3, weight_bytes=1e3, grad_bytes=1e3)
     stages = (replace(stage, optimizer_bytes=1e3),) * 4
     profile = Profile(stages, 4, links=Links(Link(0.01, 1.0)), device_memory=(1e6,) * 4)

@@ -124,13 +124,13 @@ class Made(MLP):
         (X[0], "expected a pair, inputs and targets, got one tensor [2, 4]"),
         (
             (torch.zeros(6, 4), X),
-            "inputs: expected a list of 3 tensors, one a microbatch, "
+            "inputs: expected a list of 3 tensors, one per microbatch, "
             "got one tensor [6, 4]: tensor.chunk(3) cuts it",
         ),
-        ((X, X[:2]), "targets: expected a list of 3 tensors, one a microbatch, got 2"),
+        ((X, X[:2]), "targets: expected a list of 3 tensors, one per microbatch, got 2"),
         (
             (X, [1, 2, 3]),
-            "targets: expected a list of 3 tensors, one a microbatch, got a list of 3 (int)",
+            "targets: expected a list of 3 tensors, one per microbatch, got a list of 3 (int)",
         ),
     ],
 )
