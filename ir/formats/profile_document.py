@@ -192,7 +192,7 @@ def _spread(value: Any, number: int | None, what: str) -> Spreads:
     except ValidationError:
         found = []
     if isinstance(found, list) and len(found) != (number or len(found) or -1):
-        raise wrong(f"a number from 0 to 1, or a list of {number or 'S'} of them, one a {what}")
+        raise wrong(f"a number from 0 to 1, or a list of {number or 'S'} of them, one per {what}")
     return found
 
 
