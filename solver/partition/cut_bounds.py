@@ -10,15 +10,19 @@ bounds, no cut costs less than the least over all cuts of the largest g of its s
 stage by stage.
 
 On a V the two stages of rank r are [i, i') and [j', j), where i and j are what the ranks before it
-leave: the same, from the outside inwards. Elsewhere the ranks share the work at best evenly, and
-one microbatch passes all layers.
+leave: the same, from the outside inwards. Elsewhere the ranks share whole layers at best as evenly
+as these can be (:func:`least_load`), and one microbatch passes all layers.
 """
 
 from __future__ import annotations
 
+import heapq
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from statistics import median_low
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +37,39 @@ from ..placement.replication import KEPT
 from .cuts import Cut, Cutter
 
 MOST_PENDING = 256  # microbatches in memory up to which a tail is looked for
+NEAR = 0.9  # how much shorter pieces may be that count as equal
+OTHERS = 6  # pieces that are tried on all ranks
 STEPS = 50  # beginnings of cuts that are looked at for each cut that is asked for
 MOST_V_LAYERS = 80  # all pairs of runs are compared on a V: a fourth power
+
+
+def least_load(pieces: Sequence[float], ranks: int) -> float:
+    """A time that the busiest of ``ranks`` computes at least, however ``pieces`` are shared out.
+
+    Pieces near the median count as the shortest of these; equal pieces are best given one by one to
+    the rank with the least load. The largest of the others are tried on all ranks, and the rest
+    counts nothing.
+    """
+    middle = median_low(pieces)
+    equal = [piece for piece in pieces if NEAR * middle <= piece <= middle / NEAR]
+    others = sorted(piece for piece in pieces if not NEAR * middle <= piece <= middle / NEAR)
+    shortest, least = min(equal), math.inf
+    for loads in _shared_out(others[-OTHERS:], [0.0] * ranks):
+        heapq.heapify(loads)
+        for _ in equal:
+            heapq.heappush(loads, heapq.heappop(loads) + shortest)
+        least = min(least, max(loads))
+    return least
+
+
+def _shared_out(pieces: Sequence[float], loads: list[float]) -> Iterator[list[float]]:
+    """The loads of ranks for each way to share out the pieces, ranks being alike."""
+    if not pieces:
+        yield list(loads)
+        return
+    for rank in range(min(len(loads), 1 + sum(load > 0.0 for load in loads))):
+        more = [load + pieces[-1] * (r == rank) for r, load in enumerate(loads)]
+        yield from _shared_out(pieces[:-1], more)
 
 
 @dataclass(frozen=True)
@@ -220,7 +255,9 @@ class CutBounds:
     def _evenly_shared(self) -> float:
         """A rank's share of all work, or the work of layers that are never divided."""
         whole = [float(self._times[a, b]) for a, b in pairwise(self._boundaries)]
-        return self.microbatches * max(float(self._times[0, -1]) / len(self.limit), *whole)
+        ranks = len(self.limit)
+        shared = float(self._times[0, -1]) / ranks
+        return self.microbatches * max(shared, *whole, least_load(whole, ranks))
 
     @cached_property
     def _boundaries(self) -> list[int]:

@@ -71,12 +71,23 @@ class Refinement:
                 self._carry()
                 left -= CARRYING
         done: list[CutCandidate] = []
-        while left > HURRY and (best := self._may_win(done)):
-            done.append(best[0])
-            left -= self._round(best[:1], left)
+        while left > HURRY and not self.should_stop():
+            if best := self._may_win(done):
+                done.append(best[0])
+                left -= self._round(best[:1], left)
+            elif self._look_on():
+                left -= LOOKING
+            else:
+                break
             if math.isfinite(self.budget.time.left):
                 left = self.budget.time.share_left - CERTIFYING
         return self.searched()
+
+    def _look_on(self) -> bool:
+        """Looks at more cuts, as none that were looked at may win; returns whether there are."""
+        seen = sum(pool.seen for pool in self.pools)
+        look(self.pools, self.budget, self.should_stop)
+        return sum(pool.seen for pool in self.pools) > seen
 
     def _may_win(self, done: Sequence[CutCandidate]) -> list[CutCandidate]:
         """The cuts but for those ``done`` that may have the best schedule, the likeliest first."""

@@ -4,7 +4,7 @@ all cuts."""
 from __future__ import annotations
 
 import math
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
@@ -23,6 +23,7 @@ from pipeloom.solver import (
 )
 from pipeloom.solver.bounds.feasibility import needs
 from pipeloom.solver.partition.candidate_pool import Way
+from pipeloom.solver.partition.cut_bounds import least_load
 from pipeloom.solver.partition.min_memory import of_cut, smallest
 from pipeloom.solver.placement.search import room
 from tests.support.layered_profiles import layered, placement
@@ -158,3 +159,22 @@ def layered_example(limit: float = 6.0, blocks: int = 6, ranks: int = 2) -> Laye
     from tests.support.layered_profiles import model
 
     return model(blocks, Profile((), ranks, 0.1, memory_limit=(limit,) * ranks))
+
+
+@given(
+    pieces=st.lists(st.sampled_from((0.0, 0.3, 1.0, 1.05, 1.1, 2.5)), min_size=1, max_size=8),
+    ranks=st.integers(1, 3),
+)
+def test_layers_cannot_be_shared_out_below_the_least_load(pieces: list[float], ranks: int) -> None:
+    least = math.inf
+    for owners in product(range(ranks), repeat=len(pieces)):
+        loads = [0.0] * ranks
+        for piece, owner in zip(pieces, owners, strict=True):
+            loads[owner] += piece
+        least = min(least, max(loads))
+    assert least_load(pieces, ranks) <= least * (1 + 1e-9)
+
+
+def test_the_least_load_of_equal_layers_counts_whole_ones() -> None:
+    """24 blocks of 27 ms, an embedding and a head: some rank has 7 blocks."""
+    assert least_load([2.4, *[27.0] * 24, 41.0], 4) == 7 * 27.0
