@@ -344,7 +344,8 @@ def _check(
     if cut and passing != "activations":
         raise InputError(
             f"passing: expected activations for a profile by layers, got {passing!r}: cut it "
-            "first, by `optimize` without --passing"
+            "first: the schedule that `optimize` writes without --passing has a profile by stages, "
+            "under the key profile"
         )
     if passing == "auto" and spec.name not in {AUTO, "linear"}:
         raise InputError(

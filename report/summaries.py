@@ -122,13 +122,16 @@ def memory(schedule: Schedule) -> str:
 
 
 def _held(schedule: Schedule, *, named: bool = True) -> str:
-    """``7.94 of 8 (rank 2)``: the peak of the rank that is nearest to its limit, and with two
-    different limits the peak of the nearest rank to each. ``named``: add the rank."""
+    """``7.94 of 8 (rank 2)``: the peak of the rank that is nearest to its limit, with two different
+    limits the peak of the nearest rank to each, and the largest peak if it is another rank's.
+    ``named``: add the rank."""
     limits, peaks = schedule.problem.memory_limit, peak_memory(schedule)
     ranks = [first := fullest(schedule)]
     if len(set(limits)) == 2:
         others = (r for r, limit in enumerate(limits) if limit != limits[first])
         ranks.append(max(others, key=lambda rank: peaks[rank]))
+    if max(peaks) > max(peaks[rank] for rank in ranks) and named:
+        ranks.append(peaks.index(max(peaks)))
     return ", ".join(_of_limit(peaks[r], limits[r]) + f" (rank {r})" * named for r in ranks)
 
 
@@ -139,10 +142,9 @@ def _of_limit(peak: float, limit: float) -> str:
 def summary(schedule: Schedule) -> str:
     """One line: bubble, period, makespan, memory, proof."""
     schedule, objective = timed(schedule), schedule.problem.objective
-    rate = percent(schedule.known_timing.bubble_rate(objective))
-    known = proof(schedule)
-    bubble = f"bubble {rate} of the {objective.value}"
-    return ", ".join([bubble, figures(schedule), *([known] if known else [])])
+    rate, known = percent(schedule.known_timing.bubble_rate(objective)), proof(schedule)
+    parts = [f"bubble {rate} of the {objective.value}", figures(schedule)]
+    return ", ".join([*parts, known] if known else parts)
 
 
 def figures(schedule: Schedule) -> str:

@@ -246,9 +246,9 @@ class Explanation:
         gains = [change for change in self.changes if change.gains(self.now)]
         lines = table(header, [_row(change) for change in (self.now, *gains)]).splitlines()
         if vain := [change.what for change in self.changes if change not in gains]:
-            lines.append(f"no gain from {', nor from '.join(vain)}")
+            lines.append(f"nothing better was found with {', nor with '.join(vain)}")
         if self.enough is not None:
-            lines.append(_enough_words(self.enough, len(self.losses)))
+            lines.append(_enough_words(self.enough, len(self.losses), self.now))
         return lines
 
 
@@ -317,14 +317,14 @@ def _row(change: Change) -> list[str]:
     return [change.what, percent(max(0.0, change.bound_bubble)), found]
 
 
-def _enough_words(enough: Enough, ranks: int) -> str:
+def _enough_words(enough: Enough, ranks: int, now: Change) -> str:
     rest = percent(max(0.0, enough.bound_bubble))
     if enough.least is not None:
         less = f", {memory_size(enough.too_little)} is not" if enough.too_little else ""
-        return (
-            f"more memory cannot lower the bound: without any limit it is {rest} too; for this "
-            f"cost {sufficient_size(enough.least)} per rank is enough{less}"
-        )
+        first = f"more memory cannot lower the bound: without any limit it is {rest} too"
+        if rest != percent(max(0.0, now.bound_bubble)):  # the schedule's own bound is a search's
+            first = f"without any memory limit the bound is {rest}"
+        return f"{first}; for this cost {sufficient_size(enough.least)} per rank is enough{less}"
     more = counted(enough.microbatches, "more microbatch")
     fit = "fits" if enough.microbatches == 1 else "fit"
     those = "rank" + "s" * (len(enough.ranks) > 1) + " " + ", ".join(map(str, enough.ranks))

@@ -107,7 +107,7 @@ def _not_chosen(row: Evaluation, best: Evaluation) -> str:
         return f"{row.scheme}: {row.why_not}"
     line = f"{row.scheme}: {duration(row.step_time)}; {limits(row)}"
     turn = turns(row, best)
-    return line if turn is None else f"{line}; it wins {turn}"
+    return line if turn is None else f"{line}; it wins {turn}, if these fit"
 
 
 def limits(row: Evaluation) -> str:

@@ -240,9 +240,8 @@ def best_partition(
             (pools if pool.open(way, opening) else closed).append(pool)
     if way is Way.JOINT:
         look(pools, budget, should_stop)
-    seen = sum(pool.seen for pool in (*pools, *closed))
     nothing = [*closed, *(pool for pool in pools if not pool.candidates)]
-    pools = [pool for pool in pools if pool.candidates]
+    opened, pools = pools, [pool for pool in pools if pool.candidates]
     searched: list[CutCandidate] = []
     if pools:
         refinement = Refinement(pools, search, budget, should_stop)
@@ -265,7 +264,7 @@ def best_partition(
         best,
         tuple(searched),
         bound,
-        seen,
+        sum(pool.seen for pool in (*opened, *closed)),
         tuple(sorted(tried, key=lambda each: (each.cost, each.bound or math.inf))),
         smallest=min(lacking, key=lambda each: (each.device, each.limit), default=None),
     )

@@ -360,7 +360,10 @@ def placements(
 
 
 def cuts(profile: Profile) -> tuple[int, ...]:
-    """The numbers of stages per rank into which a profile of one stage per rank may be cut."""
+    """The numbers of stages per rank into which a profile of one stage per rank may be cut. Stages
+    that name their layers are cut no further, as their layers are not known to be halves."""
+    if any(stage.layers for stage in profile.stages):
+        return (1,)
     most = profile.max_stages
     return CUTS if most is None else tuple(n for n in CUTS if n * profile.ranks <= most)
 

@@ -174,7 +174,7 @@ def test_even_stages_and_more_microbatches_are_tried_and_vain_changes_are_no_row
     alike = explain(solve(linear((1.0, 1.0), 0.1, 2, 1.0), time_limit=0.2), seconds=0.1)
     assert alike.changes[-1].gains(alike.now)
     ample = explain(solve(linear((1.0, 1.0), 0.5, 4, 100.0), time_limit=0.1), seconds=0.05)
-    assert "no gain from room for one more microbatch on every rank" in str(ample)
+    assert "nothing better was found with room for one more microbatch on every rank" in str(ample)
     assert "per rank is enough, " in str(ample)
 
 
