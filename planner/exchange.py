@@ -117,8 +117,8 @@ def _size_notes(given: int | None, measured: int | None) -> tuple[str, ...]:
     """Notes where the sequences in a microbatch are assumed, or not those that were measured."""
     if given is None and measured is None:
         return (
-            "one sequence in a microbatch is assumed, as the profile has no micro_batch: "
-            "--micro-batch-size says it",
+            "one sequence per microbatch is assumed, as the profile has no micro_batch: "
+            "--micro-batch-size sets it",
         )
     if given is not None and measured is not None and given != measured:
         return (

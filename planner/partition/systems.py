@@ -247,7 +247,7 @@ def answer_for(
         for plan in [*plans, *unsearched]
     ]
     if free is not None:
-        name = f"any order, {free.schedule.problem.placement.name}"
+        name = f"any order, best: {free.schedule.problem.placement.name}"
         entries.insert(0, _entry(name, free.cost, free.least_bound))
     shown = candidates_table("schedule", entries)
     best = min(plans, key=lambda plan: plan.cost, default=FamilyPlan(""))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 WRITTEN = (
     "README.md", "docs/results.md", "docs/images/frontier-6.2b.svg",
     "planner/clusters/calibrated.json",
