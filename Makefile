@@ -36,12 +36,13 @@ lint: setup
 	$(BIN)/python -m benchmarks --report --check
 
 # Kernels are compiled, for a minute, beside the checks of types: random checks use nearly all.
-# Files with long tests come first, so that no process waits for another one in the end. Tests that
-# launch processes run after the others, three files at a time: they mostly wait for one another.
+# Files run in the order of their names: pytest-xdist would leave those with few, long tests to the
+# end. Tests that launch processes run after the others, three files at a time: they mostly wait for
+# one another.
 test: setup
 	($(BIN)/python -m tests.fuzz --count 20; $(BIN)/python -m tests.property.small_exact --count 20) \
 		> /dev/null 2>&1 & $(MAKE) lint && wait
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/property tests/verify tests/conformance tests/golden tests/unit
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/distributed --ignore tests/parity --ignore tests/failures
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/failures tests/parity tests/distributed
 
 # Snippets that need no torch run as a reader would type them; the others are marked in the pages.

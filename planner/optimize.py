@@ -309,7 +309,7 @@ def search_limits(
 
 
 def _rules(least: int | None, most: int | None) -> Rules:
-    """How many layers per stage may have. Raises InputError."""
+    """How many layers a stage may have. Raises InputError."""
     for name, number in (("min_layers", least), ("max_layers", most)):
         if number is not None and not (isinstance(number, int) and number >= 1):
             raise InputError(f"{name}: expected a whole number from 1 on, got {number!r}")

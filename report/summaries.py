@@ -130,7 +130,7 @@ def _held(schedule: Schedule, *, named: bool = True) -> str:
     if len(set(limits)) == 2:
         others = (r for r, limit in enumerate(limits) if limit != limits[first])
         ranks.append(max(others, key=lambda rank: peaks[rank]))
-    if max(peaks) > max(peaks[rank] for rank in ranks) and named:
+    if max(peaks) > max(peaks[rank] for rank in ranks):
         ranks.append(peaks.index(max(peaks)))
     return ", ".join(_of_limit(peaks[r], limits[r]) + f" (rank {r})" * named for r in ranks)
 

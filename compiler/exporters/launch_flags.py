@@ -18,7 +18,7 @@ from .torchtitan import is_wrapped, nested
 FILE = "FILE"
 """The exported file's name in a flag, or the text in it."""
 UNTIED = "--untie-embeddings-and-output-weights"
-# a CSV says the order; these names tell torchtitan which stages per rank has
+# a CSV says the order; these names tell torchtitan which stages a rank has
 TORCHTITAN_NAMES = {
     PlacementKind.LINEAR: "PipelineScheduleSingle",
     PlacementKind.INTERLEAVED: "PipelineScheduleMulti",

@@ -322,7 +322,7 @@ def _enough_words(enough: Enough, ranks: int, now: Change) -> str:
     if enough.least is not None:
         less = f", {memory_size(enough.too_little)} is not" if enough.too_little else ""
         first = f"more memory cannot lower the bound: without any limit it is {rest} too"
-        if rest != percent(max(0.0, now.bound_bubble)):  # the schedule's own bound is a search's
+        if enough.bound < now.bound * (1 - CLOSED):  # that of the schedule is a search's
             first = f"without any memory limit the bound is {rest}"
         return f"{first}; for this cost {sufficient_size(enough.least)} per rank is enough{less}"
     more = counted(enough.microbatches, "more microbatch")

@@ -196,7 +196,7 @@ def _choose(  # noqa: PLR0917
     yields: FloatArray,
     strict: float,
 ) -> tuple[int, float]:
-    """Which of its waiting ops per rank runs, and when; -1 where none before that time."""
+    """Which of its waiting ops a rank runs, and when; -1 where none before that time."""
     soonest, following, lacking = np.inf, np.inf, False  # soonest: of those with a lesser key
     for at in range(count - 1, -1, -1):
         op = waiting[at]

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -50,14 +51,13 @@ def least_load(pieces: Sequence[float], ranks: int) -> float:
     the rank with the least load. The largest of the others are tried on all ranks, and the rest
     counts nothing.
     """
-    middle = median_low(pieces)
-    equal = [piece for piece in pieces if NEAR * middle <= piece <= middle / NEAR]
-    others = sorted(piece for piece in pieces if not NEAR * middle <= piece <= middle / NEAR)
-    shortest, least = min(equal), math.inf
-    for loads in _shared_out(others[-OTHERS:], [0.0] * ranks):
+    middle, rows = median_low(pieces), sorted(pieces)
+    first, end = bisect_left(rows, NEAR * middle), bisect_right(rows, middle / NEAR)
+    others, least = (rows[:first] + rows[end:])[-OTHERS:], math.inf
+    for loads in _shared_out(others, [0.0] * ranks):
         heapq.heapify(loads)
-        for _ in equal:
-            heapq.heappush(loads, heapq.heappop(loads) + shortest)
+        for _ in range(first, end):
+            heapq.heapreplace(loads, loads[0] + rows[first])
         least = min(least, max(loads))
     return least
 
@@ -93,7 +93,7 @@ class CutBounds:
             return max(shared, self.cutter.best_value(self._prices.__getitem__, np.maximum))
         if self.placement.name == "v" and self.cutter.number <= MOST_V_LAYERS:
             return max(shared, self._v())
-        return shared
+        return max(shared, self.microbatches * least_load(self._whole, len(self.limit)))
 
     def first(self) -> Cut | None:
         """A cut that has the least bound of all, with one stage per rank; None for others."""
@@ -254,10 +254,12 @@ class CutBounds:
 
     def _evenly_shared(self) -> float:
         """A rank's share of all work, or the work of layers that are never divided."""
-        whole = [float(self._times[a, b]) for a, b in pairwise(self._boundaries)]
-        ranks = len(self.limit)
-        shared = float(self._times[0, -1]) / ranks
-        return self.microbatches * max(shared, *whole, least_load(whole, ranks))
+        return self.microbatches * max(float(self._times[0, -1]) / len(self.limit), *self._whole)
+
+    @cached_property
+    def _whole(self) -> list[float]:
+        """The times of layers, or of those together that are never cut apart."""
+        return [float(self._times[a, b]) for a, b in pairwise(self._boundaries)]
 
     @cached_property
     def _boundaries(self) -> list[int]:

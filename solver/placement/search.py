@@ -217,7 +217,7 @@ def _cost_and_memory(schedule: Schedule) -> tuple[float, float]:
     return float(f"{cost:.9g}"), max(schedule.known_timing.peak_memory)
 
 
-CUTS = (1, 2, 3, 4)  # stages per rank into which a profile of one stage a rank is cut
+CUTS = (1, 2, 3, 4)  # stages per rank into which a profile of one stage per rank is cut
 
 
 @dataclass(frozen=True, slots=True)

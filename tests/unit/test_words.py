@@ -13,8 +13,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LIBRARY = ("ir", "solver", "compiler", "planner", "cli", "report", "runtime", "src/pipeloom")
 DOCUMENTED = (*LIBRARY, "benchmarks", "examples")
+FILE_WORDS = {"ir/formats/schedule_document.py"}  # bounds by the names that older files have
 Definition = ast.Module | ast.ClassDef | ast.FunctionDef
 FRAGMENT = re.compile(r"(What|Of|Those|That|Where|So|As)\b")
+FORMER = re.compile(r"travel|lanes?\b|levers?\b|\brac(e|es|ing)\b|desk|sketch|urgen", re.IGNORECASE)
 
 
 @cache
@@ -47,3 +49,14 @@ def test_docstrings_are_no_fragments(folder: str) -> None:
     ]
     assert begins
     assert [each for each in begins if FRAGMENT.match(each[1])] == []
+
+
+@pytest.mark.parametrize("folder", DOCUMENTED)
+def test_words_that_gave_way_to_the_fields_are_gone(folder: str) -> None:
+    found = [
+        f"{path}: {word[0]}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if str(path.relative_to(ROOT)) not in FILE_WORDS
+        for word in FORMER.finditer(path.read_text())
+    ]
+    assert found == []

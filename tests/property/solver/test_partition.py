@@ -161,6 +161,26 @@ def layered_example(limit: float = 6.0, blocks: int = 6, ranks: int = 2) -> Laye
     return model(blocks, Profile((), ranks, 0.1, memory_limit=(limit,) * ranks))
 
 
+def test_two_searches_with_one_seed_are_one() -> None:
+    profile = layered_example()
+
+    def search(problem: Problem, name: str, share: float, start: Order | None) -> Schedule:
+        return solve(problem, solver="heuristic", work_limit=1e-3 * share, start=start)
+
+    first, second = (
+        best_partition(profile, 4, [Placement.v(2), Placement.linear(2)], search) for _ in range(2)
+    )
+    assert first.best is not None
+    assert second.best is not None
+    assert first.best.cut == second.best.cut
+    assert first.best.problem == second.best.problem
+    assert first.best.schedule is not None
+    assert second.best.schedule is not None
+    for a, b in zip(first.best.schedule.order, second.best.schedule.order, strict=True):
+        assert a.tolist() == b.tolist()
+    assert first.bound == second.bound
+
+
 @given(
     pieces=st.lists(st.sampled_from((0.0, 0.3, 1.0, 1.05, 1.1, 2.5)), min_size=1, max_size=8),
     ranks=st.integers(1, 3),

@@ -46,3 +46,11 @@ def test_the_files_that_pages_name_exist() -> None:
     absent = {(page, path) for page, path in ours if not (ROOT / path).is_file()}
     assert len(ours) > 20
     assert {each for each in absent if Path(each[1]).name not in PATTERNS} == set()
+
+
+def test_decisions_have_a_number_each_and_are_all_listed() -> None:
+    notes = sorted(path.name for path in (DOCS / "decisions").glob("0*.md"))
+    assert len({name[:4] for name in notes}) == len(notes)
+    assert found(r"\]\((0[^)]*)\)", "decisions/README.md") == notes
+    titles = [(DOCS / "decisions" / name).read_text().split(":")[0] for name in notes]
+    assert titles == [f"# {name[:4]}" for name in notes]
