@@ -22,7 +22,7 @@ from ..clusters.cluster import LINKS
 from .layers import work_of
 from .model import Model
 from .reading import ModelLike, read_model
-from .run import FULL, AttentionKernel, Sharding, TrainingRun
+from .run import FULL, AttentionKernel, Sharding, TrainingRun, usual
 from .work import (
     Collective,
     Group,
@@ -368,7 +368,7 @@ def arithmetic(
         if not 0 < value < float("inf"):
             raise InputError(f"{name}: expected a number > 0, got {value!r}")
     found = read_model(model)
-    checked = TrainingRun.of(run, found)
+    checked = TrainingRun.of(usual(found) | dict(run), found)
     if run.get("gradients") is None:
         checked = replace(checked, gradients=checked.precision)
     by_rule = totals_by_rule(found, checked, device_memory)
