@@ -11,10 +11,21 @@ from typing import Any
 
 from pipeloom.ir.errors import InputError, did_you_mean
 
+from ...packaged import packaged
 from ..model import Experts, LatentAttention, Model
 from ..words import MOST_LAYERS, Words
-from .defaults import DEFAULTS, READ
 
+_TYPES = packaged(__package__, "types.json")
+DEFAULTS: dict[str, dict[str, Any]] = {kind: type_["defaults"] for kind, type_ in _TYPES.items()}
+"""What transformers takes for the keys of each type that a file does not have, in so far as they
+count here; biases that a type always has among them."""
+_ALWAYS = """
+vocab_size hidden_size num_hidden_layers num_attention_heads max_position_embeddings
+tie_word_embeddings model_type model_name name nominal_parameters
+"""
+READ = {kind: frozenset([*_ALWAYS.split(), *type_["read"]]) for kind, type_ in _TYPES.items()}
+"""The keys that transformers reads for each type (kimi_k2: its own code), in so far as they count
+here. It ignores what other types have."""
 _PLAIN = {"gelu-4h", "relu-4h"}
 """Feed-forward parts of two matrices, in models like GPT-3: LayerNorm, biases, dropout."""
 _LAYER_NORM = {"gpt2", "gpt_neox", "opt", *_PLAIN}
