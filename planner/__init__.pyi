@@ -8,8 +8,8 @@ from .explain.answer import Answer as Answer
 from .explain.certificate import certificate as certificate
 from .models.arithmetic import Arithmetic as Arithmetic
 from .models.precision import Precision as Precision
+from .models.reading import PRESETS as PRESETS
 from .models.reading import read_model as read_model
-from .models.reading.presets import PRESETS as PRESETS
 from .models.run import TrainingRun as TrainingRun
 from .models.work import ModelWork as ModelWork
 from .packing.costs import Microbatches as Microbatches

@@ -9,7 +9,7 @@ All that a profile says but its stages, declared once: ranks, delays, links, mem
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
@@ -24,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from ..errors import did_you_mean
 from .fields import (
     MOST_COST,
     MOST_LAYERS,
@@ -176,13 +177,23 @@ def _ties(value: Any, places: Mapping[Any, int], what: str) -> Ties:
         sound = there and len(members) >= 2 and len(set(members)) == len(members)
         group = tuple(sorted({places[member] for member in members})) if sound else ()
         if not sound:
-            found.append(DocumentFault((i,), wrong(f"two or more different {what}"), entry))
+            words = f"two or more different {what}{_unknown(members, places)}"
+            found.append(DocumentFault((i,), wrong(words), entry))
         elif group in groups:
             found.append(DocumentFault((i,), wrong("each group once"), entry))
         elif len(group) > 1:  # else layers of one stage
             groups.append(group)
     raise_faults(found)
     return tuple(sorted(groups))
+
+
+def _unknown(members: Sequence[Any], places: Mapping[Any, int]) -> str:
+    """`` (embedding: no layer has this name; did you mean embed?)`` for the first such name."""
+    names = [name for name in places if isinstance(name, str)]
+    for member in members:
+        if names and isinstance(member, str) and member not in places:
+            return f" ({member}: no layer has this name{did_you_mean(member, names)})"
+    return ""
 
 
 def _spread(value: Any, number: int | None, what: str) -> Spreads:

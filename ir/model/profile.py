@@ -227,7 +227,7 @@ class Profile:
         return replace(self, stages=tuple(stage.changed(change) for stage in self.stages))
 
     def split(self, chunks: int) -> Profile:
-        """Each stage cut evenly into ``chunks`` consecutive ones; messages stay as large, and and
+        """Each stage cut evenly into ``chunks`` consecutive ones; messages stay as large, and
         so does what is kept for recomputation or offload. The last stage sends nothing on: its
         chunks send each other as much as the stage receives. Which chunks of tied stages share
         parameters is not known: all of them are tied.

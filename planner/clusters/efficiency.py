@@ -7,13 +7,13 @@ and software differ in it; ``calibrate`` moves them as far as measurements ask
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, NamedTuple
+
+from ..packaged import packaged
 
 
 class Prior(NamedTuple):
@@ -104,8 +104,7 @@ LIKE = {
 
 @cache
 def _records() -> dict[str, dict[str, Any]]:
-    text = files(__package__).joinpath("calibrated.json").read_text(encoding="utf-8")
-    found: dict[str, dict[str, Any]] = json.loads(text)["gpus"]
+    found: dict[str, dict[str, Any]] = packaged(__package__, "calibrated.json")["gpus"]
     return found
 
 

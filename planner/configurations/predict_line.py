@@ -9,8 +9,7 @@ from typing import Any
 
 from pipeloom.ir.documents import named
 
-from ..models.run import TrainingRun
-from ..prediction.setup import usual
+from ..models.run import TrainingRun, usual
 from .evaluation import Evaluated
 from .space import Space
 

@@ -29,12 +29,12 @@ from ..clusters.cluster import Cluster
 from ..inputs.words import memory_limit_of
 from ..models.model import Model
 from ..models.reading import ModelLike, read_model
-from ..models.run import KEYS, Sharding, TrainingRun, plain_fields, without_ends
+from ..models.run import KEYS, Sharding, TrainingRun, plain_fields, usual, without_ends
 from ..models.run_faults import faults_of
 from ..models.words import RunValues
 from ..prediction.memory import GIB
 from ..prediction.schedule_word import check_schedule
-from ..prediction.setup import Setup, check_precision, order_of, placement_of, usual
+from ..prediction.setup import Setup, check_precision, order_of, placement_of
 from .configuration import (
     AUTO,
     LEVELS,

@@ -46,7 +46,8 @@ def read_recording(path: FilePath) -> MeasuredOps:
     text = read_text(os.fspath(path), expected=WANTED)
     if not text.lstrip().startswith(("{", "[")):
         if not is_table(text):
-            raise InputError(f"{where}: expected {WANTED}")
+            first = text.lstrip().partition("\n")[0][:80]
+            raise InputError(f"{where}: expected {WANTED}, got {first!r}")
         return read_timers(text, where)
     document = parse_json(text, where, others=True)
     if isinstance(document, list):  # events alone are a trace, too

@@ -1,9 +1,4 @@
-"""``arithmetic``: what a model takes, by sums over its layers, before any cluster is known.
-
-Which links its parts would need between devices: bytes against computation.
-
-Bytes of a whole model: the sums over its layers, and rules of thumb beside them.
-"""
+"""``arithmetic``: a model's parameters, FLOPs and bytes, as sums over its layers."""
 
 from __future__ import annotations
 
@@ -15,28 +10,21 @@ from typing import Any
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.removed import telling_removed
 from pipeloom.ir.units import amount, counted
 from pipeloom.report.text_table import table
 
-from ..clusters.cluster import LINKS
 from .layers import work_of
 from .model import Model
 from .reading import ModelLike, read_model
-from .run import FULL, AttentionKernel, Sharding, TrainingRun
+from .run import Sharding, TrainingRun, usual
 from .work import (
-    Collective,
-    Group,
     LayerWork,
     ModelWork,
     States,
     WorkKind,
     states_of,
-    step_collectives,
 )
-
-ADAM_BYTES = (2, 2, 12)
-"""A parameter's weights, gradients and optimizer, with Adam in mixed precision (Rajbhandari et al.,
-2020, section 3.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,23 +68,6 @@ def totals_of(model: Model, run: TrainingRun, device_memory: float) -> Totals:
     return Totals.of(parts, sum(layer.m_b for layer in layers), device_memory)
 
 
-def totals_by_rule(model: Model, run: TrainingRun, device_memory: float) -> Totals:
-    """Sums as one does them by hand: 2, 2 and 12 bytes for each parameter of the model's round
-    number, and for each layer what a GPT of the same width with dropout holds, ends aside: s b h
-    (34 + 5 a s / h) bytes for s positions, b sequences, width h and a heads; with full
-    recomputation 2 s b h (Korthikanti et al., 2022, equations 1 and 2, table 2).
-
-    Without the attention matrix where it is recomputed, or a kernel does not keep it.
-    """
-    count = model.nominal_parameters or parameter_count(model, run)
-    states = [each * count for each in ADAM_BYTES]
-    kept = run.attention is AttentionKernel.UNFUSED and not run.recompute
-    pairs = 5 * model.heads * run.seq / model.hidden if kept else 0.0
-    each = 2.0 if run.recompute == FULL else 34 + pairs
-    layer = run.seq * run.micro_batch * model.hidden * each
-    return Totals.of(states, run.layers * layer, device_memory)
-
-
 def parameter_count(model: Model, run: TrainingRun) -> int:
     """Numbers of the layers that the run has, multi-token prediction aside, as it is counted."""
     layers = work_of(model, alone(run)).layers
@@ -126,90 +97,8 @@ def alone(run: TrainingRun) -> TrainingRun:
     )
 
 
-NODE = 8
-"""Devices among which tensor or expert parallelism is looked at."""
-EXPOSED = 0.1
-"""The part of computation's time that communication may take where it is waited for."""
-
-
-@dataclass(frozen=True, slots=True)
-class LinkNeed:
-    """``bytes`` that leave a device while it computes for ``compute_ms``, and the bandwidth in one
-    direction with which they take as long (``hidden``), or a tenth where they are waited for.
-    """
-
-    name: str
-    devices: int
-    bytes: float
-    compute_ms: float
-    hidden: bool
-
-    @property
-    def gigabytes_per_second(self) -> float:
-        return self.bytes / (self.compute_ms * (1 if self.hidden else EXPOSED)) / 1e6
-
-    @property
-    def link(self) -> str | None:
-        """The slowest link among the presets that has it, or several; None: none has."""
-        rates = {name: link.gigabytes_per_second for name, link in LINKS.items()}
-        enough = [rate for rate in rates.values() if rate >= self.gigabytes_per_second]
-        if not enough:
-            return None
-        return ", ".join(name for name, rate in rates.items() if rate == min(enough))
-
-    def to_dict(self) -> dict[str, Any]:
-        more = {"gigabytes_per_second": self.gigabytes_per_second, "link": self.link}
-        return asdict(self) | more
-
-
-def link_needs(model: Model, run: TrainingRun, devices: int, teraflops: float) -> list[LinkNeed]:
-    """The bytes that each way to use ``devices`` of so many FLOP/s sends, for a microbatch on each.
-
-    Pipeline: an activation forward and a gradient back at each cut. Tensor and expert parallel: in
-    each layer, and waited for. FSDP: each layer's weights twice and gradients once.
-    """
-    one = alone(run)
-    layer = _decoder(model, one)
-    time = sum(layer.flops(op) for op in OpKind) / (teraflops * 1e9)
-    return [*_needs(model, one, devices, layer, time)]
-
-
-def _needs(
-    model: Model, one: TrainingRun, devices: int, layer: LayerWork, time: float
-) -> Iterator[LinkNeed]:
-    stages = min(devices, one.layers)
-    if stages > 1:
-        each = one.layers / stages
-        yield LinkNeed("pipeline", stages, layer.message_bytes, each * time, hidden=True)
-    tensor = next(n for n in (NODE, 4, 2, 1) if model.heads % n == model.kv_heads % n == 0)
-    if tensor > 1 and one.seq % tensor == 0:
-        run = replace(one, gpus=tensor, tp=tensor, etp=tensor, sequence_parallel=True)
-        sent = _sent(_decoder(model, run), Group.TP, Group.ETP)
-        yield LinkNeed("tensor", tensor, sent, time / tensor, hidden=False)
-    if model.experts is not None and model.experts.count % NODE == 0:
-        run = replace(one, gpus=NODE, dp=NODE, ep=NODE)
-        sent = _sent(_decoder(model, run), Group.EP)
-        yield LinkNeed("expert", NODE, sent, time, hidden=False)
-    if devices > 1:
-        run = replace(one, gpus=devices, dp=devices, sharding=Sharding.FSDP)
-        collectives = step_collectives(layer.parameters, run)
-        sent = sum(collective.wire_bytes for collective in collectives)
-        yield LinkNeed("fsdp", devices, sent, time, hidden=True)
-
-
-def _decoder(model: Model, run: TrainingRun) -> LayerWork:
-    """The last decoder layer: one with experts, where there are any."""
-    layers = work_of(model, run).layers
-    return [x for x in layers if x.kind in (WorkKind.DENSE, WorkKind.MOE)][-1]
-
-
-def _sent(layer: LayerWork, *groups: Group) -> float:
-    collectives = (kernel for kernel in layer.kernels if isinstance(kernel, Collective))
-    return sum(each.wire_bytes for each in collectives if each.group in groups)
-
-
-DEVICE_MEMORY, TERAFLOPS = 80e9, 312.0
-"""Of an A100 with 80 GB, in 16 bits."""
+DEVICE_MEMORY = 80e9
+"""Bytes; of an A100 with 80 GB."""
 _OPS = (OpKind.F, OpKind.R, OpKind.B, OpKind.W)
 
 
@@ -217,21 +106,17 @@ _OPS = (OpKind.F, OpKind.R, OpKind.B, OpKind.W)
 class Arithmetic:
     """A model's figures in a run: bytes, FLOPs, layer by layer and stage by stage.
 
-    ``parameters``: of the whole model, ``active`` those that a token uses. ``summed``: bytes by
-    summing over layers, ``by_rule``: as one does it by hand. ``work``: of one rank and microbatch.
-    ``links``: what would be sent if as many devices as ``by_rule`` needs shared the model.
+    ``parameters``: of the whole model; ``active``: those that a token uses. ``totals``: bytes of
+    the whole model and one microbatch. ``work``: of one rank and microbatch.
     """
 
     model: Model
     run: TrainingRun
     parameters: int
     active: int
-    summed: Totals
-    by_rule: Totals
+    totals: Totals
     work: ModelWork
-    links: tuple[LinkNeed, ...]
     device_memory: float
-    teraflops: float
 
     @property
     def most_stages(self) -> int:
@@ -250,18 +135,16 @@ class Arithmetic:
             "active_parameters": self.active,
             "most_stages": self.most_stages,
             "device_memory": self.device_memory,
-            "summed": self.summed.to_dict(),
-            "by_rule": self.by_rule.to_dict(),
+            "totals": self.totals.to_dict(),
             "layers": [_layer_dict(layer, n) for layer, n in self._kinds()],
             "stages": list(map(self._stage_dict, self.work.stages, self.states())),
-            "links": [need.to_dict() for need in self.links],
         }
 
     def __str__(self) -> str:
         parts = [self._title(), self._totals(), self._layers()]
         if self.run.gpus > 1:
             parts.append(self._stages())
-        return "\n\n".join([*parts, self._links()])
+        return "\n\n".join(parts)
 
     def _kinds(self) -> list[tuple[LayerWork, int]]:
         """Each kind of layer, and how many there are."""
@@ -277,30 +160,12 @@ class Arithmetic:
         )
 
     def _totals(self) -> str:
-        names = {
-            "parameters": "parameters, 2 bytes each",
-            "gradients": "gradients, 2",
-            "optimizer": "Adam in float32, 12",
-            "activations": f"activations of a microbatch, {self._rule()}",
-            "all": "all",
-            "devices": f"devices of {amount(self.device_memory)}",
-        }
-        summed, rule = self.summed.to_dict(), self.by_rule.to_dict()
-        rows = [
-            [key, *(_cell(key, values[key]) for values in (rule, summed)), words]
-            for key, words in names.items()
-        ]
-        return table(["bytes", "by rule", "by layers", "the rule"], rows)
-
-    def _rule(self) -> str:
-        if self.run.recompute == FULL:
-            return "2 s b h a layer"
-        pairs = self.by_rule.activations > 34.5 * self._numbers()
-        return "s b h (34 + 5 a s / h) a layer" if pairs else "34 s b h a layer"
-
-    def _numbers(self) -> float:
-        """s b h of all layers."""
-        return self.run.layers * self.run.seq * self.run.micro_batch * self.model.hidden
+        found = self.totals
+        rows = [[key, amount(value)] for key, value in found.to_dict().items() if key != "devices"]
+        devices = counted(found.devices, "device")
+        return (
+            f"{table(['bytes', 'of all layers'], rows)}\n{devices} of {amount(self.device_memory)}"
+        )
 
     def _layers(self) -> str:
         header = ["layer", "of", "parameters", *(f"{op.name} FLOPs" for op in _OPS)]
@@ -318,71 +183,38 @@ class Arithmetic:
         ]
         return "bytes on one rank of each stage\n" + table(header, rows)
 
-    def _links(self) -> str:
-        header = [
-            "parallel",
-            "devices",
-            "sent",
-            "while computing",
-            "may take",
-            "GB/s",
-            "slowest link",
-        ]
-        rows = [
-            [
-                need.name,
-                str(need.devices),
-                amount(need.bytes),
-                need.compute_ms,
-                "all of it" if need.hidden else "a tenth",
-                f"{need.gigabytes_per_second:.4g}",
-                need.link or "none",
-            ]
-            for need in self.links
-        ]
-        rate = f"at {self.teraflops:g} TFLOP/s"
-        if not rows:
-            return "one device holds all of it: nothing is sent"
-        return f"links for a microbatch on each, computing {rate}\n{table(header, rows)}"
-
     def _stage_dict(self, stage: tuple[LayerWork, ...], states: States) -> dict[str, Any]:
         held = {"m_b": _held(stage), "m_w": sum(layer.m_w for layer in stage)}
         return {"layers": len(stage)} | asdict(states) | held
 
 
+@telling_removed
 def arithmetic(
     model: ModelLike,
     *,
     device_memory: float = DEVICE_MEMORY,
-    teraflops: float = TERAFLOPS,
     **run: Any,
 ) -> Arithmetic:
     """Parameters, FLOPs, bytes held and moved of a model in a run, by layer.
 
     ``model``: a preset's name, a ``config.json``, its folder or its mapping. ``run``: keys of
     :class:`.models.run.TrainingRun`; gradients are in the run's precision unless ``gradients`` says
-    otherwise. ``device_memory`` in bytes and ``teraflops`` say how many devices hold the model, and
-    which links would do. Raises InputError, with a line for each fault.
+    otherwise. ``device_memory``: bytes of a device. Raises InputError, with a line for each fault.
     """
-    for name, value in (("device_memory", device_memory), ("teraflops", teraflops)):
-        if not 0 < value < float("inf"):
-            raise InputError(f"{name}: expected a number > 0, got {value!r}")
+    if not 0 < device_memory < math.inf:
+        raise InputError(f"device_memory: expected a number > 0, got {device_memory!r}")
     found = read_model(model)
-    checked = TrainingRun.of(run, found)
+    checked = TrainingRun.of(usual(found) | dict(run), found)
     if run.get("gradients") is None:
         checked = replace(checked, gradients=checked.precision)
-    by_rule = totals_by_rule(found, checked, device_memory)
     return Arithmetic(
         found,
         checked,
         parameter_count(found, checked),
         active_count(found, checked),
         totals_of(found, checked, device_memory),
-        by_rule,
         work_of(found, checked),
-        tuple(link_needs(found, checked, by_rule.devices, teraflops)),
         device_memory,
-        teraflops,
     )
 
 
@@ -414,7 +246,3 @@ def _layer_dict(layer: LayerWork, count: int) -> dict[str, Any]:
         "m_r": layer.m_r,
         "message_bytes": layer.message_bytes,
     }
-
-
-def _cell(key: str, value: float) -> str:
-    return str(value) if key == "devices" else amount(value)

@@ -57,7 +57,6 @@ class Model:
     else both are joined by a projection (OPT-350M). ``window``: positions that a token of a
     windowed layer looks at; ``windowed`` such layers, by index. ``mtp``: multi-token prediction
     modules. ``longest``: positions the model was made for, None: not known.
-    ``nominal_parameters``: what it is called by, as in 70B.
     """
 
     name: str
@@ -91,7 +90,6 @@ class Model:
     windowed: frozenset[int] = frozenset()
     mtp: int = 0
     longest: int | None = None
-    nominal_parameters: float | None = None
 
     def is_moe(self, layer: int) -> bool:
         """Whether the decoder layer of this index has experts."""

@@ -249,3 +249,8 @@ def without_ends(given: tuple[int, ...] | None, layers: int) -> tuple[int, ...] 
     counts[0] -= 1
     counts[-1] -= 1
     return tuple(counts)
+
+
+def usual(model: Model) -> dict[str, Any]:
+    """The defaults of a run that depend on the model."""
+    return {"attention": "unfused", "sequence_parallel": False} if model.positions else {}

@@ -26,7 +26,7 @@ from ..models.layers import work_of
 from ..models.model import Model
 from ..models.precision import Precision
 from ..models.reading import ModelLike, read_model
-from ..models.run import Sharding, TrainingRun
+from ..models.run import Sharding, TrainingRun, usual
 from ..models.work import Attention, Gemm, Kernel, LayerWork, ModelWork, States, WorkKind, states_of
 from .layer_times import RATES
 from .schedule_word import refused
@@ -139,11 +139,6 @@ class Setup:
         if not find_family(name).by_times:
             return order
         return OpOrder(build_family(name, profile, run.microbatches, memory_limit=inf))
-
-
-def usual(model: Model) -> dict[str, Any]:
-    """The defaults of a run that depend on the model."""
-    return {"attention": "unfused", "sequence_parallel": False} if model.positions else {}
 
 
 def check_precision(precision: Precision, cluster: Cluster) -> None:

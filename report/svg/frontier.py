@@ -103,8 +103,8 @@ def frontier_svg(frontier: Frontier) -> str:
         *_grid(axes, frontier.objective),
         *_bound(points, axes),
         *_placements(frontier.placements, axes),
-        *_line(points, axes),
         *_families(families, frontier.elsewhere, axes),
+        *_line(points, axes),
         *_labels(points, families, axes),
     ]
     legend, bottom = _legend(frontier, families)

@@ -75,18 +75,19 @@ class Refinement:
             if best := self._may_win(done):
                 done.append(best[0])
                 left -= self._round(best[:1], left)
-            elif self._look_on():
-                left -= LOOKING
+            elif self._look_on(min(LOOKING, left)):
+                left -= min(LOOKING, left)
             else:
                 break
             if math.isfinite(self.budget.time.left):
                 left = self.budget.time.share_left - CERTIFYING
         return self.searched()
 
-    def _look_on(self) -> bool:
-        """Looks at more cuts, as none that were looked at may win; returns whether there are."""
+    def _look_on(self, share: float) -> bool:
+        """Looks at more cuts for a share of the time, as none that were looked at may win; returns
+        whether there are more."""
         seen = sum(pool.seen for pool in self.pools)
-        look(self.pools, self.budget, self.should_stop)
+        look(self.pools, self.budget, self.should_stop, share)
         return sum(pool.seen for pool in self.pools) > seen
 
     def _may_win(self, done: Sequence[CutCandidate]) -> list[CutCandidate]:
@@ -270,13 +271,18 @@ def best_partition(
     )
 
 
-def look(pools: Sequence[CandidatePool], budget: Budget, should_stop: StoppingCriterion) -> None:
+def look(
+    pools: Sequence[CandidatePool],
+    budget: Budget,
+    should_stop: StoppingCriterion,
+    share: float = LOOKING,
+) -> None:
     """Looks at cuts of all placements by turns, until all are seen or a share of the time is up.
 
     Where nothing fits so far it goes on for nearly all of it.
     """
     open_ = list(pools)
-    looking, longest = budget.share(LOOKING), budget.share(1.0 - LOOKING - CERTIFYING)
+    looking, longest = budget.share(share), budget.share(1.0 - LOOKING - CERTIFYING)
     too_long = FirstOf(longest, should_stop)
     while open_ and not should_stop():
         for pool in list(open_):

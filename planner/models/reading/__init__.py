@@ -11,9 +11,15 @@ from typing import Any, TypeAlias
 from pipeloom.ir.errors import InputError, did_you_mean
 
 from ...inputs.documents import naming, read_document
+from ...packaged import packaged
 from ..model import Model
 from . import huggingface, megatron
-from .presets import PRESETS
+
+PRESETS: dict[str, dict[str, Any]] = packaged(__package__, "presets.json")
+"""Well-known models by name, in the words of their published configurations."""
+PRESETS |= {
+    name: PRESETS[words["same_as"]] for name, words in PRESETS.items() if "same_as" in words
+}
 
 ModelLike: TypeAlias = Model | Mapping[str, Any] | str | os.PathLike[str]
 """A preset's name, a ``config.json`` or the folder of one, its mapping, or Megatron's words."""

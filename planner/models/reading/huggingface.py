@@ -11,10 +11,21 @@ from typing import Any
 
 from pipeloom.ir.errors import InputError, did_you_mean
 
+from ...packaged import packaged
 from ..model import Experts, LatentAttention, Model
 from ..words import MOST_LAYERS, Words
-from .defaults import DEFAULTS, READ
 
+_TYPES = packaged(__package__, "types.json")
+DEFAULTS: dict[str, dict[str, Any]] = {kind: type_["defaults"] for kind, type_ in _TYPES.items()}
+"""What transformers takes for the keys of each type that a file does not have, in so far as they
+count here; biases that a type always has among them."""
+_ALWAYS = """
+vocab_size hidden_size num_hidden_layers num_attention_heads max_position_embeddings
+tie_word_embeddings model_type model_name name
+"""
+READ = {kind: frozenset([*_ALWAYS.split(), *type_["read"]]) for kind, type_ in _TYPES.items()}
+"""The keys that transformers reads for each type (kimi_k2: its own code), in so far as they count
+here. It ignores what other types have."""
 _PLAIN = {"gelu-4h", "relu-4h"}
 """Feed-forward parts of two matrices, in models like GPT-3: LayerNorm, biases, dropout."""
 _LAYER_NORM = {"gpt2", "gpt_neox", "opt", *_PLAIN}
@@ -33,7 +44,7 @@ head_dim head_size hidden_size intermediate_size kv_head_num kv_lora_rank
 layer_norm_elementwise_affine layer_num layer_types
 max_position_embeddings max_window_layers mlp mlp_bias mlp_only_layers model_name model_type
 moe_intermediate_size moe_layer_freq n_ctx n_embd n_inner n_layer n_positions n_shared_experts
-name nominal_parameters num_experts_per_tok num_hidden_layers num_key_value_heads num_mtp_layers
+name num_experts_per_tok num_hidden_layers num_key_value_heads num_mtp_layers
 num_nextn_predict_layers positions q_lora_rank qk_head_dim qk_nope_head_dim qk_rope_head_dim
 qkv_bias shared_expert_intermediate_size sliding_window sliding_window_pattern tie_word_embeddings
 use_parallel_residual use_sliding_window use_swiglu v_head_dim vocab_size word_embed_proj_dim
@@ -116,7 +127,6 @@ def _model(words: Words, kind: str, name: str) -> Model:
         windowed=frozenset() if window is None else _windowed(words, kind, layers),
         mtp=words.whole("num_nextn_predict_layers", "num_mtp_layers", default=0, least=0, most=100),
         longest=longest or None,
-        nominal_parameters=words.rate("nominal_parameters") or None,
     )
 
 

@@ -17,7 +17,7 @@ normalization untie_embeddings_and_output_weights position_embedding_type  add_b
 disable_bias_linear add_qkv_bias qk_layernorm hidden_dropout  attention_dropout num_experts
 num_moe_experts moe_router_topk moe_ffn_hidden_size  moe_shared_expert_intermediate_size
 moe_shared_expert_gate moe_layer_freq  multi_latent_attention q_lora_rank kv_lora_rank qk_head_dim
-qk_pos_emb_head_dim v_head_dim  mtp_num_layers name nominal_parameters
+qk_pos_emb_head_dim v_head_dim  mtp_num_layers name
 """
 KNOWN = frozenset(_KEYS.split())
 _COUNT = ("num_experts", "num_moe_experts")
@@ -72,7 +72,6 @@ def _model(words: Words, name: str) -> Model:
         dropout=_dropout(words, "hidden_dropout") or _dropout(words, "attention_dropout"),
         mtp=words.whole("mtp_num_layers", default=0, least=0, most=100),
         longest=longest or None,
-        nominal_parameters=words.rate("nominal_parameters") or None,
     )
 
 

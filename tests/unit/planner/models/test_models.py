@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import pipeloom
 from pipeloom.planner import PRESETS, TrainingRun, read_model
 
@@ -84,26 +82,13 @@ def test_what_a_run_leaves_open_follows_from_the_rest() -> None:
     assert (run.layers_by_stage, run.gradients) == ((20, 20, 20, 20), "fp32")
 
 
-def test_llama_2_70b_by_hand_and_by_layers() -> None:
+def test_llama_2_70b_by_layers() -> None:
     """Exact parameters; narrower keys and values, a gated feed-forward part of 3.5 h, no masks."""
     found = pipeloom.arithmetic("llama-2-70b", micro_batch=8)
-    rule, summed, count = found.by_rule, found.summed, 68_976_648_192
-    assert (rule.parameters, rule.gradients, rule.optimizer) == (140e9, 140e9, 840e9)
-    assert rule.activations == 34 * 80 * 4096 * 8 * 8192  # 730 GB
-    assert (rule.devices, found.most_stages) == (24, 80)
+    totals, count = found.totals, 68_976_648_192
     assert found.parameters == found.active == count
-    assert (summed.parameters, summed.optimizer) == (2 * count, 12 * count)
+    assert found.most_stages == 80
+    assert (totals.parameters, totals.optimizer) == (2 * count, 12 * count)
     layer = 2 * (4 * 8192 + 8192 + 2 * 1024 + 8192 + 3 * 28672) + 4 * 64
-    assert summed.activations == 4096 * 8 * (80 * layer + 4 * 8192 + 4 * 32000)
-    needs = {need.name: need for need in found.links}
-    assert {name: (need.devices, need.link) for name, need in needs.items()} == {
-        "pipeline": (24, "ethernet-10g"),
-        "tensor": (8, "nvlink5"),
-        "fsdp": (24, "infiniband-100g, ethernet-100g"),
-    }
-    assert needs["pipeline"].bytes == 2 * 4096 * 8 * 8192
-    # two gathers of a layer's weights and a reduce-scatter of its gradients, in two bytes
-    parameters = found.work.layers[1].parameters.total
-    assert needs["fsdp"].bytes == pytest.approx(3 * 2 * parameters * 23 / 24)
-    faster = pipeloom.arithmetic("llama-2-70b", micro_batch=8, teraflops=1e7)
-    assert {need.link for need in faster.links} == {None}
+    assert totals.activations == 4096 * 8 * (80 * layer + 4 * 8192 + 4 * 32000)
+    assert totals.devices == 23  # of 80 GB

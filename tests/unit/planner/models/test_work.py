@@ -21,7 +21,7 @@ def work(model: Any, **run: Any) -> ModelWork:
 
 
 def gpt_3(**run: Any) -> ModelWork:
-    return work("gpt-175b", **GPT_3 | run)
+    return work("gpt-175b", **{"sequence_parallel": run.get("tp", 1) > 1} | GPT_3 | run)
 
 
 def layer_of(model: str, **run: Any) -> Any:

@@ -1,0 +1,12 @@
+"""Data files that are part of the package."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from typing import Any
+
+
+def packaged(package: str, name: str) -> Any:
+    """The content of the JSON file ``name`` in the folder of ``package``."""
+    return json.loads(files(package).joinpath(name).read_text(encoding="utf-8"))
