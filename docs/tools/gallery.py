@@ -27,9 +27,9 @@ TABLE = Path(__file__).parents[1] / "families.md"
 HEAD = f"""# Gallery of families
 
 Every family that `pipeloom build` knows, on {RANKS} ranks with {MICROBATCHES} microbatches,
-T_F = T_B = T_W of a rank, no communication, and an F and a BW at once in 2.5 instead of 3. Light
-colours are the later stages of a rank. [Schedule families](families.md) says what the families are
-and where they come from; `python docs/tools/gallery.py FOLDER` draws these pictures.
+T_F = T_B = T_W of a rank, no communication, and an F and a BW together in 2.5 instead of 3. Light
+colours mark the later stages of a rank. [Schedule families](families.md) describes the families
+and defines T and the other symbols; `python docs/tools/gallery.py FOLDER` draws these pictures.
 """
 
 
