@@ -69,8 +69,8 @@ def _rows() -> dict[str, tuple[str, str, str]]:
     for line in TABLE.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         match = re.fullmatch(r"`([a-z0-9-]+)(:[A-Z])?`", cells[0])
-        if match and len(cells) == 5:
-            found[match[1]] = (cells[1], cells[2], cells[4])
+        if match and len(cells) == 4:
+            found[match[1]] = (cells[1], cells[2], cells[3])
     return found
 
 
