@@ -229,8 +229,8 @@ def predict(
     ``model``: a preset's name, or a mapping or file in the words of Hugging Face's ``config.json``.
     ``run``: ``gpu``, ``gpus``, ``tp``, ``pp``, ``vp``, ``dp``, ``cp``, ``ep``, ``micro_batch``,
     ``global_batch``, ``seq``, ``precision``, ``recompute``, ``sequence_parallel``, ``sharding``,
-    ``layers``, ``layers_per_stage``, ``schedule`` and more; docs/predict.md has all of them with
-    their defaults. ``schedule`` is a family, such as ``zb-h1``, ``optimal``, or a schedule or its
+    ``layers``, ``layers_per_stage``, ``schedule`` and more; docs/predict.md has their values and
+    defaults. ``schedule`` is a family, such as ``zb-h1``, ``optimal``, or a schedule or its
     file, such as ``plan`` writes. ``cluster``: a preset's name, a file or an object; None: the
     usual one of ``gpu``. ``measured``: a profile by layers, whose times and memory take the place
     of calculated ones. Once ``should_stop`` turns true the best schedule so far is taken.

@@ -27,9 +27,9 @@ TABLE = Path(__file__).parents[1] / "families.md"
 HEAD = f"""# Gallery of families
 
 Every family that `pipeloom build` knows, on {RANKS} ranks with {MICROBATCHES} microbatches,
-T_F = T_B = T_W of a rank, no communication, and an F and a BW at once in 2.5 instead of 3. Light
-colours are the later stages of a rank. [Schedule families](families.md) says what the families are
-and where they come from; `python docs/tools/gallery.py FOLDER` draws these pictures.
+T_F = T_B = T_W of a rank, no communication, and an F and a BW together in 2.5 instead of 3. Light
+colours mark the later stages of a rank. [Schedule families](families.md) describes the families
+and defines T and the other symbols; `python docs/tools/gallery.py FOLDER` draws these pictures.
 """
 
 
@@ -69,8 +69,8 @@ def _rows() -> dict[str, tuple[str, str, str]]:
     for line in TABLE.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         match = re.fullmatch(r"`([a-z0-9-]+)(:[A-Z])?`", cells[0])
-        if match and len(cells) == 5:
-            found[match[1]] = (cells[1], cells[2], cells[4])
+        if match and len(cells) == 4:
+            found[match[1]] = (cells[1], cells[2], cells[3])
     return found
 
 
