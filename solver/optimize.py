@@ -26,7 +26,7 @@ from .core.relaxations import has_remat, recomputable, recomputing
 from .core.schedule_cost import within_memory
 from .core.unlike import check_planned
 from .core.worker_threads import has_ended, in_thread
-from .exact import BACKENDS
+from .exact import BACKENDS, MOST_OPS
 from .families.applicable import streaming_families
 from .portfolio import PORTFOLIOS, exactly
 from .proofs import closed_form_bounds
@@ -68,6 +68,12 @@ def _incumbent(problem: Problem, options: SolveOptions) -> Incumbent:
     known = [*PORTFOLIOS, *(BACKENDS if passing is Passing.ACTIVATIONS else ())]
     if options.solver not in known:
         raise InputError(f"solver: expected {' or '.join(known)}, got {options.solver!r}")
+    ops = 3 * problem.stages * problem.microbatches
+    if options.solver in BACKENDS and ops > MOST_OPS:
+        raise InputError(
+            f"solver: expected auto or heuristic for {ops} ops, as {options.solver} decides the "
+            f"order of each pair of ops and takes at most {MOST_OPS}, got {options.solver!r}"
+        )
     if passing is Passing.MIXED and problem.placement.kind is not PlacementKind.BIDIRECTIONAL:
         raise InputError(
             "passing: mixed: optimize plans schedules that pass activations alone, or weights alone"

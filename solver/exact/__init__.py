@@ -64,3 +64,5 @@ def _load(module: str) -> Backend:
 
 
 BACKENDS: Mapping[str, Backend] = {"cp-sat": _load("cp_sat"), "milp": _load("milp.model")}
+MOST_OPS = 12_000
+"""Ops that a backend takes: the matrix of their order has a byte for each pair."""
