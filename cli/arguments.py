@@ -96,7 +96,7 @@ def scale(text: str) -> list[int]:
 
 def limits(text: str) -> list[MemorySize]:
     """``A,B,...``, commas or spaces between, without doubles, from small to large."""
-    return sorted(set(map(limit, re.split(r"[,\s]+(?=[0-9n])", text.strip(", ")))))
+    return sorted(set(map(limit, re.split(r"(?:,\s*|\s+)(?=[0-9n])", text.strip(", ")))))
 
 
 # the exporters' names: importing them here would make every --help wait for NumPy

@@ -34,9 +34,12 @@ def sufficient_size(memory: float) -> str:
 
 
 def gigabytes_meant(limit: float, least: float) -> str:
-    """``; did you mean 30GB?`` of a limit of 30 where at least ``least`` bytes are needed."""
-    likely = limit < 1e3 and 1e6 <= least <= limit * 1e9
-    return f"; did you mean {sufficient_size(limit)}GB?" if likely else ""
+    """``; did you mean 30GB?`` of a limit of 30 where at least ``least`` bytes are needed; MB where
+    these are enough."""
+    if not (limit < 1e3 and 1e6 <= least <= limit * 1e9):
+        return ""
+    unit = "MB" if least <= limit * 1e6 else "GB"
+    return f"; did you mean {sufficient_size(limit)}{unit}?"
 
 
 def _prefixed(memory: float, digits: int) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby, islice
+from itertools import groupby
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.formats import write_json, write_text
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.units import duration
+from pipeloom.ir.units import counted, duration
 from pipeloom.report.summaries import from_optimal
 from pipeloom.report.svg.plans import PlanPoint, PlansPicture, plans_svg
 from pipeloom.report.text_table import Cell, table
@@ -32,6 +32,7 @@ from .configurations.predict_line import predict_line
 from .configurations.reasons import parts_of, reason
 from .configurations.space import Space
 from .models.reading import ModelLike
+from .models.run import Sharding
 from .optimize import check_limits, positive
 from .predict import ClusterLike, Prediction, cautions, cluster_of
 from .prediction.step import StepTimes
@@ -43,7 +44,9 @@ TIME_LIMIT = 45.0
 WIDTH = 100
 """Columns of the lines below the table."""
 SHOWN = 8
-"""Plans that a table has."""
+"""Plans that a table has, besides FSDP over all GPUs."""
+UNSURE = 0.01
+"""Share of a device's memory by which predictions are off (docs/predict.md)."""
 
 
 @dataclass(frozen=True)
@@ -142,8 +145,9 @@ class Plan:
                 degrees = run.tp, run.pp, run.vp, run.dp, run.cp, run.ep
                 seen.setdefault((*degrees, each.configuration.passing), each)
         alike = groupby(seen.values(), lambda each: f"{each.step_ms:.9g}")
-        first = ((each, len(others)) for _, (each, *others) in alike)
-        return tuple(islice((PlannedConfiguration(self.space, *each) for each in first), SHOWN))
+        first = [(each, len(others)) for _, (each, *others) in alike]
+        rest = [one for one in first[SHOWN:] if _is_fsdp(one[0])][:1]
+        return tuple(PlannedConfiguration(self.space, *one) for one in first[:SHOWN] + rest)
 
     @property
     def best(self) -> PlannedConfiguration:
@@ -182,7 +186,7 @@ class Plan:
                 for each, words in zip(self.plans, self._reasons, strict=True)
             ],
             "too_large": [{"name": name, "memory_gib": size} for size, name in chosen.too_large],
-            "notes": list(cautions(self.space.model, self.space.base)),
+            "notes": [*self._notes()],
         }
 
     @cached_property
@@ -219,7 +223,7 @@ class Plan:
             for each, found in zip(self.plans, shown, strict=True)
         ]
         return PlansPicture(
-            f"{self.space.model.name} on {base.gpus} GPUs of {self.space.cluster.name}",
+            f"{self.space.model.name} on {_devices(self.space)}",
             points,
             self.space.device_gib,
             base.global_batch * base.seq / base.gpus / self.lower_bound * 1e3,
@@ -230,8 +234,8 @@ class Plan:
         layers = self.best.found.configuration.run.layers_by_stage
         return "\n".join(
             [
-                f"{self.space.model.name} on {self.space.base.gpus} GPUs of "
-                f"{self.space.cluster.name}: {self.best.name}, {self.best.found.schedule}",
+                f"{self.space.model.name} on {_devices(self.space)}: {self.best.name}, "
+                f"{self.best.found.schedule}",
                 f"{duration(best.step_ms)} per step, likely {duration(best.step_ms_low)} to "
                 f"{duration(best.step_ms_high)}, {best.tokens_per_s_per_gpu:.5g} tokens/s/GPU, "
                 f"MFU {best.mfu * 100:.1f} %, {best.memory_gib:.1f} of {device:g} GiB "
@@ -246,9 +250,17 @@ class Plan:
                 *self._other_passing(),
                 "",
                 *self._predicted(),
-                *(f"note: {line}" for line in cautions(self.space.model, self.space.base)),
+                *(f"note: {line}" for line in self._notes()),
             ]
         )
+
+    def _notes(self) -> Iterator[str]:
+        yield from cautions(self.space.model, self.space.base)
+        if not self.space.headroom and self.best.free_gib < UNSURE * self.space.device_gib:
+            yield (
+                f"memory: {self.best.free_gib:.1f} GiB free is less than a prediction may be off; "
+                "--headroom 2GB plans with room"
+            )
 
     def _table(self) -> str:
         header = ["plan", "schedule", "M", "step", "likely", "bound", "GiB", "free GiB", ""]
@@ -309,6 +321,15 @@ class Plan:
             yield from ("", "this plan by predict:", f"  {line}")
 
 
+def _is_fsdp(found: Evaluated) -> bool:
+    run = found.configuration.run
+    return run.sharding is Sharding.FSDP and run.dp == run.gpus
+
+
+def _devices(space: Space) -> str:
+    return f"{counted(space.base.gpus, 'GPU')} of {space.cluster.name}"
+
+
 def _alike(others: int) -> list[str]:
     return [f"{others} more with this step"] if others else []
 
@@ -365,13 +386,15 @@ def plan(
 def _nothing(space: Space, ranking: Ranking, *, interrupted: bool) -> str:
     """How far the configuration that needs least memory is from fitting."""
     device = space.cluster.gpu
-    where = f"{space.model.name} on {space.base.gpus} GPUs of {space.cluster.name}"
+    where = f"{space.model.name} on {_devices(space)}"
     tried = [each for each in ranking.evaluated if each.tightest_gib < inf]
     least = [(each.tightest_gib, each.configuration.name) for each in tried] + ranking.too_large
     if interrupted:
         return f"{where}: interrupted before a plan that fits was found"
     if ranking.stopped or (not least and ranking.lower_bound < inf):
-        return f"{where}: no plan that fits was found in the time given: --time-limit, --work-limit"
+        nearest = min(least, default=None)
+        more = "" if nearest is None else f"; nearest: {nearest[1]}, {nearest[0]:.1f} GiB"
+        return f"{where}: no plan that fits was found in the time or work given{more}"
     if not least:
         return f"{where}: nothing fits: memory: no schedule of what may be spread holds"
     size, name = min(least)

@@ -408,9 +408,10 @@ def _written(swept: Swept, folder: Path | None) -> Swept:
 
 
 def _better(row: Evaluation, known: Evaluation | None, limit: float) -> Evaluation:
-    """``row``, or the one known of a smaller limit where that costs less, under this limit."""
+    """``row``, or the one known of a smaller limit, under this limit, where that costs less, or as
+    much in less memory."""
     report = row.schedule.report
-    if known is None or row.iteration_time <= known.iteration_time or report is None:
+    if known is None or report is None or _cost_and_memory(row) <= _cost_and_memory(known):
         return row
     found, problem = known.schedule.known_report, known.schedule.problem
     under = _under(limit, problem, row.schedule.problem)
@@ -419,6 +420,10 @@ def _better(row: Evaluation, known: Evaluation | None, limit: float) -> Evaluati
         report = replace(report, **_bounded(under, known.cost))
     taken = replace(known.schedule, problem=under, report=report)
     return replace(row, planned=taken, assumed=known.assumed)
+
+
+def _cost_and_memory(row: Evaluation) -> tuple[float, float]:
+    return float(f"{row.iteration_time:.9g}"), row.peak_memory
 
 
 def _bounded(problem: Problem, cost: float) -> dict[str, Any]:

@@ -21,6 +21,7 @@ _MADE_BY = {
     ("pipeloom.schedule", "pipeloom.profile"): ": optimize and build make one of a profile",
     ("pipeloom.program", "pipeloom.schedule"): ": compile makes one of a schedule",
     ("pipeloom.program", "pipeloom.profile"): ": optimize and then compile make one of a profile",
+    ("pipeloom.certificate", "pipeloom.schedule"): ": optimize --certificate writes one",
 }
 """The command that leads from one format to another."""
 
@@ -28,6 +29,7 @@ _TAKEN_BY = {
     "pipeloom.profile": ": optimize, build, compare and sweep take a profile",
     "pipeloom.schedule": ": compile, verify, show and export take a schedule",
     "pipeloom.program": ": verify, show and run take a program",
+    "pipeloom.certificate": ": verify SCHEDULE --certificate FILE checks it",
     "pipeloom.lengths": ": pipeloom.pack takes lengths, in Python",
     "pipeloom.packing": ": it was removed in 0.2.0, pipeloom.pack returns schedules, in Python",
 }

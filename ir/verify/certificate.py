@@ -89,8 +89,8 @@ def _check(facts: Facts, certificate: CertificateDocument) -> None:
     _check_argument(facts, bound, certificate.argument)
     if Fraction(claimed) > bound * (1 + CLAIM):
         raise NotProvenError(
-            f"lower_bound: {certificate.lower_bound:.9g} is proven, expected the schedule's, "
-            f"{claimed:.9g}, of which less is proven"
+            f"lower_bound: proves {certificate.lower_bound:.9g}, less than {claimed:.9g}, which "
+            "the schedule claims"
         )
 
 

@@ -23,7 +23,7 @@ from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.stopping import FirstOf
 from pipeloom.solver.core.tolerances import CLOSED
 
-from ..models.run import TrainingRun
+from ..models.run import Sharding, TrainingRun
 from ..solving.progress import Event, Listener, Note, unheard
 from ..solving.workers import Workers, in_order, stop_asked
 from .bounds import Bounds, ConfigurationBound
@@ -100,6 +100,7 @@ class SpaceSearch:
         """The best configurations found, and the bound of all."""
         self._degrees = sorted(self._spreads(), key=lambda each: each[:2])
         self._evaluate_alone()
+        self._evaluate_fsdp()
         for evaluated, searched in ROUNDS:
             self._evaluate(evaluated)
             self._improve(searched)
@@ -149,6 +150,18 @@ class SpaceSearch:
         heapify(self._degrees)
         if self._questions and not self.options.should_stop():
             self._take(evaluate(heappop(self._questions)[2]))
+
+    def _evaluate_fsdp(self) -> None:
+        """The best of FSDP over all GPUs, the usual baseline, whether or not it may win."""
+        space, fitting = self.space, list[BoundedConfiguration]()
+        for run in (run for run in space.degrees() if run.dp == run.gpus > 1):
+            for one in space.configurations(run, self.bounds.cut):
+                bound = self.bounds.of(one)
+                fits = bound.memory_gib <= space.cluster.gpu.memory_gib
+                if fits and one.run.sharding is Sharding.FSDP:
+                    fitting.append(BoundedConfiguration(space.model, space.cluster, one, bound))
+        if fitting and not self.options.should_stop():
+            self._take(evaluate(min(fitting, key=lambda each: each.bound.step_ms)))
 
     def _evaluate(self, share: float) -> None:
         """Until nothing that waits can win, or this share of the time is over."""

@@ -150,7 +150,8 @@ class Given:
                 f"{k} {self.fixed[k]}" for k in ("tp", "pp", "cp", "dp") if k in self.fixed
             )
             yield f"gpus: expected a multiple of {words}, got {self.base.gpus}"
-        batch = self.fixed.get("dp", 1) * self.fixed.get("micro_batch", 1)
+        replicas = self.base.gpus // product if {"tp", "pp", "cp"} <= self.fixed.keys() else 1
+        batch = self.fixed.get("dp", replicas) * self.fixed.get("micro_batch", 1)
         if self.base.global_batch % batch:
             words = f"a multiple of dp x micro_batch = {batch}"
             yield f"global_batch: expected {words}, got {self.base.global_batch}"

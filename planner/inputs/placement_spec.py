@@ -138,7 +138,7 @@ def _owners(document: Any, where: str, ranks: int) -> Sequence[int]:
     """The rank of each stage, from a list or from an object by stage. Raises InputError."""
     from pipeloom.ir.formats.json_reader import show
 
-    if isinstance(document, dict):
+    if isinstance(document, dict) and "format" not in document:
         missing = [key for key in map(str, range(len(document))) if key not in document]
         if missing:
             raise InputError(f"{where}: {missing[0]}: missing; expected a rank for each stage")

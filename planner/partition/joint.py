@@ -16,7 +16,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import StageProfile
 from pipeloom.ir.model.schedule import Report, Schedule, gap_between
 from pipeloom.ir.units import amount
-from pipeloom.report.summaries import from_optimal
+from pipeloom.report.summaries import beyond_bounds, from_optimal
 from pipeloom.report.text_table import Cell, table
 from pipeloom.solver.core.options import Order
 from pipeloom.solver.core.schedule_cost import iteration_time
@@ -229,7 +229,7 @@ def _words(schedule: Schedule, facts: dict[str, Any]) -> str:
             stages_table(schedule),
             *(["", candidates_table("placement", tried)] if len(tried) > 1 else []),
             f"over {which}: {from_optimal(facts['gap'])} "
-            f"({facts['cuts_seen']} looked at, {searched} searched)",
+            f"({facts['cuts_seen']} looked at, {searched} searched){beyond_bounds(schedule)}",
         ]
     )
 

@@ -21,7 +21,7 @@ from pipeloom.ir.model.layers import LayerKind
 from pipeloom.ir.model.placement import PlacementKind
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import gap_between
-from pipeloom.report.summaries import from_optimal
+from pipeloom.report.summaries import beyond_bounds, from_optimal
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.stopping import FirstOf, WorkLimit
@@ -273,7 +273,9 @@ def answer_for(
         "gap": gap,
         "schedules": entries,
     }
-    line = f"over all schedules that {system.name} runs: {from_optimal(gap)}"
+    line = (
+        f"over all schedules that {system.name} runs: {from_optimal(gap)}{beyond_bounds(schedule)}"
+    )
     if gap > 0 and any(plan.bound == bound for plan in unsearched):
         line += " (more stages per rank were not searched)"
     if not (system.any_order or schedule.problem.profile.stages[0].layers):

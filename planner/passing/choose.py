@@ -58,7 +58,11 @@ def plan_passing(
     ``placed``: whether the placement of activations is chosen, too, with at most ``copies`` of the
     weights, as where passing is not. Raises NothingFits.
     """
-    tell_missing(profile, missing_sizes(profile), search, where)
+    if (lacking := missing_sizes(profile)) and profile.ranks > 1:
+        raise InputError(
+            f"{where}: {lacking[0]}: missing; expected it with --passing auto, which compares the "
+            "times of messages"
+        )
 
     def searched(problem: Problem, name: str, share: float) -> Schedule:
         by_step = problem.placement.passing is Passing.WEIGHTS
@@ -232,7 +236,7 @@ def _row(scheme: str, candidates: Sequence[Evaluation], refusal: str | None) -> 
     nearest = min(candidates, key=lambda one: (one.fullness, one.step_time), default=None)
     if nearest is None:
         return Evaluation(scheme, why_not=refusal or "no schedule")
-    return replace(nearest, why_not=refusal or nearest.excess() or "no schedule")
+    return replace(nearest, why_not=nearest.excess() or refusal or "no schedule")
 
 
 def _order(row: Evaluation) -> tuple[bool, float, float]:

@@ -17,7 +17,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, gap_between
 from pipeloom.ir.units import duration
-from pipeloom.report.summaries import from_optimal, percent
+from pipeloom.report.summaries import beyond_bounds, from_optimal, percent
 from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.core.worker_threads import workers_abreast
@@ -98,7 +98,8 @@ def plan_placement(
 def _answer(schedule: Schedule, choice: dict[str, Any], search: CachedSearch) -> Answer:
     name = schedule.problem.placement.name
     candidates = candidates_of("placement", choice["placements"], name)
-    return Answer.of(schedule, search, candidates, {"choice": choice}, _words(choice))
+    words = _words(choice) + beyond_bounds(schedule)
+    return Answer.of(schedule, search, candidates, {"choice": choice}, words)
 
 
 def _nothing_fits(chosen: Chosen, words: str, facts: dict[str, Any]) -> NothingFits:

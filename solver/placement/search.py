@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from heapq import heapreplace
 from typing import Protocol, TypeAlias
 
 from pipeloom.ir.errors import InfeasibleError
@@ -330,7 +331,10 @@ def best_placement(
 
 def _entry(problem: Problem) -> Contender | TriedPlacement:
     """A contender, or the reason why the placement does not fit."""
-    name, note = problem.placement.name, assumed(problem)
+    placement, note = problem.placement, assumed(problem)
+    name = placement.name
+    if placement.kind is PlacementKind.CUSTOM:
+        note = f"stages on ranks {','.join(map(str, placement.owners))}"
     try:
         return Contender(name, lower_bound(problem).value, problem, note)
     except InfeasibleError as error:
@@ -353,10 +357,25 @@ def placements(
             found.append(Placement.v(ranks))
         elif each % 2 == 0:
             found.append(Placement.wave(ranks, each // 2))
+        if cut == 1 and chunks > 1:
+            found.append(balanced(profile))
         for placement in found:
             if placement not in seen and placement.kind in kinds:
                 seen.add(placement)
                 yield placed, placement
+
+
+def balanced(profile: Profile) -> Placement:
+    """The stages shared out by work, the longest first, each to the rank with the least so far
+    (LPT; Graham, 1969); ranks are numbered by their first stages."""
+    work = [stage.t_f + stage.fused for stage in profile.stages]
+    loads, owner = [(0.0, 0, rank) for rank in range(profile.ranks)], dict[int, int]()
+    for stage in sorted(range(len(work)), key=lambda stage: -work[stage]):
+        load, stages, owner[stage] = loads[0]
+        heapreplace(loads, (load + work[stage], stages + 1, owner[stage]))
+    owners = [owner[stage] for stage in range(len(work))]
+    numbers = {rank: number for number, rank in enumerate(dict.fromkeys(owners))}
+    return Placement.of_stages([numbers[rank] for rank in owners], ranks=profile.ranks)
 
 
 def cuts(profile: Profile) -> tuple[int, ...]:

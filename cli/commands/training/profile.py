@@ -267,6 +267,11 @@ def _words(measurement: Measurement) -> str:
             f"note: times spread by up to {max(spreads):.0%}, more than {UNSTEADY:.0%}: a plan "
             "relies on them; measure on an idle machine, or with more --repeats"
         )
+    lines += [
+        f"note: {names[s]}: BW took less time than B alone, which it contains: measure again"
+        for s, stage in enumerate(profile.stages)
+        if stage.t_bw is not None and stage.t_bw < stage.t_b
+    ]
     lines += [one.of(names[one.stage]) for one in worth_telling(measurement.coverage)]
     lines += [f"{names[s]} runs eager: {why}" for s, why in measurement.eager.items()]
     return "\n".join(lines)
