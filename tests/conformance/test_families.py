@@ -53,8 +53,8 @@ from pipeloom.solver import ASYNCHRONOUS, FAMILIES, find_family
 from pipeloom.solver.families.weights.ring import RingFamily
 from tests.support.families import RINGS, families_of, fits
 from tests.support.iterations import play_iterations
+from tests.support.machine import run_compiled
 from tests.support.table5 import Row, load_rows
-from tests.support.weight_machine import run_compiled
 
 PARAMETRIZED = [
     *("interleaved-1f1b:1", "interleaved-1f1b:3", "interleaved-1f1b-grouped:3", "looped-bfs:1"),

@@ -30,7 +30,7 @@ from pipeloom.solver import ASYNCHRONOUS, FAMILIES
 from tests.support.by_hand import UNIT, by_hand
 from tests.support.families import fits
 from tests.support.mutants import Document, Mutant, edited_program, mutants
-from tests.support.weight_schedules import mixed_schedules
+from tests.support.random_schedules import travelling
 
 HERE = Path(__file__).parent
 WEIGHT, GRADIENT = TransferKind.WEIGHT, TransferKind.GRADIENT
@@ -126,7 +126,7 @@ def family_programs(draw: st.DrawFn) -> Document:
     return compiled(schedule, tied=tied, post_validation=relayed)
 
 
-@given(family_programs() | mixed_schedules().map(compiled), st.booleans(), st.data())
+@given(family_programs() | travelling().map(compiled), st.booleans(), st.data())
 def test_no_instruction_can_be_left_out_or_doubled(
     program: Document, twice: bool, data: st.DataObject
 ) -> None:

@@ -30,8 +30,8 @@ from pipeloom.ir.cost.remat import choice_of, pulled
 from pipeloom.solver import lower_bounds, smallest_limit, solve
 from pipeloom.solver.core.relaxations import plain, without_offloading, without_recomputing
 from pipeloom.solver.remat.portfolio import one_at_a_time_with_remat
-from tests.property.ir.test_remat import lever_schedules
 from tests.support.large_problems import large_problem
+from tests.support.random_schedules import lever_schedules
 
 
 @given(lever_schedules(), st.sampled_from(Objective))
