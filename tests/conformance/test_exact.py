@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import subprocess
 import sys
 import time
@@ -15,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pulp
 import pytest
 
 from pipeloom.ir import (
@@ -40,7 +38,7 @@ from pipeloom.solver.exact import ExactResult
 from pipeloom.solver.exact.cp_sat import CpSatModel
 from pipeloom.solver.exact.cp_sat_thread import CpSatThread
 from pipeloom.solver.exact.formulation import Formulation
-from pipeloom.solver.exact.milp import cbc, cbc_process
+from pipeloom.solver.exact.milp import cbc_process
 from pipeloom.solver.exact.milp.cbc_process import PREFIX
 from tests.property.small_exact.instances import problem_of
 from tests.support.oracle import searched
@@ -137,8 +135,27 @@ def test_a_known_bound_is_never_lowered(name: str) -> None:
     assert result.lower_bound == 7.0 == objective_cost(result.schedule or _one_f_one_b(problem))
 
 
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[subprocess.Popen[bytes]]:
+    """The processes that are started, with temporary files in ``tmp_path``."""
+    started = []
+
+    def popen(*args: object, **options: object) -> subprocess.Popen[bytes]:
+        process: subprocess.Popen[bytes] = real(*args, **options)  # type: ignore[call-overload]
+        started.append(process)
+        return process
+
+    real = subprocess.Popen
+    monkeypatch.setattr(cbc_process.subprocess, "Popen", popen)
+    monkeypatch.setattr(cbc_process.tempfile, "tempdir", str(tmp_path))
+    return started
+
+
 @backends
-def test_the_time_limit_and_should_stop_end_the_search(name: str) -> None:
+def test_the_time_limit_and_should_stop_end_the_search(
+    name: str, processes: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """And the process of a backend, if it has one, with what it wrote."""
     problem = _large()
     incumbent = _one_f_one_b(problem)
     for options in ({"time_limit": 0.5}, {"time_limit": 100.0, "should_stop": lambda: True}):
@@ -152,6 +169,9 @@ def test_the_time_limit_and_should_stop_end_the_search(name: str) -> None:
             <= objective_cost(result.schedule)
             <= objective_cost(incumbent)
         )
+        assert all(each.returncode is not None for each in processes)
+        assert not list(tmp_path.iterdir())
+    assert bool(processes) == (name == "milp")
 
 
 @backends
@@ -218,75 +238,6 @@ def test_presolving_proves_no_bound_above_a_schedule() -> None:
 
 
 # cBC as a process: it ends when it should, and leaves nothing behind ------------------------------
-
-
-SIZE, ROWS = 40, 5
-
-
-def _split(*, exact: bool) -> tuple[pulp.LpProblem, dict[str, float]]:
-    """Market split, which CBC gets lost in, and the subset that it was made from.
-
-    Which of the items make up given sums? ``exact``: no other answer will do.
-    """
-    rng = random.Random(0)
-    lp = pulp.LpProblem("split", pulp.LpMinimize)
-    x = [lp.add_variable(f"x{i}", cat=pulp.LpBinary) for i in range(SIZE)]
-    slack = lp.add_variable("slack", 0, 0 if exact else None)
-    lp += slack
-    chosen = [i % 2 for i in range(SIZE)]
-    for _ in range(ROWS):
-        weights = [rng.randint(0, 99) for _ in x]
-        total = pulp.lpSum(w * v for w, v in zip(weights, x, strict=True))
-        goal = sum(w * c for w, c in zip(weights, chosen, strict=True))
-        lp += total + slack >= goal
-        lp += total - slack <= goal
-    return lp, {v.name: float(c) for v, c in zip(x, chosen, strict=True)} | {"slack": 0.0}
-
-
-@pytest.fixture
-def processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[subprocess.Popen[bytes]]:
-    """The processes that are started, with temporary files in ``tmp_path``."""
-    started = []
-
-    def popen(*args: object, **options: object) -> subprocess.Popen[bytes]:
-        process: subprocess.Popen[bytes] = real(*args, **options)  # type: ignore[call-overload]
-        started.append(process)
-        return process
-
-    real = subprocess.Popen
-    monkeypatch.setattr(cbc_process.subprocess, "Popen", popen)
-    monkeypatch.setattr(cbc_process.tempfile, "tempdir", str(tmp_path))
-    return started
-
-
-@pytest.mark.parametrize("seconds", [0.5, 100.0])
-def test_stopped_it_reports_a_bound_and_ends(
-    seconds: float, processes: list[subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
-    """At its own time limit, or interrupted long before it."""
-    looks = iter(range(1000))
-    outcome = cbc.run_cbc(
-        _split(exact=False)[0],
-        start={},
-        seconds=seconds,
-        options={},
-        should_stop=lambda: seconds > 1.0 and next(looks) > 20,
-    )
-    assert not outcome.infeasible
-    assert outcome.bound is not None
-    assert outcome.bound <= outcome.values["slack"]
-    assert processes[0].returncode is not None
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_start_is_used() -> None:
-    lp, answer = _split(exact=True)
-    outcomes = [
-        cbc.run_cbc(lp, start=start, seconds=1.0, options={}, should_stop=lambda: False)
-        for start in ({}, answer)
-    ]
-    assert not outcomes[0].values
-    assert outcomes[1].values.items() >= answer.items()
 
 
 KILLED = """

@@ -236,7 +236,9 @@ def streamed_orders(
 def of_families(draw: st.DrawFn) -> Schedule:
     ranks = draw(st.integers(1, 5))
     names = [name for name in (*TRAVELLING, "fsdp:0") if fits(name, ranks)]
-    name, profile = draw(st.sampled_from(names)), draw(profiles(ranks, ranks))
+    name = draw(st.sampled_from(names))
+    stages = draw(st.integers(1, 7)) if name.startswith("fsdp") else ranks
+    profile = draw(profiles(ranks, stages))
     return build_family(name, profile, draw(st.integers(1, 11)), memory_limit=math.inf)
 
 

@@ -15,7 +15,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipeloom import (
-    InputError,
     Profile,
     Schedule,
     StageProfile,
@@ -135,25 +134,3 @@ def test_no_instruction_can_be_left_out_or_doubled(
     at = data.draw(st.sampled_from(range(len(lines))))
     lines[at : at + 1] = [lines[at]] * 2 if twice else []
     assert verify_program(program) != []
-
-
-JSON = (
-    st.none() | st.integers(-2, 9) | st.sampled_from(["", "x1", "step 9", "0F0", [], {}, 10**400])
-)
-
-
-@given(family_programs(), st.data())
-def test_no_document_makes_the_verifier_fall_over(program: Document, data: st.DataObject) -> None:
-    inner: Any = program
-    while True:
-        keys = list(inner) if isinstance(inner, dict) else range(len(inner))
-        key = data.draw(st.sampled_from(keys))
-        if not (isinstance(inner[key], dict | list) and inner[key]) or data.draw(st.booleans()):
-            break
-        inner = inner[key]
-    inner[key] = data.draw(JSON)
-    try:
-        violations = verify_program(program)
-    except InputError as error:
-        violations = list(error.errors)
-    assert all(isinstance(line, str) and "\n" not in line for line in violations)

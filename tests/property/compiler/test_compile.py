@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -379,32 +380,30 @@ def computes_between(row: tuple[Instruction, ...]) -> list[int]:
     return found
 
 
-def of_interleaves_order(route: Route) -> Schedule:
-    plain = build_family("weipipe-interleave", PROFILE, MICROBATCHES)
-    return streamed(plain.problem, plain.order, Streaming(buffers=2, route=route))
+INTERLEAVE = build_family("weipipe-interleave", PROFILE, MICROBATCHES)
 
 
-def optimized(ranks: int) -> Schedule:
-    profile = Profile(PROFILE.stages[:1] * ranks, ranks, t_comm=0.25)
-    placement = Placement.round_robin(ranks)
-    problem = Problem(profile, 3 * ranks, placement, profile.limit_from(None))
-    return solve(problem, work_limit=0.5)
+def optimized() -> Schedule:
+    profile = Profile(PROFILE.stages[:1] * 12, 12, t_comm=0.25)
+    placement = Placement.round_robin(12)
+    return solve(Problem(profile, 36, placement, profile.limit_from(None)), work_limit=0.5)
 
 
-BUILT = (*RINGS, "fsdp:1")
-STREAMED = {f"streamed {route.value}": route for route in (Route.DIRECT, Route.BOTH_WAYS)}
-
-
-@pytest.mark.parametrize("name", ["optimized", *STREAMED, *BUILT])
-def test_a_compute_runs_between_the_post_of_a_receive_and_its_wait(name: str) -> None:
-    if name in STREAMED:
-        schedule = of_interleaves_order(STREAMED[name])
-    else:
-        schedule = (
-            optimized(12) if name == "optimized" else build_family(name, PROFILE, MICROBATCHES)
-        )
-    program = compile_schedule(schedule)
-    for row in program.instructions:
+@pytest.mark.parametrize(
+    "make",
+    [
+        optimized,
+        *(partial(build_family, name, PROFILE, MICROBATCHES) for name in (*RINGS, "fsdp:1")),
+        *(
+            partial(streamed, INTERLEAVE.problem, INTERLEAVE.order, Streaming(2, route))
+            for route in (Route.DIRECT, Route.BOTH_WAYS)
+        ),
+    ],
+)
+def test_a_compute_runs_between_the_post_of_a_receive_and_its_wait(
+    make: Callable[[], Schedule],
+) -> None:
+    for row in compile_schedule(make()).instructions:
         between = computes_between(row)
         assert between
         assert min(between) >= 1

@@ -276,11 +276,6 @@ def test_a_hop_of_half_an_f_costs_its_first_way_alone(
     assert bound >= 0.99 * cost
 
 
-def test_less_than_one_microbatch_is_infeasible() -> None:
-    with pytest.raises(InfeasibleError, match="smallest feasible limit is 4"):
-        solve(make(4, 8, limit=3.5))
-
-
 def test_smaller_devices_cost_no_time_as_long_as_transfers_hide() -> None:
     """Fewer buffers, other routes and more rounds until the leanest; what is held is the
     program's."""

@@ -12,28 +12,15 @@ from pipeloom.cli.arguments import limit
 from pipeloom.compiler import compile_schedule
 from pipeloom.compiler.exporters import EXPORTERS
 from pipeloom.ir import (
-    Compute,
-    Free,
     InputError,
-    Instruction,
     InvalidScheduleError,
     Op,
     OpKind,
     Profile,
-    Receive,
-    Reduce,
-    Relay,
-    RelayKind,
     Schedule,
-    Send,
     StageProfile,
-    Step,
-    Tensor,
-    TensorKind,
     Updates,
-    WaitReceive,
     footprint,
-    parse_instruction,
 )
 from pipeloom.ir.model.ops import pack, unpack
 from pipeloom.ir.model.schedule import staleness, versions
@@ -56,32 +43,6 @@ def test_text_reads_back(op: Op) -> None:
 def test_packed_reads_back(ops: list[Op]) -> None:
     assert unpack(pack(ops)) == ops
     assert [Op.unpack(op.packed) for op in ops] == ops
-
-
-# instructions as text and back --------------------------------------------------------------------
-
-
-X, DW = Tensor(TensorKind.X, 1, 0), Tensor(TensorKind.GRADIENT, 2, 15)
-
-
-@pytest.mark.parametrize(
-    ("text", "instruction"),
-    [
-        ("recv x1.0 from 0 into 3", Receive(X, 0, 3)),
-        ("wait recv x1.0", WaitReceive(X)),
-        ("1F0", Compute(Op(OpKind.F, 1, 0))),
-        ("1BW12", Compute(Op(OpKind.BW, 1, 12))),
-        ("send dw2.15 to 2", Send(DW, 2)),
-        ("free x1.0", Free(X)),
-        ("reduce 0 7", Reduce((0, 7))),
-        ("step 1", Step(1)),
-        ("relay sums to 1", Relay(RelayKind.SUMS, None, 1)),
-        ("relay verdict from 12 to 0", Relay(RelayKind.VERDICT, 12, 0)),
-    ],
-)
-def test_each_form_reads_back(text: str, instruction: Instruction) -> None:
-    assert str(instruction) == text
-    assert parse_instruction(text) == instruction
 
 
 # pipeDream: a step after each microbatch's gradient, versions of weights, and what is checked o ---
@@ -127,9 +88,6 @@ def test_what_steps_once_an_iteration_cannot_take_it() -> None:
         InputError, match="updates: torch-csv steps once an iteration; got microbatch"
     ):
         EXPORTERS["torch-csv"].write(built(2, 3))
-
-
-# what is said of the weight gradients that W computes ---------------------------------------------
 
 
 # sizes, times and counts in words -----------------------------------------------------------------

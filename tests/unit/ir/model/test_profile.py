@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -84,25 +83,6 @@ def test_a_spread_is_of_all_stages_or_of_each_and_follows_them() -> None:
 
 RING = Sharing.RING
 SLOW = Link(4.0, 0.5)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "source", "target", "way"),
-    [
-        (2, 0, 1, "01"),
-        (2, 1, 0, "10"),
-        (3, 0, 2, "02"),
-        (4, 0, 2, "012"),  # as far either way: up
-        (4, 2, 0, "230"),
-        (4, 0, 3, "03"),
-        (5, 4, 1, "401"),
-        (5, 1, 4, "104"),
-        (5, 0, 3, "043"),
-    ],
-)
-def test_the_shorter_way_round_a_ring(ranks: int, source: int, target: int, way: str) -> None:
-    hops = tuple(f"{a} to {b}" for a, b in pairwise(way))
-    assert Links(Link(0.0, 1.0), shared=RING).wires(source, target, ranks) == hops
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])

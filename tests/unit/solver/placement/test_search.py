@@ -136,15 +136,6 @@ def test_two_copies_of_the_weights_leave_less_for_activations() -> None:
     assert "too small for rank" in (found.why_not or "")
 
 
-def test_local_search_improves_what_the_two_way_families_are() -> None:
-    profile = Profile((STAGE,) * 4, 4, 0.1)
-    problem = Problem(profile, 6, Placement.bidirectional(4), (math.inf,) * 4)
-    found = solve(problem, solver="heuristic", work_limit=2.0)
-    built = [iteration_time(build_family(name, profile, 6)) for name in ("chimera", "dualpipe")]
-    assert found.known_report.known_bound <= iteration_time(found) < min(built)
-    assert verify_schedule(dump_schedule(found)) == []
-
-
 @pytest.mark.parametrize("limit", [2.0, 3.0, 4.0])
 def test_with_less_memory_chimera_holds_fewer_microbatches(limit: float) -> None:
     """Its own shape needs 5 here: one microbatch after the other is twice as long and more."""
