@@ -33,7 +33,7 @@ def test_every_problem_is_explained(kind: str, seed: int) -> None:
     assert found.reason.value == pytest.approx(bound)
     for loss in found.losses:
         parts = (loss.work, loss.head, loss.between, loss.tail, loss.spare)
-        assert sum(parts) == pytest.approx(cost, abs=1e-9)
+        assert sum(parts) == pytest.approx(cost, rel=1e-9, abs=1e-9)
         assert min(parts) >= -1e-9 * cost
     for change in found.changes:
         assert change.bound <= bound * (1 + 1e-9) or change.what in NO_RELAXATIONS

@@ -13,7 +13,6 @@ from pipeloom import InfeasibleError, InputError, Profile, StageProfile
 from pipeloom.ir import LayeredProfile, footprint
 from tests.support.layered_profiles import layered, model, with_ends
 
-
 TIME = st.one_of(st.sampled_from([0.0, 1.0, 3.0]), st.floats(0.1, 3.0))
 
 
