@@ -13,7 +13,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pipeloom import (
@@ -113,23 +112,6 @@ def test_a_bound_above_the_optimum_is_a_fault(kind: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(checks, "lower_bounds", lambda _: iter([proud]))
     wrong = checked(one.seed).wrong
     assert [line.split()[1] for line in wrong if "above the optimum" in line] == ["proud"]
-
-
-def unlimited(problem: Problem, **_: object) -> Schedule:
-    return solve(replace(problem, memory_limit=(np.inf,) * problem.ranks), work_limit=0.1)
-
-
-def test_a_limit_that_is_ignored_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    def feasible(seed: int) -> bool:
-        try:
-            return next(lower_bounds(problem_of("linear", seed))) is not None
-        except InfeasibleError:
-            return False
-
-    seed = next(n for n in range(0, 4000, len(KINDS)) if not feasible(n))
-    assert checked(seed).wrong == ()
-    monkeypatch.setattr(checks, "solve", unlimited)
-    assert checked(seed).wrong == ("infeasible, but solved",)
 
 
 def _rounded_twice(objective: Objective) -> Problem:

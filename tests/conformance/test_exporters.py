@@ -166,30 +166,6 @@ def test_no_layer_is_lost_or_moved(cut: tuple[int, ...]) -> None:
         assert part.count("t") == sum(layer.kind is LayerKind.BLOCK for layer in stage.layers)
 
 
-def refused(name: str, schedule: Schedule) -> str:
-    with pytest.raises(InputError) as caught:
-        export(name, schedule)
-    return str(caught.value)
-
-
-def test_megatron_has_no_v() -> None:
-    schedule = scheduled(model(6, Profile((), 2)), CUT, Placement.v(2))
-    assert "got stages on ranks [0, 1, 1, 0]" in refused("megatron-layout", schedule)
-    assert json.loads(export("torchtitan", schedule))[3] == ["layers.5", "out", "loss"]
-
-
-def test_megatron_wants_an_embedding_first() -> None:
-    whole = model(6, Profile((), 4))
-    bare = replace(whole, layers=whole.layers[1:], tied=whole.tied[1:])
-    assert "profile: stages: layers: megatron-layout expects an embedding, got none" in refused(
-        "megatron-layout", scheduled(bare, CUT, Placement.linear(4))
-    )
-    swapped = replace(whole, layers=(whole.layers[1], whole.layers[0], *whole.layers[2:]))
-    assert "emb: megatron-layout expects embedding, blocks" in refused(
-        "megatron-layout", scheduled(swapped, CUT, Placement.linear(4))
-    )
-
-
 # the flags that go with each exported file, as torchtitan 0.3 and Megatron-LM spell them ----------
 
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from pipeloom.cli.arguments import limit
 from pipeloom.compiler import compile_schedule
-from pipeloom.compiler.exporters import EXPORTERS
 from pipeloom.ir import (
     InputError,
     InvalidScheduleError,
@@ -81,13 +80,6 @@ def test_what_cannot_be_stepped_within_an_iteration() -> None:
     chimera = build_family("chimera", built(2, 4).problem.profile, 4)
     with pytest.raises(InvalidScheduleError, match="expected each stage on one rank"):
         compile_schedule(replace(chimera, updates=Updates.MICROBATCH))
-
-
-def test_what_steps_once_an_iteration_cannot_take_it() -> None:
-    with pytest.raises(
-        InputError, match="updates: torch-csv steps once an iteration; got microbatch"
-    ):
-        EXPORTERS["torch-csv"].write(built(2, 3))
 
 
 # sizes, times and counts in words -----------------------------------------------------------------

@@ -150,16 +150,6 @@ def test_with_less_memory_chimera_holds_fewer_microbatches(limit: float) -> None
     assert verify_schedule(dump_schedule(found)) == []
 
 
-def test_two_copies_compete_with_pairs_where_they_save_time() -> None:
-    """A pair takes 3 ms, its ops 5 ms: no order without pairs comes near."""
-    profile = Profile((replace(STAGE, t_fb=3.0),) * 4, 4, 0.0)
-    found = entry(best_placement(profile, 12, search, copies=2), "bidirectional")
-    assert found.schedule is not None
-    assert any(found.schedule.pairs)
-    assert verify_schedule(dump_schedule(found.schedule)) == []
-    assert found.cost < 12 * 5.0
-
-
 HEAVY = replace(STAGE, m_b=2.0, m_w=0.0, weight_bytes=1.0, grad_bytes=1.0, optimizer_bytes=2.0)
 
 
