@@ -7,7 +7,6 @@ those that are searched, and every argument of a certificate against the oracle.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -40,10 +39,9 @@ from pipeloom.solver.bounds.several_stages.rank_flow import flow_bound
 from pipeloom.solver.bounds.several_stages.rank_moments import rank_relaxation
 from pipeloom.solver.core.linear_instance import LinearInstance
 from tests.property.small_exact import checked, checks, faults, summary
-from tests.property.small_exact.checks import Found, check_problem
+from tests.property.small_exact.checks import check_problem
 from tests.property.small_exact.instances import KINDS, problem_of
 from tests.support.large_problems import large_problem
-from tests.support.oracle import exhaustive_optimum
 
 TODAY = datetime.now(UTC).date().toordinal() * 10_000
 """A new seed every day."""
@@ -90,24 +88,13 @@ def test_every_bound_is_among_those_checked() -> None:
     assert names == BOUNDS
 
 
-def seeds_of(kind: str) -> Iterator[int]:
-    """Those of problems of this kind of which every bound is checked."""
-    first, turns = list(KINDS).index(kind), 8 * len(KINDS)
-    return iter(range(first + turns, 800, turns))
-
-
-def first_decided(kind: str) -> Found:
-    """A problem whose optimum is found: its costs and bounds are right."""
-    found = next(one for one in map(checked, seeds_of(kind)) if one.optimum)
-    assert found.wrong == ()
-    assert found.cost is not None
-    return found
-
-
 @pytest.mark.parametrize("kind", ["linear", "two copies", "offload", "unlike", "weights"])
 def test_a_bound_above_the_optimum_is_a_fault(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = first_decided(kind)
+    first, turns = list(KINDS).index(kind), 8 * len(KINDS)  # of each eighth all is checked
+    found = map(checked, range(first + turns, 800, turns))
+    one = next(each for each in found if each.optimum)
     assert one.optimum is not None
+    assert one.wrong == ()
     proud = Bound(1.001 * one.optimum, "proud", "")
     monkeypatch.setattr(checks, "lower_bounds", lambda _: iter([proud]))
     wrong = checked(one.seed).wrong
@@ -250,12 +237,6 @@ def test_each_argument_says_what_is_worked_out_by_hand(
 ) -> None:
     found = [bound.value for bound in lower_bounds(problem) if bound.name == name]
     assert any(each == pytest.approx(value) for each in found), found
-
-
-@pytest.mark.parametrize("links", [Links(HOP), Links(HOP, shared=Sharing.RING), None])
-def test_weights_arrive_as_early_as_their_bound_says(links: Links | None) -> None:
-    problem = streamed(1, 4, 4) if links is None else streamed(1, 4, 4, links=links)
-    assert exhaustive_optimum(problem) == pytest.approx(lower_bound(problem).value)
 
 
 def test_few_chunks_that_fit_turn_over_slowly() -> None:

@@ -50,6 +50,7 @@ from pipeloom.solver import ASYNCHRONOUS, FAMILIES, find_family
 from tests.support.families import RINGS, families_of, fits
 from tests.support.iterations import play_iterations
 from tests.support.machine import run_compiled
+from tests.support.random_schedules import profiles
 from tests.support.table5 import Row, load_rows
 
 PARAMETRIZED = [
@@ -58,22 +59,11 @@ PARAMETRIZED = [
 ]
 NAMES = st.sampled_from([*FAMILIES, *PARAMETRIZED])
 TIMES = st.one_of(st.just(0.0), st.floats(0.01, 50.0))
+PROFILES = st.integers(1, 5).flatmap(
+    lambda ranks: profiles(ranks, ranks, times=TIMES, latencies=TIMES, paired=True)
+)
 UNIT = StageProfile(1.0, 1.0, 1.0, 1.0, 1.0)
 HALF = StageProfile(1.0, 1.0, 1.0, m_b=1.0, m_w=0.5)
-
-
-@st.composite
-def profiles(draw: st.DrawFn) -> Profile:
-    """Any times, delays and sizes of up to five ranks; pairs may save time."""
-    ranks = draw(st.integers(1, 5))
-    rows = st.lists(TIMES, min_size=ranks, max_size=ranks).map(tuple)
-    matrix = st.lists(rows, min_size=ranks, max_size=ranks).map(tuple)
-    stages = []
-    for _ in range(ranks):
-        t_f, t_b, t_w, m_b = (draw(TIMES) for _ in range(4))
-        m_w = m_b * draw(st.floats(0.0, 1.0))
-        stages.append(StageProfile(t_f, t_b, t_w, m_b, m_w, t_fb=draw(st.none() | TIMES)))
-    return Profile(tuple(stages), ranks, draw(st.one_of(st.none(), TIMES, matrix)))
 
 
 def document(schedule: Schedule) -> dict[str, Any]:
@@ -102,7 +92,7 @@ def idle(timing: Timing, rank: int | None = None) -> float:
     return float(np.count_nonzero(~busy)) / 1000
 
 
-@given(NAMES, profiles(), st.integers(1, 11), st.floats(0.1, 0.999))
+@given(NAMES, PROFILES, st.integers(1, 11), st.floats(0.1, 0.999))
 def test_every_family_is_valid_and_names_its_least_limit(
     name: str, profile: Profile, microbatches: int, share: float
 ) -> None:

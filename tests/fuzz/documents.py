@@ -27,6 +27,7 @@ from pipeloom.planner import certificate, preset
 from pipeloom.planner.build import build
 from pipeloom.planner.optimize import optimize as plan
 from pipeloom.solver import build_family, solve
+from tests.support.command_line import layers_document
 
 HERE = Path(__file__)
 _STAGE = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5, 8.0, 64.0, 64.0, 16.0)
@@ -58,21 +59,7 @@ _MOVED = replace(
     _RICH, stages=(replace(_STAGE, m_o=0.25, offload_bytes=0.5),) * 4, data_parallel=None, tied=()
 )
 _PAIRED = replace(_PLAIN, stages=(replace(_STAGE, t_fb=2.0),) * 4, memory_limit=None)
-_LAYER = {"t_f": 1.0, "t_b": 2.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5, "activation_bytes": 8.0}
-_LAYERS: dict[str, Any] = {
-    "format": "pipeloom.profile",
-    "version": 1,
-    "name": "layered",
-    "layers": [
-        {"name": "emb", "kind": "embedding", **_LAYER, "weight_bytes": 20.0},
-        {"name": "layers.{}", "repeat": 3, **_LAYER, "weight_bytes": 10.0},
-        {"name": "out", "kind": "head", "modules": ["norm", "out"], **_LAYER, "with_next": True},
-        {"name": "loss", "kind": "loss", "modules": [], **_LAYER},
-    ],
-    "ranks": 2,
-    "t_comm": 0.1,
-    "tied": [["emb", "out"]],
-}
+_LAYERS = layers_document(t_comm=0.1, tied=[["emb", "norm"]])
 _LISTS = {"t_f": [1.0, 2.0, 0.5], "m_b": [1.0, 2.0, 0.5], "activation_bytes": [8.0, 16.0, 4.0]}
 _UNLIKE = [
     dump_profile(_PLAIN)
@@ -151,7 +138,7 @@ def sound() -> dict[str, list[Any]]:
         "schedule": list(map(dump_schedule, schedules)),
         "program": list(map(dump_program, programs)),
         "csv": [write(schedules[0])],
-        "layout": ["Ett|tL"],
+        "layout": ["Etttt|ttL"],
         "timers": ["stage,microbatch,op,ms\n0,0,F,1.0\n0,0,BW,2.5\n1,0,F,1.5\n1,0,BW,2\n"],
         "placement": [[0, 1]],
         "certificate": [certified, certified | {"claimed": certified["lower_bound"]}],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -38,6 +37,7 @@ from tests.support.families import TRAVELLING, fits
 TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])
 SHARES = st.sampled_from([0.0, 0.25, 1.0])
 SEEDS = st.integers(0, 2**32)
+UNLIMITED = st.just(math.inf)
 PLANS = st.builds(
     Streaming,
     buffers=st.integers(1, 4),
@@ -169,24 +169,27 @@ def profiles(
     latencies: st.SearchStrategy[float] = TIMES,
     contended: bool | None = None,
     weight: float = 1e6,
+    paired: bool = False,
 ) -> Profile:
     """Any times and sizes; over links of 1 GB/s if ``contended``, by default also without.
 
     ``weight``: bytes by which random numbers are multiplied for those of weights and gradients.
+    ``paired``: whether pairs may save time.
     """
-    each = (
-        StageProfile(
-            *draw(st.tuples(times, times, times, times)),
-            activation_bytes=draw(times) * 1e6,
-            weight_bytes=draw(times) * weight,
-            grad_bytes=draw(st.none() | times.map(lambda size: size * weight)),
-        )
-        for _ in range(stages)
-    )
+    each = []
+    for _ in range(stages):
+        t_f, t_b, t_w, m_b, activation = draw(st.tuples(*[times] * 5))
+        stage = StageProfile(t_f, t_b, t_w, m_b, m_b * draw(SHARES), activation * 1e6)
+        gradient = draw(st.none() | times.map(lambda size: size * weight))
+        sizes = {"weight_bytes": draw(times) * weight, "grad_bytes": gradient}
+        each.append(replace(stage, **sizes, t_fb=draw(st.none() | times) if paired else None))
     links = None
     if draw(st.booleans()) if contended is None else contended:
         links = Links(Link(draw(latencies), 1.0), shared=draw(sharing(ranks)))
-    return Profile(tuple(each), ranks, draw(latencies), links, shared_by=1)
+    rows = st.lists(latencies, min_size=ranks, max_size=ranks).map(tuple)
+    apart = st.lists(rows, min_size=ranks, max_size=ranks).map(tuple)
+    t_comm = draw(latencies | apart if paired else latencies)
+    return Profile(tuple(each), ranks, t_comm, links, shared_by=1)
 
 
 @st.composite
@@ -194,7 +197,7 @@ def weight_problems(
     draw: st.DrawFn,
     passing: Passing = Passing.WEIGHTS,
     most: tuple[int, int, int] = (4, 5, 7),
-    shares: st.SearchStrategy[float] = st.just(math.inf),  # noqa: B008
+    shares: st.SearchStrategy[float] = UNLIMITED,
     **options: Any,
 ) -> Problem:
     """At most so many ranks, stages and microbatches, each of these, or each pair, on any rank.
@@ -242,25 +245,17 @@ def of_families(draw: st.DrawFn) -> Schedule:
     return build_family(name, profile, draw(st.integers(1, 11)), memory_limit=math.inf)
 
 
-def early_weights(transfer: Transfer, random: Random, ops: list[int]) -> Transfer:
-    """Goes on as soon as it has come, or at any time until it would have been sent."""
-    if transfer.kind is TransferKind.GRADIENT:
-        return transfer
-    return replace(transfer, after=random.randint(0, transfer.after))
-
-
-def late_gradients(transfer: Transfer, random: Random, ops: list[int]) -> Transfer:
-    """No op waits for D: what it is to collect is kept until it comes."""
-    if transfer.kind is TransferKind.WEIGHT:
-        return transfer
-    return replace(transfer, before=random.choice([transfer.before, ops[transfer.target]]))
-
-
-def more_room(transfer: Transfer, random: Random, ops: list[int]) -> Transfer:
-    return replace(transfer, room=random.randint(0, transfer.room))
-
-
-Change = Callable[[Transfer, Random, list[int]], Transfer]
+def waiting_less(transfer: Transfer, ways: set[str], random: Random, ops: int) -> Transfer:
+    """Weights that go on as soon as they have come; a D that no op waits for, until which what it
+    is to collect is kept; more room."""
+    weights = transfer.kind is TransferKind.WEIGHT
+    if "early weights" in ways and weights:
+        transfer = replace(transfer, after=random.randint(0, transfer.after))
+    if "late gradients" in ways and not weights:
+        transfer = replace(transfer, before=random.choice([transfer.before, ops]))
+    if "more room" in ways:
+        transfer = replace(transfer, room=random.randint(0, transfer.room))
+    return transfer
 
 
 @st.composite
@@ -272,11 +267,7 @@ def travelling(draw: st.DrawFn) -> Schedule:
     anything = weight_problems(Passing.WEIGHTS) | weight_problems(Passing.MIXED)
     orders = st.tuples(anything, PLANS).flatmap(lambda given: streamed_orders(*given))
     schedule = draw(of_families() | orders)
-    changes: list[Change] = draw(
-        st.lists(st.sampled_from([early_weights, late_gradients, more_room]), unique=True)
-    )
-    random, transfers = Random(draw(SEEDS)), schedule.transfers
-    ops = [len(row) for row in schedule.order]
-    for change in changes:
-        transfers = tuple(change(transfer, random, ops) for transfer in transfers)
-    return timed(replace(schedule, transfers=transfers))
+    ways = draw(st.sets(st.sampled_from(["early weights", "late gradients", "more room"])))
+    random, ops = Random(draw(SEEDS)), [len(row) for row in schedule.order]
+    changed = (waiting_less(t, ways, random, ops[t.target]) for t in schedule.transfers)
+    return timed(replace(schedule, transfers=tuple(changed)))

@@ -42,22 +42,15 @@ from tests.support.random_schedules import random_order, with_levers
 SEEDS = (0, 1, 2, 3, 8, 9, 10, 11)
 
 
-def profile(seed: int) -> dict[str, Any]:
+def profile(seed: int) -> Profile:
     rng = random.Random(seed)
     ranks = rng.choice([2, 3, 4, 5])
-    times = ("t_f", "t_b", "t_w")
-    stages = [
-        {**{key: rng.uniform(2, 12) for key in times}, "m_b": 1.0, "m_w": rng.uniform(0.2, 1)}
+    stages = tuple(
+        StageProfile(*(rng.uniform(2, 12) for _ in "fbw"), m_b=1.0, m_w=rng.uniform(0.2, 1))
         for _ in range(ranks)
-    ]
-    return {
-        "format": "pipeloom.profile",
-        "version": 1,
-        "ranks": ranks,
-        "t_comm": rng.choice([0, 0.5, 4]),
-        "stages": stages,
-        "memory_limit": rng.choice([ranks, 1.6 * ranks, 100]),
-    }
+    )
+    t_comm, limit = rng.choice([0, 0.5, 4]), rng.choice([ranks, 1.6 * ranks, 100])
+    return Profile(stages, ranks, t_comm, memory_limit=(limit,) * ranks)
 
 
 @cache

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from pipeloom.solver import ASYNCHRONOUS, FAMILIES
 from tests.support.by_hand import UNIT, by_hand
 from tests.support.families import fits
 from tests.support.mutants import Document, Mutant, edited_program, mutants
-from tests.support.random_schedules import travelling
+from tests.support.random_schedules import profiles, travelling
 
 HERE = Path(__file__).parent
 WEIGHT, GRADIENT = TransferKind.WEIGHT, TransferKind.GRADIENT
@@ -108,16 +109,13 @@ def test_each_breach_is_named(mutant: Mutant) -> None:
             assert any(expected in line for line in found), found
 
 
-TIMES = st.one_of(st.just(0.0), st.floats(0.01, 5.0))
-
-
 @st.composite
 def family_programs(draw: st.DrawFn) -> Document:
     ranks = draw(st.integers(1, 4))
-    stages = tuple(StageProfile(*(draw(TIMES) for _ in range(3))) for _ in range(ranks))
     name = draw(st.sampled_from([*FAMILIES, "interleaved-1f1b:3"]))
     assume(fits(name, ranks))
-    schedule = build_family(name, Profile(stages, ranks, draw(TIMES)), draw(st.integers(1, 7)))
+    profile, count = draw(profiles(ranks, ranks)), draw(st.integers(1, 7))
+    schedule = build_family(name, profile, count, memory_limit=math.inf)
     together = name not in ASYNCHRONOUS  # all gradients of an iteration are there at one time
     tie = together and ranks > 1 and draw(st.booleans())
     tied = [[0, schedule.problem.stages - 1]] if tie else []

@@ -31,8 +31,6 @@ from pipeloom import (
     verify_schedule,
 )
 from pipeloom.ir import DataParallel, Link, Links
-from pipeloom.ir.verify.schedule_facts import read_facts
-from pipeloom.ir.verify.transfers import arrivals
 from tests.support.families import families_of
 from tests.support.mutants import Document, Mutant, edited, mutants
 from tests.support.random_schedules import schedules
@@ -93,15 +91,6 @@ def test_each_breach_is_named(mutant: Mutant) -> None:
 
 def test_many_missing_ops_are_named_up_to_a_point() -> None:
     assert 50 <= len(verify_schedule(written("by hand") | {"microbatches": 4 * 10**5})) < 100
-
-
-def test_arrivals_are_by_the_op_that_needs_them() -> None:
-    valid = written("weights")
-    came = arrivals(read_facts(valid, "schedule"))
-    for (rank, position), end in came.items():
-        if position < len(valid["order"][rank]):
-            assert valid["order"][rank][position]["start"] >= end > 0
-    assert came[0, 1] == 0.25  # stage 1's weights come from rank 1 for 1F0
 
 
 @given(schedules())

@@ -77,45 +77,36 @@ UNEQUAL_RANK = (
     StageProfile(4.0, 0.0, 0.0, 1.0, 0.6307896659086383),
     StageProfile(0.0, 0.0, 3.0, 1.0, 0.28182757224821897),
 )
-LIMITS = (4.2260567181501,) * 2
-CHUNKS = (StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 4
+CHUNK = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)
+HASTY = StageProfile(0.0, 0.0, 1.0, 1.0, 0.2)
+LINEAR = StageProfile(1, 1, 0.6, 1, 0.5)
+NO_DECIMALS = tuple(
+    StageProfile(*each, 1.0, 0.4)
+    for each in np.random.default_rng(0).uniform(0.5, 1.5, (4, 3)).tolist()
+)
 
 
-def in_little_memory(objective: Objective) -> Problem:
-    """One microbatch at a time passes both of a rank's stages."""
-    return Problem(Profile(CHUNKS, 2, 0.0), 3, Placement.v(2), (2.0, 2.0), objective)
-
-
-def no_decimals() -> Problem:
-    times = np.random.default_rng(0).uniform(0.5, 1.5, (4, 3)).tolist()
-    profile = Profile(tuple(StageProfile(*each, 1.0, 0.4) for each in times), 4, 0.123456789)
-    return Problem.linear(profile, 6, 2.0)
-
-
-def without_time() -> Problem:
-    """Windows of some ops take no time, and are not to be refuted."""
-    stages = (StageProfile(0.0, 0.0, 1.0, 1.0, 0.2),) * 4
-    return Problem(Profile(stages, 2, 0.0), 6, Placement.v(2), (6.9,) * 2)
+def on_two(
+    stages: tuple[StageProfile, ...],
+    microbatches: int,
+    placement: Placement,
+    limit: float,
+    objective: Objective = Objective.PERIOD,
+) -> Problem:
+    return Problem(Profile(stages, 2, 0.0), microbatches, placement, (limit,) * 2, objective)
 
 
 @pytest.mark.parametrize(
     ("problem", "least"),
     [
         # the best period is had where a rank's first op starts after its input has come
-        (
-            Problem(
-                Profile(UNEQUAL_RANK, 2, 0.0),
-                3,
-                Placement.interleaved(2, 2),
-                LIMITS,
-            ),
-            33.0,
-        ),
-        (Problem.linear(Profile((StageProfile(1, 1, 0.6, 1, 0.5),) * 4, 4, 0.0), 9, 3.0), 32.2),
-        (no_decimals(), 33.17946347),
-        (without_time(), 12.0),
-        (in_little_memory(Objective.PERIOD), 25.0),
-        (in_little_memory(Objective.MAKESPAN), 25.0),
+        (on_two(UNEQUAL_RANK, 3, Placement.interleaved(2, 2), 4.2260567181501), 33.0),
+        (Problem.linear(Profile((LINEAR,) * 4, 4, 0.0), 9, 3.0), 32.2),
+        (Problem.linear(Profile(NO_DECIMALS, 4, 0.123456789), 6, 2.0), 33.17946347),
+        # windows of some ops take no time, and are not to be refuted
+        (on_two((HASTY,) * 4, 6, Placement.v(2), 6.9), 12.0),
+        # one microbatch at a time passes both of a rank's stages
+        *((on_two((CHUNK,) * 4, 3, Placement.v(2), 2.0, each), 25.0) for each in Objective),
     ],
 )
 def test_models_of_all_orders_find_and_prove_the_optimum(problem: Problem, least: float) -> None:

@@ -140,11 +140,3 @@ def test_more_memory_is_never_worse() -> None:
     assert len(periods) == len(limits)
     for less, more in pairwise(periods):
         assert more <= less * (1 + 1e-9), periods
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_levers_pay_where_plain_schedules_fit(seed: int) -> None:
-    problem = seeded(seed, 20.0)
-    with_remat, without = (solve(p, work_limit=2.0) for p in (problem, plain(problem)))
-    assert with_remat.known_timing.period < without.known_timing.period
-    assert pulled(with_remat.order)

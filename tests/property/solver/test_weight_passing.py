@@ -32,9 +32,7 @@ from pipeloom.ir import (
     dump_program,
     dump_schedule,
     footprint,
-    holders,
     journeys,
-    owned,
     parse_schedule,
     previous,
     simulate,
@@ -47,10 +45,8 @@ from pipeloom.ir.cost.transfer_order import in_sending_order
 from pipeloom.solver import (
     Route,
     Streaming,
-    build_family,
     find_family,
     lower_bound,
-    replicate,
     solve,
 )
 from tests.support.machine import Machine, run_compiled
@@ -165,26 +161,6 @@ def test_a_plan_keeps_to_its_buffers(
     schedule = data.draw(streamed_orders(problem, plan))
     for row in run_compiled(schedule, seed).program.buffers:
         assert sum(b.kind is TensorKind.WEIGHT for b in row) <= plan.buffers
-
-
-# stages that stay on every rank that runs them ----------------------------------------------------
-
-
-STAGE = StageProfile(1.0, 1.0, 1.0, weight_bytes=5.0, grad_bytes=7.0, optimizer_bytes=11.0)
-PROFILE = Profile((STAGE,) * 3, 3)
-
-
-def test_every_rank_that_runs_it_has_and_steps_it() -> None:
-    schedule = build_family("weipipe-interleave", PROFILE, 3)
-    changed = replicate(schedule, [0])
-    assert holders(schedule) == ((0,), (1,), (2,))
-    assert holders(changed) == ((0, 1, 2), (1,), (2,))
-    assert owned(changed) == ((0,), (0, 1), (0, 2))
-    assert {t.stage for t in changed.transfers} == {1, 2}
-    assert verify_schedule(dump_schedule(changed)) == []
-    memory = footprint(changed)
-    assert memory.weights == (5.0, 10.0, 10.0)
-    assert memory.optimizer == (11.0, 22.0, 22.0)
 
 
 # whatever the problem: the optimizer's weight schedules verify, compile, run and keep the limit ---

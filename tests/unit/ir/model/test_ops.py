@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeloom.cli.arguments import limit
-from pipeloom.compiler import compile_schedule
 from pipeloom.ir import (
-    InputError,
-    InvalidScheduleError,
     Op,
     OpKind,
     Profile,
     Schedule,
     StageProfile,
-    Updates,
     footprint,
 )
 from pipeloom.ir.model.ops import pack, unpack
@@ -62,24 +56,6 @@ def test_a_stage_lags_by_the_stages_after_it() -> None:
 
 def test_all_versions_count_as_memory() -> None:
     assert footprint(built(3, 6)).weights == (30.0, 20.0, 10.0)
-
-
-def test_a_step_follows_each_gradient_once_it_is_sent() -> None:
-    row = [str(item) for item in compile_schedule(built(2, 3)).instructions[1]]
-    kept = [text for text in row if not text.startswith(("recv", "wait", "free"))]
-    assert kept == [
-        "1F0", "1BW0", "send dy0.0 to 0", "step 1",
-        "1F1", "1BW1", "send dy0.1 to 0", "step 1",
-        "1F2", "1BW2", "send dy0.2 to 0", "step 1",
-    ]  # fmt: skip
-
-
-def test_what_cannot_be_stepped_within_an_iteration() -> None:
-    with pytest.raises(InputError, match=r"tied: expected none where updates come after each"):
-        compile_schedule(built(2, 3), tied=[[0, 1]])
-    chimera = build_family("chimera", built(2, 4).problem.profile, 4)
-    with pytest.raises(InvalidScheduleError, match="expected each stage on one rank"):
-        compile_schedule(replace(chimera, updates=Updates.MICROBATCH))
 
 
 # sizes, times and counts in words -----------------------------------------------------------------

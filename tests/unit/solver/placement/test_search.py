@@ -22,7 +22,6 @@ from pipeloom.solver import (
     NEVER,
     Solving,
     StoppingCriterion,
-    build_family,
     iteration_time,
     lower_bound,
     placements,
@@ -35,7 +34,6 @@ from pipeloom.solver.placement.search import (
     StartSolve,
     TriedPlacement,
     bounded_placements,
-    overfull,
     room,
 )
 
@@ -163,16 +161,3 @@ def test_a_device_that_is_too_small_is_named_with_what_it_has_to_hold() -> None:
     why = entry(best_placement(roomy, 4, search, memory_limit=1.0), "linear").why_not
     assert why is not None
     assert why.startswith("memory limit 1 is too small for rank 0")
-
-
-def test_the_rank_that_exceeds_its_device_most() -> None:
-    profile = Profile((HEAVY,) * 2, 2, 0.0)
-    schedule = build_family("1f1b", profile, 4)  # rank 0 holds two microbatches, rank 1 one
-    assert overfull(schedule) is None
-    for devices, found in (
-        ((8.0, 6.0), None),
-        ((7.0, 6.0), (0, 8.0, 7.0)),
-        ((7.0, 4.0), (1, 6.0, 4.0)),
-    ):
-        problem = replace(schedule.problem, profile=replace(profile, device_memory=devices))
-        assert overfull(replace(schedule, problem=problem)) == found
