@@ -1,4 +1,8 @@
-"""Sound files of every kind that a command reads, and the commands that read each."""
+"""Sound files of every kind that a command reads, and the commands that read each.
+
+``commands.txt`` has the commands, ``documents.json`` what is read as it is: configurations of
+models, a trace, a measured profile.
+"""
 
 from __future__ import annotations
 
