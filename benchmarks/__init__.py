@@ -76,17 +76,20 @@ def plain(keys: str | Mapping[str, str], text: str = "") -> Iterator[Column]:
     return (Column(head, key, text) for head, key in heads.items())
 
 
-@dataclass(frozen=True, slots=True)
 class Table:
     """The columns of a part, one line for each row, or for each group of rows with one ``by``.
 
     ``total``: a line for all rows at the end. ``where``: the rows that are shown.
     """
 
-    columns: Sequence[Column]
-    by: Callable[[Row], Any] | None = None
-    total: bool = False
-    where: Callable[[Row], bool] = lambda row: True
+    def __init__(
+        self,
+        *columns: Column,
+        by: Callable[[Row], Any] | None = None,
+        total: bool = False,
+        where: Callable[[Row], bool] = lambda row: True,
+    ) -> None:
+        self.columns, self.by, self.total, self.where = columns, by, total, where
 
 
 class Benchmark(Protocol):

@@ -36,10 +36,8 @@ class Record:
         """Puts a row in place of the one of its case, or at the end."""
         if origin not in self.origins:
             self.origins.append(origin)
-        new, before = (
-            row | {"origin": self.origins.index(origin)},
-            self.row(row["part"], row["case"]),
-        )
+        new = row | {"origin": self.origins.index(origin)}
+        before = self.row(row["part"], row["case"])
         if before is None:
             self.rows.append(new)
         else:

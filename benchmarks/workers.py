@@ -41,15 +41,11 @@ def measured(name: str, cases: Sequence[Case], workers: int) -> Iterator[tuple[C
 def measure(name: str, case: Case) -> Row:
     """The row of a case; ``failed`` in place of figures where it fails."""
     try:
-        found = _in_a_process(name, case) if case.fresh else _here(name, case)
+        found = _in_a_process(name, case) if case.fresh else load(name).measure(case)
     except Exception as error:
         found = {"failed": f"{type(error).__name__}: {error}"}
     row: Row = json.loads(json.dumps({"part": case.part, "case": case.name, **found}))
     return row
-
-
-def _here(name: str, case: Case) -> Row:
-    return load(name).measure(case)
 
 
 def _in_a_process(name: str, case: Case) -> Row:
@@ -64,4 +60,5 @@ def _in_a_process(name: str, case: Case) -> Row:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_here(*pickle.loads(sys.stdin.buffer.read()))))
+    name, case = pickle.loads(sys.stdin.buffer.read())
+    print(json.dumps(load(name).measure(case)))

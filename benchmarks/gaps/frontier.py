@@ -227,15 +227,13 @@ def _gap_of(choose: Callable[[list[float]], object]) -> Callable[[list[Figures]]
 
 
 _SUMMARY = Table(
-    [
-        *plain({"row or kind": "row"}),
-        Column("instances", len),
-        Column("optimal", lambda rows: sum(row["status"] == "optimal" for row in rows)),
-        Column("median gap", _gap_of(np.median), ".2%"),
-        Column("worst gap", _gap_of(max), ".2%"),
-        Column("most s", lambda rows: max(row["seconds"] for row in rows), ".1f"),
-        Column("most MiB", lambda rows: max(row["peak_rss"] for row in rows) / MIB, ".0f"),
-    ],
+    *plain({"row or kind": "row"}),
+    Column("instances", len),
+    Column("optimal", lambda rows: sum(row["status"] == "optimal" for row in rows)),
+    Column("median gap", _gap_of(np.median), ".2%"),
+    Column("worst gap", _gap_of(max), ".2%"),
+    Column("most s", lambda rows: max(row["seconds"] for row in rows), ".1f"),
+    Column("most MiB", lambda rows: max(row["peak_rss"] for row in rows) / MIB, ".0f"),
     by=lambda row: row["row"],
     total=True,
 )

@@ -49,16 +49,15 @@ def problem_of(kind: str, number: int, seed: int) -> Problem:
     return _placed(number, rng, PLACED[kind], SHARES[number] + more)
 
 
-def _stages(count: int, rng: Rng, spread: float, **sizes: Any) -> tuple[StageProfile, ...]:
+def _stages(
+    count: int, number: int, rng: Rng, spread: float | None = None, **sizes: Any
+) -> tuple[StageProfile, ...]:
     """T_F of about 10, T_B and T_W in the proportions of measured transformers."""
+    spread = SPREAD * (number % 2) if spread is None else spread
     base = 10 * np.array([1.0, rng.uniform(0.9, 1.2), rng.uniform(0.6, 1.0)])
     times = base * rng.uniform(1 - spread, 1 + spread, (count, 3))
     m_w = float(rng.uniform(0.3, 0.5))
     return tuple(StageProfile(f, b, w, 1.0, m_w, **sizes) for f, b, w in times.tolist())
-
-
-def _spread(number: int) -> float:
-    return SPREAD if number % 2 else 0.0
 
 
 def _placed(
@@ -72,7 +71,7 @@ def _placed(
 ) -> Problem:
     """Stages whose M_B is 1, and a limit for one microbatch at least."""
     (place, chunks), ranks = placed, RANKS[number]
-    stages = _stages(ranks * chunks, rng, _spread(number) if spread is None else spread)
+    stages = _stages(ranks * chunks, number, rng, spread)
     limit = max(share * ranks * chunks, chunks * 1.0)
     profile = Profile(stages, ranks, t_comm=float(rng.uniform(0.0, 1.0)))
     return Problem(profile, 3 * ranks, place(ranks), (limit,) * ranks, objective)
@@ -84,7 +83,7 @@ def _relieved(number: int, rng: Rng, key: str) -> Problem:
     relieved: dict[str, Any] = {key: 0.02 * GB}
     stages = tuple(
         replace(s, m_b=GB, m_w=s.m_w * GB, **relieved, t_r=again and again * s.t_f)
-        for s in _stages(ranks, rng, _spread(number))
+        for s in _stages(ranks, number, rng)
     )
     rate = 2.0 * GB / 10 / 1e6  # gigabytes a second: M_B in half of an F
     link = Link(0.0, rate) if key == "m_o" else None
@@ -96,7 +95,7 @@ def _weights(number: int, rng: Rng) -> Problem:
     """Streamed weights whose messages share wires, a hop of a tenth to half of an F, and two
     microbatches per rank."""
     ranks, size = RANKS[number], 1e6
-    stages = _stages(ranks, rng, _spread(number), weight_bytes=size)
+    stages = _stages(ranks, number, rng, weight_bytes=size)
     hop = float(rng.uniform(0.1, 0.5)) * 10
     sharing = tuple(Sharing)[number % len(Sharing)]
     links = Links(Link(0.0, size / (hop * 1e6)), shared=sharing)

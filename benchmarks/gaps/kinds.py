@@ -81,14 +81,13 @@ def _missed(part: str, rows: Rows) -> Iterator[Claim]:
 
 
 def _figure(name: str) -> Column:
-    def value(rows: list[Row]) -> float:
-        return figures(rows)[name]
-
-    return Column(name, value, ".2%")
+    return Column(name, lambda rows: figures(rows)[name], ".2%")
 
 
 _TABLE = Table(
-    [*plain("kind"), Column("instances", len), *map(_figure, TARGETS)],
+    *plain("kind"),
+    Column("instances", len),
+    *map(_figure, TARGETS),
     by=lambda row: row["kind"],
     total=True,
 )

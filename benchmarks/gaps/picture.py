@@ -18,8 +18,8 @@ def picture(row: str, cells: Iterable[dict[str, Any]]) -> str:
     if not known:
         raise SystemExit(f"nothing is recorded for {row}: run the sets table5 and below first")
     points = [
-        FrontierPoint(_limit(cell), cell["bubble"], cell["bound_bubble"], _proven(cell))
-        for cell in known
+        FrontierPoint(_limit(c), c["bubble"], c["bound_bubble"], c["status"] == "optimal")
+        for c in known
     ]
     heuristic = [
         (NAME, _limit(cell), cell["published"]) for cell in known if cell["published"] is not None
@@ -31,7 +31,3 @@ def picture(row: str, cells: Iterable[dict[str, Any]]) -> str:
 
 def _limit(cell: dict[str, Any]) -> float:
     return float(cell["share"]) * int(cell["ranks"])
-
-
-def _proven(cell: dict[str, Any]) -> bool:
-    return bool(cell["status"] == "optimal")

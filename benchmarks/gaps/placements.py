@@ -124,14 +124,12 @@ def _choices(row: Row) -> str:
 
 columns = {
     PART: Table(
-        [
-            *plain("profile"),
-            Column("best placement alone", lambda row: "{}, {:.6g} ms".format(*_best(row))),
-            Column("its bubble", lambda row: 1 - row["work"] / _best(row)[1], ".2%"),
-            Column("plain, ms", _plain, ".6g"),
-            Column("its choices", _choices),
-            Column("bubble", _bubble, ".2%"),
-            Column("worse", excess, "+.2%"),
-        ]
+        *plain("profile"),
+        Column("best placement alone", lambda row: "{}, {:.6g} ms".format(*_best(row))),
+        Column("its bubble", lambda row: 1 - row["work"] / _best(row)[1], ".2%"),
+        Column("plain, ms", _plain, ".6g"),
+        Column("its choices", _choices),
+        Column("bubble", _bubble, ".2%"),
+        Column("worse", excess, "+.2%"),
     )
 }

@@ -89,12 +89,10 @@ def _count(kind: int) -> Callable[[Row], Any]:
 
 columns = {
     PART: Table(
-        [
-            *plain({"limit": "case"}),
-            *_columns("without"),
-            *_columns("with"),
-            Column("recomputed", _count(1)),
-            Column("offloaded", _count(2)),
-        ]
+        *plain({"limit": "case"}),
+        *_columns("without"),
+        *_columns("with"),
+        Column("recomputed", _count(1)),
+        Column("offloaded", _count(2)),
     )
 }

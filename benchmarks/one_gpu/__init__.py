@@ -118,7 +118,7 @@ def _apart(row: Row) -> float:
 
 
 columns = {
-    GRADIENTS: Table([*plain({"family": "case"}), *plain("difference", ".1e")]),
-    PIPELINES: Table([*plain({"on one GPU": "case"}), *map(_schedule, NAMES)]),
-    SPLIT: Table([*plain({"stage": "case"}), Column("(B + W) / BW", _apart, ".3f")]),
+    GRADIENTS: Table(*plain({"family": "case"}), *plain("difference", ".1e")),
+    PIPELINES: Table(*plain({"on one GPU": "case"}), *map(_schedule, NAMES)),
+    SPLIT: Table(*plain({"stage": "case"}), Column("(B + W) / BW", _apart, ".3f")),
 }

@@ -112,30 +112,24 @@ def _norm(way: str) -> Callable[[Row], float]:
 
 
 _STEPS = Table(
-    [
-        *plain({"stage ms": "stage_ms"}, "g"),
-        *plain({"schedule": "family", "M": "microbatches"}),
-        *plain({"ideal ms": "ideal_ms"}, ".1f"),
-        *map(_of_ideal, RUNTIMES),
-    ]
+    *plain({"stage ms": "stage_ms"}, "g"),
+    *plain({"schedule": "family", "M": "microbatches"}),
+    *plain({"ideal ms": "ideal_ms"}, ".1f"),
+    *map(_of_ideal, RUNTIMES),
 )
 columns = {
     MODULES: _STEPS,
     GRAPHS: _STEPS,
     LOOP: Table(
-        [
-            *plain({"beside": "case"}),
-            *plain({"F + B + W in a loop of plain torch, ms": "loop_ms"}, ".2f"),
-            Column("/ ideal", lambda row: row["loop_ms"] / row["ideal_ms"], ".3f"),
-        ]
+        *plain({"beside": "case"}),
+        *plain({"F + B + W in a loop of plain torch, ms": "loop_ms"}, ".2f"),
+        Column("/ ideal", lambda row: row["loop_ms"] / row["ideal_ms"], ".3f"),
     ),
     NORM: Table(
-        [
-            *plain({"schedule": "case"}),
-            *plain({"planned ms": "planned_ms"}, ".1f"),
-            Column("no norm, ms", lambda row: row["step_ms"]["none"], ".1f"),
-            *(Column(words, _norm(way), ".3f") for way, words in WAYS.items()),
-        ]
+        *plain({"schedule": "case"}),
+        *plain({"planned ms": "planned_ms"}, ".1f"),
+        Column("no norm, ms", lambda row: row["step_ms"]["none"], ".1f"),
+        *(Column(words, _norm(way), ".3f") for way, words in WAYS.items()),
     ),
-    CORE: Table([*plain({"schedule": "case"}), *plain("functions files_before files lines", "d")]),
+    CORE: Table(*plain({"schedule": "case"}), *plain("functions files_before files lines", "d")),
 }

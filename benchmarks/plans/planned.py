@@ -145,14 +145,12 @@ def _beside(row: Row) -> str | None:
 
 
 _TABLE = Table(
-    [
-        *plain("case"),
-        Column("plan", lambda row: row.get("plan", "nothing fits")),
-        *plain("schedule"),
-        *plain({"step ms": "step_ms"}, ".1f"),
-        *plain("gap", ".2%"),
-        Column("published / plan", _beside),
-        *plain({"GiB": "memory_gib"}, ".1f"),
-    ]
+    *plain("case"),
+    Column("plan", lambda row: row.get("plan", "nothing fits")),
+    *plain("schedule"),
+    *plain({"step ms": "step_ms"}, ".1f"),
+    *plain("gap", ".2%"),
+    Column("published / plan", _beside),
+    *plain({"GiB": "memory_gib"}, ".1f"),
 )
 columns = {GRID_PART: _TABLE, PUBLISHED_PART: _TABLE}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from pipeloom import Scaling, scaling
 from pipeloom.planner import ScalePoint
@@ -39,9 +40,8 @@ def judge(rows: Rows) -> Iterator[Claim]:
     yield Claim(PART, words, not missing)
 
 
-def _tokens(row: Row) -> float | None:
-    plan = row["plan"]
-    return None if plan is None else float(plan["tokens_per_s_per_gpu"])
+def _of_plan(key: str) -> Callable[[Row], Any]:
+    return lambda row: row["plan"] and row["plan"][key]
 
 
 def _share(*kinds: str) -> Callable[[Row], float]:
@@ -54,14 +54,12 @@ def _share(*kinds: str) -> Callable[[Row], float]:
 
 columns = {
     PART: Table(
-        [
-            *plain({"scaling": "scaling", "GPUs": "gpus", "batch": "global_batch"}),
-            Column("plan", lambda row: row["plan"] and row["plan"]["name"]),
-            Column("tokens/s/GPU", _tokens, ".0f"),
-            Column("compute", _share("compute"), ".1%"),
-            Column("averaging of gradients", _share("dp"), ".1%"),
-            Column("bubble and links", _share("bubble", "links", "uneven"), ".1%"),
-        ]
+        *plain({"scaling": "scaling", "GPUs": "gpus", "batch": "global_batch"}),
+        Column("plan", _of_plan("name")),
+        Column("tokens/s/GPU", _of_plan("tokens_per_s_per_gpu"), ".0f"),
+        Column("compute", _share("compute"), ".1%"),
+        Column("averaging of gradients", _share("dp"), ".1%"),
+        Column("bubble and links", _share("bubble", "links", "uneven"), ".1%"),
     )
 }
 
@@ -75,6 +73,5 @@ def files(rows: Rows) -> dict[str, str]:
             for row in of_part(rows, PART)
             if row["scaling"] == kind
         )
-        picture = Scaling(MODEL, CLUSTER, kind, points).picture()
-        found[f"benchmarks/plans/{kind}.svg"] = picture
+        found[f"benchmarks/plans/{kind}.svg"] = Scaling(MODEL, CLUSTER, kind, points).picture()
     return found

@@ -58,10 +58,8 @@ def split(rows: Rows) -> tuple[list[MeasuredRow], list[MeasuredRow]]:
     chosen: set[Any] = set()
     for _, groups in groupby(sorted({row.group for row in rows}), key=lambda group: group[0]):
         chosen |= set(list(groups)[::2])
-    return (
-        [row for row in rows if row.group in chosen],
-        [row for row in rows if row.group not in chosen],
-    )
+    calibrating = [row for row in rows if row.group in chosen]
+    return calibrating, [row for row in rows if row.group not in chosen]
 
 
 @cache
@@ -257,27 +255,21 @@ def _percent(head: str, which: str, figure: str) -> Column:
 
 columns = {
     HELD: Table(
-        [
-            *plain({"held rows": "case"}),
-            Column("n", lambda row: row["figures"]["rows"]),
-            *(_percent(key, "figures", key) for key in ("median", "p90", "largest", "bias")),
-            _percent("median, curves alone", "curves_alone", "median"),
-            _percent("median, halves swapped", "halves_swapped", "median"),
-        ]
+        *plain({"held rows": "case"}),
+        Column("n", lambda row: row["figures"]["rows"]),
+        *(_percent(key, "figures", key) for key in ("median", "p90", "largest", "bias")),
+        _percent("median, curves alone", "curves_alone", "median"),
+        _percent("median, halves swapped", "halves_swapped", "median"),
     ),
-    UNSEEN: Table([*plain({"shapes not seen": "case"}), *plain("median p90", ".1f")]),
+    UNSEEN: Table(*plain({"shapes not seen": "case"}), *plain("median p90", ".1f")),
     RUNS: Table(
-        [
-            *plain("source model gpu gpus tp pp dp"),
-            *plain({"measured ms": "measured_ms"}, ".0f"),
-            *plain({"predicted / measured": "time", "memory": "memory"}, ".2f"),
-        ]
+        *plain("source model gpu gpus tp pp dp"),
+        *plain({"measured ms": "measured_ms"}, ".0f"),
+        *plain({"predicted / measured": "time", "memory": "memory"}, ".2f"),
     ),
     RATES: Table(
-        [
-            *plain({"calibrated on": "case", "rows": "rows"}),
-            *plain({f"{key}, %": f"{key}_percent" for key in ("median", "p90", "largest")}, ".1f"),
-        ]
+        *plain({"calibrated on": "case", "rows": "rows"}),
+        *plain({f"{key}, %": f"{key}_percent" for key in ("median", "p90", "largest")}, ".1f"),
     ),
 }
 

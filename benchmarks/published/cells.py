@@ -34,18 +34,10 @@ class Row:
 
 def load_rows() -> list[Row]:
     data = json.loads(Path(__file__).with_name("weipipe.json").read_text(encoding="utf-8"))
-    return [
-        Row(
-            table["id"],
-            table["gpus"],
-            data["layers"],
-            hidden=row["H"],
-            sequence=row["S"],
-            microbatch=row["G"],
-            winner=row["winner"],
-            throughput=row["throughput"],
-            memory=row.get("memory_GB", {}),
-        )
-        for table in data["tables"]
-        for row in table["rows"]
-    ]
+    rows = []
+    for table in data["tables"]:
+        for row in table["rows"]:
+            shape = table["gpus"], data["layers"], row["H"], row["S"], row["G"]
+            memory = row.get("memory_GB", {})
+            rows.append(Row(table["id"], *shape, row["winner"], row["throughput"], memory))
+    return rows

@@ -129,12 +129,10 @@ def _bubble(rows: list[Row]) -> str:
 
 columns = {
     PART: Table(
-        [
-            *plain("method times"),
-            Column("condition holds", lambda rows: str(rows[0]["condition_holds"])),
-            Column(f"bubble on {SHOWN} ranks, published / built", _bubble),
-            *plain("parameters activations", "g"),
-        ],
+        *plain("method times"),
+        Column("condition holds", lambda rows: str(rows[0]["condition_holds"])),
+        Column(f"bubble on {SHOWN} ranks, published / built", _bubble),
+        *plain("parameters activations", "g"),
         by=lambda row: (row["method"], row["times"]),
         where=lambda row: row["ranks"] == SHOWN,
     )

@@ -35,17 +35,10 @@ def profiles(ranks: int) -> dict[str, Profile]:
 
     last = StageProfile(HEAVY, HEAVY, HEAVY)
     heavy = Profile((*equal(1, 1, 1).stages[:-1], last), ranks)
-    return {
-        "1/1/1": equal(1, 1, 1),
-        "1/1/0.5": equal(1, 1, 0.5),
-        "1/1.2/0.8": equal(1, 1.2, 0.8),
-        "1/1/1.5": equal(1, 1, 1.5),
-        "1/1/2": equal(1, 1, 2),
-        "1/2/1": equal(1, 2, 1),
-        "2/1/1": equal(2, 1, 1),
-        f"1/1/1, last stage x{HEAVY}": heavy,
-        "1/1/1, delay 0.5": equal(1, 1, 1, t_comm=0.5),
-    }
+    times = ("1/1/1", "1/1/0.5", "1/1.2/0.8", "1/1/1.5", "1/1/2", "1/2/1", "2/1/1")
+    found = {each: equal(*map(float, each.split("/"))) for each in times}
+    delayed = equal(1, 1, 1, t_comm=0.5)
+    return found | {f"1/1/1, last stage x{HEAVY}": heavy, "1/1/1, delay 0.5": delayed}
 
 
 def cases(size: Size) -> Iterator[Case]:
@@ -150,18 +143,14 @@ def _three(name: str) -> Column:
 
 columns = {
     BUBBLES: Table(
-        [
-            *plain({"P": "ranks", "M": "microbatches"}, "d"),
-            *plain({"T_F/T_B/T_W": "times"}),
-            *map(_three, TURNS),
-        ],
+        *plain({"P": "ranks", "M": "microbatches"}, "d"),
+        *plain({"T_F/T_B/T_W": "times"}),
+        *map(_three, TURNS),
         by=lambda row: (row["ranks"], row["microbatches"], row["times"]),
     ),
     SENT: Table(
-        [
-            *plain("family"),
-            *plain({"turns a microbatch": "turns", "H^2 elements in a turn": "turn"}, "g"),
-            *plain({"for a microbatch of a layer": "microbatch"}, "g"),
-        ]
+        *plain("family"),
+        *plain({"turns a microbatch": "turns", "H^2 elements in a turn": "turn"}, "g"),
+        *plain({"for a microbatch of a layer": "microbatch"}, "g"),
     ),
 }

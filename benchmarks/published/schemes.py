@@ -71,10 +71,8 @@ def _profile(row: Row, scheme: str, model: Transformer) -> Profile:
 @cache
 def _shape(family: str, ranks: int, stages: int, count: int) -> Schedule:
     """The orders and transfers of a family do not depend on the profile's numbers."""
-    unit = Profile(
-        (StageProfile(1.0, 1.0, 1.0, activation_bytes=1.0, weight_bytes=1.0),) * stages, ranks
-    )
-    return build_family(family, unit, count)
+    unit = StageProfile(1.0, 1.0, 1.0, activation_bytes=1.0, weight_bytes=1.0)
+    return build_family(family, Profile((unit,) * stages, ranks), count)
 
 
 def _on(shape: Schedule, profile: Profile) -> Schedule:

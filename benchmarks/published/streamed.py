@@ -127,17 +127,15 @@ def _rate(key: str) -> Column:
 
 columns = {
     PART: Table(
-        [
-            *plain({"P": "ranks", "M": "microbatches"}, "d"),
-            *plain({"hop": "hop", "wires": "shared"}),
-            *plain({"limit": "memory_limit"}, "g"),
-            *plain("objective"),
-            *map(_rate, ("published", "bubble")),
-            *plain("gap", ".2%"),
-            *plain("bound"),
-            *plain({"step, published": "published_step", "step": "step"}, ".1f"),
-            *plain("schedule"),
-        ],
+        *plain({"P": "ranks", "M": "microbatches"}, "d"),
+        *plain({"hop": "hop", "wires": "shared"}),
+        *plain({"limit": "memory_limit"}, "g"),
+        *plain("objective"),
+        *map(_rate, ("published", "bubble")),
+        *plain("gap", ".2%"),
+        *plain("bound"),
+        *plain({"step, published": "published_step", "step": "step"}, ".1f"),
+        *plain("schedule"),
         where=lambda row: (row["ranks"], row["microbatches"]) == (16, 64),
     )
 }

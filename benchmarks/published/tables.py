@@ -172,6 +172,6 @@ SHAPE = (*plain("model"), *plain({"P": "ranks", "M": "microbatches"}, "d"))
 _OF_5 = ("1f1b", "zb-h1", "zb-h2", PUBLISHED_RULE, OWN_RULE, *OPTIMIZED)
 _OF_8 = ("1f1b", PUBLISHED_RULE, OWN_RULE, "zb-h1", "zb-h2", "zb-v")
 columns = {
-    "table5": Table([*SHAPE, *map(both, _OF_5)]),
-    "table8": Table([*SHAPE, *map(both, _OF_8)]),
+    "table5": Table(*SHAPE, *map(both, _OF_5)),
+    "table8": Table(*SHAPE, *map(both, _OF_8)),
 }

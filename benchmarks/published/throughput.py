@@ -21,12 +21,8 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Figures:
-    """A published row with its predictions."""
-    return compared(case.given["row"])
-
-
-def compared(row: Row) -> Figures:
     """A published row beside its predictions; the fastest of those that are predicted to fit."""
+    row: Row = case.given["row"]
     found = {name: predict(row, name, BASE) for name in FAMILY}
     fitting = {name: each.throughput for name, each in found.items() if each.fits}
     return {
@@ -84,11 +80,9 @@ def _throughput(name: str) -> Column:
 
 columns = {
     ROWS: Table(
-        [
-            *plain({"GPUs and links": "gpus"}),
-            *plain({"H": "hidden", "S": "sequence", "G": "microbatch"}, "d"),
-            *map(_throughput, FAMILY),
-            *plain({"fastest": "winner", "predicted fastest": "predicted_winner"}),
-        ]
+        *plain({"GPUs and links": "gpus"}),
+        *plain({"H": "hidden", "S": "sequence", "G": "microbatch"}, "d"),
+        *map(_throughput, FAMILY),
+        *plain({"fastest": "winner", "predicted fastest": "predicted_winner"}),
     ),
 }

@@ -68,17 +68,9 @@ class Transformer:
             t_b += t_f
             held = late = INPUT
         parameters = layers * 12.0 * self.hidden**2
-        return StageProfile(
-            t_f,
-            t_b,
-            t_w,
-            m_b=layers * self._units(held),
-            m_w=layers * self._units(late),
-            activation_bytes=self._units(NUMBER),
-            weight_bytes=NUMBER * parameters,
-            grad_bytes=NUMBER * parameters,
-            optimizer_bytes=OPTIMIZER * parameters,
-        )
+        sizes = layers * self._units(held), layers * self._units(late), self._units(NUMBER)
+        kept = (NUMBER * parameters, NUMBER * parameters, OPTIMIZER * parameters)
+        return StageProfile(t_f, t_b, t_w, *sizes, *kept)
 
     def _time(self, passes: int) -> float:
         """Milliseconds of an op of a layer that goes so often over attention and over memory."""

@@ -97,5 +97,5 @@ def _found(key: str) -> Column:
 
 
 _SHARE = plain({"memory / P M_B": "share"}, "g")
-_V = Table([*SHAPE, *_SHARE, _found("published"), _found("found"), Column("gap", _gap)])
+_V = Table(*SHAPE, *_SHARE, _found("published"), _found("found"), Column("gap", _gap))
 columns = {ROWS: _V, SWEEP: _V}

@@ -47,22 +47,17 @@ def judge(rows: Rows) -> Iterator[Claim]:
 
 
 def _count(status: str) -> Column:
-    def value(rows: list[Row]) -> int:
-        return sum(majority(row["status"]) == status for row in rows)
-
-    return Column(status, value)
+    return Column(status, lambda rows: sum(majority(r["status"]) == status for r in rows))
 
 
 columns = {
     QUESTIONS: Table(
-        [
-            *plain("kind"),
-            Column("questions", len),
-            *map(_count, STATUSES[:4]),
-            Column("CPU s", lambda rows: sum(row["seconds"] for row in rows), ".0f"),
-        ],
+        *plain("kind"),
+        Column("questions", len),
+        *map(_count, STATUSES[:4]),
+        Column("CPU s", lambda rows: sum(row["seconds"] for row in rows), ".0f"),
         by=lambda row: row["kind"],
         total=True,
     ),
-    FAMILIES: Table([Column("", "kind"), Column("schedules", len)], by=lambda row: row["kind"]),
+    FAMILIES: Table(Column("", "kind"), Column("schedules", len), by=lambda row: row["kind"]),
 }

@@ -40,10 +40,9 @@ def measure(case: Case) -> Row:
 
 def _way(given: Instance, way: str) -> dict[str, Any]:
     asked: dict[str, Any] = {"placement": given.placement.name, "objective": given.objective.value}
+    asked |= {"partition": way, "time_limit": SECONDS}
     try:
-        found = optimize(
-            given.profile, given.microbatches, partition=way, time_limit=SECONDS, **asked
-        )
+        found = optimize(given.profile, given.microbatches, **asked)
     except InfeasibleError as error:
         return {"cost": None, "why_not": str(error)}
     assert not violations(found.schedule)
@@ -83,9 +82,8 @@ def judge(rows: Rows) -> Iterator[Claim]:
         yield Claim(PART, _against(rows, other))
     gaps = [left for row in rows if (left := gap(row)) is not None]
     met = sum(left <= SAME for left in gaps)
-    yield Claim(
-        PART, f"The bound on all cuts is met in {met}, the median gap is {median(gaps):.1%}."
-    )
+    words = f"The bound on all cuts is met in {met}, the median gap is {median(gaps):.1%}."
+    yield Claim(PART, words)
 
 
 def _against(rows: Rows, other: str) -> str:
@@ -115,11 +113,9 @@ def _joint(row: Row) -> str:
 
 columns = {
     PART: Table(
-        [
-            *plain("seed ranks blocks microbatches placement objective limit"),
-            Column("joint", _joint),
-            *map(_more, OTHERS),
-            Column("gap", gap, ".1%"),
-        ]
+        *plain("seed ranks blocks microbatches placement objective limit"),
+        Column("joint", _joint),
+        *map(_more, OTHERS),
+        Column("gap", gap, ".1%"),
     )
 }

@@ -92,12 +92,10 @@ def judge(rows: Rows) -> Iterator[Claim]:
 
 columns = {
     PART: Table(
-        [
-            *plain({"batch": "case", "lengths": "words"}),
-            Column("P x M", lambda row: "{} x {}".format(*row["shape"])),
-            *plain(" ".join(("ours", *OTHERS)), ".1f"),
-            Column("shorter by", shorter, ".1%"),
-            *plain("gap", ".2%"),
-        ]
+        *plain({"batch": "case", "lengths": "words"}),
+        Column("P x M", lambda row: "{} x {}".format(*row["shape"])),
+        *plain(" ".join(("ours", *OTHERS)), ".1f"),
+        Column("shorter by", shorter, ".1%"),
+        *plain("gap", ".2%"),
     )
 }

@@ -69,17 +69,8 @@ class Configuration:
         sent = FLOAT * self.microbatch * self.context * self.width
         modules = [make() for make in self.model.stages(self.ring.ranks)]
         sizes = [FLOAT * sum(p.numel() for p in module.parameters()) for module in modules]
-        held: dict[str, Any] = {"m_b": sent, "activation_bytes": sent}
-        stages = (
-            StageProfile(
-                *(self.time,) * 3,
-                **held,
-                weight_bytes=size,
-                grad_bytes=size,
-                optimizer_bytes=2 * size,
-            )
-            for size in sizes
-        )
+        held, times = (sent, 0.0, sent), (self.time,) * 3
+        stages = (StageProfile(*times, *held, size, size, 2 * size) for size in sizes)
         return Profile(tuple(stages), self.ring.ranks, links=links)
 
 
@@ -249,14 +240,12 @@ def _scheme(name: str) -> Column:
 MODEL = "{layers} blocks of {width}, {microbatch} x {context}"
 columns = {
     PART: Table(
-        [
-            *plain({"configuration": "case"}),
-            Column("model", lambda row: MODEL.format(**row["model"])),
-            Column("M", "microbatches"),
-            Column("T_F, T_B, T_W ms", lambda row: f"{row['times_ms'][0]:g} each"),
-            Column("slow link", lambda row: row["ring"]["slow"]),
-            *map(_scheme, SCHEMES),
-            Column("fastest", lambda row: ", ".join(row["winners"])),
-        ]
+        *plain({"configuration": "case"}),
+        Column("model", lambda row: MODEL.format(**row["model"])),
+        Column("M", "microbatches"),
+        Column("T_F, T_B, T_W ms", lambda row: f"{row['times_ms'][0]:g} each"),
+        Column("slow link", lambda row: row["ring"]["slow"]),
+        *map(_scheme, SCHEMES),
+        Column("fastest", lambda row: ", ".join(row["winners"])),
     )
 }

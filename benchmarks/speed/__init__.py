@@ -75,12 +75,10 @@ def judge(rows: Rows) -> Iterator[Claim]:
 
 columns = {
     PART: Table(
-        [
-            *plain({"ranks x microbatches": "case"}),
-            *plain("ops", ",d"),
-            *plain({"median ms": "median_ms", "best ms": "best_ms"}, ".3f"),
-            *plain({"whole simulate(), ms": "simulate_ms"}, ".2f"),
-            Column("million ops/s", lambda row: row["ops_per_second"] / 1e6, ".1f"),
-        ]
+        *plain({"ranks x microbatches": "case"}),
+        *plain("ops", ",d"),
+        *plain({"median ms": "median_ms", "best ms": "best_ms"}, ".3f"),
+        *plain({"whole simulate(), ms": "simulate_ms"}, ".2f"),
+        Column("million ops/s", lambda row: row["ops_per_second"] / 1e6, ".1f"),
     )
 }

@@ -89,20 +89,15 @@ def _step(way: str) -> Column:
 
 columns = {
     STAGES: Table(
-        [
-            Column("stage", "case"),
-            Column("eager BW ms", _way("eager", "bw")),
-            Column("interception (B + W) / BW", _way("interception", "of_eager")),
-            Column("aten", _way("aten", "of_eager")),
-            Column("torch's split", _way("torch's split", "of_eager")),
-            Column("compiled BW ms", _way("torch.compile", "bw")),
-            Column("inductor (B + W) / BW", _way("inductor", "of_compiled")),
-        ]
+        Column("stage", "case"),
+        Column("eager BW ms", _way("eager", "bw")),
+        Column("interception (B + W) / BW", _way("interception", "of_eager")),
+        Column("aten", _way("aten", "of_eager")),
+        Column("torch's split", _way("torch's split", "of_eager")),
+        Column("compiled BW ms", _way("torch.compile", "bw")),
+        Column("inductor (B + W) / BW", _way("inductor", "of_compiled")),
     ),
     STEPS: Table(
-        [
-            Column("ZB-H1 stages", "case"),
-            *map(_step, ("eager", "aten", "inductor", SPLIT, WHOLE)),
-        ]
+        Column("ZB-H1 stages", "case"), *map(_step, ("eager", "aten", "inductor", SPLIT, WHOLE))
     ),
 }

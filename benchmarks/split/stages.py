@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import median
-from typing import Any, Protocol, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -47,20 +47,12 @@ class LlamaLayer(nn.Module):
         return out
 
 
-class Split(Protocol):
-    """One stage under a runtime."""
-
-    def forward(self, split: bool) -> None: ...
-
-    def backward(self, split: bool) -> None:
-        """B, or BW."""
-        ...
-
-    def weight(self) -> None: ...
-
-
 class Ours:
-    """A runner of ours, with a batch of inputs like ``x``."""
+    """A runner of ours, with a batch of inputs like ``x``.
+
+    F is that of a stage whose backward is ``split`` or is not; :meth:`backward` is then B or BW,
+    and :meth:`weight` W.
+    """
 
     def __init__(
         self,
@@ -113,6 +105,9 @@ class Torchs:
 
     def weight(self) -> None:
         _backward.stage_backward_weight(self._module.parameters(), self._groups)
+
+
+Split: TypeAlias = Ours | Torchs
 
 
 WHOLE = {"of_eager": "eager", "of_compiled": "torch.compile"}

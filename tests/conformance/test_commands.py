@@ -36,7 +36,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> Lines:
     """Words of each command, whose first file is ``sound-…``, and of the others."""
     folder = tmp_path_factory.mktemp("sound")
     found = sound_lines(folder)
-    assert set(found) == set(COMMANDS), "tests/fuzz/documents.py has a line of each command"
+    assert set(found) == set(COMMANDS), "tests/fuzz/commands.txt has a line of each command"
     files = {kind: str(folder / f"sound-{kind}") for kind in ("profile", "schedule")}
     others = {name: [word.format(**files) for word in words] for name, words in OTHERS.items()}
     return found | others

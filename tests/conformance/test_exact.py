@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import subprocess
 import sys
 import time
@@ -15,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pulp
 import pytest
 
 from pipeloom.ir import (
@@ -40,7 +38,7 @@ from pipeloom.solver.exact import ExactResult
 from pipeloom.solver.exact.cp_sat import CpSatModel
 from pipeloom.solver.exact.cp_sat_thread import CpSatThread
 from pipeloom.solver.exact.formulation import Formulation
-from pipeloom.solver.exact.milp import cbc, cbc_process
+from pipeloom.solver.exact.milp import cbc_process
 from pipeloom.solver.exact.milp.cbc_process import PREFIX
 from tests.property.small_exact.instances import problem_of
 from tests.support.oracle import searched
@@ -137,8 +135,27 @@ def test_a_known_bound_is_never_lowered(name: str) -> None:
     assert result.lower_bound == 7.0 == objective_cost(result.schedule or _one_f_one_b(problem))
 
 
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[subprocess.Popen[bytes]]:
+    """The processes that are started, with temporary files in ``tmp_path``."""
+    started = []
+
+    def popen(*args: object, **options: object) -> subprocess.Popen[bytes]:
+        process: subprocess.Popen[bytes] = real(*args, **options)  # type: ignore[call-overload]
+        started.append(process)
+        return process
+
+    real = subprocess.Popen
+    monkeypatch.setattr(cbc_process.subprocess, "Popen", popen)
+    monkeypatch.setattr(cbc_process.tempfile, "tempdir", str(tmp_path))
+    return started
+
+
 @backends
-def test_the_time_limit_and_should_stop_end_the_search(name: str) -> None:
+def test_the_time_limit_and_should_stop_end_the_search(
+    name: str, processes: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """And the process of a backend, if it has one, with what it wrote."""
     problem = _large()
     incumbent = _one_f_one_b(problem)
     for options in ({"time_limit": 0.5}, {"time_limit": 100.0, "should_stop": lambda: True}):
@@ -152,6 +169,9 @@ def test_the_time_limit_and_should_stop_end_the_search(name: str) -> None:
             <= objective_cost(result.schedule)
             <= objective_cost(incumbent)
         )
+        assert all(each.returncode is not None for each in processes)
+        assert not list(tmp_path.iterdir())
+    assert bool(processes) == (name == "milp")
 
 
 @backends
@@ -179,28 +199,15 @@ def test_imports(code: str) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environment)
 
 
-# of P = 4, M = 8 in a V with room for 10 chunks; it holds nine
-NINE_CHUNKS = (
-    "0F0 0F1 0F2 0F3 0F4 0F5 0F6 7F0 7B0 7F1 7B1 7F2 7B2 7W0 7F3 7B3 7W1 0F7 7W2 0B0 0W0 0B1 "
-    "7W3 0W1 7F4 7B4 7W4 0B2 0W2 7F5 7B5 7F6 7B6 0B3 7W5 0W3 7F7 7B7 7W6 7W7 0B4 0W4 0B5 0W5 "
-    "0B6 0W6 0B7 0W7",
-    "1F0 1F1 1F2 1F3 1F4 6F0 1F5 6F1 6B0 6F2 6B1 6W0 6F3 6B2 6W1 6W2 6B3 1B0 1W0 1B1 1F6 6F4 "
-    "1F7 1W1 1B2 6B4 6F5 6W3 1W2 6F6 1B3 6W4 6B5 1W3 6F7 6B6 1B4 6B7 6W5 1B5 6W6 1B6 6W7 1B7 "
-    "1W4 1W5 1W6 1W7",
-    "2F0 2F1 2F2 5F0 2F3 5F1 2F4 5F2 5B0 5F3 5W0 5B1 2B0 5W1 5B2 5F4 2B1 5B3 2B2 2F5 5W2 2F6 "
-    "2F7 5F5 2W0 2W1 5F6 2B3 5B4 2W2 5W3 5F7 5B5 2B4 5W4 5B6 2B5 5B7 2B6 5W5 2B7 5W6 5W7 2W3 "
-    "2W4 2W5 2W6 2W7",
-    "3F0 4F0 3F1 4F1 3F2 4F2 3F3 4F3 3F4 4B0 3B0 4F4 4B1 3B1 4W0 4B2 3B2 4W1 4W2 4B3 3F5 4F5 "
-    "3W0 3F6 4F6 3B3 3W1 4W3 3F7 4F7 4B4 3B4 4B5 3B5 4B6 3B6 4B7 3B7 4W4 4W5 4W6 3W2 3W3 3W4 "
-    "4W7 3W5 3W6 3W7",
-)
-
-
 def test_presolving_proves_no_bound_above_a_schedule() -> None:
-    """CP-SAT 9.15 did, in its search for clauses that others include: 653.882."""
+    """CP-SAT 9.15 did, in its search for clauses that others include: 653.882.
+
+    The order is for P = 4, M = 8 in a V with room for 10 chunks; it holds nine.
+    """
+    order = Path(__file__).with_name("nine_chunks.txt").read_text(encoding="utf-8").splitlines()
     stage = StageProfile(14.407, 14.38, 9.676, 1.0, 65536 / 151552)
     problem = Problem(Profile((stage,) * 8, 4, 1.61), 8, Placement.v(4), (10.0,) * 4)
-    known = timed(Schedule.of(problem, map(parse_order, NINE_CHUNKS), "known"))
+    known = timed(Schedule.of(problem, map(parse_order, order), "known"))
     assert known.known_timing.period == pytest.approx(638.896)
     incumbent = build_family("zb-v", problem.profile, 8, memory_limit=10.0)
     model = CpSatModel.of(Formulation.of(problem), incumbent, 0.0)
@@ -218,75 +225,6 @@ def test_presolving_proves_no_bound_above_a_schedule() -> None:
 
 
 # cBC as a process: it ends when it should, and leaves nothing behind ------------------------------
-
-
-SIZE, ROWS = 40, 5
-
-
-def _split(*, exact: bool) -> tuple[pulp.LpProblem, dict[str, float]]:
-    """Market split, which CBC gets lost in, and the subset that it was made from.
-
-    Which of the items make up given sums? ``exact``: no other answer will do.
-    """
-    rng = random.Random(0)
-    lp = pulp.LpProblem("split", pulp.LpMinimize)
-    x = [lp.add_variable(f"x{i}", cat=pulp.LpBinary) for i in range(SIZE)]
-    slack = lp.add_variable("slack", 0, 0 if exact else None)
-    lp += slack
-    chosen = [i % 2 for i in range(SIZE)]
-    for _ in range(ROWS):
-        weights = [rng.randint(0, 99) for _ in x]
-        total = pulp.lpSum(w * v for w, v in zip(weights, x, strict=True))
-        goal = sum(w * c for w, c in zip(weights, chosen, strict=True))
-        lp += total + slack >= goal
-        lp += total - slack <= goal
-    return lp, {v.name: float(c) for v, c in zip(x, chosen, strict=True)} | {"slack": 0.0}
-
-
-@pytest.fixture
-def processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[subprocess.Popen[bytes]]:
-    """The processes that are started, with temporary files in ``tmp_path``."""
-    started = []
-
-    def popen(*args: object, **options: object) -> subprocess.Popen[bytes]:
-        process: subprocess.Popen[bytes] = real(*args, **options)  # type: ignore[call-overload]
-        started.append(process)
-        return process
-
-    real = subprocess.Popen
-    monkeypatch.setattr(cbc_process.subprocess, "Popen", popen)
-    monkeypatch.setattr(cbc_process.tempfile, "tempdir", str(tmp_path))
-    return started
-
-
-@pytest.mark.parametrize("seconds", [0.5, 100.0])
-def test_stopped_it_reports_a_bound_and_ends(
-    seconds: float, processes: list[subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
-    """At its own time limit, or interrupted long before it."""
-    looks = iter(range(1000))
-    outcome = cbc.run_cbc(
-        _split(exact=False)[0],
-        start={},
-        seconds=seconds,
-        options={},
-        should_stop=lambda: seconds > 1.0 and next(looks) > 20,
-    )
-    assert not outcome.infeasible
-    assert outcome.bound is not None
-    assert outcome.bound <= outcome.values["slack"]
-    assert processes[0].returncode is not None
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_start_is_used() -> None:
-    lp, answer = _split(exact=True)
-    outcomes = [
-        cbc.run_cbc(lp, start=start, seconds=1.0, options={}, should_stop=lambda: False)
-        for start in ({}, answer)
-    ]
-    assert not outcomes[0].values
-    assert outcomes[1].values.items() >= answer.items()
 
 
 KILLED = """

@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
@@ -21,7 +22,6 @@ from pipeloom.compiler.exporters.torch_csv import read, write
 from pipeloom.ir import (
     DataParallel,
     InputError,
-    InvalidScheduleError,
     LayeredProfile,
     LayerKind,
     Link,
@@ -85,32 +85,6 @@ def test_reads_back_with_the_times_of_the_profile(text: str) -> None:
     assert tuple(format_order(schedule.ops(rank)) for rank in range(2)) == ROWS
     assert schedule.known_timing.end[0][0] == 3.0
     assert schedule.known_timing.start[1][0] == 3.5
-
-
-CELL = "expected e.g. 2F0, 2I0, 2W0 or 2B0, or an empty cell, got"
-
-
-@pytest.mark.parametrize(
-    ("text", "errors"),
-    [
-        ("0F0,0B0\n1F0,1X0\n", [f"row 2, column 2: {CELL} '1X0'"]),
-        ("0F0,0BW0\n1F0,1B0\n", [f"row 1, column 2: {CELL} '0BW0'"]),
-        ("0F0,,2B0\n1F0,1B0\n", ["the profile has stages 0..1, got a cell of stage 2"]),
-        ("0F0,0B0\n1F0,1B77\n",
-         ["row 2, column 2: '1B77' has a microbatch beyond the 4 cells of the file"]),
-        ("", ["expected 2 rows, one for each of the profile's ranks, got 0"]),
-        ("0F0,0F0,0B0\n1F0,1B0\n", "stage 0, microbatch 0"),
-        ("0B0,0F0\n1F0,1B0\n", "rank 0 can never start 0BW0"),
-    ],
-)  # fmt: skip
-def test_wrong_cells_and_impossible_schedules_are_named(text: str, errors: list[str] | str) -> None:
-    if isinstance(errors, str):
-        with pytest.raises(InvalidScheduleError, match=errors):
-            read(text, PROFILE)
-        return
-    with pytest.raises(InputError) as caught:
-        read(text, PROFILE, "x.csv")
-    assert caught.value.errors == tuple(f"x.csv: {line}" for line in errors)
 
 
 # layouts for torchtitan and Megatron: read back by their own rules they are the layers of the c ---
@@ -192,30 +166,6 @@ def test_no_layer_is_lost_or_moved(cut: tuple[int, ...]) -> None:
         assert part.count("t") == sum(layer.kind is LayerKind.BLOCK for layer in stage.layers)
 
 
-def refused(name: str, schedule: Schedule) -> str:
-    with pytest.raises(InputError) as caught:
-        export(name, schedule)
-    return str(caught.value)
-
-
-def test_megatron_has_no_v() -> None:
-    schedule = scheduled(model(6, Profile((), 2)), CUT, Placement.v(2))
-    assert "got stages on ranks [0, 1, 1, 0]" in refused("megatron-layout", schedule)
-    assert json.loads(export("torchtitan", schedule))[3] == ["layers.5", "out", "loss"]
-
-
-def test_megatron_wants_an_embedding_first() -> None:
-    whole = model(6, Profile((), 4))
-    bare = replace(whole, layers=whole.layers[1:], tied=whole.tied[1:])
-    assert "profile: stages: layers: megatron-layout expects an embedding, got none" in refused(
-        "megatron-layout", scheduled(bare, CUT, Placement.linear(4))
-    )
-    swapped = replace(whole, layers=(whole.layers[1], whole.layers[0], *whole.layers[2:]))
-    assert "emb: megatron-layout expects embedding, blocks" in refused(
-        "megatron-layout", scheduled(swapped, CUT, Placement.linear(4))
-    )
-
-
 # the flags that go with each exported file, as torchtitan 0.3 and Megatron-LM spell them ----------
 
 
@@ -224,61 +174,40 @@ def built(family: str, cut: tuple[int, ...], microbatches: int = 4, **changes: o
     return build_family(family, profile, microbatches)
 
 
-def flags(name: str, schedule: Schedule, size: int = 2) -> list[str]:
-    return list(EXPORTERS[name].launch(schedule, size).flags)
-
-
-def notes(name: str, schedule: Schedule) -> str:
-    return "; ".join(EXPORTERS[name].launch(schedule, 1).notes)
-
-
-def test_a_csv_comes_with_the_schedule_that_places_its_stages() -> None:
-    assert flags("torch-csv", built("zb-h1", (0, 4))) == [
-        "--parallelism.pipeline_parallel_degree 2",
-        "--parallelism.pipeline_parallel_schedule PipelineScheduleSingle",
-        "--parallelism.pipeline_parallel_schedule_csv FILE",
-        "--parallelism.pipeline_parallel_microbatch_size 2",
-        "--training.local_batch_size 8",
-    ]
-    names = {"interleaved-1f1b:2": "PipelineScheduleMulti", "zb-v": "ZBVZeroBubble"}
-    for family, name in names.items():
-        found = flags("torch-csv", built(family, (0, 2, 4, 6)))
-        assert f"--parallelism.pipeline_parallel_schedule {name}" in found
-    assert "not wave:2" in notes("torch-csv", built("wave:2", (0, 1, 2, 3, 4, 5, 6, 7)))
-
-
-def test_megatron_is_told_layers_sizes_and_ties() -> None:
-    replicas = DataParallel(3, Link(0.0, 1.0))
-    schedule = built("1f1b", (0, 4), tied=((0, 1),), data_parallel=replicas)
-    assert flags("megatron-layout", schedule) == [
-        "--pipeline-model-parallel-size 2",
-        "--pipeline-model-parallel-layout 'FILE'",
-        "--num-layers 6",
-        "--micro-batch-size 2",
-        "--global-batch-size 24",
-    ]
-    assert notes("megatron-layout", schedule) == ""
-    loose = built("1f1b", (0, 4))
-    assert flags("megatron-layout", loose)[-1] == "--untie-embeddings-and-output-weights"
-    whole = build_family("1f1b", model(6, Profile((), 1)).cut((0,)), 4)
-    assert "untie" not in str(flags("megatron-layout", whole))
-    assert "a profile of one stage never says" in notes("megatron-layout", whole)
-
-
-def test_multi_token_prediction_is_counted_apart() -> None:
+def multi_token() -> Schedule:
     whole = model(2, Profile((), 2))
     mtp = layer("mtp.0", LayerKind.MTP, 1.0, 1.0, 1.0, 1.0, 0.5)
     more = LayeredProfile((*whole.layers[:3], mtp, *whole.layers[3:]), (False,) * 6, whole.cluster)
-    found = flags("megatron-layout", build_family("1f1b", more.cut((0, 2)), 2))
-    assert {"--num-layers 2", "--mtp-num-layers 1"} <= set(found)
+    return build_family("1f1b", more.cut((0, 2)), 2)
 
 
-def test_what_a_system_does_otherwise_is_said() -> None:
-    assert "Megatron runs 1f1b on this layout" in notes("megatron-layout", built("zb-h1", (0, 4)))
-    uneven = built("interleaved-1f1b:2", (0, 2, 4, 6), 5)
-    assert "a multiple of 2 microbatches alone, got 5" in notes("megatron-layout", uneven)
-    tied = built("1f1b", (0, 4), tied=((0, 1),))
-    for name in ("torch-csv", "torchtitan", "torchtitan-toml"):
-        assert "stages 0 and 1 share parameters (tied)" in notes(name, tied)
-    middle = built("interleaved-1f1b:2", (0, 2, 4, 6), tied=((0, 2),))
-    assert "ties embedding and head alone: stages 0 and 2" in notes("megatron-layout", middle)
+REPLICAS = DataParallel(3, Link(0.0, 1.0))
+TIED = built("1f1b", (0, 4), tied=((0, 1),))
+LAUNCHED = {
+    "torch-csv, one stage a rank": built("zb-h1", (0, 4)),
+    "torch-csv, two": built("interleaved-1f1b:2", (0, 2, 4, 6)),
+    "torch-csv, a V": built("zb-v", (0, 2, 4, 6)),
+    "torch-csv, waves": built("wave:2", (0, 1, 2, 3, 4, 5, 6, 7)),
+    **{f"{name}, tied ends": TIED for name in EXPORTERS},
+    "megatron-layout, replicas": built("1f1b", (0, 4), tied=((0, 1),), data_parallel=REPLICAS),
+    "megatron-layout, loose ends": built("1f1b", (0, 4)),
+    "megatron-layout, one rank": build_family("1f1b", model(6, Profile((), 1)).cut((0,)), 4),
+    "megatron-layout, multi-token prediction": multi_token(),
+    "megatron-layout, another family": built("zb-h1", (0, 4)),
+    "megatron-layout, an odd number": built("interleaved-1f1b:2", (0, 2, 4, 6), 5),
+    "megatron-layout, tied middle": built("interleaved-1f1b:2", (0, 2, 4, 6), tied=((0, 2),)),
+}
+LAUNCHES = Path(__file__).with_name("launches.txt").read_text(encoding="utf-8").split("\n\n")
+BLOCKS = [block.splitlines() for block in LAUNCHES]
+
+
+@pytest.mark.parametrize("lines", BLOCKS, ids=lambda lines: lines[0])
+def test_flags_and_notes_are_those_of_the_system(lines: list[str]) -> None:
+    """Each block: a name of ``LAUNCHED``, then its flags, then its notes."""
+    name = lines[0]
+    launch = EXPORTERS[name.partition(",")[0]].launch(LAUNCHED[name], 2)
+    assert [*launch.flags, *launch.notes] == lines[1:]
+
+
+def test_every_launch_is_written() -> None:
+    assert [name for name, *_ in BLOCKS] == [*LAUNCHED]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -39,22 +38,20 @@ from pipeloom.ir import (
     DataParallel,
     Link,
     Links,
-    OpKind,
     Passing,
     Sharing,
     Timing,
     footprint,
     format_order,
-    holders,
     step_time,
     traffic,
 )
 from pipeloom.solver import ASYNCHRONOUS, FAMILIES, find_family
-from pipeloom.solver.families.weights.ring import RingFamily
 from tests.support.families import RINGS, families_of, fits
 from tests.support.iterations import play_iterations
+from tests.support.machine import run_compiled
+from tests.support.random_schedules import profiles
 from tests.support.table5 import Row, load_rows
-from tests.support.weight_machine import run_compiled
 
 PARAMETRIZED = [
     *("interleaved-1f1b:1", "interleaved-1f1b:3", "interleaved-1f1b-grouped:3", "looped-bfs:1"),
@@ -62,22 +59,11 @@ PARAMETRIZED = [
 ]
 NAMES = st.sampled_from([*FAMILIES, *PARAMETRIZED])
 TIMES = st.one_of(st.just(0.0), st.floats(0.01, 50.0))
+PROFILES = st.integers(1, 5).flatmap(
+    lambda ranks: profiles(ranks, ranks, times=TIMES, latencies=TIMES, paired=True)
+)
 UNIT = StageProfile(1.0, 1.0, 1.0, 1.0, 1.0)
 HALF = StageProfile(1.0, 1.0, 1.0, m_b=1.0, m_w=0.5)
-
-
-@st.composite
-def profiles(draw: st.DrawFn) -> Profile:
-    """Any times, delays and sizes of up to five ranks; pairs may save time."""
-    ranks = draw(st.integers(1, 5))
-    rows = st.lists(TIMES, min_size=ranks, max_size=ranks).map(tuple)
-    matrix = st.lists(rows, min_size=ranks, max_size=ranks).map(tuple)
-    stages = []
-    for _ in range(ranks):
-        t_f, t_b, t_w, m_b = (draw(TIMES) for _ in range(4))
-        m_w = m_b * draw(st.floats(0.0, 1.0))
-        stages.append(StageProfile(t_f, t_b, t_w, m_b, m_w, t_fb=draw(st.none() | TIMES)))
-    return Profile(tuple(stages), ranks, draw(st.one_of(st.none(), TIMES, matrix)))
 
 
 def document(schedule: Schedule) -> dict[str, Any]:
@@ -106,7 +92,7 @@ def idle(timing: Timing, rank: int | None = None) -> float:
     return float(np.count_nonzero(~busy)) / 1000
 
 
-@given(NAMES, profiles(), st.integers(1, 11), st.floats(0.1, 0.999))
+@given(NAMES, PROFILES, st.integers(1, 11), st.floats(0.1, 0.999))
 def test_every_family_is_valid_and_names_its_least_limit(
     name: str, profile: Profile, microbatches: int, share: float
 ) -> None:
@@ -250,53 +236,11 @@ def test_memory_of_each_family(
     assert found == pytest.approx(expected)
 
 
-EQUAL_TWO = equal(2, 1, HALF)
-
-
-@pytest.mark.parametrize(
-    ("name", "profile", "message"),
-    [
-        ("pipe", EQUAL_TWO, "family: expected one of gpipe, 1f1b, .*, got 'pipe'"),
-        ("1f1b:2", EQUAL_TWO, "1f1b takes no parameter, got '1f1b:2'"),
-        ("interleaved-1f1b:", EQUAL_TWO, "K a whole number >= 1, got 'interleaved-1f1b:'"),
-        ("interleaved-1f1b:100000", EQUAL_TWO, "interleaved-1f1b:65536 at most, got"),
-        ("fsdp:2", EQUAL_TWO, "expected fsdp:1 at most, got 'fsdp:2'"),
-        ("interleaved-1f1b:3", equal(2, 2), r"interleaved-1f1b:3: expected .* got 4"),
-        ("zb-v", equal(3, 3), r"zb-v: expected .* of 3 or 6 stages .* got 9"),
-        ("dualpipe", equal(3), "dualpipe: needs an even number of ranks, not 3"),
-        ("weipipe-interleave", Profile((UNIT,) * 3, 2), "as many stages as ranks, not 3 stages on"),
-    ],
-)
-def test_what_a_family_cannot_is_refused_in_words(
-    name: str, profile: Profile, message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        build_family(name, profile, 4)
-
-
-@pytest.mark.parametrize(
-    ("name", "ranks", "limits", "rank", "smallest"),
-    [
-        ("zb-h2", 3, (4.0, 4.0, 4.0), 0, 5.0),
-        ("v-min", 8, (2.5,) * 8, None, 3.5),
-        ("weipipe-interleave", 4, (3.0,) * 4, 0, 4.0),
-    ],
-)
-def test_a_limit_below_the_family_names_rank_and_smallest(
-    name: str, ranks: int, limits: tuple[float, ...], rank: int | None, smallest: float | None
-) -> None:
-    profile = replace(equal(ranks, 1, HALF), memory_limit=limits)
-    with pytest.raises(InfeasibleError, match=rf"{name}: .*limit") as caught:
-        build_family(name, profile, 9)
-    assert rank in {None, caught.value.rank}
-    assert smallest in {None, caught.value.smallest}
-
-
 # linear, interleaved, V ---------------------------------------------------------------------------
 
 
 def test_a_profile_of_one_stage_a_rank_is_cut_and_one_chunk_is_1f1b() -> None:
-    problem = build_family("interleaved-1f1b:3", EQUAL_TWO, 2).problem
+    problem = build_family("interleaved-1f1b:3", equal(2, 1, HALF), 2).problem
     assert (problem.stages, problem.profile.stages[5].t_f) == (6, pytest.approx(1 / 3))
     one = build_family("interleaved-1f1b:1", equal(3), 5)
     assert rows_of(one) == rows_of(build_family("1f1b", equal(3), 5))
@@ -366,15 +310,6 @@ def test_chimera_has_its_bubble_and_memory(ranks: int) -> None:
     assert max(often.peak_memory) <= ranks + 1
 
 
-@pytest.mark.parametrize("name", ["chimera", "dualpipe"])
-def test_both_ranks_of_a_stage_sum_its_gradients(name: str) -> None:
-    schedule = build_family(name, equal(4), 4)
-    assert holders(schedule) == ((0, 3), (1, 2), (1, 2), (0, 3))
-    for rank, row in enumerate(compile_schedule(schedule).instructions):
-        reduced = [str(item) for item in row if str(item).startswith("reduce")]
-        assert reduced == [f"reduce {s}" for s in range(4) if rank in holders(schedule)[s]]
-
-
 def paired(share: float, t: tuple[float, ...] = (1.0, 1.0, 1.0)) -> StageProfile:
     """Pairs take ``share`` of what both ops do alone."""
     return StageProfile(*t, weight_bytes=1.0, t_fb=share * sum(t))
@@ -406,31 +341,6 @@ def test_dualpipev_has_its_bubble_and_memory(t: tuple[float, float, float]) -> N
 
 
 # weights travel -----------------------------------------------------------------------------------
-
-
-def ring(name: str) -> RingFamily:
-    family = FAMILIES[name]
-    assert isinstance(family, RingFamily)
-    return family
-
-
-@pytest.mark.parametrize("name", RINGS)
-@pytest.mark.parametrize("times", [(1, 1, 1), (1, 1, 2), (2, 1, 1), (1, 2, 1), (1, 1, 0.5)])
-def test_a_turn_lasts_as_long_as_its_busiest_rank_at_most(
-    name: str, times: tuple[float, float, float]
-) -> None:
-    """The cause of the bubble; but for wzb1 it is all of it."""
-    t_f, t_b, t_w = times
-    durations = {OpKind.F: t_f, OpKind.B: t_b, OpKind.W: t_w, OpKind.BW: t_b + t_w}
-    busiest: dict[int, float] = {}
-    for row in ring(name).turns(4, 16).rows:
-        work: dict[int, float] = {}
-        for turn, op in row:
-            work[turn] = work.get(turn, 0.0) + durations[op.kind]
-        busiest |= {turn: max(busiest.get(turn, 0.0), t) for turn, t in work.items()}
-    makespan = timing_of(name, equal(4, 1, StageProfile(*times)), 16).makespan
-    assert makespan <= sum(busiest.values()) + 1e-9
-    assert name == "wzb1" or makespan == pytest.approx(sum(busiest.values()))
 
 
 @pytest.mark.parametrize(
@@ -469,15 +379,6 @@ def gathered(hop: float, ranks: int, stages: int) -> Profile:
     stage = StageProfile(1.0, 1.0, 1.0, weight_bytes=2e6, grad_bytes=3e6)
     links = Links(Link(hop, 1e9))  # what a size adds to the latency is beyond what tests compare
     return Profile((stage,), ranks, links=links, shared_by=stages)
-
-
-@pytest.mark.parametrize("ahead", [0, 1])
-@pytest.mark.parametrize(("ranks", "stages", "count"), [(1, 2, 3), (2, 2, 5), (3, 7, 4), (4, 2, 3)])
-def test_fsdp_of_any_number_of_stages_is_valid(
-    ranks: int, stages: int, count: int, ahead: int
-) -> None:
-    schedule = build_family(f"fsdp:{ahead}", gathered(0.7, ranks, stages), count)
-    assert verify_schedule(document(schedule)) == []
 
 
 def test_no_overlap_pays_every_gather_and_overlap_the_last_gradient() -> None:

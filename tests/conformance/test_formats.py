@@ -51,6 +51,7 @@ from tests.fuzz.documents import sound
 from tests.support.command_line import layers_document
 from tests.support.families import fits
 from tests.support.mutants import Document, Mutant, edited, mutants
+from tests.support.random_schedules import profiles
 
 HERE = Path(__file__).parent
 STAGE = {"t_f": 1, "t_b": 2, "t_w": 0.5, "m_b": 1, "m_w": 0.5}
@@ -162,7 +163,7 @@ LINKS = st.builds(Link, AMOUNTS, st.floats(1e-3, 1e6))
 
 
 @st.composite
-def profiles(draw: st.DrawFn, *, one_each: bool = False) -> Profile:
+def any_profiles(draw: st.DrawFn) -> Profile:
     ranks = draw(st.integers(1, 4))
     rank = st.integers(0, ranks - 1)
     rows = st.lists(AMOUNTS, min_size=ranks, max_size=ranks).map(tuple)
@@ -170,7 +171,7 @@ def profiles(draw: st.DrawFn, *, one_each: bool = False) -> Profile:
         tuple
     )
     stages = []
-    for _ in range(ranks if one_each else draw(st.integers(1, 8))):
+    for _ in range(draw(st.integers(1, 8))):
         m_b = draw(AMOUNTS)
         times, sizes = [draw(st.floats(0.0, 1e6)) for _ in range(3)], [draw(SIZES) for _ in "abcd"]
         stages.append(StageProfile(*times, m_b, m_b * draw(st.floats(0.0, 1.0)), *sizes))
@@ -186,17 +187,15 @@ def profiles(draw: st.DrawFn, *, one_each: bool = False) -> Profile:
     )
 
 
-@given(profiles())
+@given(any_profiles())
 def test_any_profile_reads_back(profile: Profile) -> None:
     assert parse_profile(through_text(dump_profile(profile)), "p") == profile
 
 
-@given(
-    profiles(one_each=True),
-    st.sampled_from(list(FAMILIES)),
-    st.integers(1, 6),
-    st.sampled_from(Objective),
-)
+ONE_EACH = st.integers(1, 4).flatmap(lambda ranks: profiles(ranks, ranks, paired=True))
+
+
+@given(ONE_EACH, st.sampled_from(list(FAMILIES)), st.integers(1, 6), st.sampled_from(Objective))
 def test_any_schedule_and_its_program_read_back(
     profile: Profile, name: str, microbatches: int, objective: Objective
 ) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir import Profile, Program, Schedule, StageProfile, format_order
+from pipeloom.ir import Profile, Program, Schedule, format_order
 from pipeloom.solver import build_family
-from tests.support.by_hand import by_hand
+from tests.support.by_hand import UNIT, by_hand
 
 # whole programs of small schedules: what the compiler makes of them, line by line -----------------
 
@@ -40,7 +40,7 @@ def weipipe_interleave() -> Schedule:
         rank 0  F00 | F10 | B10 F02 | B00 F12 | B12 | B02 |
         rank 1      | F01 | F11     | B11     | B01 |
     """
-    profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 2, t_comm=0.25)
+    profile = Profile((UNIT,) * 2, 2, t_comm=0.25)
     return build_family("weipipe-interleave", profile, 3)
 
 
@@ -60,6 +60,7 @@ PROGRAMS: dict[str, tuple[Schedule, dict[str, Any]]] = {
         delayed("0F0 0F1 0BW0 0BW1", "1F0 1BW0 1F1 1BW1"),
         {"post_validation": True},
     ),
+    "pipedream, a step each": (build_family("pipedream", Profile((UNIT,) * 2, 2), 3), {}),
     "weipipe-interleave with tied ends": (weipipe_interleave(), {"tied": [(0, 1)]}),
 }
 
@@ -91,6 +92,6 @@ CASES = [block.splitlines() for block in ORDERS.strip().split("\n\n")]
 def test_orders(lines: list[str]) -> None:
     """Each block: a head of family, P and M, then one line a rank."""
     name, ranks, microbatches = lines[0].split()
-    profile = Profile((StageProfile(1.0, 1.0, 1.0),) * int(ranks[2:]), int(ranks[2:]))
+    profile = Profile((UNIT,) * int(ranks[2:]), int(ranks[2:]))
     schedule = build_family(name, profile, int(microbatches[2:]))
     assert [format_order(schedule.ops(r)) for r in range(profile.ranks)] == lines[1:]

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pipeloom.solver import FAMILIES
-from pipeloom.solver.families.base import LinearFamily
 from pipeloom.solver.families.weights.ring import RingFamily
 
 # those in which weights go round a ring, and all in which weights travel
 RINGS = [name for name, family in FAMILIES.items() if isinstance(family, RingFamily)]
 TRAVELLING = [*RINGS, "fsdp"]
-# those in which each stage is on two ranks
-# those whose schedules are none of what `optimize` searches by default
-ELSEWHERE = [name for name, family in FAMILIES.items() if not isinstance(family, LinearFamily)]
 
 
 def fits(name: str, ranks: int) -> bool:

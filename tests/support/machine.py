@@ -2,14 +2,18 @@
 
 Nothing of the compiler or the runtime: rendezvous semantics as ``docs/program.md`` states them. A
 message is carried once its send and its receive and those of all earlier messages of its channel
-are posted; a buffer holds garbage from the posting of a receive until then.
+are posted; a buffer holds garbage from the posting of a receive until then. Who has which weights,
+and what each D has collected, is as ``docs/weight-passing.md`` states it: what a rank adds to a
+stage's gradient leaves with the next D of that stage to leave the rank.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from random import Random
 
+from pipeloom.compiler import compile_schedule
 from pipeloom.ir import (
     Compute,
     Free,
@@ -20,13 +24,25 @@ from pipeloom.ir import (
     Receive,
     Reduce,
     Relay,
+    Schedule,
     Send,
     Step,
     Tensor,
     TensorKind,
+    TransferKind,
     WaitReceive,
     WaitSend,
+    footprint,
+    holders,
+    journeys,
+    owned,
+    previous,
 )
+from pipeloom.ir.model.transfers import size
+
+KINDS = {TensorKind.WEIGHT: TransferKind.WEIGHT, TensorKind.GRADIENT: TransferKind.GRADIENT}
+"""The tensors that go where the schedule's transfers say, not from op to op."""
+Sum = frozenset[int]  # the microbatches that a gradient has collected
 
 
 class DeadlockError(Exception):
@@ -38,7 +54,7 @@ class Machine:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        ranks = range(len(program.instructions))
+        ranks, transfers = range(len(program.instructions)), program.schedule.transfers
         self.at = [0 for _ in ranks]
         self.content: list[dict[int, Tensor | None]] = [{} for _ in ranks]  # of taken buffers
         self.place: list[dict[Tensor, int]] = [{} for _ in ranks]
@@ -51,6 +67,18 @@ class Machine:
         self.came: list[set[Tensor]] = [set() for _ in ranks]
         self.reduced: list[list[Reduce]] = [[] for _ in ranks]
         self.stepped: list[list[int]] = [[] for _ in ranks]
+        self.holders = holders(program.schedule)
+        kinds = {kind.value: of_tensor for of_tensor, kind in KINDS.items()}
+        self.earlier = {
+            x: None if e is None else Tensor(kinds[transfers[e].kind.value], transfers[e].stage, e)
+            for x, e in enumerate(previous(transfers))
+        }
+        self.last = {journey[-1] for journey in journeys(transfers).values()}
+        self.home: dict[int, Sum] = defaultdict(Sum)  # what has come to each stage's owner
+        self.kept: list[dict[int, Sum]] = [defaultdict(Sum) for _ in ranks]  # by stage
+        self.sums: dict[Tensor, Sum] = {}  # of each D on its way
+        self.leaving: list[set[Tensor]] = [set() for _ in ranks]
+        self.total: dict[int, Sum] = {}
 
     def run(self, random: Random) -> None:
         rows = self.program.instructions
@@ -82,24 +110,34 @@ class Machine:
         match item:
             case Compute(op):
                 self.compute(rank, op)
-            case Receive(tensor, source, buffer):
-                assert buffer not in self.content[rank], f"{item}: the buffer is taken"
-                named = self.program.buffers[rank][buffer]
-                assert (named.kind, named.stage) == (tensor.kind, tensor.stage)
-                self.content[rank][buffer] = None
-                self.place[rank][tensor] = buffer
-                self.asked[source, rank].append((tensor, buffer))
-                self.carry(source, rank)
+            case Receive():
+                self.receive(rank, item)
             case Send(tensor, target):
-                assert tensor in self.made[rank], f"{item}: not there"
+                self.leave(rank, tensor)
                 self.sent[rank, target].append(tensor)
                 self.carry(rank, target)
+            case WaitReceive(tensor):
+                self.arrive(tensor)
+            case WaitSend(tensor) if tensor.kind in KINDS:
+                self.leaving[rank].remove(tensor)
             case Free(tensor):
+                for other in self.leaving[rank]:
+                    assert self.earlier[other.index] != tensor, f"{item}: {other} is leaving"
                 del self.content[rank][self.place[rank].pop(tensor)]
             case Reduce():
                 self.reduced[rank].append(item)
             case Step(stage):
-                self.stepped[rank].append(stage)
+                self.step(rank, stage)
+
+    def receive(self, rank: int, item: Receive) -> None:
+        assert item.buffer not in self.content[rank], f"{item}: the buffer is taken"
+        named = self.program.buffers[rank][item.buffer]
+        assert named.kind is item.tensor.kind
+        assert named.kind in KINDS or named.stage == item.tensor.stage
+        self.content[rank][item.buffer] = None
+        self.place[rank][item.tensor] = item.buffer
+        self.asked[item.source, rank].append((item.tensor, item.buffer))
+        self.carry(item.source, rank)
 
     def carry(self, source: int, target: int) -> None:
         channel = source, target
@@ -113,16 +151,21 @@ class Machine:
 
     def compute(self, rank: int, op: Op) -> None:
         s, j = op.stage, op.microbatch
-        x, dy = Tensor(TensorKind.X, s, j), Tensor(TensorKind.DY, s, j)
+        if op.kind is not OpKind.W:
+            assert self.has_weights(rank, s), f"rank {rank}: {op} without weights"
         if s > 0:
-            self.read(rank, x)
+            self.read(rank, Tensor(TensorKind.X, s, j))
         if op.kind is not OpKind.F and s + 1 < self.program.schedule.problem.stages:
-            self.read(rank, dy)
+            self.read(rank, Tensor(TensorKind.DY, s, j))
         self.ran[rank].add(op)
         if op.kind is OpKind.F:
             self.made[rank].add(Tensor(TensorKind.X, s + 1, j))
         elif op.kind is not OpKind.W:
             self.made[rank].add(Tensor(TensorKind.DY, s - 1, j))
+        if op.kind in (OpKind.W, OpKind.BW):
+            old = self.kept[rank][s]
+            assert j not in old, f"rank {rank}: {j} counted twice on stage {s}"
+            self.kept[rank][s] = old | {j}
 
     def read(self, rank: int, tensor: Tensor) -> None:
         if tensor in self.made[rank]:
@@ -131,3 +174,116 @@ class Machine:
         assert buffer is not None, f"rank {rank}: {tensor} is read where it is not held"
         assert self.content[rank][buffer] == tensor, f"rank {rank}: {tensor} is overwritten"
         assert tensor in self.came[rank]
+
+    def has_weights(self, rank: int, stage: int) -> bool:
+        held = (t for t in self.place[rank] if t.kind is TensorKind.WEIGHT and t.stage == stage)
+        return rank in self.holders[stage] or any(t in self.came[rank] for t in held)
+
+    def leave(self, rank: int, tensor: Tensor) -> None:
+        if tensor.kind not in KINDS:
+            assert tensor in self.made[rank], f"rank {rank}: {tensor} is not there"
+            return
+        earlier = self.earlier[tensor.index]
+        self.leaving[rank].add(tensor)
+        if earlier is not None:
+            there = earlier in self.came[rank] and earlier in self.place[rank]
+            assert there, f"{tensor} leaves before it has come"
+        if tensor.kind is TensorKind.WEIGHT:
+            assert earlier is not None or rank in self.holders[tensor.stage]
+            return
+        carried = Sum() if earlier is None else self.sums.pop(earlier)
+        new = self.kept[rank].pop(tensor.stage, Sum())
+        assert not carried & new, f"{tensor} counts {carried & new} twice"
+        self.sums[tensor] = carried | new
+
+    def arrive(self, tensor: Tensor) -> None:
+        if tensor.kind is TensorKind.GRADIENT and tensor.index in self.last:
+            new = self.sums.pop(tensor)
+            assert not new & self.home[tensor.stage], f"{tensor} was counted before"
+            self.home[tensor.stage] |= new
+
+    def step(self, rank: int, stage: int) -> None:
+        homes = self.holders[stage]
+        assert rank in homes
+        summed = [item.stages for item in self.reduced[rank]]
+        assert (stage,) in summed or len(homes) == 1, f"stage {stage}: its replicas never meet"
+        total = self.home[stage]
+        for home in homes:
+            own = self.kept[home][stage]
+            assert not own & total
+            total |= own
+        assert self.total.setdefault(stage, total) == total, f"stage {stage}: replicas differ"
+        self.stepped[rank].append(stage)
+        for tensor in self.leaving[rank]:
+            mine = tensor.kind is TensorKind.WEIGHT and self.earlier[tensor.index] is None
+            assert not (mine and tensor.stage == stage), f"{tensor} leaves while it is stepped"
+
+
+def run_compiled(schedule: Schedule, seed: int = 0, tied: Sequence[Sequence[int]] = ()) -> Machine:
+    """The machine after the program of ``schedule`` has run: with the memory that is planned, every
+    op and step done, every gradient collected once and reduced as is due, and nothing left behind.
+    """
+    program = compile_schedule(schedule, tied=tied)
+    assert footprint(schedule).passing == passing_of(program)
+    machine = Machine(program)
+    machine.run(Random(seed))
+    assert machine.total == dict.fromkeys(
+        range(schedule.problem.stages), Sum(range(schedule.problem.microbatches))
+    )
+    replicated = {(s,) for s, ranks in enumerate(machine.holders) if len(ranks) > 1}
+    due = sorted({*replicated, *(tuple(sorted(group)) for group in tied)})
+    for rank, mine in enumerate(owned(schedule)):
+        assert machine.ran[rank] == set(schedule.ops(rank))
+        assert machine.stepped[rank] == list(mine)
+        reduced = [item.stages for item in machine.reduced[rank]]
+        assert reduced == [group for group in due if set(group) & set(mine)]
+        assert not machine.content[rank], "buffers left taken"
+        assert not machine.leaving[rank], "sends not waited for"
+    return machine
+
+
+# what programs hold for weights and gradients on their way, as ``footprint`` says of schedules ----
+
+
+def passing_of(program: Program) -> tuple[float, ...]:
+    """Receive buffers, a stage at work, sums of gradients; one number per rank."""
+    schedule, profile, found = program.schedule, program.schedule.problem.profile, []
+    for rank, mine in enumerate(map(set, owned(schedule))):
+        buffers = sum(
+            size(profile, KINDS[buffer.kind], buffer.stage)
+            for buffer in program.buffers[rank]
+            if buffer.kind in KINDS
+        )
+        foreign = {op.stage for op in schedule.ops(rank)} - mine if schedule.transfers else set()
+        weights, gradient = (
+            max((size(profile, kind, s) for s in foreign), default=0.0) for kind in TransferKind
+        )
+        found.append(buffers + weights + max(gradient, _kept(program, rank, mine)))
+    return tuple(found)
+
+
+def _kept(program: Program, rank: int, mine: set[int]) -> float:
+    """The most that the rank keeps, at one time, of sums that are not in a D's buffer."""
+    schedule, most = program.schedule, 0.0
+    earlier = previous(schedule.transfers)
+    kept: set[int] = set()
+    leaving: set[Tensor] = set()
+    here: set[int] = set()  # stages whose D is
+    for item in program.instructions[rank]:
+        match item:
+            case Compute(op) if op.kind is not OpKind.F and op.stage not in mine | here:
+                kept.add(op.stage)
+            case WaitReceive(Tensor(TensorKind.GRADIENT, stage)) if stage not in mine:
+                kept.discard(stage)
+                here.add(stage)
+            case Send(Tensor(TensorKind.GRADIENT, stage, index) as tensor):
+                kept.discard(stage)
+                here.discard(stage)
+                if earlier[index] is None:
+                    leaving.add(tensor)
+            case WaitSend(tensor):
+                leaving.discard(tensor)
+        sums = [*kept, *(tensor.stage for tensor in leaving)]
+        gradient = TransferKind.GRADIENT
+        most = max(most, sum(size(schedule.problem.profile, gradient, s) for s in sums))
+    return most

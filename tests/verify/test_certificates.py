@@ -9,7 +9,6 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
-import numpy as np
 import pytest
 
 import pipeloom
@@ -17,7 +16,6 @@ from pipeloom.ir import (
     InputError,
     Link,
     Objective,
-    Op,
     OpKind,
     Problem,
     Profile,
@@ -36,6 +34,7 @@ from pipeloom.ir.verify.schedule_facts import read_facts
 from pipeloom.planner import certificate
 from pipeloom.solver import solve
 from pipeloom.solver.certificate import Refutation
+from tests.support.random_schedules import random_order, with_levers
 
 # certificates prove what they say, and nothing else is taken for a proof --------------------------
 
@@ -43,22 +42,15 @@ from pipeloom.solver.certificate import Refutation
 SEEDS = (0, 1, 2, 3, 8, 9, 10, 11)
 
 
-def profile(seed: int) -> dict[str, Any]:
+def profile(seed: int) -> Profile:
     rng = random.Random(seed)
     ranks = rng.choice([2, 3, 4, 5])
-    times = ("t_f", "t_b", "t_w")
-    stages = [
-        {**{key: rng.uniform(2, 12) for key in times}, "m_b": 1.0, "m_w": rng.uniform(0.2, 1)}
+    stages = tuple(
+        StageProfile(*(rng.uniform(2, 12) for _ in "fbw"), m_b=1.0, m_w=rng.uniform(0.2, 1))
         for _ in range(ranks)
-    ]
-    return {
-        "format": "pipeloom.profile",
-        "version": 1,
-        "ranks": ranks,
-        "t_comm": rng.choice([0, 0.5, 4]),
-        "stages": stages,
-        "memory_limit": rng.choice([ranks, 1.6 * ranks, 100]),
-    }
+    )
+    t_comm, limit = rng.choice([0, 0.5, 4]), rng.choice([ranks, 1.6 * ranks, 100])
+    return Profile(stages, ranks, t_comm, memory_limit=(limit,) * ranks)
 
 
 @cache
@@ -188,36 +180,13 @@ def any_schedule(seed: int) -> Schedule:
     )
     objective = rng.choice(list(Objective))
     problem = Problem.linear(profile, microbatches, 1e6)
-    left, ran = {}, set()
-    for s in range(stages):
-        for j in range(microbatches):
-            way = rng.randint(0, ways)
-            kinds = ((), (OpKind.R,), (OpKind.O, OpKind.L))[way]
-            between = [Op(kind, s, j) for kind in kinds]
-            left[s, j] = [Op(OpKind.F, s, j), *between, Op(OpKind.B, s, j), Op(OpKind.W, s, j)]
-    rows: list[list[Op]] = [[] for _ in range(stages)]
-    favour = rng.random()  # of F's: how full memory becomes
-    while left:
-        ready = [ops[0] for ops in left.values() if waits_for(ops[0], stages) in ran | {None}]
-        forwards = [op for op in ready if op.kind is OpKind.F]
-        op = rng.choice(forwards if forwards and rng.random() < favour else ready)
-        rows[op.stage].append(left[op.stage, op.microbatch].pop(0))
-        ran.add((op.kind, op.stage, op.microbatch))
-        left = {pair: ops for pair, ops in left.items() if ops}
-    order = tuple(map(pack, rows))
+    rows = random_order(problem, 0.0, rng, forwards=rng.random())
+    order = tuple(pack(with_levers(row, rng, ways)) for row in rows)
     peak = simulate(Schedule(problem, order)).peak_memory
     profile_limit = Problem(profile, microbatches, problem.placement, peak, objective)
     found = timed(Schedule(profile_limit, order))
     report = Report(objective, "any", lower_bound=0.0)
     return Schedule(profile_limit, order, timing=found.timing, report=report)
-
-
-def waits_for(op: Op, stages: int) -> tuple[OpKind, int, int] | None:
-    if op.kind is OpKind.F and op.stage:
-        return OpKind.F, op.stage - 1, op.microbatch
-    if op.kind is OpKind.B and op.stage + 1 < stages:
-        return OpKind.B, op.stage + 1, op.microbatch
-    return None
 
 
 def variables_of(schedule: Schedule, i: int, unit: float) -> dict[tuple[str, int], float]:
@@ -308,13 +277,3 @@ def test_bounds_with_remat_are_certified(way: str) -> None:
     for each in faster["profile"]["stages"]:
         each |= {key: each[key] / 2 for key in ("t_f", "t_b") if key in each}
     assert verify_certificate(faster, found, "certificate")
-
-
-def test_the_least_of_unlike_microbatches_is_what_is_proven() -> None:
-    one = StageProfile(4.0, 3.0, 1.0, m_b=10.0)
-    schedule = solve(Problem.linear(Profile((one,) * 2, 2), 4, 40.0), work_limit=1.0)
-    document, found = dump_schedule(schedule), certificate(schedule)
-    for each in document["profile"]["stages"]:
-        each["t_f"] = [each["t_f"] * x for x in (1.0, 1.5, 1.0, 2.0)]
-    assert verify_certificate(document, found, "certificate") == []
-    assert np.isfinite(found["lower_bound"])

@@ -14,7 +14,7 @@ from tests.fuzz.checks import check
 from tests.fuzz.damage import REMOVED_KEYS, damaged
 from tests.fuzz.documents import sound
 
-COUNT, PARTS = 1000, 2
+COUNT, PARTS = 2000, 4
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -13,10 +13,6 @@ from hypothesis import strategies as st
 from pipeloom.ir import (
     InvalidScheduleError,
     Link,
-    Op,
-    OpKind,
-    Placement,
-    Problem,
     Profile,
     Schedule,
     StageProfile,
@@ -29,56 +25,7 @@ from pipeloom.ir import (
 from pipeloom.report import attribute
 from tests.support.by_hand import by_hand
 from tests.support.iterations import play_iterations
-from tests.support.random_schedules import random_order
-
-TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])
-SHARES = st.sampled_from([0.0, 0.25, 1.0])
-
-
-@st.composite
-def lever_schedules(draw: st.DrawFn) -> Schedule:
-    """Up to 3 ranks, 5 stages and 4 microbatches, of which any are recomputed or offloaded."""
-    ranks = draw(st.integers(1, 3))
-    owners = draw(st.lists(st.integers(0, ranks - 1), min_size=1, max_size=5))
-    stages = [
-        StageProfile(
-            *draw(st.tuples(TIMES, TIMES, TIMES)),
-            m_b=8.0,
-            m_w=8.0 * draw(SHARES),
-            t_r=draw(TIMES),
-            m_r=8.0 * draw(SHARES),
-            m_o=8.0 * draw(SHARES),
-            offload_bytes=draw(TIMES),
-            t_bw=draw(st.none() | TIMES),
-        )
-        for _ in owners
-    ]
-    link = Link(draw(TIMES), 1e-6)
-    profile = Profile(tuple(stages), ranks, draw(TIMES), host_link=link, shared_by=1)
-    placement = Placement.of_stages(tuple(owners))
-    problem = Problem(profile, draw(st.integers(1, 4)), placement, profile.limit_from(None))
-    random = Random(draw(st.integers(0, 2**32)))
-    order = random_order(problem, draw(st.sampled_from([0.0, 0.5])), random)
-    return Schedule.of(problem, [_pulled(row, random) for row in order], "random")
-
-
-def _pulled(row: list[Op], random: Random) -> list[Op]:
-    """``row`` with levers pulled here and there, each op of theirs anywhere it may be."""
-    for op in [op for op in row if op.kind is OpKind.F]:
-        lever = random.choice([(), (OpKind.R,), (OpKind.O, OpKind.L)])
-        at = row.index(op)
-        for kind in lever:
-            at = random.randint(at + 1, _backward(row, op))
-            row.insert(at, Op(kind, op.stage, op.microbatch))
-    return row
-
-
-def _backward(row: list[Op], forward: Op) -> int:
-    same = (forward.stage, forward.microbatch)
-    kinds = (OpKind.B, OpKind.BW)
-    return next(
-        i for i, op in enumerate(row) if op.kind in kinds and (op.stage, op.microbatch) == same
-    )
+from tests.support.random_schedules import lever_schedules
 
 
 @given(lever_schedules())

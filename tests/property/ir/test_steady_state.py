@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
-from random import Random
 
 import numpy as np
 import pytest
@@ -13,18 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeloom.ir import (
-    Groups,
     InvalidScheduleError,
     Link,
     Links,
-    Op,
-    OpKind,
     Passing,
-    Placement,
-    Problem,
     Profile,
     Schedule,
-    Sharing,
     StageProfile,
     Transfer,
     TransferKind,
@@ -34,12 +26,12 @@ from pipeloom.ir import (
 from pipeloom.ir.cost.dependency_graph import Successors, edges_of
 from pipeloom.ir.cost.event_kernels import Wires, first_come
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
-from pipeloom.ir.model.ops import pack
-from pipeloom.solver import FAMILIES, Streaming, build_family, streamed, work_bound
+from pipeloom.solver import FAMILIES, build_family, work_bound
 from tests.support.by_hand import by_hand
 from tests.support.families import families_of
 from tests.support.iterations import play_iterations
-from tests.support.plain_steady_state import Playing, Thing
+from tests.support.plain_times import Playing, Thing
+from tests.support.random_schedules import profiles, streamed_orders, weight_problems
 
 # replays by hand: messages that wait for each other, iterations that follow each other ------------
 
@@ -125,32 +117,7 @@ def test_what_can_never_run_is_named() -> None:
 
 TIMES = st.sampled_from([0.0, 0.125, 1.0, 1.75, 3.0])  # sums are exact, so what is equal is equal
 LATENCIES = st.sampled_from([0.125, 0.5, 1.0])
-SEEDS = st.integers(0, 2**32)
-
-
-def sharing(ranks: int) -> st.SearchStrategy[Sharing | Groups]:
-    apart = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
-    if not apart:
-        return st.sampled_from(Sharing)
-    return st.sampled_from(Sharing) | st.lists(st.lists(st.sampled_from(apart)).map(tuple)).map(
-        tuple
-    )
-
-
-@st.composite
-def profiles(draw: st.DrawFn, ranks: int, stages: int, *, contended: bool) -> Profile:
-    each = [
-        StageProfile(
-            *draw(st.tuples(TIMES, TIMES, TIMES)),
-            activation_bytes=draw(TIMES) * 1e6,
-            weight_bytes=draw(TIMES) * 3e6,  # a third of it is exact too
-        )
-        for _ in range(stages)
-    ]
-    if not contended:
-        return Profile(tuple(each), ranks, t_comm=draw(TIMES), shared_by=1)
-    links = Links(Link(draw(LATENCIES), 1.0), shared=draw(sharing(ranks)))
-    return Profile(tuple(each), ranks, draw(st.none() | LATENCIES), links, shared_by=1)
+EXACT = {"times": TIMES, "latencies": LATENCIES, "weight": 3e6}  # a third of it is exact too
 
 
 @st.composite
@@ -158,42 +125,14 @@ def built(draw: st.DrawFn, *, contended: bool) -> Schedule:
     """Of any family."""
     ranks = draw(st.integers(1, 4))
     name = draw(st.sampled_from([name for name in families_of(ranks) if name in FAMILIES]))
-    profile = draw(profiles(ranks, ranks, contended=contended))
+    profile = draw(profiles(ranks, ranks, **EXACT, contended=contended))
     return build_family(name, profile, draw(st.integers(1, 5)), memory_limit=math.inf)
 
 
-def in_any_order(problem: Problem, random: Random) -> list[np.ndarray]:
-    """Rank by rank, ops drawn one by one from those whose inputs are made."""
-    owner = problem.owner
-    rows: list[list[Op]] = [[] for _ in range(problem.ranks)]
-    last = problem.stages - 1
-    ready = [Op(OpKind.F, 0, j) for j in range(problem.microbatches)]
-    while ready:
-        op = ready.pop(random.randrange(len(ready)))
-        rows[owner[op.stage, op.microbatch]].append(op)
-        up = op.kind is OpKind.F
-        if up:
-            ready.append(
-                replace(op, stage=op.stage + 1) if op.stage < last else replace(op, kind=OpKind.BW)
-            )
-        elif op.stage > 0:
-            ready.append(replace(op, stage=op.stage - 1))
-    return [pack(row) for row in rows]
-
-
-@st.composite
-def mixed(draw: st.DrawFn, *, contended: bool) -> Schedule:
+def mixed(*, contended: bool) -> st.SearchStrategy[Schedule]:
     """Anything anywhere in any order, with the weights that it takes."""
-    ranks, stages, count = (draw(st.integers(1, most)) for most in (3, 3, 4))
-    random = Random(draw(SEEDS))
-    owners = [[random.randrange(ranks) for _ in range(count)] for _ in range(stages)]
-    placement = Placement.of_ops(Passing.MIXED, ranks, np.array(owners))
-    profile = draw(profiles(ranks, stages, contended=contended))
-    problem = Problem(profile, count, placement, (math.inf,) * ranks)
-    schedule = streamed(problem, in_any_order(problem, random), Streaming())
-    kept = draw(st.sets(st.sampled_from(range(stages))))  # replicated where several ranks run them
-    left = tuple(t for t in schedule.transfers if t.stage not in kept)
-    return replace(schedule, transfers=left, timing=None)
+    posed = weight_problems(Passing.MIXED, (3, 3, 4), **EXACT, contended=contended)
+    return posed.flatmap(lambda problem: streamed_orders(problem, fused=1.0))
 
 
 def assert_played(schedule: Schedule, iterations: int) -> None:
@@ -244,26 +183,19 @@ ONE_WIRE = [("one",), ("one",)]
 
 
 def played(whole: float, wires: Wires, *, at_once: bool) -> list[float]:
-    """When each message starts and ends."""
+    """When each message starts."""
     graph = Successors.of([edges_of([(SHORT, REST), (REST, FIRST), (WHOLE, SECOND)])], 5)
     durations, start, end = np.array([0.1, 0.2, whole, 1.0, 1.0]), np.zeros(5), np.zeros(5)
     assert len(first_come(*graph, durations, *wires, at_once, start, end)) == 5
-    return [*start[FIRST:].tolist(), *end[FIRST:].tolist()]
+    return start[FIRST:].tolist()  # type: ignore[no-any-return]
 
 
-def starts(whole: float) -> list[float]:
-    return played(whole, Wires.of(3, ONE_WIRE), at_once=True)[:2]
-
-
-def queued(
-    whole: float, wires: Sequence[tuple[str, ...]], shares: Sequence[tuple[float, ...]]
-) -> list[float]:
-    return played(whole, Wires.of(3, wires, shares), at_once=False)
-
-
-def test_rounding_does_not_decide_who_goes_first() -> None:
+@pytest.mark.parametrize(
+    ("wires", "at_once"),
+    [(Wires.of(3, ONE_WIRE), True), (Wires.of(3, ONE_WIRE, [(1.0,), (1.0,)]), False)],
+)
+def test_rounding_does_not_decide_who_goes_first(wires: Wires, at_once: bool) -> None:
     """At equal weights fsdp's step time jumped by a tenth from one size of microbatch to the
     next."""
     assert 0.1 + 0.2 > 0.3
-    assert starts(0.3) == pytest.approx([0.3, 1.3])
-    assert queued(0.3, ONE_WIRE, [(1.0,), (1.0,)])[:2] == pytest.approx([0.3, 1.3])
+    assert played(0.3, wires, at_once=at_once) == pytest.approx([0.3, 1.3])

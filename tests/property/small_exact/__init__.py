@@ -64,9 +64,7 @@ def summary(found: list[Found]) -> dict[str, dict[str, int]]:
 
 
 def _above(one: Found) -> bool:
-    assert one.cost is not None
-    assert one.optimum is not None
-    return one.cost > one.optimum * (1 + CEILING)
+    return (one.cost or 0.0) > (one.optimum or 0.0) * (1 + CEILING)
 
 
 def main(arguments: list[str]) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import math
 from itertools import combinations, pairwise, product
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipeloom.ir import LayeredProfile, Objective, Placement, Problem, Schedule
+from pipeloom.ir import LayeredProfile, Objective, Placement, Problem, Profile, Schedule
 from pipeloom.solver import (
     Cut,
     Cutter,
@@ -26,10 +27,11 @@ from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.cut_bounds import least_load
 from pipeloom.solver.partition.min_memory import of_cut, smallest
 from pipeloom.solver.placement.search import room
-from tests.support.layered_profiles import layered, placement
+from tests.support.layered_profiles import layered, model, placement
 from tests.support.oracle import exhaustive_optimum
 
 PLACEMENTS = ("linear", "v", "interleaved")
+EXAMPLE = model(6, Profile((), 2, 0.1, memory_limit=(6.0, 6.0)))
 
 
 def every_cut(profile: LayeredProfile, stages: int, rules: Rules) -> list[Cut]:
@@ -144,9 +146,7 @@ def test_told_to_stop_it_has_a_schedule() -> None:
         calls.append(share)
         return solve(problem, solver="heuristic", work_limit=1e-3)
 
-    found = best_partition(
-        layered_example(), 4, [Placement.linear(2)], search, should_stop=lambda: True
-    )
+    found = best_partition(EXAMPLE, 4, [Placement.linear(2)], search, should_stop=lambda: True)
     assert found.best is not None
     assert found.best.schedule is not None
     assert iteration_time(found.best.schedule) >= found.bound
@@ -154,31 +154,18 @@ def test_told_to_stop_it_has_a_schedule() -> None:
     assert calls[0] <= 1e-3
 
 
-def layered_example(limit: float = 6.0, blocks: int = 6, ranks: int = 2) -> LayeredProfile:
-    from pipeloom.ir import Profile
-    from tests.support.layered_profiles import model
-
-    return model(blocks, Profile((), ranks, 0.1, memory_limit=(limit,) * ranks))
-
-
 def test_two_searches_with_one_seed_are_one() -> None:
-    profile = layered_example()
-
     def search(problem: Problem, name: str, share: float, start: Order | None) -> Schedule:
         return solve(problem, solver="heuristic", work_limit=1e-3 * share, start=start)
 
-    first, second = (
-        best_partition(profile, 4, [Placement.v(2), Placement.linear(2)], search) for _ in range(2)
-    )
-    assert first.best is not None
-    assert second.best is not None
-    assert first.best.cut == second.best.cut
-    assert first.best.problem == second.best.problem
-    assert first.best.schedule is not None
-    assert second.best.schedule is not None
-    for a, b in zip(first.best.schedule.order, second.best.schedule.order, strict=True):
-        assert a.tolist() == b.tolist()
-    assert first.bound == second.bound
+    def answer() -> tuple[Any, ...]:
+        found = best_partition(EXAMPLE, 4, [Placement.v(2), Placement.linear(2)], search)
+        assert found.best is not None
+        assert found.best.schedule is not None
+        order = [row.tolist() for row in found.best.schedule.order]
+        return found.best.cut, found.best.problem, order, found.bound
+
+    assert answer() == answer()
 
 
 @given(

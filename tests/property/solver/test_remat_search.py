@@ -30,11 +30,11 @@ from pipeloom.ir.cost.remat import choice_of, pulled
 from pipeloom.solver import lower_bounds, smallest_limit, solve
 from pipeloom.solver.core.relaxations import plain, without_offloading, without_recomputing
 from pipeloom.solver.remat.portfolio import one_at_a_time_with_remat
-from tests.property.ir.test_remat import lever_schedules
 from tests.support.large_problems import large_problem
+from tests.support.random_schedules import lever_schedules, schedules
 
 
-@given(lever_schedules(), st.sampled_from(Objective))
+@given(schedules() | lever_schedules(), st.sampled_from(Objective))
 def test_no_bound_is_above_a_schedule(schedule: Schedule, objective: Objective) -> None:
     timing = simulate(schedule)
     problem = replace(schedule.problem, memory_limit=timing.peak_memory, objective=objective)
@@ -101,16 +101,6 @@ def test_where_memory_is_no_matter_no_lever_is_pulled() -> None:
     assert (choice_of(found.problem, found.order) == 0).all()
 
 
-@pytest.mark.filterwarnings("error")
-def test_a_stage_may_take_no_time() -> None:
-    problem = without_offload(seeded(0, 21.0))
-    first, *others = problem.profile.stages
-    stages = (replace(first, t_f=0.0, t_b=0.0, t_w=0.0, t_bw=None), *others)
-    problem = replace(problem, profile=replace(problem.profile, stages=stages))
-    found = solve(problem, solver="heuristic", work_limit=1.0)
-    assert verify_schedule(dump_schedule(found)) == []
-
-
 def test_little_work_has_room_for_the_relaxation() -> None:
     """A round of the list scheduler is longer than all of this work."""
     report = solve(without_offload(seeded(0, 21.0)), work_limit=2.0).known_report
@@ -150,11 +140,3 @@ def test_more_memory_is_never_worse() -> None:
     assert len(periods) == len(limits)
     for less, more in pairwise(periods):
         assert more <= less * (1 + 1e-9), periods
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_levers_pay_where_plain_schedules_fit(seed: int) -> None:
-    problem = seeded(seed, 20.0)
-    with_remat, without = (solve(p, work_limit=2.0) for p in (problem, plain(problem)))
-    assert with_remat.known_timing.period < without.known_timing.period
-    assert pulled(with_remat.order)

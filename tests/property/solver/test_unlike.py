@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from pipeloom.ir import (
-    InfeasibleError,
     InputError,
-    Objective,
     Placement,
     Problem,
     Profile,
@@ -30,14 +28,12 @@ from pipeloom.solver import (
     lower_bounds,
     solve,
 )
+from tests.property.small_exact.instances import problem_of
 
-"""Owners of stages, and microbatches, of which all orders can be tried."""
 
-
-def _stage(rng: np.random.Generator, microbatches: int, *, whole: bool) -> dict[str, list[float]]:
+def _stage(rng: np.random.Generator, microbatches: int) -> dict[str, list[float]]:
     def drawn(low: float, high: float) -> list[float]:
-        values = rng.uniform(low, high, microbatches)
-        return (values.round() if whole else values).tolist()
+        return rng.uniform(low, high, microbatches).tolist()
 
     m_b, share = drawn(1, 4), float(rng.choice((0.0, 0.5, 1.0)))
     sizes = {"m_b": m_b, "m_w": [share * m for m in m_b]}
@@ -58,48 +54,28 @@ def test_the_largest_of_each_stage_need_not_fit_at_once() -> None:
     assert solve(problem, solver="heuristic", work_limit=0.1).known_timing.period == 12.0
 
 
-def _placement(rng: np.random.Generator) -> tuple[Placement, int, int]:
-    """Any of those planned for unlike microbatches, with its ranks and stages."""
-    ranks = int(rng.integers(1, 5))
-    uneven = sorted([*range(ranks), *rng.integers(ranks, size=2).tolist()])
-    chunks, stages = int(rng.integers(1, 4)), int(rng.integers(1, 5))
-    ways = (
-        (Placement.linear(ranks), ranks),
-        (Placement.interleaved(ranks, chunks), ranks * chunks),
-        (Placement.v(ranks), 2 * ranks),
-        (Placement.wave(ranks, 2), 4 * ranks),
-        (Placement.of_stages(uneven), len(uneven)),
-        (Placement.round_robin(ranks), stages),
+@pytest.mark.parametrize("kind", ["v", "several stages a rank", "weights"])
+@pytest.mark.parametrize("seed", range(3))
+def test_random_instances(kind: str, seed: int) -> None:
+    """Solved: verified, no bound above, the same again; with room for the largest microbatch."""
+    alike, rng = problem_of(kind, seed), np.random.default_rng(seed)
+    stages = tuple(
+        StageProfile.of([_scaled(stage, *rng.uniform(0.3, 1.7, 4)) for _ in range(8)])
+        for stage in alike.profile.stages
     )
-    placement, number = ways[int(rng.integers(len(ways)))]
-    return placement, ranks, number
-
-
-def _check(seed: int) -> None:
-    """A random instance is solved or infeasible: verified, no bound above, repeatable."""
-    rng = np.random.default_rng([18, seed])
-    (placement, ranks, number), microbatches = _placement(rng), int(rng.integers(2, 9))
-    stages = [_stage(rng, microbatches, whole=seed % 3 == 0) for _ in range(number)]
-    sized: list[Any] = [stage | {"weight_bytes": 2e6, "grad_bytes": 2e6} for stage in stages]
-    limit = float(rng.choice((1e9, rng.uniform(2, 5) * number / ranks + 2)))
-    links = {"gigabytes_per_second": 1.0}
-    profile = parse_profile(_profile(ranks, sized, links=links), "profile")
-    objective = list(Objective)[int(rng.integers(2))]
-    problem = Problem(profile, microbatches, placement, (limit,) * ranks, objective)
-    try:
-        bounds = list(lower_bounds(problem))
-        found, again = (solve(problem, work_limit=0.5, seed=seed) for _ in range(2))
-    except InfeasibleError:
-        return
+    limit = tuple(2.0 * limit for limit in alike.memory_limit)
+    profile = replace(alike.profile, stages=stages)
+    problem = replace(alike, profile=profile, microbatches=8, memory_limit=limit)
+    found, again = (solve(problem, work_limit=0.5, seed=seed) for _ in range(2))
     assert verify_schedule(dump_schedule(found)) == []
-    cost = found.known_timing.cost(objective)
-    assert max(bound.value for bound in bounds) <= cost * (1 + 1e-9)
+    cost = found.known_timing.cost(problem.objective)
+    assert max(bound.value for bound in lower_bounds(problem)) <= cost * (1 + 1e-9)
     assert [row.tolist() for row in again.order] == [row.tolist() for row in found.order]
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_random_instances(seed: int) -> None:
-    _check(seed)
+def _scaled(stage: StageProfile, f: float, b: float, w: float, m: float) -> StageProfile:
+    sizes = {"m_b": stage.m_b * m, "m_w": stage.m_w * m}
+    return replace(stage, t_f=stage.t_f * f, t_b=stage.t_b * b, t_w=stage.t_w * w, **sizes)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -107,7 +83,7 @@ def test_families_keep_the_rules_and_round_trip(seed: int) -> None:
     rng = np.random.default_rng(seed)
     more = {"activation_bytes": rng.uniform(1e6, 1e8, 6).tolist(), "weight_bytes": 1e6}
     more |= {"t_bw": rng.uniform(1, 7, 6).tolist()} if seed else {"t_fb": 9.0}
-    stages = [_stage(rng, 6, whole=False) | more for _ in range((3, 6, 2)[seed])]
+    stages = [_stage(rng, 6) | more for _ in range((3, 6, 2)[seed])]
     links = {"latency": 0.1, "gigabytes_per_second": 25.0}
     profile = parse_profile(_profile((3, 3, 2)[seed], stages, links=links), "profile")
     assert parse_profile(dump_profile(profile), "again") == profile
@@ -125,7 +101,7 @@ def test_families_keep_the_rules_and_round_trip(seed: int) -> None:
 
 
 def test_lists_that_are_constant_are_numbers() -> None:
-    stages = [_stage(np.random.default_rng(s), 1, whole=False) for s in range(2)]
+    stages = [_stage(np.random.default_rng(s), 1) for s in range(2)]
     lists = [{key: value * 5 for key, value in stage.items()} for stage in stages]
     numbers = [{key: value[0] for key, value in stage.items()} for stage in stages]
     listed = parse_profile(_profile(2, lists), "profile")
@@ -136,7 +112,7 @@ def test_lists_that_are_constant_are_numbers() -> None:
 
 def test_layers_are_summed_microbatch_by_microbatch() -> None:
     rng = np.random.default_rng(1)
-    layers = [_stage(rng, 3, whole=False) | {"name": f"layer {n}"} for n in range(4)]
+    layers = [_stage(rng, 3) | {"name": f"layer {n}"} for n in range(4)]
     document = _profile(2, []) | {"layers": layers}
     del document["stages"]
     profile = parse_layers(document, "profile")

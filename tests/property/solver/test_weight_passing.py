@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import numpy as np
@@ -14,13 +15,11 @@ from hypothesis import strategies as st
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir import (
-    Groups,
     InfeasibleError,
     InvalidScheduleError,
     Link,
     Links,
     Objective,
-    Passing,
     Placement,
     Problem,
     Profile,
@@ -30,13 +29,10 @@ from pipeloom.ir import (
     Status,
     TensorKind,
     Transfer,
-    TransferKind,
     dump_program,
     dump_schedule,
     footprint,
-    holders,
     journeys,
-    owned,
     parse_schedule,
     previous,
     simulate,
@@ -46,97 +42,36 @@ from pipeloom.ir import (
 )
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
 from pipeloom.ir.cost.transfer_order import in_sending_order
-from pipeloom.ir.model.ops import pack
 from pipeloom.solver import (
     Route,
     Streaming,
-    build_family,
     find_family,
     lower_bound,
-    replicate,
     solve,
-    streamed,
 )
-from tests.support.families import TRAVELLING, fits
-from tests.support.plain_wires import listed_times
+from tests.support.machine import Machine, run_compiled
+from tests.support.plain_times import listed_times
 from tests.support.posted import posted_between_ops
-from tests.support.random_schedules import random_order
-from tests.support.weight_machine import WeightMachine, run_compiled
+from tests.support.random_schedules import (
+    PLANS,
+    SEEDS,
+    streamed_orders,
+    travelling,
+    weight_problems,
+)
 
 # whatever the ranks, microbatches, times and links: weight passing verifies, compiles and runs ----
 
 
-TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])
-SEEDS = st.integers(0, 2**32)
-
-
-def sharing(ranks: int) -> st.SearchStrategy[Sharing | Groups]:
-    """Any way of sharing wires, a few random groups among them."""
-    apart = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
-    groups = (
-        st.lists(st.lists(st.sampled_from(apart)).map(tuple)).map(tuple) if apart else st.just(())
-    )
-    return st.sampled_from(Sharing) | groups
-
-
-@st.composite
-def profiles(draw: st.DrawFn) -> Profile:
-    ranks = draw(st.integers(1, 5))
-    stages = [
-        StageProfile(*draw(st.tuples(TIMES, TIMES, TIMES)), weight_bytes=draw(TIMES) * 1e6)
-        for _ in range(ranks)
-    ]
-    links = draw(
-        st.none() | st.builds(Links, st.builds(Link, TIMES, st.just(1.0)), shared=sharing(ranks))
-    )
-    return Profile(tuple(stages), ranks, t_comm=draw(TIMES), links=links, shared_by=1)
-
-
-def early_weights(transfer: Transfer, random: Random, ops: list[int]) -> Transfer:
-    """Goes on as soon as it has come, or at any time until the family would send it."""
-    if transfer.kind is TransferKind.GRADIENT:
-        return transfer
-    return replace(transfer, after=random.randint(0, transfer.after))
-
-
-def late_gradients(transfer: Transfer, random: Random, ops: list[int]) -> Transfer:
-    """No op waits for D: what it is to collect is kept until it comes."""
-    if transfer.kind is TransferKind.WEIGHT:
-        return transfer
-    return replace(transfer, before=random.choice([transfer.before, ops[transfer.target]]))
-
-
-def more_room(transfer: Transfer, random: Random, ops: list[int]) -> Transfer:
-    return replace(transfer, room=random.randint(0, transfer.room))
-
-
-Change = Callable[[Transfer, Random, list[int]], Transfer]
-
-
-@st.composite
-def schedules(draw: st.DrawFn) -> Schedule:
-    """The families' schedules, and others with the same ops that wait for less."""
-    profile = draw(profiles())
-    names = [name for name in (*TRAVELLING, "fsdp:0") if fits(name, profile.ranks)]
-    schedule = build_family(draw(st.sampled_from(names)), profile, draw(st.integers(1, 11)))
-    changes: list[Change] = draw(
-        st.lists(st.sampled_from([early_weights, late_gradients, more_room]), unique=True)
-    )
-    random, transfers = Random(draw(SEEDS)), schedule.transfers
-    ops = [len(row) for row in schedule.order]
-    for change in changes:
-        transfers = tuple(change(transfer, random, ops) for transfer in transfers)
-    return timed(replace(schedule, transfers=transfers))
-
-
-@given(schedules(), SEEDS)
+@given(travelling(), SEEDS, st.booleans())
 def test_a_schedule_and_its_file_are_valid_and_its_program_runs(
-    schedule: Schedule, seed: int
+    schedule: Schedule, seed: int, tie: bool
 ) -> None:
     document = dump_schedule(schedule)
     assert verify_schedule(document) == []
     assert dump_schedule(timed(parse_schedule(document, "file"))) == document
-    run_compiled(schedule, seed)
+    last = schedule.problem.stages - 1
+    run_compiled(schedule, seed, [(0, last)] if tie and last else [])
 
 
 def changed_at_random(transfer: Transfer, schedule: Schedule, random: Random) -> list[Transfer]:
@@ -157,7 +92,7 @@ def changed_at_random(transfer: Transfer, schedule: Schedule, random: Random) ->
     )
 
 
-@given(schedules(), SEEDS)
+@given(travelling(), SEEDS)
 def test_a_random_change_is_noticed_or_harmless(schedule: Schedule, seed: int) -> None:
     """The verifier, which sees positions and times alone, agrees with the machine."""
     random = Random(seed)
@@ -173,22 +108,21 @@ def test_a_random_change_is_noticed_or_harmless(schedule: Schedule, seed: int) -
         return
     if verify_schedule(dump_schedule(changed)):
         return
-    machine = WeightMachine(compile_schedule(changed))
+    machine = Machine(compile_schedule(changed))
     machine.run(Random(seed))
     everything = frozenset(range(schedule.problem.microbatches))
     assert set(machine.total.values()) == {everything}
 
 
 @settings(max_examples=25)
-@given(schedules())
+@given(travelling())
 def test_transfers_start_when_plain_loops_say(schedule: Schedule) -> None:
-    assume(schedule.problem.placement.passing is Passing.WEIGHTS)
     found = schedule.known_timing.transfers
     expected = np.array(listed_times(schedule)).reshape(-1, 2)
     assert np.allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
-@given(schedules(), SEEDS)
+@given(travelling(), SEEDS)
 def test_sending_order_runs_whatever_the_list_was(schedule: Schedule, seed: int) -> None:
     """However the items are listed, each in its own order: first come, first served is one
     order."""
@@ -205,7 +139,7 @@ def test_sending_order_runs_whatever_the_list_was(schedule: Schedule, seed: int)
     assert np.array_equal(simulate(again).transfers, simulate(listed).transfers)
 
 
-@given(schedules())
+@given(travelling())
 def test_passing_on_between_ops_never_deadlocks_nor_hurries(schedule: Schedule) -> None:
     between = simulate(posted_between_ops(schedule))
     planned = schedule.known_timing
@@ -219,133 +153,21 @@ def test_passing_on_between_ops_never_deadlocks_nor_hurries(schedule: Schedule) 
             assert np.all(between.transfers[x, 0] >= between.end[rank][under_way])
 
 
-# whatever the order and the plan: what streaming makes verifies, compiles and counts right --------
-
-
-LINKS = st.builds(Links, st.builds(Link, TIMES, st.just(1e-5)), shared=st.sampled_from(Sharing))
-PLANS = st.builds(
-    Streaming,
-    buffers=st.integers(1, 4),
-    route=st.sampled_from(Route),
-    collections=st.integers(1, 3),
-    lead=st.integers(0, 2),
-    home=st.none() | st.sampled_from(Route),
-    opening=st.integers(0, 2),
-)
-
-
-@st.composite
-def problems(draw: st.DrawFn, passing: Passing = Passing.WEIGHTS) -> Problem:
-    ranks, number, microbatches = (draw(st.integers(1, most)) for most in (4, 5, 7))
-    stages = tuple(
-        StageProfile(
-            *draw(st.tuples(TIMES, TIMES, TIMES)),
-            weight_bytes=draw(TIMES) * 10,
-            grad_bytes=draw(TIMES) * 10,
-        )
-        for _ in range(number)
-    )
-    t_comm, links = draw(TIMES), draw(st.none() | LINKS)
-    profile = Profile(stages, ranks, t_comm, links, shared_by=1)
-    placement = Placement.round_robin(ranks)
-    if passing is Passing.MIXED:
-        pairs = number * microbatches
-        owners = draw(st.lists(st.integers(0, ranks - 1), min_size=pairs, max_size=pairs))
-        placement = Placement.of_ops(
-            Passing.MIXED, ranks, np.reshape(owners, (number, microbatches))
-        )
-    return Problem(profile, microbatches, placement, profile.limit_from(None))
-
-
-def planned(problem: Problem, plan: Streaming, seed: int) -> Schedule | None:
-    """Of a random order; None where a path cannot serve it, which direct routes always can."""
-    rows = [pack(row) for row in random_order(problem, 0.5, Random(seed))]
-    try:
-        return streamed(problem, rows, plan)
-    except InvalidScheduleError:
-        assert {plan.route, plan.home or plan.route} != {Route.DIRECT} or plan.opening
-        return None
-
-
-@pytest.mark.parametrize("passing", [Passing.WEIGHTS, Passing.MIXED])
-@given(st.data(), PLANS, SEEDS)
-def test_any_order_is_served_and_its_program_collects_every_gradient_once(
-    passing: Passing, data: st.DataObject, plan: Streaming, seed: int
+@given(weight_problems(), PLANS, SEEDS, st.data())
+def test_a_plan_keeps_to_its_buffers(
+    problem: Problem, given_plan: Streaming, seed: int, data: st.DataObject
 ) -> None:
-    schedule = planned(data.draw(problems(passing)), plan, seed)
-    if schedule is None:
-        return
-    assert verify_schedule(dump_schedule(schedule)) == []
-    machine = run_compiled(schedule, seed)
-    if plan.route is Route.DIRECT and passing is Passing.WEIGHTS:
-        for row in machine.program.buffers:
-            assert sum(b.kind is TensorKind.WEIGHT for b in row) <= plan.buffers
-
-
-# from an order of ops to the prefetches, routes and collections that serve it ---------------------
-
-
-# stages that stay on every rank that runs them ----------------------------------------------------
-
-
-STAGE = StageProfile(1.0, 1.0, 1.0, weight_bytes=5.0, grad_bytes=7.0, optimizer_bytes=11.0)
-PROFILE = Profile((STAGE,) * 3, 3)
-
-
-def test_every_rank_that_runs_it_has_and_steps_it() -> None:
-    schedule = build_family("weipipe-interleave", PROFILE, 3)
-    changed = replicate(schedule, [0])
-    assert holders(schedule) == ((0,), (1,), (2,))
-    assert holders(changed) == ((0, 1, 2), (1,), (2,))
-    assert owned(changed) == ((0,), (0, 1), (0, 2))
-    assert {t.stage for t in changed.transfers} == {1, 2}
-    assert verify_schedule(dump_schedule(changed)) == []
-    memory = footprint(changed)
-    assert memory.weights == (5.0, 10.0, 10.0)
-    assert memory.optimizer == (11.0, 22.0, 22.0)
+    plan = replace(given_plan, route=Route.DIRECT)
+    schedule = data.draw(streamed_orders(problem, plan))
+    for row in run_compiled(schedule, seed).program.buffers:
+        assert sum(b.kind is TensorKind.WEIGHT for b in row) <= plan.buffers
 
 
 # whatever the problem: the optimizer's weight schedules verify, compile, run and keep the limit ---
 
 
-ONE_GIGABYTE_LINKS = st.builds(
-    Links, st.builds(Link, TIMES, st.just(1.0)), shared=st.sampled_from(Sharing)
-)
-
-
-@st.composite
-def limited_problems(draw: st.DrawFn) -> Problem:
-    ranks, number, microbatches = (draw(st.integers(1, most)) for most in (5, 6, 13))
-    stages = tuple(
-        StageProfile(
-            *draw(
-                st.tuples(
-                    TIMES,
-                    TIMES,
-                    TIMES,
-                    TIMES,
-                )
-            ),
-            weight_bytes=1e6 * draw(TIMES),
-        )
-        for _ in range(number)
-    )
-    t_comm, links = draw(TIMES), draw(st.none() | ONE_GIGABYTE_LINKS)
-    profile = Profile(stages, ranks, t_comm, links, shared_by=1)
-    one = sum(stage.m_b for stage in stages)
-    anywhere = st.lists(st.integers(0, ranks - 1), min_size=microbatches, max_size=microbatches)
-    placement = draw(
-        st.just(Placement.round_robin(ranks))
-        | anywhere.map(lambda owners: Placement.of_ops(Passing.WEIGHTS, ranks, np.array([owners])))
-    )
-    limit = draw(st.none() | st.sampled_from([1.0, 1.6, 2.0, 3.5]).map(lambda share: share * one))
-    return Problem(
-        profile,
-        microbatches,
-        placement,
-        profile.limit_from(limit),
-        draw(st.sampled_from(Objective)),
-    )
+SHARES = st.sampled_from([math.inf, 1.0, 1.6, 2.0, 3.5])
+limited_problems = partial(weight_problems, most=(5, 6, 13), shares=SHARES)
 
 
 @settings(max_examples=12)
@@ -428,11 +250,6 @@ def test_a_hop_of_half_an_f_costs_its_first_way_alone(
     cost, bound = report(solve(problem, work_limit=10.0))
     assert cost <= most
     assert bound >= 0.99 * cost
-
-
-def test_less_than_one_microbatch_is_infeasible() -> None:
-    with pytest.raises(InfeasibleError, match="smallest feasible limit is 4"):
-        solve(make(4, 8, limit=3.5))
 
 
 def test_smaller_devices_cost_no_time_as_long_as_transfers_hide() -> None:

@@ -9,19 +9,15 @@ import pytest
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir import (
-    Placement,
-    Problem,
     Profile,
     Schedule,
     StageProfile,
-    TensorKind,
     footprint,
     simulate,
     traffic,
 )
 from pipeloom.ir.cost.spread import ExpectedMakespan, sampled_makespans
-from pipeloom.solver import Streaming, build_family, replicate, streamed
-from pipeloom.solver.weight_passing.round_orders import rows
+from pipeloom.solver import build_family, replicate
 
 # memory_footprint ---------------------------------------------------------------------------------
 
@@ -51,24 +47,6 @@ def test_travelling_weights_need_buffers_and_a_stage_at_work() -> None:
     # a buffer for the other's weights, one for its own gradient, and the other's stage at work
     assert found.passing == (10.0 + 30.0 + (10.0 + 20.0), 100.0 + 20.0 + (100.0 + 30.0))
     assert found.activations == (16.0, 16.0)
-
-
-def test_sums_are_kept_until_they_leave() -> None:
-    """Of the two stages that a rank does not own, until the end, or from round to round."""
-    stage = StageProfile(1.0, 1.0, 1.0, weight_bytes=10.0, grad_bytes=1000.0)
-    profile = Profile((stage,) * 4, 2)
-    problem = Problem(profile, 4, Placement.round_robin(2), (8.0, 8.0))
-    order = rows(problem, rounds=2, deep=1)
-    passing = {}
-    for collections in (1, 2):
-        plan = Streaming(buffers=1, collections=collections)
-        schedule = streamed(problem, order, plan)
-        buffers = compile_schedule(schedule).buffers
-        received = [sum(b.kind is TensorKind.GRADIENT for b in row) for row in buffers]
-        found = footprint(schedule).passing
-        # a buffer and a stage at work of weights
-        passing[collections] = [p - 20.0 - 1000.0 * n for p, n in zip(found, received, strict=True)]
-    assert passing == {1: [2000.0, 2000.0], 2: [1000.0, 1000.0]}
 
 
 # traffic ------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from pipeloom.ir import (
     Passing,
     Profile,
     Schedule,
-    Sharing,
     StageProfile,
     Timing,
     Transfer,
@@ -138,30 +137,6 @@ def test_a_transfer_blocks_its_sender() -> None:
         simulate(two_ranks(replace(there, blocks=0)))
     with pytest.raises(InvalidScheduleError, match=r"after 1, blocks 4, room 0, before 0 are not"):
         simulate(two_ranks(replace(there, blocks=4)))
-
-
-def four_ranks(shared: object, *transfers: Transfer) -> list[list[float]]:
-    """When transfers of 2 ms run between four ranks that compute nothing that matters."""
-    links = Links(Link(0.0, 1.0), shared=shared)  # type: ignore[arg-type]
-    profile = Profile((STAGE,), 4, links=links, shared_by=1)
-    rows = [f"0F{j} 0B{j} 0W{j}" for j in range(4)]
-    plan = by_hand(*rows, profile=profile, passing=Passing.WEIGHTS)
-    schedule = replace(plan, transfers=transfers)
-    found: list[list[float]] = simulate(schedule).transfers.tolist()
-    return found
-
-
-def test_what_shares_a_wire_waits_and_what_does_not_runs_at_once() -> None:
-    pairs = ((0, 1), (0, 2), (1, 2), (2, 0), (0, 3))
-    moves = [Transfer(W, 0, k, a, b, after=0, before=3) for k, (a, b) in enumerate(pairs)]
-    at_once, next_2, next_4 = [0.0, 2.0], [2.0, 4.0], [4.0, 6.0]
-    assert four_ranks(Sharing.PAIRS, *moves) == [at_once] * 5
-    # rank 0 sends three, rank 2 is sent two
-    assert four_ranks(Sharing.PORTS, *moves) == [at_once, next_2, next_4, at_once, next_4]
-    # 0 to 2 goes by 1, over both wires at once; 2 to 0 by 3
-    assert four_ranks(Sharing.RING, *moves) == [at_once, next_2, next_4, at_once, at_once]
-    group = ((0, 1), (2, 0), (0, 3))
-    assert four_ranks((group,), *moves) == [at_once, at_once, at_once, next_2, next_4]
 
 
 def test_a_list_that_deadlocks_is_named_and_sending_order_mends_it() -> None:

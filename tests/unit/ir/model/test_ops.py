@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeloom.cli.arguments import limit
-from pipeloom.compiler import compile_schedule
-from pipeloom.compiler.exporters import EXPORTERS
 from pipeloom.ir import (
-    Compute,
-    Free,
-    InputError,
-    Instruction,
-    InvalidScheduleError,
     Op,
     OpKind,
     Profile,
-    Receive,
-    Reduce,
-    Relay,
-    RelayKind,
     Schedule,
-    Send,
     StageProfile,
-    Step,
-    Tensor,
-    TensorKind,
-    Updates,
-    WaitReceive,
     footprint,
-    parse_instruction,
 )
 from pipeloom.ir.model.ops import pack, unpack
 from pipeloom.ir.model.schedule import staleness, versions
@@ -58,32 +38,6 @@ def test_packed_reads_back(ops: list[Op]) -> None:
     assert [Op.unpack(op.packed) for op in ops] == ops
 
 
-# instructions as text and back --------------------------------------------------------------------
-
-
-X, DW = Tensor(TensorKind.X, 1, 0), Tensor(TensorKind.GRADIENT, 2, 15)
-
-
-@pytest.mark.parametrize(
-    ("text", "instruction"),
-    [
-        ("recv x1.0 from 0 into 3", Receive(X, 0, 3)),
-        ("wait recv x1.0", WaitReceive(X)),
-        ("1F0", Compute(Op(OpKind.F, 1, 0))),
-        ("1BW12", Compute(Op(OpKind.BW, 1, 12))),
-        ("send dw2.15 to 2", Send(DW, 2)),
-        ("free x1.0", Free(X)),
-        ("reduce 0 7", Reduce((0, 7))),
-        ("step 1", Step(1)),
-        ("relay sums to 1", Relay(RelayKind.SUMS, None, 1)),
-        ("relay verdict from 12 to 0", Relay(RelayKind.VERDICT, 12, 0)),
-    ],
-)
-def test_each_form_reads_back(text: str, instruction: Instruction) -> None:
-    assert str(instruction) == text
-    assert parse_instruction(text) == instruction
-
-
 # pipeDream: a step after each microbatch's gradient, versions of weights, and what is checked o ---
 
 
@@ -102,34 +56,6 @@ def test_a_stage_lags_by_the_stages_after_it() -> None:
 
 def test_all_versions_count_as_memory() -> None:
     assert footprint(built(3, 6)).weights == (30.0, 20.0, 10.0)
-
-
-def test_a_step_follows_each_gradient_once_it_is_sent() -> None:
-    row = [str(item) for item in compile_schedule(built(2, 3)).instructions[1]]
-    kept = [text for text in row if not text.startswith(("recv", "wait", "free"))]
-    assert kept == [
-        "1F0", "1BW0", "send dy0.0 to 0", "step 1",
-        "1F1", "1BW1", "send dy0.1 to 0", "step 1",
-        "1F2", "1BW2", "send dy0.2 to 0", "step 1",
-    ]  # fmt: skip
-
-
-def test_what_cannot_be_stepped_within_an_iteration() -> None:
-    with pytest.raises(InputError, match=r"tied: expected none where updates come after each"):
-        compile_schedule(built(2, 3), tied=[[0, 1]])
-    chimera = build_family("chimera", built(2, 4).problem.profile, 4)
-    with pytest.raises(InvalidScheduleError, match="expected each stage on one rank"):
-        compile_schedule(replace(chimera, updates=Updates.MICROBATCH))
-
-
-def test_what_steps_once_an_iteration_cannot_take_it() -> None:
-    with pytest.raises(
-        InputError, match="updates: torch-csv steps once an iteration; got microbatch"
-    ):
-        EXPORTERS["torch-csv"].write(built(2, 3))
-
-
-# what is said of the weight gradients that W computes ---------------------------------------------
 
 
 # sizes, times and counts in words -----------------------------------------------------------------

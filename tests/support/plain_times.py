@@ -1,17 +1,82 @@
-"""Iterations played moment by moment, by plain loops that share nothing with
-:mod:`pipeloom.ir.cost.steady_state.steady_state`.
+"""Schedules timed by the rules alone: plain loops that share nothing with :mod:`pipeloom.ir.cost`.
 
-Messages must take some time where there are wires: what is first at one moment is else a matter of
-taste. All links are alike.
+:class:`Playing` plays iterations moment by moment, first come, first served; :func:`listed_times`
+has transfers on a wire in the order of their list. Messages must take some time where there are
+wires: what is first at one moment is else a matter of taste. All links are alike.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from functools import cached_property
 from typing import NamedTuple
 
-from pipeloom.ir import Op, OpKind, Schedule
-from tests.support.plain_wires import duration_of, lasts, needs_of, occupied_wires, over_links
+from pipeloom.ir import Op, OpKind, Profile, Schedule, Sharing, Transfer, TransferKind
+
+
+def occupied_wires(profile: Profile, source: int, target: int) -> list[object]:
+    """The wires of a message in the order in which it passes them, each by any name; none without
+    links."""
+    if profile.links is None:
+        return []
+    shared = profile.links.shared
+    if shared is Sharing.PORTS:
+        return [("out", source), ("in", target)]
+    if shared is Sharing.RING:
+        return _shortest_way(source, target, profile.ranks)
+    own: list[object] = [(source, target)]
+    if isinstance(shared, tuple):
+        own += [number for number, group in enumerate(shared) if (source, target) in group]
+    return own
+
+
+def _shortest_way(source: int, target: int, ranks: int) -> list[object]:
+    """Breadth first round the circle, the neighbour above before the one below."""
+    queue: deque[tuple[int, list[object]]] = deque([(source, [])])
+    while True:
+        at, way = queue.popleft()
+        if at == target:
+            return way
+        for step in (1, -1):
+            queue.append(((at + step) % ranks, [*way, (at, (at + step) % ranks)]))
+
+
+def lasts(profile: Profile, transfer: Transfer) -> float:
+    """What a transfer takes."""
+    stage = profile.stages[transfer.stage]
+    size = stage.weight_bytes or 0.0
+    if transfer.kind is TransferKind.GRADIENT and stage.grad_bytes is not None:
+        size = stage.grad_bytes
+    if profile.links is None:
+        assert not isinstance(profile.t_comm, tuple)
+        return profile.t_comm or 0.0
+    return over_links(profile, transfer.source, transfer.target, size)
+
+
+def over_links(profile: Profile, source: int, target: int, size: float) -> float:
+    """Of links that are all alike."""
+    assert profile.links is not None
+    assert not profile.links.pairs
+    link, hops = profile.links.default, 1
+    if profile.links.shared is Sharing.RING:
+        hops = len(occupied_wires(profile, source, target))
+    return hops * link.latency + size / (link.gigabytes_per_second * 1e6)
+
+
+def needs_of(op: Op, stages: int) -> list[tuple[str, int, int]]:
+    """(F or B, stage, microbatch) of each op that makes an input of ``op``."""
+    s, j = op.stage, op.microbatch
+    if op.kind is OpKind.F:
+        return [("F", s - 1, j)] if s > 0 else []
+    if op.kind is OpKind.W:
+        return [("B", s, j)]
+    return [("F", s, j), *([("B", s + 1, j)] if s + 1 < stages else [])]
+
+
+def duration_of(profile: Profile, op: Op) -> float:
+    stage = profile.stages[op.stage]
+    parts = {OpKind.F: (stage.t_f,), OpKind.B: (stage.t_b,), OpKind.W: (stage.t_w,)}
+    return sum(parts.get(op.kind, (stage.t_b, stage.t_w)))
 
 
 class Thing(NamedTuple):
@@ -32,27 +97,19 @@ class Leg(NamedTuple):
     hop: int
 
 
-class Playing:
-    """``ends`` says when each thing has ended, ``starts`` when it started."""
+class Rules:
+    """What each thing of a schedule waits for, how long it lasts, and where it goes."""
 
-    def __init__(self, schedule: Schedule, iterations: int) -> None:
+    def __init__(self, schedule: Schedule, iterations: int = 1) -> None:
         self.schedule, self.profile = schedule, schedule.problem.profile
         self.ranks = range(schedule.problem.ranks)
         self.rows = [schedule.ops(rank) for rank in self.ranks]
-        self.starts: dict[Thing, float] = {}
-        self.ends: dict[Thing, float] = {}
-        self.now = 0.0
-        things = [thing._replace(iteration=i) for i in range(iterations) for thing in self.once]
+        self.things = [
+            thing._replace(iteration=i) for i in range(iterations) for thing in self.once
+        ]
         self.needs: dict[Thing, list[Thing]] = {}
-        for thing in things:
+        for thing in self.things:
             self.needs[thing] = self.needs_of(thing)
-        self.ways = {thing: self.wires(thing) for thing in things}
-        self.queues: dict[object, list[Leg]] = {}
-        self.busy: dict[object, float] = {}
-        self.ready = [Leg(thing, 0) for thing in things]  # not yet in a queue
-        self.left: dict[Leg, float] = {}  # when each leg started
-        while len(self.ends) < len(things):
-            self.step()
 
     @cached_property
     def once(self) -> list[Thing]:
@@ -183,11 +240,6 @@ class Playing:
                 result += self.needs[thing]
         return list(dict.fromkeys(result))
 
-    def ended(self, rank: int, iteration: int) -> float:
-        """When the rank is done with that iteration and all before it."""
-        needs = [n for i in range(iteration + 1) for n in self.needs_of_end({rank}, i, self.once)]
-        return max([0.0, *(self.ends[need] for need in needs)])
-
     def needs_of_op(self, thing: Thing) -> list[Thing]:
         i, (rank, position) = thing.iteration, thing.number
         message = self.message_to(thing)
@@ -248,6 +300,28 @@ class Playing:
         ways = [wire for a, b in hops for wire in occupied_wires(self.profile, a, b)]
         return list(dict.fromkeys(ways))
 
+
+class Playing(Rules):
+    """``ends`` says when each thing has ended, ``starts`` when it started."""
+
+    def __init__(self, schedule: Schedule, iterations: int) -> None:
+        super().__init__(schedule, iterations)
+        self.starts: dict[Thing, float] = {}
+        self.ends: dict[Thing, float] = {}
+        self.now = 0.0
+        self.ways = {thing: self.wires(thing) for thing in self.things}
+        self.queues: dict[object, list[Leg]] = {}
+        self.busy: dict[object, float] = {}
+        self.ready = [Leg(thing, 0) for thing in self.things]  # not yet in a queue
+        self.left: dict[Leg, float] = {}  # when each leg started
+        while len(self.ends) < len(self.things):
+            self.step()
+
+    def ended(self, rank: int, iteration: int) -> float:
+        """When the rank is done with that iteration and all before it."""
+        needs = [n for i in range(iteration + 1) for n in self.needs_of_end({rank}, i, self.once)]
+        return max([0.0, *(self.ends[need] for need in needs)])
+
     def step(self) -> None:
         """The first leg that is ready joins its queue; or time passes."""
         waiting = [(self.joins(leg), leg) for leg in self.ready if self.joins(leg) <= self.now]
@@ -288,3 +362,25 @@ class Playing:
 
     def over(self, thing: Thing) -> bool:
         return self.ends.get(thing, float("inf")) <= self.now
+
+
+def listed_times(schedule: Schedule) -> list[tuple[float, float]]:
+    """Start and end of every transfer of one iteration.
+
+    Looks again and again for anything that may start by what has ended, until nothing is left.
+    """
+    rules, ends = Rules(schedule), dict[Thing, float]()
+    moves = [Thing(0, "3 transfer", (i,)) for i in range(len(schedule.transfers))]
+    wires = [set(rules.wires(move)) for move in moves]
+    needs = dict(rules.needs)
+    for i, move in enumerate(moves):
+        needs[move] = needs[move] + [moves[k] for k in range(i) if wires[i] & wires[k]]
+    left, starts = list(needs), dict[Thing, float]()
+    while left:
+        able = [thing for thing in left if all(need in ends for need in needs[thing])]
+        assert able, "something never starts"
+        for thing in able:
+            starts[thing] = max([0.0, *(ends[need] for need in needs[thing])])
+            ends[thing] = starts[thing] + rules.duration(thing)
+        left = [thing for thing in left if thing not in ends]
+    return [(starts[move], ends[move]) for move in moves]
