@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import multiprocessing
-import signal
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from pipeloom import InputError
 from pipeloom.planner import Event, LostWorkersError, Note, Workers, stop_asked
-from tests.support.interrupted import Started
+from tests.support.command_line import ENVIRONMENT
+from tests.support.launched import until
 from tests.support.tasks import killed, killed_once, stopped
 
 TWO = Workers(2)
@@ -57,14 +60,35 @@ def test_who_leaves_takes_the_processes_along() -> None:
     assert nobody_is_left()
 
 
+SCRIPT = """
+import multiprocessing
+from pipeloom.planner import Workers
+from tests.support.tasks import stopped
+if __name__ == "__main__":
+    for _ in Workers(2).run(stopped, range(3)):
+        print(*[each.pid for each in multiprocessing.active_children()], flush=True)
+"""
+
+
 def test_a_killed_parent_leaves_no_orphan(tmp_path: Path) -> None:
-    words = ["sweep", "examples/profiles/zb-6.2b.json", "-m", 24, "--memory-limits", "5,6,7,8"]
-    words += ["--time-limit", 100, "--workers", 2, "-o", tmp_path / "sweep"]
-    run = Started(words, tmp_path / "run")
-    run.until(lambda found: len(found) > 3)
-    assert run.process.poll() is None
-    assert run.ended(signal.SIGKILL)[0] == -signal.SIGKILL
-    assert run.running() == {}
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    environment = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    words = [sys.executable, str(script)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        assert parent.stdout is not None
+        children = [int(word) for word in parent.stdout.readline().split()]
+        parent.kill()
+    assert len(children) == 2
+    until(lambda: not any(map(runs, children)), 30)
+
+
+def runs(process: int) -> bool:
+    """Whether there is such a process that has not ended."""
+    try:
+        return bool(Path(f"/proc/{process}/cmdline").read_bytes())
+    except OSError:
+        return False
 
 
 @pytest.mark.parametrize(
