@@ -24,6 +24,8 @@ from tests.support.tasks import killed_once, missing_module, until_nobody_waits
 pytest.importorskip("distributed")
 pytestmark = pytest.mark.slow
 
+LIMITS = [5.0, 6.0, 7.0, 8.0]
+PROFILE = "examples/profiles/zb-6.2b.json"
 PLAN: dict[str, Any] = {
     **{"global_batch": 16, "seq": 2048, "pp": 4, "tp": 1, "micro_batch": 1, "recompute": "none"},
     "work_limit": 40,
@@ -65,39 +67,64 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield Cluster(processes, tmp_path)
 
 
-def test_a_killed_worker_costs_time_alone(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_sweep_is_the_same_as_in_one_process_though_a_worker_is_killed(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     tasks = [(number, tmp_path / "mark") for number in range(9)]
     found = dict(Workers(scheduler=cluster.address).run(killed_once, tasks))
     assert found == {number: number * number for number in range(9)}
     assert [worker.poll() is None for worker in cluster.workers].count(False) == 1
+    last = next(worker for worker in cluster.workers if worker.poll() is None)
+    told: list[str] = []
+
+    def listen(event: object) -> None:
+        told.append(str(event))
+        if " of 4 solved" in told[-1] and last.poll() is None:
+            last.kill()
+
+    asked: dict[str, Any] = {"work_limit": 100, "seed": 3}
+    one = sweep(PROFILE, 24, LIMITS, **asked)
+    spread = sweep(PROFILE, 24, LIMITS, **asked, progress=listen, scheduler=cluster.address)
+    assert last.poll() is not None
+    assert told[-1].startswith("4 of 4 solved")
+    assert untimed(one.to_dict()) == untimed(spread.to_dict())
+    assert one.picture() == spread.picture()
+
+
+def untimed(value: Any) -> Any:
+    """All of a sweep but how long solves took."""
+    if isinstance(value, dict):
+        return {key: untimed(each) for key, each in value.items() if key != "solve_seconds"}
+    return [untimed(each) for each in value] if isinstance(value, list) else value
 
 
 def written(folder: Path, **where: Any) -> dict[str, bytes]:
-    """The files of a plan and a sweep's picture, byte for byte but for the folder's own name."""
+    """The files of a plan, byte for byte but for the folder's own name."""
     plan("llama-3-8b", "H100", gpus=8, **PLAN, **where).write(folder)
-    swept = sweep("examples/profiles/zb-6.2b.json", 24, [5.0, 8.0], work_limit=100, **where)
-    (folder / "frontier.svg").write_text(swept.picture())
     name = bytes(folder)
     return {path.name: path.read_bytes().replace(name, b"FOLDER") for path in folder.iterdir()}
 
 
-def test_answers_are_the_same_byte_for_byte_though_a_worker_is_killed(
+def test_a_plan_is_the_same_byte_for_byte_though_a_worker_is_killed(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     """Of a cluster, or of this machine's processes."""
-    here: list[str] = []
+    told: list[str] = []
 
-    def kill_there(event: object) -> None:
-        cluster.workers[0].kill()
+    def listen(event: object) -> None:
+        told.append(str(event))
+        if len(told) == 1:
+            cluster.workers[0].kill()
 
     def kill_here(event: object) -> None:
         here.append(str(event))
         if len(here) == 1:
             active_children()[0].kill()
 
+    here: list[str] = []
     one = written(tmp_path / "one")
     assert {"plan.json", "plan.svg", "schedule.json", "program.json"} <= one.keys()
-    assert one == written(tmp_path / "far", scheduler=cluster.address, progress=kill_there)
+    assert one == written(tmp_path / "far", scheduler=cluster.address, progress=listen)
     assert cluster.workers[0].poll() is not None
     assert one == written(tmp_path / "near", workers=3, progress=kill_here)
     assert any("a worker was lost" in line for line in here)
