@@ -56,40 +56,18 @@ def _hang(others: Sequence[Path]) -> None:
     raise RuntimeError("another rank has ended")
 
 
-class Doing(nn.Linear):
-    """Calls ``action`` in its third forward, that of microbatch 1: shapes are tried by one."""
+class Odd(nn.Linear):
+    """From its third forward on, that of microbatch 1, ``odd`` changes the output: shapes are tried
+    by one."""
 
-    def __init__(self, action: Callable[[], object]) -> None:
+    def __init__(self, odd: Callable[[Tensor], Any]) -> None:
         super().__init__(4, 4)
-        self.action, self.calls = action, 0
+        self.odd, self.calls = odd, 0
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         self.calls += 1
-        if self.calls == 3:
-            self.action()
-        return super().forward(x)
-
-
-class Wider(nn.Module):
-    """Gives more rows from its third call on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        return x if self.calls < 3 else torch.cat([x, x])
-
-
-class FailingBackward(nn.Linear):
-    """Raises where the gradient of its output comes."""
-
-    def forward(self, x: Tensor) -> Tensor:
         out = super().forward(x)
-        if out.requires_grad:
-            out.register_hook(_raise)
-        return out
+        return out if self.calls < 3 else self.odd(out)
 
 
 class FailingWeight(DelayedLinear):
@@ -103,8 +81,17 @@ class FailingWeight(DelayedLinear):
         raise ValueError("a bad product")
 
 
-def _raise(*_: object) -> None:
+def throws(*_: object) -> Any:
     raise ValueError("a bad batch")
+
+
+def throws_in_b(out: Tensor) -> Tensor:
+    out.register_hook(throws)
+    return out
+
+
+def is_longer(out: Tensor) -> Tensor:
+    return torch.cat([out, out])
 
 
 def program(family: str = "1f1b", ranks: int = 2, **options: Any) -> Program:
@@ -136,21 +123,21 @@ def step(pipe: Pipeline, rows: int = 8) -> None:
     pipe.step(x, target=torch.zeros(rows, 4))
 
 
-# each ends a launch of two ranks
-def is_killed() -> None:
-    kill = partial(os.kill, os.getpid(), signal.SIGKILL)
-    step(pipeline(program(), [Doing(kill), nn.Linear(4, 4)]))
+# each ends a launch of two ranks, in the second microbatch of rank 0
+def is_killed(_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-def is_stopped() -> None:
-    """Rank 0 sleeps for good in the middle of its second microbatch."""
-    stop = partial(os.kill, os.getpid(), signal.SIGSTOP)
-    step(pipeline(program(), [Doing(stop), nn.Linear(4, 4)], timeout=5.0))
+def is_stopped(_: object) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def drops_its_connections() -> None:
-    shut = partial(drop, socket.AF_INET, socket.SOCK_STREAM)
-    step(pipeline(program(), [Doing(shut), nn.Linear(4, 4)], timeout=10.0))
+def drops_its_connections(_: object) -> None:
+    drop(socket.AF_INET, socket.SOCK_STREAM)
+
+
+def ends(odd: Callable[[Tensor], Any], timeout: float) -> None:
+    step(pipeline(program(), [Odd(odd), nn.Linear(4, 4)], timeout=timeout))
 
 
 def drop(family: socket.AddressFamily, kind: socket.SocketKind) -> None:
@@ -164,20 +151,8 @@ def drop(family: socket.AddressFamily, kind: socket.SocketKind) -> None:
 
 
 # by two ranks in turn: something is wrong with one of them
-def throws_in_a_forward(_: Hang) -> None:
-    step(pipeline(program(), [Doing(_raise), nn.Linear(4, 4)]))
-
-
-def throws_in_b(_: Hang) -> None:
-    step(pipeline(program("zb-h1"), [nn.Linear(4, 4), FailingBackward(4, 4)]))
-
-
-def throws_in_w(_: Hang) -> None:
-    step(pipeline(program("zb-h1"), [nn.Linear(4, 4), FailingWeight()]))
-
-
-def changes_a_shape(_: Hang) -> None:
-    step(pipeline(program(), [nn.Sequential(nn.Linear(4, 4), Wider()), nn.Linear(4, 4)]))
+def trains(stages: Sequence[nn.Module], _: Hang) -> None:
+    step(pipeline(program("zb-h1"), stages))
 
 
 def differs_in_its_program(_: Hang) -> None:
@@ -357,7 +332,7 @@ def lacks_a_stage(_: Hang) -> None:
 
 
 def has_a_bad_optimizer(_: Hang) -> None:
-    pipeline(made(), linears(RANKS), optimizer=_raise if dist.get_rank() == 1 else None)
+    pipeline(made(), linears(RANKS), optimizer=throws if dist.get_rank() == 1 else None)
 
 
 def does_not_come(hang: Hang) -> None:

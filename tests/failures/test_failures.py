@@ -19,47 +19,36 @@ from pipeloom.runtime.launch import processes
 from tests.failures import cases as of
 from tests.failures.cases import RANKS, program
 
+# of what a rank does in a launch of its own: the patience, the rank that tells, and its message
+APART: list[tuple[Callable[[Any], None], float, int, str]] = [
+    (of.is_killed, 60.0, 0, r"^rank 0 died by SIGKILL; rank 1: .* 'wait recv x1\..', peer rank 0"),
+    (of.is_stopped, 5.0, 1, "^rank 1: .*peer rank 0: TimeoutE.* 5000ms .*; no answer from rank 0$"),
+    (of.drops_its_connections, 10.0, 1, "^rank 1: .* of 8, .*, peer rank 0: Connection.*onnection"),
+]
 
-@pytest.mark.parametrize(
-    ("function", "rank", "message"),
-    [
-        (
-            of.is_killed,
-            0,
-            r"^rank 0 died by SIGKILL; rank 1: instruction \d+ of \d+ "
-            r"\(before op \d of 8, 1F[01]\), 'wait recv x1\.[01]', peer rank 0: ",
-        ),
-        (
-            of.is_stopped,
-            1,
-            r"^rank 1: .*'wait recv x1\.[01]', peer rank 0: TimeoutError: Timed out waiting 5000ms "
-            r".*; no answer from rank 0$",
-        ),
-        (
-            of.drops_its_connections,
-            1,
-            r"^rank 1: .*\(before op \d of 8, .*\), '.*', peer rank 0: "
-            r"ConnectionError: .*[Cc]onnection",
-        ),
-    ],
-)
+
+@pytest.mark.parametrize(("odd", "patience", "rank", "message"), APART)
 def test_one_message_names_rank_instruction_and_reason(
-    function: Callable[[], None], rank: int, message: str, monkeypatch: pytest.MonkeyPatch
+    odd: Callable[[Any], None],
+    patience: float,
+    rank: int,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(processes, "GRACE", 0.5)  # of a rank that is stopped
     with pytest.raises(LaunchError, match=message) as caught:
-        launch_ranks(function, 2, timeout=120)
-    assert caught.value.rank == rank
-    assert caught.value.exit_code == 1
+        launch_ranks(of.ends, 2, (odd, patience), timeout=120)
+    assert (caught.value.rank, caught.value.exit_code) == (rank, 1)
     assert not multiprocessing.active_children()
 
 
+LINEAR, AT = nn.Linear(4, 4), r"instruction \d+ of \d+ \(op"
 # of functions that two ranks run in turn: a rank, and what it says
 OF_TWO: list[tuple[Any, int, str]] = [
-    (of.changes_a_shape, 0, r"'0F1': ShapeError: stage 0: its output is float32\[4, 4\], was f"),
-    (of.throws_in_a_forward, 0, r"instruction \d+ of \d+ \(op 1 of 8\), '0F1': ValueError: a bad"),
-    (of.throws_in_b, 1, r"instruction \d+ of \d+ \(op 1 of 12\), '1B0': ValueError: a bad ba"),
-    (of.throws_in_w, 1, r"instruction \d+ of \d+ \(op \d+ of 12\), '1W0': ValueError: a bad pro"),
+    (partial(of.trains, [of.Odd(of.is_longer), LINEAR]), 0, "'0F1': ShapeError: stage 0: its outp"),
+    (partial(of.trains, [of.Odd(of.throws), LINEAR]), 0, f"{AT} 1 of 12\\), '0F1': ValueErro"),
+    (partial(of.trains, [LINEAR, of.Odd(of.throws_in_b)]), 1, f"{AT} \\d+ of 12\\), '1B2': Value"),
+    (partial(of.trains, [LINEAR, of.FailingWeight()]), 1, f"{AT} \\d+ of 12\\), '1W0': ValueError"),
     (of.is_left_alone, 0, r"\(before op 2 of 8, 0BW0\), 'wait (send x1|recv dy0)\.0', peer rank 1"),
     (of.gives_no_verdict, 0, "'relay verdict from 1', peer rank 1: TimeoutError: Timed out wait"),
     (of.asks_for_a_state_alone, 0, "finish, which all .* waits for the verdict on it: Timeout"),

@@ -34,18 +34,9 @@ from pipeloom.solver import FAMILIES, Route, Streaming, build_family, replicate,
 from tests.support.random_schedules import random_order
 
 PIECES = (
-    *(
-        "sometimes",
-        "running mean",
-        "late mean",
-        "batch norm",
-        "dropout",
-        "generator",
-        "experts",
-        "twice",
-    ),
-    *("weight norm", "slices", "attention", "frozen", "in place", "idle", "hook", "all frozen"),
-    *("empty", "table", "row", "phases", "neighbours", "positions"),
+    *("sometimes", "running mean", "late mean", "batch norm", "dropout", "generator", "experts"),
+    *("twice", "weight norm", "slices", "attention", "frozen", "in place", "idle", "hook"),
+    *("all frozen", "empty", "table", "row", "phases", "neighbours", "positions"),
 )
 HUGGING = ("gemma2", "llama", "mixtral", "mamba", "gpt2")
 REPLICAS = {"sharded": (1, 2), "hybrid": (2, 2), "experts": (1, 2), "sharded experts": (2, 2)}
@@ -95,15 +86,7 @@ AXES: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(PIECES, ("none", "some", "all")),
     "all frozen": ("none", "some"),
 }
-PROFILED = StageProfile(
-    *(2.0, 2.0, 1.5, 1.0, 0.5),
-    t_fb=4.0,
-    t_r=2.0,
-    m_r=0.1,
-    m_o=0.1,
-    activation_bytes=1e3,
-    weight_bytes=1e6,
-)
+PROFILED = StageProfile(*(2.0, 2.0, 1.5, 1.0, 0.5, 1e3, 1e6), t_fb=4.0, t_r=2.0, m_r=0.1, m_o=0.1)
 BACKWARDS = (OpKind.B, OpKind.BW)
 OF_PARTS = {*PIECES, "edges", "skips", "factor", "loss", "tied", "input", "thaws", "overflow"}
 LATER = ("adds_up", "ahead", "loss_scale", "overflow", "thaws")

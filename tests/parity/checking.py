@@ -11,11 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 from pipeloom.ir import PipeloomError
 from pipeloom.runtime import LaunchError, launch_ranks
+from pipeloom.runtime.launch import processes
 from tests.support.hub import on_threads
 
 from .cases import DEVICE, Case, UnmadeError
@@ -24,6 +26,7 @@ from .plain import Found, Plain
 from .ranks import AFTER, patience, run_cases
 
 LONGEST = 400
+IMPORTED = ("tests.parity.ranks", "transformers.models.llama.modeling_llama")
 Rows = Sequence[Found | str]  # of each rank what it found, or its refusal
 
 
@@ -93,16 +96,15 @@ def _launched(cases: Sequence[Case], folder: str) -> tuple[list[Rows], LaunchErr
     world, error = group_of(cases[0]), None
     most = max(map(patience, cases))
     seconds = 2 * most + sum(map(patience, cases))
-    limits: Any = {"timeout": seconds, "message_timeout": most}
+    options: Any = {"timeout": seconds, "message_timeout": most, "device": DEVICE}
+
+    def listen(row: tuple[int, Found | str]) -> None:
+        told[row[0]].append(row[1])
+
+    preloaded = (*IMPORTED, *processes.PRELOADED)  # once, not by each process
     try:
-        launch_ranks(
-            run_cases,
-            world,
-            (cases, folder),
-            listener=lambda row: told[row[0]].append(row[1]),
-            device=DEVICE,
-            **limits,
-        )
+        with patch.object(processes, "PRELOADED", preloaded):
+            launch_ranks(run_cases, world, (cases, folder), listener=listen, **options)
     except LaunchError as failure:
         error = failure
     done = next((i for i in range(len(cases)) if len(told[i]) < world), len(cases))

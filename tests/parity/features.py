@@ -6,8 +6,9 @@ turn: ``split`` is ``zb-h1`` in one case and ``zb-h2`` in the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from .cases import ANYWHERE, AXES, ENDS, HUGGING, PIECES, RANDOM, ROUTES, Case
@@ -108,9 +109,6 @@ class Conflict:
     other: str
     line: str | None = None
 
-    def __str__(self) -> str:
-        return f"{self.one} x {self.other}"
-
     def pairs(self) -> list[tuple[Feature, Feature]]:
         return [(a, b) for a in _features(self.one) for b in _features(self.other)]
 
@@ -124,81 +122,24 @@ PLAIN = {axis: next(iter(values)) for axis, values in FEATURES.items()}
 
 PARTS = [axis for axis in PLAIN if axis in {*PIECES, "edges", "skips", "factor", "loss"}]
 """Axes that are about small stages of many parts, not about models of Hugging Face."""
-SENT = "plan: ring, ring split, mixed"
 REFUSALS = (
     "norm_groups: expected the process groups over which parameters are shards",
     "that the backward needs was changed in place since its forward",
 )
 """Parts of other lines in which drawn cases may be refused."""
-IN_PARTS = "mesh: tensor parallel, tensor parallel replicas"
-REFUSED_BY_PIPEDREAM = {
-    "tied: ends, second name, more": "tied: expected none where updates",
-    "mesh: replicas, sharded, tensor parallel replicas": "data_parallel: expected none",
-    "dtype: mixed": "param_dtype: ",
-    "clip: clipped": "clip_grad_norm: ",
-    "loss_scale: 1024.0": "loss_scale: ",
-    "adds_up: True": "update: expected True",
-    "exchange: count, program, beside": "program: expected one that steps once",
-    "ahead: True": "post_validation: expected",
-}
-FROZEN = "what is frozen when the Pipeline is made stays so"
-CONFLICTS: list[Conflict] = [
-    # no such case: too many processes, an odd number of ranks, another kind of model
-    Conflict("mesh: tensor parallel, replicas, sharded", "ranks: 3, 4, 1"),
-    Conflict("mesh: tensor parallel replicas", "ranks: 2, 3, 4"),
-    Conflict("plan: copies, ring split", "ranks: 1, 3"),
-    Conflict("plan: fused, split, ring, mixed, pipedream", "ranks: 1"),
-    *(
-        Conflict("model: hugging", f"{axis}: {', '.join(list(FEATURES[axis])[1:])}")
-        for axis in (*PARTS, "tied", "frozen", "overflow")
-    ),
-    # no such case: what cuts a parameter makes another of it, without its hook
-    Conflict(IN_PARTS, "hook: has"),
-    # no such case: one feature leaves nothing of the other
-    Conflict(SENT, "remat: R, O, some"),
-    Conflict("overflow: True", "clip: none"),
-    *(
-        Conflict("optimizer: none", words)
-        for words in ("rates: falling", "clip: clipped", "loss_scale: 1024.0", "ahead: True")
-    ),
-    Conflict("ahead: True", "clip: none"),
-    Conflict("frozen: thaws", "restores: activations, weights"),
-    Conflict(IN_PARTS, "tied: second name"),
-    # compiled again and again, for a minute or on more processes: drawn cases only
-    Conflict("compiled: compiled", "lengths: each step"),
-    Conflict("compiled: compiled", "ranks: 3, 4"),
-    # torch does not do it
-    Conflict(IN_PARTS, "compiled: compiled"),
-    Conflict("batch norm: has", "compiled: compiled"),
-    Conflict("batch norm: has", "dtype: mixed"),
-    Conflict("phases: has", "dtype: float32"),
-    # refused
-    *(Conflict("plan: pipedream", *pair) for pair in REFUSED_BY_PIPEDREAM.items()),
-    Conflict(
-        SENT, "ahead: True", "post_validation: expected a schedule that passes activations alone"
-    ),
-    Conflict("phases: has", "dtype: mixed, reduced", "expected real parameters"),
-    Conflict("phases: has", SENT, "all parameters need one dtype, got torch.complex128"),
-    Conflict("frozen: thaws", SENT, FROZEN),
-    Conflict("frozen: thaws", "dtype: mixed", FROZEN),
-    Conflict("mesh: sharded", "tied: ends, second name, more", "fully_shard: expected no tied"),
-    Conflict("mesh: sharded", SENT, "fully_shard: expected a program that sends activations"),
-    Conflict(
-        "mesh: sharded", "plan: copies", "expected a program in which each stage is on one rank"
-    ),
-    Conflict("mesh: sharded", "hook: has"),
-    Conflict("mesh: sharded", "row: has"),
-    Conflict("mesh: sharded", "phases: has"),
-    Conflict("mesh: sharded", "dtype: mixed", "expected its mp_policy to say in what it computes"),
-    Conflict("mesh: sharded", "model: hugging"),  # some of them are tied
-    Conflict("plan: pipedream", "model: hugging"),
-    # another plan goes on that is refused
-    Conflict("restores: weights", "phases: has"),
-    Conflict("restores: weights", "mesh: sharded"),
-    Conflict(
-        "late mean: has", "remat: R, some", "expected a forward that changes the same buffers"
-    ),
-    Conflict("frozen: thaws", "mesh: sharded", FROZEN),  # in its second step: it ends the launch
+
+
+def _read() -> Iterator[Conflict]:
+    for row in Path(__file__).with_name("conflicts.txt").read_text().splitlines():
+        features, _, line = row.partition(" | ")
+        if row and not row.startswith("#"):
+            yield Conflict(*features.split(" x "), line or None)
+
+
+CONFLICTS = [*_read()]
+CONFLICTS += [
+    Conflict("model: hugging", f"{axis}: {', '.join([*FEATURES[axis]][1:])}")
+    for axis in (*PARTS, "tied", "frozen", "overflow")
 ]
 
 

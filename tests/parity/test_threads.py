@@ -9,47 +9,17 @@ from typing import Any
 
 import pytest
 
-from tests.parity.cases import ANYWHERE, ENDS, RANDOM, Case
+from tests.parity.cases import Case
 from tests.parity.checking import Outcome, check, checked
 from tests.parity.comparing import BOUNDS
-from tests.parity.cover import compiled, pinned
+from tests.parity.cover import compiled, found, pinned
 from tests.parity.features import listed, refused
 from tests.parity.plain import Plain
 
-CASES = [case for case in pinned() if not case.in_processes]
+CASES = [case for case in (*pinned(), *found()) if not case.in_processes]
 REFUSED = [(case, line) for case, line in refused() if not case.in_processes]
 TODAY = int(f"{datetime.now(UTC):%Y%m%d}")
 DRAWN, MANY = 6, 300
-FOUND: list[tuple[int, dict[str, Any]]] = [
-    (0, {"ranks": 2, "plan": "chimera", "idle": "all", "optimizer": "adamw"}),
-    (0, {"ranks": 2, "tied": "idle", "optimizer": "adamw"}),
-    (0, {"ranks": 2, "generator": "all", "evaluates": True, "exchange": "count"}),
-    (0, {"ranks": 2, "generator": "all", "ahead": True, "clip": 0.05}),
-    (0, {"ranks": 2, "input": "tokens", "tied": "second name", "clip": 0.05}),
-    (0, {"ranks": 2, "plan": "chimera", "input": "tokens", "tied": "second name"}),
-    (478, {"ranks": 4, "plan": ANYWHERE, "loss_scale": 1024.0}),
-    (0, {"ranks": 3, "empty": "all", "clip": 0.05, "exchange": "program"}),
-    (358, {"ranks": 4, "plan": ANYWHERE, "stages_as": "aten", "experts": "all"}),
-    (0, {"ranks": 2, "plan": "chimera", "frozen": "all", "thaws": True}),
-    (0, {"ranks": 3, "plan": ENDS, "tied": "idle", "param_dtype": "float32"}),
-    (0, {"ranks": 3, "plan": "pipedream", "twice": "all"}),
-    (402, {"ranks": 3, "plan": RANDOM, "clip": 0.05, "ahead": True}),
-    (0, {"ranks": 2, "plan": "zb-h1", "compiled": "in place", "twice": "all"}),
-    (0, {"ranks": 2, "compiled": "parts", "stages_as": "aten", "remat": "some"}),
-    (
-        0,
-        {
-            **{"ranks": 2, "plan": "chimera", "compiled": "whole", "restores": RANDOM},
-            **{"tied": "ends", "input": "tokens"},
-        },
-    ),
-    (0, {"ranks": 2, "plan": "weipipe-interleave", "table": "all"}),
-    (0, {"ranks": 2, "plan": ANYWHERE, "edges": "parameter"}),
-    (0, {"ranks": 2, "plan": "zb-h1", "phases": "all"}),
-    (0, {"ranks": 3, "plan": "pipedream", "optimizer": "none", "frozen": "all", "thaws": True}),
-]
-"""Numbers of plans, and features that met: they trained otherwise than one process, without a word,
-or failed."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.number} {case['plan']}")
@@ -69,11 +39,6 @@ def test_compiled_stages_train_as_one_process(case: Case) -> None:
     assert check(case) == Outcome(), f'python -m tests.parity "{case}"'
 
 
-@pytest.mark.parametrize(("number", "choices"), FOUND, ids=str)
-def test_what_was_found_trains_as_one_process(number: int, choices: dict[str, Any]) -> None:
-    assert check(Case.of(1, number, choices)) == Outcome()
-
-
 def test_drawn_features_train_as_one_process_or_are_refused() -> None:
     drawn = (Case.drawn(TODAY, number) for number in range(MANY))
     plain = (case for case in drawn if not (case.in_processes or case.hugging))
@@ -89,12 +54,12 @@ def test_more_of_them() -> None:
 
 def check_drawn(cases: Sequence[Case]) -> None:
     """Some train, and each refusal is one of those that are listed."""
-    found = dict(checked(cases))
-    wrong = [f'"{case}": {line}' for case, outcome in found.items() for line in outcome.faults]
-    refused = {str(case): outcome.refused for case, outcome in found.items() if outcome.refused}
+    done = dict(checked(cases))
+    wrong = [f'"{case}": {line}' for case, outcome in done.items() for line in outcome.faults]
+    refused = {str(case): outcome.refused for case, outcome in done.items() if outcome.refused}
     assert wrong == []
     assert {case: line for case, line in refused.items() if not listed(line)} == {}
-    assert Outcome() in found.values()
+    assert Outcome() in done.values()
 
 
 LOWER: list[tuple[dict[str, Any], bool]] = [

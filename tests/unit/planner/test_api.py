@@ -57,11 +57,8 @@ def test_weights_are_sent_within_device_memory_whatever_the_microbatches() -> No
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
-        ({"stages": (replace(FINE, t_f=-1.0), FINE)}, "t_f"),
         ({"stages": (replace(FINE, t_b=float("nan")), FINE)}, "t_b"),
-        ({"stages": (replace(FINE, m_w=5.0), FINE)}, "m_w"),
         ({"stages": ()}, "stages"),
-        ({"t_comm": -5.0}, "t_comm"),
         ({"tied": ((0, 9),)}, "tied"),
         ({"memory_limit": (2.0, float("nan"))}, "memory_limit"),
     ],

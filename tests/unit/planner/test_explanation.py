@@ -145,16 +145,15 @@ def test_memory_of_the_rank_that_helps_most_is_bought() -> None:
     assert all(bound_with({*enough.ranks} - {rank}) > enough.bound for rank in enough.ranks)
 
 
+SENDS = (replace(STAGE, activation_bytes=2e6),) * 2
+
+
 @pytest.mark.parametrize(
     "profile",
     [
-        Profile((replace(STAGE, activation_bytes=2e6),) * 2, 2, 4.0),
-        Profile((replace(STAGE, activation_bytes=2e6),) * 2, 2, ((0.0, 4.0), (5.0, 0.0))),
-        Profile(
-            (replace(STAGE, activation_bytes=2e6),) * 2,
-            2,
-            links=Links(Link(0.5, 1.0), ((0, 1, Link(1.0, 0.5)),)),
-        ),
+        Profile(SENDS, 2, 4.0),
+        Profile(SENDS, 2, ((0.0, 4.0), (5.0, 0.0))),
+        Profile(SENDS, 2, links=Links(Link(0.5, 1.0), ((0, 1, Link(1.0, 0.5)),))),
     ],
 )
 def test_links_get_faster_however_they_are_given(profile: Profile) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -133,7 +132,7 @@ LIMITS = [1.0, 3.0, math.inf]
 
 def test_a_sweep_takes_over_what_costs_less_under_a_smaller_limit() -> None:
     """Each row is valid under its limit and has a bound of its own; where averaging is counted, so
-    it is where schedules are compared. No point of the picture is below its bound."""
+    it is where schedules are compared."""
     averaged = replace(PROFILE.stages[0], grad_bytes=2e9)
     for stage in (PROFILE.stages[0], averaged):
         replicas = DataParallel(2, Link(0.02, 25.0)) if stage is averaged else None
@@ -150,21 +149,6 @@ def test_a_sweep_takes_over_what_costs_less_under_a_smaller_limit() -> None:
             assert (report.status is Status.OPTIMAL) == (
                 report.known_bound >= row.cost * (1 - 1e-6)
             )
-        assert points_above_their_bounds(swept.picture()) == len(rows)
         shown = swept.to_dict()["results"][-1]
         assert shown["least_bound"] <= shown["lower_bound"] <= shown["period"]
         assert f"{rows[-1][1].assumed}" in str(swept)
-
-
-def points_above_their_bounds(picture: str) -> int:
-    """How many there are. Each is above its bound, or filled and on it, and no higher than those of
-    smaller limits."""
-    circles = re.findall(r'<circle [^>]*cy="([\d.]+)" r="5" fill="([^"]*)"', picture)
-    (steps,) = re.findall(r'<path d="([^"]*)" stroke="#8a97a6" [^>]*stroke-dasharray', picture)[:1]
-    bounds = [float(y) for y in re.findall(r"V([\d.]+)", steps)]
-    heights = [float(y) for y, _ in circles]
-    assert heights == sorted(heights)
-    for height, bound, (_, fill) in zip(heights, bounds, circles, strict=True):
-        assert height <= bound + 0.02
-        assert fill == "#fff" or height >= bound - 0.02
-    return len(circles)

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pipeloom.planner import Efficiency, parse_cluster, preset, read_cluster
-
-FILE: dict[str, Any] = {
-    **{"format": "pipeloom.cluster", "version": 1, "name": "ours", "gpu": "H100"},
-    **{"gpus_per_node": 4, "inside": "pcie5-x16"},
-    "between": {"latency": 0.03, "gigabytes_per_second": 12.5},
-}
+from tests.conformance.messages.files import cluster
 
 
 @pytest.mark.parametrize(
     "name", ["dgx-h100", "gb200-nvl72", "A100", "4090", "h100-80GB", "MI355X", "V100", "GH200"]
 )
 def test_presets_are_read_back_as_files(name: str) -> None:
-    cluster = read_cluster(name)
-    assert parse_cluster(json.loads(json.dumps(cluster.to_dict())), "file") == cluster
-    assert cluster.gpu.source
-    assert (cluster.efficiency == Efficiency()) is (name in {"4090", "MI355X", "V100"})
+    found = read_cluster(name)
+    assert parse_cluster(json.loads(json.dumps(found.to_dict())), "file") == found
+    assert found.gpu.source
+    assert (found.efficiency == Efficiency()) is (name in {"4090", "MI355X", "V100"})
 
 
 def test_published_peaks() -> None:
@@ -39,9 +33,10 @@ def test_published_peaks() -> None:
 
 def test_a_file_takes_presets_and_a_calibration_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "cluster.json"
-    path.write_text(json.dumps(FILE | {"efficiency": {"gemm": 0.5, "shapes": {"dense": 1.1}}}))
-    cluster, usual = read_cluster(path), preset("H100")
-    assert (cluster.gpu, cluster.host) == (usual.gpu, None)
-    assert cluster.inside == parse_cluster(FILE | {"host": "pcie5-x16"}, "file").host == usual.host
-    assert (cluster.efficiency.gemm, cluster.efficiency.shapes) == (0.5, {"dense": 1.1})
-    assert cluster.efficiency.memory == usual.efficiency.memory
+    path.write_text(json.dumps(cluster(efficiency={"gemm": 0.5, "shapes": {"dense": 1.1}})))
+    found, usual = read_cluster(path), preset("H100")
+    assert (found.gpu, found.host) == (usual.gpu, None)
+    hosted = parse_cluster(cluster(host="pcie5-x16"), "file")
+    assert found.inside == hosted.host == usual.host
+    assert (found.efficiency.gemm, found.efficiency.shapes) == (0.5, {"dense": 1.1})
+    assert found.efficiency.memory == usual.efficiency.memory

@@ -175,12 +175,11 @@ def test_what_files_do_not_tell_is_taken_from_another_profile(tmp_path: Path) ->
 
 
 def test_a_schedule_and_a_program_are_asked_by_their_profile(tmp_path: Path) -> None:
-    path, planned = tmp_path / "timers.csv", tmp_path / "schedule.json"
+    path = tmp_path / "timers.csv"
     path.write_text(TWO_STAGES)
     profile = Profile((StageProfile(1.0, 1.0, 3.0, 7e9, 6e9),) * 2, ranks=2, t_comm=0.25)
     schedule = build_family("1f1b", profile, 2)
-    written(planned, dump_schedule(schedule))
-    for like in (schedule, planned, dump_program(compile_schedule(schedule))):
+    for like in (schedule, dump_schedule(schedule), dump_program(compile_schedule(schedule))):
         found, _ = told(path, like=like)
         assert (found.profile.t_comm, found.profile.stages[1].m_b) == (0.25, 7e9)
     layers = LayeredProfile(profile.stages, (False,) * 2, replace(profile, stages=()))

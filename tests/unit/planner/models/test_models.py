@@ -9,12 +9,9 @@ from typing import Any
 
 import pipeloom
 from pipeloom.planner import PRESETS, TrainingRun, read_model
+from tests.conformance.messages.files import model
 
-WORDS: dict[str, Any] = {
-    "model_type": "llama",
-    **{"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32},
-    **{"intermediate_size": 14336, "num_key_value_heads": 8, "vocab_size": 128256},
-}
+WORDS = model()
 MEGATRON: dict[str, Any] = {
     **{"swiglu": True, "normalization": "RMSNorm", "hidden-dropout": 0.0, "attention-dropout": 0.0},
     **{"untie-embeddings-and-output-weights": True, "position-embedding-type": "rope"},

@@ -56,16 +56,6 @@ def test_step_is_the_simulated_schedule_and_what_follows_it() -> None:
     assert found.schedule.order[0].tolist() == schedule.order[0].tolist()
 
 
-def test_full_recomputation_trades_time_for_memory() -> None:
-    none, full = predict(), predict(recompute="full")
-    work = [sum(s.t_f + s.fused for s in found.profile.stages) for found in (none, full)]
-    forward = sum(stage.t_f for stage in none.profile.stages)
-    assert work[0] < work[1] < work[0] + forward  # the head's is not computed again
-    assert none.step_ms < full.step_ms
-    assert sum(held(full)) < 0.2 * sum(held(none))
-    assert full.model_tflops_per_gpu < none.model_tflops_per_gpu
-
-
 def test_model_flops_are_the_published_formula_and_those_of_windows_fewer() -> None:
     sizes = {"hidden_size": 6144, "num_hidden_layers": 48, "num_attention_heads": 64}
     words = {"vocab_size": 51200, "mlp": "gelu-4h", "positions": 2048}

@@ -92,21 +92,19 @@ def weakened(document: dict[str, Any]) -> None:
     document["report"] |= {"lower_bound": half, "gap": 0.5, "status": "feasible"}
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        (lambda document: document["order"][0].reverse(), "not valid"),
-        (lambda document: document["profile"].update(name="other"), "another question"),
-        (weakened, "weaker"),
-    ],
-)
-def test_an_entry_that_is_no_answer_is_ignored(
-    change: Callable[[dict[str, Any]], object], why: str, folder: Folder
-) -> None:
+CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "not valid": lambda document: document["order"][0].reverse(),
+    "another question": lambda document: document["profile"].update(name="other"),
+    "weaker": weakened,
+}
+
+
+@pytest.mark.parametrize("why", CHANGES)
+def test_an_entry_that_is_no_answer_is_ignored(why: str, folder: Folder) -> None:
     folder.change(lambda document: None)
     folder.ask()
     assert folder.hit
-    folder.change(change)
+    folder.change(CHANGES[why])
     found = folder.ask()
     assert (folder.hit, found.cost) == (False, folder.first.cost)
     assert why in folder.ignored[0]

@@ -6,6 +6,8 @@ import re
 from itertools import combinations
 from xml.etree import ElementTree
 
+import pytest
+
 from pipeloom.report import Frontier, FrontierPoint, frontier_svg
 
 LINE = r'<path d="(M[^"]*)" stroke="#\w+" stroke-width="1"'
@@ -19,8 +21,13 @@ def picture(*points: FrontierPoint) -> str:
 
 def test_filled_points_are_the_proven_ones_and_an_unknown_bound_is_not_drawn() -> None:
     svg = picture(FrontierPoint(8, 0.2, 0.2, True), FrontierPoint(16, 0.1, 0.05, False))
-    proven, other = re.findall(r'<circle [^>]*r="5" fill="(#\w+)"', svg)
+    circles = re.findall(r'<circle [^>]*cy="([\d.]+)" r="5" fill="(#\w+)"', svg)
+    (high, proven), (low, other) = ((float(y), fill) for y, fill in circles)
     assert proven != other == "#fff"
+    (bounds,) = re.findall(r'<path d="([^"]*)" stroke="#8a97a6" [^>]*stroke-dasharray', svg)[:1]
+    on, beneath = (float(y) for y in re.findall(r"V([\d.]+)", bounds))
+    assert high == pytest.approx(on, abs=0.02)  # down is more
+    assert high < low < beneath - 1
     drawn, not_drawn = (picture(FrontierPoint(8, 0.2, bound, False)) for bound in (0.1, None))
     assert drawn.count("stroke-dasharray") == not_drawn.count("stroke-dasharray") + 1
     picture(FrontierPoint(8, 0.0, 0.0, True))  # one limit is a picture too

@@ -23,15 +23,7 @@ def kinds_in(schedule: Path) -> set[str]:
     return {op["op"] for row in rows for op in row} - {"F", "B", "W", "BW"}
 
 
-def test_build_lists_families_and_writes_what_it_says(
-    pipeloom: Command, profile: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "out.json"
-    done = pipeloom("build", "zb-h1", profile, "-m", 3, "-o", path)
-    assert (done.code, done.err) == (0, "")
-    rate = json.loads(path.read_text())["report"]["bubble_rate"]
-    assert f"{rate:.2%} of the period".replace("%", " %") in done.out
-    assert done.out.endswith(f"written to {path}\n")
+def test_build_lists_families(pipeloom: Command) -> None:
     rows = pipeloom("build", "--list").out.splitlines()[2:]
     listed = pipeloom("build", "--list", "--json").json["families"]
     for names in ([row.split()[0] for row in rows], [family["name"] for family in listed]):
