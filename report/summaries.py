@@ -116,13 +116,6 @@ def from_optimal(gap: float) -> str:
     return "optimal" if gap < NOTHING else f"at most {percent(gap)} from optimal"
 
 
-def beyond_bounds(schedule: Schedule) -> str:
-    """``; costs include 27.4 ms of averaging, bounds do not``; empty if none is left after ops."""
-    timing, objective = schedule.known_timing, schedule.problem.objective
-    left = timing.exposed(objective) if any(timing.averages) else 0.0
-    return f"; costs include {duration(left)} of averaging, bounds do not" if left > 0 else ""
-
-
 def memory(schedule: Schedule) -> str:
     """``peak memory 7.94 of 8``; ranks are named where limits differ."""
     return f"peak memory {_held(schedule, named=len(set(schedule.problem.memory_limit)) > 1)}"

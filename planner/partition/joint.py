@@ -16,7 +16,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import StageProfile
 from pipeloom.ir.model.schedule import Report, Schedule, gap_between
 from pipeloom.ir.units import amount
-from pipeloom.report.summaries import beyond_bounds, from_optimal
+from pipeloom.report.summaries import from_optimal
 from pipeloom.report.text_table import Cell, table
 from pipeloom.solver.core.options import Order
 from pipeloom.solver.core.schedule_cost import iteration_time
@@ -28,7 +28,7 @@ from pipeloom.solver.partition.search import Partitioned, best_partition
 from pipeloom.solver.placement.search import TriedPlacement, placements
 
 from ..explain.answer import Answer, NothingFits
-from ..explain.candidates import candidates_of, candidates_table
+from ..explain.candidates import beyond_bounds, candidates_of, candidates_table
 from ..inputs.placement_spec import AUTO, BIDIRECTIONAL, PlacementSpec
 from ..inputs.problem_setup import check_microbatches
 from ..placement.choose import placement_facts

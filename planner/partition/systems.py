@@ -21,7 +21,7 @@ from pipeloom.ir.model.layers import LayerKind
 from pipeloom.ir.model.placement import PlacementKind
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import gap_between
-from pipeloom.report.summaries import beyond_bounds, from_optimal
+from pipeloom.report.summaries import from_optimal
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.stopping import FirstOf, WorkLimit
@@ -29,7 +29,7 @@ from pipeloom.solver.families import build_family
 from pipeloom.solver.placement.search import CUTS, cuts, overfull
 
 from ..explain.answer import Answer, NothingFits
-from ..explain.candidates import candidates_of, candidates_table
+from ..explain.candidates import beyond_bounds, candidates_of, candidates_table
 from ..inputs.placement_spec import AUTO, PlacementSpec
 from ..inputs.problem_setup import check_choice
 from ..solving.search import CachedSearch

@@ -17,7 +17,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, gap_between
 from pipeloom.ir.units import duration
-from pipeloom.report.summaries import beyond_bounds, from_optimal, percent
+from pipeloom.report.summaries import from_optimal, percent
 from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.core.worker_threads import workers_abreast
@@ -31,7 +31,7 @@ from pipeloom.solver.placement.search import (
 )
 
 from ..explain.answer import Answer, NothingFits
-from ..explain.candidates import candidates_of, candidates_table
+from ..explain.candidates import beyond_bounds, candidates_of, candidates_table
 from ..inputs.problem_setup import Slow, slowed
 from ..solving.cache import PlacementQuestion
 from ..solving.progress import Searched, Searching

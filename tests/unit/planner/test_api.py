@@ -74,9 +74,10 @@ def test_profiles_that_are_objects_are_held_to_the_rules_of_files(
 
 def test_costs_count_what_is_left_of_averaging() -> None:
     """One placement, placements and schemes alike; the report has the period without it."""
-    document = profile_document(data_parallel={"size": 4, "gigabytes_per_second": 1e-6})
+    link = {"gigabytes_per_second": 1e-6}
+    document = profile_document(data_parallel={"size": 4, **link}, links=link)
     for stage in document["stages"]:
-        stage |= {"weight_bytes": 1000.0, "grad_bytes": 1000.0}
+        stage |= {"weight_bytes": 1000.0, "grad_bytes": 1000.0, "activation_bytes": 1.0}
     for options in ({"placement": "linear"}, {"placement": "auto"}, {"passing": "auto"}):
         answer = pipeloom.optimize(document, 3, **QUICK | options)
         timing = answer.schedule.known_timing

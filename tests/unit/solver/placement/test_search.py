@@ -72,6 +72,17 @@ def test_a_profile_is_cut_no_further_than_its_source() -> None:
     assert [p.name for _, p in placements(replace(PROFILE, max_stages=2))] == ["linear"]
 
 
+def test_stages_of_unlike_work_are_shared_out_evenly() -> None:
+    """With 9 + 1, 5 + 4 and 5 + 4 on the ranks; interleaved they have 14, 5 and 9."""
+    work = (9.0, 1.0, 5.0, 5.0, 4.0, 4.0)
+    profile = Profile(tuple(StageProfile(w / 2, w / 4, w / 4, 0.1, 0.1) for w in work), 3)
+    chosen = best_placement(profile, 7, search)
+    assert chosen.best is not None
+    assert chosen.best.problem.placement.owners == (0, 0, 1, 2, 1, 2)
+    assert entry(chosen, "custom").bound == pytest.approx(7 * 10.0)
+    assert chosen.tried[0].note == "stages on ranks 0,0,1,2,1,2"
+
+
 def test_the_best_of_all_is_no_worse_than_each_of_them() -> None:
     chosen = best_placement(PROFILE, 4, search, memory_limit=2.0, copies=2)
     assert chosen.best is not None

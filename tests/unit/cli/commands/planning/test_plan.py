@@ -179,7 +179,7 @@ def test_weak_scaling_has_the_batch_grow_and_strong_scaling_has_it_stay(tmp_path
     known = json.loads((tmp_path / "scaling.json").read_text())["points"]
     assert [row["efficiency"] for row in known[:2]] == [1.0, far]
     assert strong.points[2].plan is None
-    assert "256 GPUs: gpus: expected a number over which" in str(strong)
+    assert "256 GPUs: global_batch: expected a multiple of dp" in str(strong)
     for point in weak.points:
         parts, found = point.parts, point.plan or {}
         assert sum(parts.values()) == pytest.approx(found["step_ms"])
