@@ -12,7 +12,6 @@ from pipeloom.runtime.probes.host_probe import probe_host
 from pipeloom.runtime.probes.link_probe import LinkSamples, links_of
 from pipeloom.runtime.stages.flat_parameters import Layout
 from pipeloom.runtime.stages.gradient_accumulator import GradientAccumulator
-from pipeloom.runtime.stages.unused_parameters import clear_unused
 from pipeloom.runtime.train.callbacks import listening
 from pipeloom.runtime.train.checkpoint_files import saved_keys
 from pipeloom.runtime.train.loop import Compiling
@@ -42,7 +41,6 @@ __all__ = [
     "check_evaluation",
     "check_sides",
     "checked_batch",
-    "clear_unused",
     "gpu_here",
     "links_of",
     "listening",

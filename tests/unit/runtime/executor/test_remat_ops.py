@@ -50,13 +50,6 @@ def of_average() -> nn.Module:
     return Of(averaging, layer=nn.Linear(4, 4), average=torch.ones(4))
 
 
-def numbering(m: Any, x: Tensor) -> Tensor:
-    """Puts another tensor in its buffer's place."""
-    m.number = m.number + 1
-    y: Tensor = x * m.number
-    return y
-
-
 def clamping(m: Any, x: Tensor) -> Tensor:
     """Changes its weight in each forward."""
     with torch.no_grad():
@@ -132,22 +125,6 @@ def test_gradients_are_bit_for_bit_those_without_levers(order: str, memory: bool
     found.pipeline.step(list(X), target=list(Y))
     assert found.pipeline.peak_memory == peak  # nothing was held from step to step
     assert (peak > 0) == memory
-
-
-@pytest.mark.parametrize("order", [PLAIN, RECOMPUTED, OFFLOADED])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: nn.Sequential(nn.Linear(4, 4), Of(numbering, number=torch.ones(()))),
-        lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)),
-    ],
-    ids=["another tensor", "spectral norm"],
-)
-def test_buffers_and_gradients_are_one_processs(make: Callable[[], nn.Module], order: str) -> None:
-    found = trained(order, make)
-    torch.manual_seed(0)
-    wanted = by_autograd([make(), make()], list(X), steps=2, **GIVEN)
-    assert differing(found.values, wanted, 1e-5) == []
 
 
 def scaled(output: Tensor, target: Tensor) -> Tensor:

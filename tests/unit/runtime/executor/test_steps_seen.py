@@ -14,7 +14,7 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.ir import OpKind, Profile, StageProfile, dump_schedule, parse_schedule
 from pipeloom.runtime import ExecutionError, Pipeline
 from tests.support.by_hand import by_hand
-from tests.support.one_rank import OFFLOADED, SPLIT, each, program
+from tests.support.one_rank import SPLIT, each, program
 
 ORDER = "0F0 1F0 1B0 0B0 1W0 0W0 0F1 1F1 1BW1 0BW1"
 X = torch.ones(4, 4)
@@ -72,24 +72,3 @@ def test_paced_ops_take_their_planned_time_at_least() -> None:
     trace = pipeline.trace()
     assert len(trace) == 5
     assert all(t.end - t.start >= least[t.op.kind] for t in trace)
-
-
-def test_the_hosts_memory_is_used_again_from_step_to_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Making pinned memory takes long."""
-    made, empty = list[int](), torch.empty
-
-    def counted(*size: Any, **given: Any) -> torch.Tensor:
-        if "pin_memory" in given:
-            made.append(1)
-        return empty(*size, **given)
-
-    monkeypatch.setattr(torch, "empty", counted)
-    pipeline = Pipeline(
-        program(OFFLOADED), [nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in "01"], loss=mse_loss
-    )
-    pipeline.step(X, target=X)
-    assert made
-    made.clear()
-    for _ in range(2):
-        pipeline.step(X, target=X)
-    assert not made

@@ -196,22 +196,6 @@ def test_lists_in_keyword_arguments_and_their_targets_say_how_many_microbatches_
     assert len(pipeline.eval(x=x)) == 2 * count  # goes on
 
 
-def test_a_parameter_whose_gradient_comes_in_both_is_in_b_and_a_fused_one_holds_nothing() -> None:
-    """Of a product its gradient waits for W, of a sum it does not."""
-    both = Of(lambda m, x: m.layer(x) + m.layer.weight.sum(), layer=nn.Linear(4, 2))
-    pipeline = made([stages()[0], both])
-    pipeline.step(X, target=Y)
-    assert [*pipeline.coverage[1].in_b] == ["layer.weight"]
-    assert [*pipeline.coverage[1].in_w] == ["layer.bias"]
-    late = each("0F{0} 1F{0} 1B{0} 0B{0}", MICROBATCHES) + " " + each("1W{0} 0W{0}", MICROBATCHES)
-    peaks = []
-    for row in (each(FUSED, MICROBATCHES), late):
-        pipeline = made(row=row)
-        pipeline.step(X, target=Y)
-        peaks.append(pipeline.peak_memory)
-    assert peaks[0] < peaks[1]
-
-
 @pytest.mark.parametrize(
     ("tied", "message"),
     [
@@ -223,26 +207,6 @@ def test_a_parameter_whose_gradient_comes_in_both_is_in_b_and_a_fused_one_holds_
 def test_wrong_ties_are_refused(tied: list[list[tuple[int, str]]], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Pipeline(program(ROW, [(0, 1)]), stages(), loss=loss, tied=tied).step(X, target=Y)
-
-
-def test_masters_are_the_parameters_again_after_each_step() -> None:
-    modules, seen = stages(), []
-    before = [p for m in modules for p in m.parameters()]
-    modules[0].register_forward_hook(lambda m, _, out: seen.append((m[0].weight.dtype, out.dtype)))
-    half: dict[str, Any] = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
-    pipeline = made(modules, optimizer=partial(torch.optim.AdamW, lr=0.1), **half)
-    values = [p.detach().clone() for p in before]
-    losses: list[Tensor] = []
-    output = pipeline.step(X, target=Y, losses=losses)
-    assert output.dtype is torch.bfloat16
-    assert {value.dtype for value in losses} == {torch.float32}
-    assert set(seen[1:]) == {(torch.bfloat16, torch.bfloat16)}, "all but the trial"
-    after = [p for m in pipeline.modules.values() for p in m.parameters()]
-    assert [id(p) for p in after] == [id(p) for p in before]
-    assert {t.dtype for p in after for t in (p, p.grad) if t is not None} == {torch.float32}
-    assert all(not torch.equal(p, value) for p, value in zip(after, values, strict=True))
-    states = [s for o in pipeline.optimizers.values() for s in o.state.values()]
-    assert {s["exp_avg"].dtype for s in states} == {torch.float32}
 
 
 def test_a_program_that_goes_on_after_a_step_is_not_clipped() -> None:

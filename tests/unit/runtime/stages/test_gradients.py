@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.support.inside import GradientAccumulator, Layout, clear_unused
+from tests.support.inside import GradientAccumulator, Layout
 
 
 def values(tensors: list[Tensor]) -> set[float]:
@@ -33,13 +33,3 @@ def test_what_is_too_small_for_the_sent_dtype_adds_up_until_it_leaves(leaves: bo
         found.come_home(received)
         sent = [p.grad for p in module.parameters() if p.grad is not None]
     assert values(sent) == {1.0 + 8 * small}
-
-
-@pytest.mark.parametrize("value", [complex(-0.0, 0.0), complex(1.0, -0.0)])
-def test_a_conjugate_is_a_gradient_unless_nothing_was_added(value: complex) -> None:
-    """Of a tensor that is a conjugate by a bit alone, too; a sum of nothing is -0.0."""
-    parameter = nn.Parameter(torch.ones(3, dtype=torch.complex128))
-    parameter.grad = torch.full((3,), value, dtype=torch.complex128).conj()
-    assert parameter.grad.is_conj()
-    clear_unused([parameter])
-    assert (parameter.grad is None) == (value == 0)
