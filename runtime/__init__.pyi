@@ -2,13 +2,13 @@ from .errors import ChangedInPlaceError as ChangedInPlaceError
 from .errors import ExecutionError as ExecutionError
 from .errors import LaunchError as LaunchError
 from .errors import ShapeError as ShapeError
-from .executor.deferred_ops import Rule as Rule
+from .executor.deferred_linear import Rule as Rule
 from .executor.deferred_ops import defer as defer
 from .executor.stage_runner import Cell as Cell
 from .executor.stage_runner import StageRunner as StageRunner
 from .launch.processes import launch_ranks as launch_ranks
 from .measure.activation_ledger import Ledger as Ledger
-from .measure.activation_ledger import Memory as Memory
+from .measure.memory import Memory as Memory
 from .models.by_name import load_source as load_source
 from .models.huggingface import HuggingFace as HuggingFace
 from .pipeline.layered_source import LayeredSource as LayeredSource
@@ -19,7 +19,7 @@ from .profiling.profiler import measure_profile as measure_profile
 from .rank.loss_scale import LossScale as LossScale
 from .rank.options import PipelineOptions as PipelineOptions
 from .rank.options import StagesAs as StagesAs
-from .tensors.stage_interface import Spec as Spec
+from .tensors.packed_message import Spec as Spec
 from .tensors.stage_interface import StageInterface as StageInterface
 from .train.checkpoints import read_run as read_run
 from .train.loop import StepRecord as StepRecord

@@ -62,7 +62,7 @@ class Ours:
         memory: Memory | None = None,
     ) -> None:
         memory = memory or Memory()
-        interface = StageInterface.one(Spec(tuple(x.shape), x.dtype))
+        interface = StageInterface((Spec.of(x),), (True,))
         seed = torch.ones((), device=x.device)
         self._runner = kind(1, module, memory=memory, last=False, loss=None, seed=seed)
         self._cells = {False: Cell(None, interface), True: Cell(WeightQueue(memory), interface)}

@@ -9,65 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..dtensors import is_dtensor, local
-
-
-class Rule(Protocol):
-    """One product of ``x`` with ``weight``, plus ``bias`` where there is one.
-
-    ``forward`` and ``input_grad`` are given the bias and weight to compute with: under autocast
-    these are copies in its dtype. ``accumulate`` adds to the parameters' own ``.grad``.
-    """
-
-    @property
-    def weight(self) -> Tensor: ...
-
-    @property
-    def bias(self) -> Tensor | None: ...
-
-    @property
-    def autocast(self) -> bool:
-        """Whether autocast runs this product in its lower precision."""
-        ...
-
-    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The product."""
-        ...
-
-    def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        """The gradient of ``x``, in its shape, for ``dy`` in the product's."""
-        ...
-
-    def accumulate(self, x: Tensor, dy: Tensor) -> None:
-        """Adds the gradients of weight and bias."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Linear:
-    """``x @ weight.T + bias``: x (..., in), weight (out, in)."""
-
-    weight: Tensor
-    bias: Tensor | None = None
-    autocast = True
-
-    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return functional.linear(x, weight, bias)
-
-    def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        return dy @ weight
-
-    def accumulate(self, x: Tensor, dy: Tensor) -> None:
-        rows = _rows(dy)
-        add_product(self.weight, rows.T, _rows(x))
-        if self.bias is not None:
-            add(self.bias, rows.sum(0))
+from ..dtensors import is_dtensor
+from .deferred_linear import Reading, add, add_product, linear, rows, takes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,10 +34,10 @@ class MatMul:
         return dy @ weight.T
 
     def accumulate(self, x: Tensor, dy: Tensor) -> None:
-        rows = _rows(dy)
-        add_product(self.weight, _rows(x).T, rows)
+        dy = rows(dy)
+        add_product(self.weight, rows(x).T, dy)
         if self.bias is not None:
-            add(self.bias, rows.sum(0))
+            add(self.bias, dy.sum(0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +56,7 @@ class BatchedMatMul:
 
     def accumulate(self, x: Tensor, dy: Tensor) -> None:
         grad = self.weight.grad
-        if _takes(grad, x, dy):
+        if takes(grad, x, dy):
             grad.baddbmm_(x.mT, dy)
         else:
             add(self.weight, torch.bmm(x.mT, dy))
@@ -198,46 +147,7 @@ class EmbeddingLookup:
             number = self.weight.shape[0]
             add(self.weight, torch.ops.aten.embedding_dense_backward(dy, x, number, padding, False))
         else:  # only the rows that were picked are touched
-            grad.index_add_(0, x.reshape(-1), _rows(dy).to(grad.dtype))
-
-
-def add_product(parameter: Tensor, a: Tensor, b: Tensor) -> None:
-    """Adds the matrix product ``a @ b`` to ``parameter.grad``, within the product where it can."""
-    grad = parameter.grad
-    if _takes(grad, a, b):
-        grad.addmm_(a, b)
-    else:
-        add(parameter, a @ b)
-
-
-def add(parameter: Tensor, gradient: Tensor) -> None:
-    """Adds to ``parameter.grad``, in the dtype that the parameter's gradients have."""
-    grad = parameter.grad
-    if grad is None:
-        parameter.grad = gradient.to(parameter.grad_dtype)
-    elif is_dtensor(grad) and is_dtensor(gradient):
-        local(grad).add_(local(gradient.redistribute(placements=grad.placements)))
-    else:
-        grad.add_(gradient)
-
-
-def _takes(grad: Tensor | None, a: Tensor, b: Tensor) -> TypeGuard[Tensor]:
-    """Whether a product can be added to the gradient within itself: no DTensor's, of which the
-    product may have another layout."""
-    return grad is not None and grad.dtype == a.dtype == b.dtype and not is_dtensor(grad)
-
-
-def _rows(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[-1])
-
-
-Reading = tuple[Rule, Tensor] | None
-
-
-def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Reading:  # noqa: A002
-    if weight.dim() != 2 or (bias is not None and bias.shape != weight.shape[:1]):
-        return None
-    return Linear(weight, bias), input
+            grad.index_add_(0, x.reshape(-1), rows(dy).to(grad.dtype))
 
 
 def _matmul(*args: Tensor, **named: Any) -> Reading:
@@ -302,7 +212,7 @@ def _each(value: Any, dimensions: int) -> list[int]:
 
 
 _RULES: dict[Any, Callable[..., Reading]] = {
-    functional.linear: _linear,
+    functional.linear: linear,
     functional.embedding: _embedding,
     torch.matmul: _matmul,
     torch.mm: _matmul,

@@ -19,9 +19,10 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import OpKind
 
-from ..measure.activation_ledger import Held, Memory, saved_here
-from ..tensors.microbatches import tensors
-from .deferred_ops import add
+from ..measure.activation_ledger import Ledger, saved_by
+from ..measure.memory import Held, Memory
+from ..tensors.trees import tensors
+from .deferred_linear import add
 
 if TYPE_CHECKING:
     from .stage_runner import Cell, Runs
@@ -163,7 +164,7 @@ def _called(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
     calls.modules.append(module)
     if not torch.is_grad_enabled():
         return
-    if saved_here():
+    if saved_by(Ledger):
         calls.hold(*tensors(inputs))
     for out in tensors((output,)):
         if out.requires_grad:

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,25 +22,20 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..device import Device
 from ..dtensors import PLAIN, parts
-from ..measure.activation_ledger import Memory, Versioned, apart, unchanged
+from ..measure.activation_ledger import Versioned, apart, unchanged
+from ..measure.memory import Memory
 from ..uncompiled import uncompiled
 
 Copies: TypeAlias = Sequence[tuple[Tensor, Tensor]]  # target, source; bytes
 Wait: TypeAlias = Callable[[], None]
 
 
-class CopyChannels(Protocol):
-    """The two ways between a device and its host."""
-
-    def out(self, copies: Copies) -> Wait:
-        """Begins; what it returns ends it for all that runs on the device from then on."""
-        ...
-
-    def back(self, copies: Copies) -> Wait: ...
-
-
 class CpuChannels:
-    """Copies on the host, made on the way out when they are waited for: F's time is its own."""
+    """Copies on the host, made on the way out when they are waited for: F's time is its own.
+
+    ``out`` and ``back`` begin copies; what they return ends them for all that runs on the device
+    from then on.
+    """
 
     def out(self, copies: Copies) -> Wait:
         return lambda: _copy(copies)
@@ -84,7 +79,7 @@ class Host:
         self._idle: defaultdict[int, list[Tensor]] = defaultdict(list)
 
     @cached_property
-    def channels(self) -> CopyChannels:
+    def channels(self) -> CpuChannels | DeviceChannels:
         return DeviceChannels(self._device) if self._pinned else CpuChannels()
 
     def take(self, size: int) -> Tensor:

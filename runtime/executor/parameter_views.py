@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..dtensors import is_dtensor
-from .deferred_ops import Rule
+from .deferred_linear import Rule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,9 +58,9 @@ class OfView:
         replace(cast("Any", self.rule), weight=part).accumulate(x, dy)
 
 
-def base_of(rule: Rule) -> Tensor | None:
-    """The tensor that the rule's weight is a view of; None where it is none, or one in another
-    dtype, or one that has an element twice."""
+def of_view(rule: Rule) -> OfView | None:
+    """The rule, if its weight is a view of a tensor; None if not, or of one in another dtype, or if
+    the view has an element twice."""
     view = rule.weight
     base = view._base if view.requires_grad else None
     if base is None or base.dtype is not view.dtype or is_dtensor(base) or not is_dataclass(rule):
@@ -71,9 +71,4 @@ def base_of(rule: Rule) -> Tensor | None:
         if step < reached:
             return None
         reached = step * count
-    return base
-
-
-def of_view(rule: Rule, base: Tensor) -> OfView:
-    """The rule for a weight that is a view of ``base``."""
-    return OfView(rule, base, int(rule.weight.storage_offset() - base.storage_offset()))
+    return OfView(rule, base, int(view.storage_offset() - base.storage_offset()))

@@ -11,22 +11,23 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import OpKind
 
 from ..tensors.forward_state import in_place_of_buffers
-from ..tensors.microbatches import tensors
 from ..tensors.rng_state import RandomState, devices_of
+from ..tensors.trees import tensors
 from .stage_runner import Cell, Run, StageRunner
 
 
 def calls(runner: StageRunner, kind: OpKind, cell: Cell) -> Run:
     """The call that runs an op of this kind on ``cell``."""
-    if kind is OpKind.R:
-        return partial(_forward_again, runner)
-    if cell.recomputed and kind is OpKind.F:
-        return partial(_forward_alone, runner)
-    if cell.offloaded is None or kind is OpKind.W:
-        return runner.calls(kind)
-    return {OpKind.O: _out, OpKind.L: _load}.get(kind) or partial(
-        _forward_out if kind is OpKind.F else _backward_loaded, runner
-    )
+    if kind is OpKind.R or (kind is OpKind.F and cell.recomputed):
+        return partial(_forward_again if kind is OpKind.R else _forward_alone, runner)
+    offloaded = cell.offloaded
+    if offloaded is None or kind is OpKind.W:  # B is BW where the cell has no queue
+        return {OpKind.F: runner.forward, OpKind.W: runner.weight}.get(kind, runner.backward)
+    if kind is OpKind.O:
+        return lambda _: offloaded.gone()
+    if kind is OpKind.L:
+        return lambda _: offloaded.load()
+    return partial(_forward_out if kind is OpKind.F else _backward_loaded, runner)
 
 
 def _forward_alone(runner: StageRunner, cell: Cell) -> None:
@@ -72,16 +73,6 @@ def _forward_out(runner: StageRunner, cell: Cell) -> None:
     with cell.offloaded.packing((*module.parameters(), *module.buffers(), *inputs)):
         runner.bare(cell)
     cell.offloaded.leave()
-
-
-def _out(cell: Cell) -> None:
-    assert cell.offloaded is not None
-    cell.offloaded.gone()
-
-
-def _load(cell: Cell) -> None:
-    assert cell.offloaded is not None
-    cell.offloaded.load()
 
 
 def _backward_loaded(runner: StageRunner, cell: Cell) -> None:

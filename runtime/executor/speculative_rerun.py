@@ -21,40 +21,40 @@ from typing import TYPE_CHECKING
 
 from pipeloom.ir.model import program as ir
 
-from ..measure.op_timer import Call
-from ..transport.posted import RepeatedMessage
-
 if TYPE_CHECKING:
-    from ..optim.step_end import StepEnd
+    from .executor import Executor
 
 
 class SpeculativeRerun:
-    """The call of a ``relay verdict``: ``step_end`` says whether the ops before it run again, and
-    restores what they began with.
+    """The call of a ``relay verdict``: the step's end knows whether the ops before it run again,
+    and restores what they began with.
 
-    ``posted``: messages of these ops that are not waited for by then; ``releases``: of the
-    buffers that the ledger counts by then. ``calls`` and ``stale`` (the receives to be forgotten)
-    are known once the whole row is prepared.
+    It is made when the instruction is prepared, and knows what is under way there: messages that
+    are not waited for yet, and buffers that the ledger counts.
     """
 
-    def __init__(
-        self, step_end: StepEnd, posted: Sequence[RepeatedMessage], releases: Sequence[Call]
-    ) -> None:
-        self._step_end, self._posted, self._releases = step_end, posted, releases
-        self.calls: Sequence[Call] = ()
-        self.stale: Sequence[RepeatedMessage] = ()
+    def __init__(self, executor: Executor) -> None:
+        self._executor, self._posted = executor, [*executor.under_way.values()]
+        turns = [executor.turns(tensor, place) for tensor, place in executor.received.items()]
+        self._releases = [release for _, release in turns if release is not None]
 
     def __call__(self) -> None:
-        if not self._step_end.validate():
+        executor, step_end = self._executor, self._executor.step_end
+        if not step_end.pending:
             return
-        for message in self.stale:
+        again = step_end.validate()
+        step_end.clear_gradients()
+        if not again:
+            return
+        late = [executor.receives[t] for t in stale(executor.program, executor.transport.rank)]
+        for message in late:
             message.post()
-        for message in (*self._posted, *self.stale):
+        for message in (*self._posted, *late):
             message.wait()
         for release in self._releases:
             release()
-        self._step_end.restore_snapshot()
-        for call in self.calls:
+        step_end.restore()
+        for call in executor.calls[: executor.calls.index(self)]:
             call()
 
 
@@ -64,18 +64,15 @@ def stale(program: ir.Program, rank: int) -> list[ir.Tensor]:
     early = {
         item.tensor
         for row in program.instructions
-        for item in row[: verdict(row)]
+        for item in row[: _verdict(row)]
         if isinstance(item, ir.Send)
     }
     row = program.instructions[rank]
-    late = (item for item in row[verdict(row) :] if isinstance(item, ir.Receive))
+    late = (item for item in row[_verdict(row) :] if isinstance(item, ir.Receive))
     return [item.tensor for item in late if item.tensor in early]
 
 
-def verdict(row: Sequence[ir.Instruction]) -> int:
+def _verdict(row: Sequence[ir.Instruction]) -> int:
     """The place of the verdict in the row; 0 where it has none."""
-    relays = (i for i, x in enumerate(row) if isinstance(x, ir.Relay) and x.kind is VERDICT)
-    return next(relays, 0)
-
-
-VERDICT = ir.RelayKind.VERDICT
+    relays = ((i, item) for i, item in enumerate(row) if isinstance(item, ir.Relay))
+    return next((i for i, relay in relays if relay.kind is ir.RelayKind.VERDICT), 0)

@@ -4,45 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NotRequired, Protocol, TypedDict, Unpack
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.weight_coverage import WeightCoverage
 
-from ..dtensors import PLAIN, arrived, is_dtensor, parts
-from ..errors import ChangedInPlaceError, ShapeError
-from ..measure.activation_ledger import Held, Memory
+from ..dtensors import arrived, is_dtensor
 from ..measure.gradient_watch import GradientWatch
+from ..measure.memory import Held, Memory
 from ..tensors.forward_state import ChangingBuffers, KeptBuffer
-from ..tensors.microbatches import mapped, tensors
 from ..tensors.rng_state import RandomState, generators_of
 from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import StageInterface
+from ..tensors.trees import mapped
 from .delayed_modules import DelayedCalls, around, delayed_modules
-from .losses import Judge, parted
 from .offload import OffloadedActivations
+from .outputs import Judge, as_tuple, parted
 from .weight_grad_deferral import Deferral, WeightQueue, gradient_edge, lies_in, run_backward
 
 SMALL = 1 << 16  # bytes of an output that is kept until its B, uncounted
 Using = Callable[[OpKind], AbstractContextManager[object]]
-
-
-def unchanged_weights(kind: OpKind) -> AbstractContextManager[object]:
-    """The context of ops whose weights are where they are."""
-    return nullcontext()
-
-
-class Clearable(Protocol):
-    """The values that a microbatch holds of a stage that is run as graphs."""
-
-    def clear(self) -> None:
-        """Lets go of all of it."""
-        ...
 
 
 class Cell:
@@ -79,7 +64,7 @@ class Cell:
         self.offloaded = offloaded
         self.delayed: DelayedCalls | None = None
         self.graphs: Any = None
-        self.kept: Clearable | None = None
+        self.kept: Any = None
         self.clear()
 
     def clear(self) -> None:
@@ -97,81 +82,77 @@ class Cell:
         self.state: RandomState | None = None
         self.buffers: Sequence[KeptBuffer] = ()
         self.held: Held = ()
-        if self.offloaded is not None:
-            self.offloaded.clear()
-        if self.queue is not None:
-            self.queue.clear()
-        if self.delayed is not None:
-            self.delayed.clear()
-        if self.kept is not None:
-            self.kept.clear()
-            self.kept = None
+        for held in (self.offloaded, self.queue, self.delayed, self.kept):
+            if held is not None:
+                held.clear()
+        self.kept = None
 
 
 Run = Callable[[Cell], None]
 Runs = tuple[Run, Run, Run]  # F, B and W
 
 
-class RunnerOptions(TypedDict):
-    """The options of a runner.
-
-    ``parameters``: those that ops compute with, by default the module's; ``leaving``: those whose
-    memory is given back after each op, or one of them where all lie in one. ``using``: the context
-    for an op of each kind; ``skips``: those that start at the stage, end there or come by. The
-    ``last`` stage computes ``loss`` and starts its backward with ``seed`` (1 / M for gradients of
-    the mean loss).
-    """
-
-    memory: Memory
-    last: bool
-    loss: Judge | None
-    seed: Tensor
-    parameters: NotRequired[Iterable[nn.Parameter] | None]
-    leaving: NotRequired[Sequence[Tensor]]
-    using: NotRequired[Using]
-    skips: NotRequired[Skips | None]
-
-
 class StageRunner:
-    """Runs one stage; the same object for all microbatches.
+    """Runs one stage as its ``module``; the same object for all microbatches.
 
     ``bare`` is F of which nothing is counted; ``watched`` sees where weight gradients come from,
     where it is one.
+
+    Arguments:
+        parameters: those that ops compute with, by default the module's.
+        leaving: those whose memory is given back after each op, or one of them where all lie in
+            one.
+        using: the context for an op of each kind.
+        skips: those that start at the stage, end there or come by.
+        last: whether it is the last stage, which computes ``loss`` and starts its backward with
+            ``seed`` (1 / M for gradients of the mean loss).
     """
 
-    def __init__(self, stage: int, module: nn.Module, **given: Unpack[RunnerOptions]) -> None:
-        self.stage, self.module = stage, module
-        self.memory = memory = given["memory"]
+    def __init__(
+        self,
+        stage: int,
+        module: nn.Module,
+        *,
+        memory: Memory,
+        last: bool,
+        loss: Judge | None,
+        seed: Tensor,
+        parameters: Iterable[nn.Parameter] | None = None,
+        leaving: Sequence[Tensor] = (),
+        using: Using = lambda _: nullcontext(),
+        skips: Skips | None = None,
+    ) -> None:
+        self.stage, self.module, self.memory = stage, module, memory
         self.buffers = ChangingBuffers(stage, module)
         self.generators = generators_of(module)
-        parameters, using = given.get("parameters"), given.get("using", unchanged_weights)
-        own = module.parameters() if parameters is None else parameters
-        self.leaving = given.get("leaving", ())
-        self._deferral = Deferral(own, self.leaving)
-        self._last, self._loss, self._seed = given["last"], given["loss"], given["seed"]
+        self._using, self._leaving = using, leaving
+        self._deferral = Deferral(
+            module.parameters() if parameters is None else parameters, leaving
+        )
+        self._last, self._loss, self._seed, self._skips = last, loss, seed, skips
         self._seeds: dict[tuple[torch.dtype, int], Tensor] = {}
-        self._skips = given.get("skips")
         self.keep_outputs = True
         self.watched: GradientWatch | None = None
         runs: Runs = self._forward, self._backward, self._weight
         self.delayed = delayed_modules(stage, module)
         if self.delayed:
             runs = around(self.delayed, memory, runs, self._weighted)
-        forward, backward, weight = runs
-        self.bare = within(using(OpKind.F), forward)
-        self.forward = within(using(OpKind.F), within(memory.watching(), forward))
-        self.backward = within(using(OpKind.B), backward)
-        self.weight = within(using(OpKind.W), weight)
+        self._run_as(*runs)
+
+    def _run_as(
+        self, forward: Run, backward: Run, weight: Run, *, counted: Run | None = None
+    ) -> None:
+        """Makes these the ops' calls; ``counted``: F of which the ledger counts what is saved."""
+        if counted is None:
+            counted = within(self.memory.watching(), forward)
+        self.bare = within(self._using(OpKind.F), forward)
+        self.forward = within(self._using(OpKind.F), counted)
+        self.backward = within(self._using(OpKind.B), backward)
+        self.weight = within(self._using(OpKind.W), weight)
 
     def prepare(self, cell: Cell, inputs: Sequence[Any]) -> None:
         """Makes ready what runs the ops of a microbatch with arguments like ``inputs``: nothing
         where the module does."""
-
-    def calls(self, kind: OpKind) -> Run:
-        """The call that runs an op of this kind on a cell; B is BW where the cell has no queue."""
-        if kind is OpKind.F:
-            return self.forward
-        return self.weight if kind is OpKind.W else self.backward
 
     def covered(self, name: Callable[[int, str], str]) -> WeightCoverage | None:
         """The coverage since ``watched`` was set, which ends with it, by the names that ``name``
@@ -206,30 +187,17 @@ class StageRunner:
 
     def _differentiate(self, cell: Cell) -> None:
         queue = cell.queue
-        try:
-            if queue is None or not queue.again:
+        if queue is None or not queue.again:
+            run_backward(cell.roots, cell.dy)
+        else:
+            with self._deferral.into(queue):
                 run_backward(cell.roots, cell.dy)
-            else:
-                with self._deferral.into(queue):
-                    run_backward(cell.roots, cell.dy)
-        except ChangedInPlaceError as error:
-            raise self._told(OpKind.BW if queue is None else OpKind.B, error) from error
 
     def _weight(self, cell: Cell) -> None:
         assert cell.queue is not None
         if self.watched is not None:
             self._weighted(cell.queue.parameters())
-        try:
-            cell.queue.run()
-        except ChangedInPlaceError as error:
-            raise self._told(OpKind.W, error) from error
-
-    def _told(self, kind: OpKind, error: ChangedInPlaceError) -> InputError:
-        """The error that says of which stage, and of which of its tensors if it is one."""
-        changed = _storages_of(error.tensor)
-        own = (*self.module.named_parameters(), *self.module.named_buffers())
-        names = [f"{name} " for name, tensor in own if changed & _storages_of(tensor)]
-        return InputError(f"stage {self.stage}, {kind.name}: {''.join(names[:1])}{error}")
+        cell.queue.run()
 
     def _weighted(self, parameters: set[int]) -> None:
         """W computes the gradients of the parameters with these ids."""
@@ -239,7 +207,7 @@ class StageRunner:
     def _hand_on(self, cell: Cell, output: Any) -> None:
         interface = cell.interface
         assert interface is not None
-        outputs = as_tuple(output)
+        outputs = (output,) if type(output) is Tensor else as_tuple(output)
         if self._skips is not None:
             outputs = self._skips.outputs(self.stage, outputs, cell.inputs)
         if not interface.fits(outputs):
@@ -254,47 +222,35 @@ class StageRunner:
 
     def _given_back(self, cell: Cell) -> Sequence[Tensor]:
         """Tensors whose memory has another use, or none, before what F made of them is sent."""
-        return (*(cell.inputs if self.stage > 0 else ()), *self.leaving)
+        return (*(cell.inputs if self.stage > 0 else ()), *self._leaving)
 
     def _finish(self, cell: Cell, output: Any) -> None:
-        assert self._loss is not None
-        loss, cell.metrics = parted(self._loss(output, cell.target))
-        if is_dtensor(loss):
-            loss = loss.full_tensor()
-        loss = arrived(loss)
+        loss, cell.metrics = self._judged(cell, output)
+        if type(loss) is not Tensor:
+            loss = arrived(loss.full_tensor() if is_dtensor(loss) else loss)
         key = loss.dtype, self._seed._version  # a loss scale that adapts is written into it
         seed = self._seeds.get(key)
         if seed is None:
             self._seeds = {key: (seed := self._seed.to(loss.dtype, copy=True))}
         cell.roots, cell.dy = (loss,), (seed,)
-        cell.loss, cell.target = loss.detach(), None
+        cell.loss = loss.detach()
         self._keep(cell, output)
+
+    def _judged(self, cell: Cell, output: Any) -> tuple[Tensor, Any]:
+        """The loss, and what metrics came with it."""
+        assert self._loss is not None
+        (target, options), cell.target = cell.target, None
+        found = self._loss(output, target, **options)
+        return (found, None) if type(found) is Tensor and found.dim() == 0 else parted(found)
 
     def _keep(self, cell: Cell, output: Any) -> None:
         """Keeps what a step is to return apart from the received buffer, which is used again."""
         if self.keep_outputs:
-            received = tensors(self._given_back(cell))
-            cell.result = mapped(lambda x: apart_from(x.detach(), received), output)
-
-
-def as_tuple(output: Any) -> tuple[Tensor, ...]:
-    """A stage's output as the next one's arguments. Raises ShapeError where it is no tensor."""
-    if type(output) is Tensor:
-        return (output,)
-    outputs = output if isinstance(output, tuple | list) else (output,)
-    if not all(isinstance(x, Tensor) for x in outputs):
-        raise ShapeError(f"expected a tensor or a tuple of tensors, got {type(output).__name__}")
-    return tuple([x if type(x) in PLAIN else _handed_on(x) for x in outputs])
-
-
-def _handed_on(output: Tensor) -> Tensor:
-    """The tensor that can be sent, of one that may be of a subclass."""
-    if is_dtensor(output):
-        raise ShapeError(
-            f"expected this process's part of its output, got a DTensor ({output.placements}): a "
-            "layout with use_local_output=True, to_local() or full_tensor() hands it on"
-        )
-    return arrived(output)
+            received = self._given_back(cell)
+            if type(output) is Tensor:
+                cell.result = apart_from(output.detach(), received)
+            else:
+                cell.result = mapped(lambda x: apart_from(x.detach(), received), output)
 
 
 def apart_from(tensor: Tensor, received: Sequence[Tensor]) -> Tensor:
@@ -302,33 +258,12 @@ def apart_from(tensor: Tensor, received: Sequence[Tensor]) -> Tensor:
     return tensor.clone() if lies_in(tensor, received) else tensor
 
 
-def _storages_of(tensor: Tensor) -> set[int]:
-    return {part.untyped_storage()._cdata for part in parts(tensor)}
-
-
 def _gradient(x: Tensor, dy: Sequence[Tensor]) -> Tensor:
     """The gradient that B leaves in an input: zeros where the stage does not use it."""
     dx, x.grad = x.grad, None
-    return torch.zeros_like(x) if dx is None else apart_from(arrived(dx), dy)
-
-
-def input_gradients(
-    inputs: Sequence[Tensor],
-    places: Sequence[int],
-    gradients: Sequence[Tensor],
-    dy: Sequence[Tensor],
-) -> tuple[Tensor, ...]:
-    """The gradients of the inputs that need one, of which those at ``places`` have one."""
-    if len(gradients) == len(inputs):
-        return tuple([apart_from(arrived(x), dy) for x in gradients])
-    found = dict(zip(places, gradients, strict=True))
-    return tuple(
-        [
-            apart_from(arrived(found[i]), dy) if i in found else torch.zeros_like(x)
-            for i, x in enumerate(inputs)
-            if x.requires_grad
-        ]
-    )
+    if dx is None:
+        return torch.zeros_like(x)
+    return apart_from(dx if type(dx) is Tensor else arrived(dx), dy)
 
 
 def within(context: AbstractContextManager[object], run: Run) -> Run:

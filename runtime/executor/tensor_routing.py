@@ -11,7 +11,11 @@ from torch import Tensor
 
 from pipeloom.ir.model import program as ir
 
-from ..tensors.stage_interface import PackedMessage, Spec, StageInterface
+from ..rank.context import RankContext
+from ..stages.streamed_weights import StreamedStages
+from ..tensors.packed_message import PackedMessage, Spec
+from ..tensors.stage_interface import StageInterface
+from .messages import give_gradient, give_input, take_gradient, take_output
 from .stage_runner import Cell
 
 
@@ -33,6 +37,20 @@ class TensorRouting(Protocol):
     def giving(self, tensor: ir.Tensor, buffer: Tensor) -> Callable[[], None]:
         """Called once ``tensor`` has come into ``buffer``."""
         ...
+
+
+def routes(
+    context: RankContext,
+    cells: Mapping[tuple[int, int], Cell],
+    interfaces: Sequence[Sequence[StageInterface]],
+) -> Mapping[ir.TensorKind, TensorRouting]:
+    """The routing of each kind of tensor: between cells, and where weights are streamed the
+    store's."""
+    activations: TensorRouting = ActivationRouting(cells, interfaces, context.device)
+    routing = dict.fromkeys(ir.TensorKind, activations)
+    if isinstance(context.store, StreamedStages):
+        routing[ir.TensorKind.WEIGHT] = routing[ir.TensorKind.GRADIENT] = context.store
+    return routing
 
 
 class ActivationRouting:
@@ -64,9 +82,9 @@ class ActivationRouting:
         message = self._message(tensor)
         if tensor.kind is ir.TensorKind.X:
             source = self._cells[tensor.stage - 1, tensor.index]
-            return partial(_take_output, source, message, self._device)
+            return partial(take_output, source, message, self._device)
         source = self._cells[tensor.stage + 1, tensor.index]
-        return partial(_take_gradient, source, message, self._device)
+        return partial(take_gradient, source, message, self._device)
 
     def giving(self, tensor: ir.Tensor, buffer: Tensor) -> Callable[[], None]:
         cell = self._cells[tensor.stage, tensor.index]
@@ -80,44 +98,3 @@ class ActivationRouting:
         if tensor.kind is ir.TensorKind.X:
             return self._interfaces[tensor.stage - 1][tensor.index].forward
         return self._interfaces[tensor.stage][tensor.index].backward
-
-
-def _take_output(cell: Cell, message: PackedMessage, device: torch.device) -> Tensor:
-    output, cell.output = cell.output, ()
-    return message.pack(output, device)
-
-
-def _take_gradient(cell: Cell, message: PackedMessage, device: torch.device) -> Tensor:
-    dx, cell.dx = cell.dx, ()
-    return message.pack(dx, device)
-
-
-def give_input(cell: Cell, parts: Sequence[tuple[Tensor, bool]]) -> None:
-    """Makes received tensors F's input, each with whether it needs a gradient."""
-    # leaves of their own for each message: the buffer is used again and again
-    cell.inputs = tuple([_leaf(x, needs_grad) for x, needs_grad in parts])
-
-
-def give_gradient(cell: Cell, dy: tuple[Tensor, ...]) -> None:
-    """Makes received tensors the gradients that B starts with."""
-    cell.dy = dy
-
-
-def pass_output(source: Cell, target: Cell) -> None:
-    """Hands F's output to the next stage on the same rank."""
-    assert source.interface is not None
-    pairs = zip(source.output, source.interface.needs_grad, strict=True)
-    target.inputs = tuple([_leaf(x, needs_grad) for x, needs_grad in pairs])
-    source.output = ()
-
-
-def pass_gradient(source: Cell, target: Cell) -> None:
-    """Hands B's result to the previous stage on the same rank."""
-    target.dy, source.dx = source.dx, ()
-
-
-def _leaf(x: Tensor, needs_grad: bool) -> Tensor:
-    """A stage's argument: ``x`` without its graph; ``needs_grad``: its gradient goes back."""
-    leaf = x.detach()
-    leaf.requires_grad = needs_grad  # its setter: requires_grad_ looks at its arguments for longer
-    return leaf

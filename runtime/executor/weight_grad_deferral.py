@@ -18,17 +18,20 @@ from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.autograd.variable import Variable
 from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode
 
-from ..dtensors import parts
-from ..measure.activation_ledger import Held, Ledger, Memory, unchanged
+from ..dtensors import PLAIN, parts
+from ..measure.activation_ledger import Ledger, saved_by, unchanged
+from ..measure.memory import Held, Memory
 from ..uncompiled import uncompiled
-from .deferred_ops import RULES, Rule
+from .deferred_linear import Rule
+from .deferred_ops import RULES
+from .gradient_hooks import AccumulationHooks
 from .offload import OffloadedActivations
-from .parameter_views import OfView, base_of, of_view
+from .parameter_views import OfView, of_view
 
 
 class WeightQueue:
@@ -43,9 +46,6 @@ class WeightQueue:
         self.again = False
         self._memory = memory
         self._waiting: list[tuple[Rule, Tensor, Tensor, int, int, Held]] = []
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     def put(self, rule: Rule, x: Tensor, dy: Tensor) -> None:
         held = self._memory.hold(x, dy)
@@ -122,7 +122,7 @@ class Deferral(TorchFunctionMode):
             rule = None if reading is None else self._deferred(*reading)
             if reading is not None and rule is not None:
                 recorded = torch.is_grad_enabled()
-                if not recorded or is_compiling() or not _ours(_saving(True)):
+                if not recorded or is_compiling() or not saved_by(Ledger, OffloadedActivations):
                     self._queue.again = True
                 if recorded:
                     return _apply(rule, reading[1], self._queue)
@@ -130,76 +130,35 @@ class Deferral(TorchFunctionMode):
 
     def _deferred(self, rule: Rule, x: Tensor) -> Rule | None:
         """The rule by which W computes the product's gradients; None: autograd does, in B."""
-        if rule.bias is not None and not self._owns(rule.bias):
-            return None
         if self._leaving and lies_in(x, self._leaving):
             return None
-        if self._owns(rule.weight):
+        if self._owns(rule.weight, rule.bias):
             return rule
-        base = None if is_compiling() else base_of(rule)
-        return of_view(rule, base) if base is not None and self._owns(base) else None
+        viewed = None if is_compiling() else of_view(rule)
+        return viewed if viewed is not None and self._owns(viewed.base, rule.bias) else None
 
-    def _owns(self, tensor: Tensor) -> bool:
-        return (
-            id(tensor) in self._parameters
-            and tensor.requires_grad
-            and not tensor.is_complex()  # a product's gradients would be those of its conjugate
-            and not tensor._backward_hooks
-            and not tensor._post_accumulate_grad_hooks
-        )
+    def _owns(self, *tensors: Tensor | None) -> bool:
+        for tensor in tensors:
+            if tensor is not None and (
+                id(tensor) not in self._parameters
+                or not tensor.requires_grad
+                or tensor.is_complex()  # a product's gradients would be those of its conjugate
+                or tensor._backward_hooks
+                or tensor._post_accumulate_grad_hooks
+            ):
+                return False
+        return True
 
 
 def lies_in(tensor: Tensor, others: Sequence[Tensor]) -> bool:
     """Whether a tensor has the memory of one of the others."""
-    return any(
-        _share_memory(part, inside)
-        for part in parts(tensor)
-        for other in others
-        for inside in parts(other)
-    )
-
-
-def hooked(parameter: nn.Parameter) -> bool:
-    """Whether anything is to be called with its gradient, or where autograd adds that."""
-    return bool(
-        parameter._backward_hooks
-        or parameter._post_accumulate_grad_hooks
-        or AccumulationHooks([parameter])
-    )
-
-
-class AccumulationHooks:
-    """The hooks where autograd adds to the gradients of ``parameters``, as of wrappers that reduce
-    them; false while there are none.
-
-    torch does not tell, but what it keeps hooks in it shows to whoever adds one.
-    """
-
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        self._nodes = [get_gradient_edge(p).node for p in parameters if p.requires_grad]
-        self._hooks = [hooks for node in self._nodes for hooks in _hooks_of(node)]
-
-    def __bool__(self) -> bool:
-        return any(map(len, self._hooks))
-
-
-def _hooks_of(node: Node) -> list[Mapping[int, object]]:
-    """The dicts that torch keeps the node's hooks in."""
-    own = [node.register_hook(_nothing), node.register_prehook(_nothing)]
-    found = [handle.hooks_dict_ref() or {} for handle in own]
-    for handle in own:
-        handle.remove()
-    return found
-
-
-def _nothing(*_: object) -> None:
-    pass
-
-
-def _ours(hooks: tuple[object, object] | None) -> bool:
-    """Whether hooks keep what autograd saves, instead of making it once more."""
-    kinds = Ledger | OffloadedActivations
-    return hooks is None or isinstance(getattr(hooks[0], "__self__", None), kinds)
+    for other in others:
+        if type(tensor) in PLAIN and type(other) in PLAIN:
+            if _share_memory(tensor, other):
+                return True
+        elif any(_share_memory(a, b) for a in parts(tensor) for b in parts(other)):
+            return True
+    return False
 
 
 def run_backward(roots: tuple[GradientEdge | Tensor, ...], gradients: tuple[Tensor, ...]) -> None:
@@ -234,7 +193,6 @@ def gradient_edge(output: Tensor) -> GradientEdge:
 _share_memory: Callable[[Tensor, Tensor], bool] = torch._C._is_alias_of  # type: ignore[attr-defined]
 """Whether two tensors have one storage, without objects for the storages."""
 _push, _pop = torch._C._push_on_torch_function_stack, torch._C._pop_torch_function_stack
-_saving = torch._C._autograd._top_saved_tensors_default_hooks
 _transformed = torch._C._are_functorch_transforms_active
 _run_here = Variable._execution_engine.run_backward
 _held_by = torch._C._functions.DelayedError("holds a graph, has no backward", 1)
@@ -242,15 +200,11 @@ _held_by = torch._C._functions.DelayedError("holds a graph, has no backward", 1)
 
 def _apply(rule: Rule, x: Tensor, queue: WeightQueue) -> Tensor:
     device = x.device.type
-    if not (rule.autocast and torch.is_autocast_enabled(device)):
-        return _deferred(rule, queue, x)
-    if x.dtype is not torch.float64:  # autocast leaves float64 alone
-        x = x.to(torch.get_autocast_dtype(device))
-    with torch.autocast(device, enabled=False):
-        return _deferred(rule, queue, x)
-
-
-def _deferred(rule: Rule, queue: WeightQueue, x: Tensor) -> Tensor:
+    if rule.autocast and torch.is_autocast_enabled(device):
+        if x.dtype is not torch.float64:  # autocast leaves float64 alone
+            x = x.to(torch.get_autocast_dtype(device))
+        with torch.autocast(device, enabled=False):
+            return _apply(rule, x, queue)
     # the weight is an argument only where it is needed for a backward: each is a node of the graph
     return _run(rule, queue, x, None if x.requires_grad else rule.weight)
 
@@ -267,11 +221,13 @@ class _Deferred(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x)
         ctx.rule, ctx.queue, ctx.version = rule, queue, rule.weight._version
-        dtype = x.dtype if x.is_floating_point() else rule.weight.dtype
-        bias = rule.bias
-        return rule.forward(
-            x, _cast(rule.weight, dtype), None if bias is None else _cast(bias, dtype)
-        )
+        weight, bias = rule.weight, rule.bias
+        dtype = x.dtype if x.is_floating_point() else weight.dtype
+        if weight.dtype is not dtype:
+            weight = weight.to(dtype)
+        if bias is not None and bias.dtype is not dtype:
+            bias = bias.to(dtype)
+        return rule.forward(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
@@ -281,12 +237,8 @@ class _Deferred(torch.autograd.Function):
         ctx.queue.put(rule, x, dy)
         if not ctx.needs_input_grad[2]:
             return None, None, None, None
-        weight = _cast(unchanged(rule.weight, ctx.version), dy.dtype)
+        weight = unchanged(rule.weight, ctx.version).to(dy.dtype)
         return None, None, rule.input_grad(dy, x, weight), None
-
-
-def _cast(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    return weight if weight.dtype is dtype else weight.to(dtype)
 
 
 # without what `Function.apply` does for functorch: its transforms are left to autograd

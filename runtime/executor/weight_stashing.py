@@ -22,11 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from pipeloom.ir.model.program import Program
-from pipeloom.ir.model.schedule import Updates
-
 from ..dtensors import local, set_local
-from ..measure.activation_ledger import Memory
+from ..measure.memory import Memory
 from .stage_runner import Cell, StageRunner
 
 Version: TypeAlias = Mapping[str, Tensor]
@@ -97,15 +94,6 @@ class _Within(nn.Module):
 
     def forward(self, run: Callable[[], None]) -> None:
         run()
-
-
-def make_stashes(
-    program: Program, modules: Mapping[int, nn.Module], memory: Memory
-) -> dict[int, Stash]:
-    """Stashes of ``modules`` where the program steps after each microbatch; otherwise none."""
-    if program.schedule.updates is Updates.ITERATION:
-        return {}
-    return {s: Stash(module, memory) for s, module in modules.items()}
 
 
 class StashingRunner(StageRunner):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from ..dtensors import is_dtensor, like, local
-from ..executor.deferred_ops import add
+from ..executor.deferred_linear import add
 from .liveness import root_of
 from .torch_internals.aten import value_of
 

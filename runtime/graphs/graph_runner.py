@@ -10,28 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from pipeloom.ir.model.ops import OpKind
-
 from ..dtensors import arrived
 from ..errors import ChangedInPlaceError
+from ..executor.gradient_hooks import AccumulationHooks, hooked
 from ..executor.offload import unpack
-from ..executor.stage_runner import (
-    Cell,
-    RunnerOptions,
-    StageRunner,
-    apart_from,
-    input_gradients,
-    unchanged_weights,
-    within,
-)
-from ..executor.weight_grad_deferral import AccumulationHooks, hooked, run_backward
+from ..executor.stage_runner import Cell, StageRunner, apart_from
+from ..executor.weight_grad_deferral import run_backward
 from ..rank.options import StagesAs
-from ..tensors.microbatches import tensors
+from ..tensors.trees import tensors
 from .accumulation import AddGradient
 from .arguments import Kind, Parts, kind_of
 from .compiled_functions import compiled_function, laid_out
@@ -66,11 +57,10 @@ class GraphRunner(StageRunner):
         loss_in_model: bool = False,
         weights_in_w: bool = True,
         make: Make = python_function,
-        **given: Unpack[RunnerOptions],
+        **given: Any,
     ) -> None:
         super().__init__(stage, module, **given)
         run_as_written()
-        using, self._eager_weight = given.get("using", unchanged_weights), self.weight
         self._watching = self.memory.watching()
         self._in_model, self._maker = loss_in_model, make
         self._weights_in_w = weights_in_w
@@ -87,21 +77,13 @@ class GraphRunner(StageRunner):
         if self.delayed:
             self.refusal = "modules of it compute their weight gradients themselves (backward_dw)"
             return
-        self.forward = within(using(OpKind.F), self._counted_forward)
-        self.bare = within(using(OpKind.F), self._run_forward)
-        self.backward = within(using(OpKind.B), self._run_backward)
-        self.weight = within(using(OpKind.W), self._run_weight)
+        runs = self._run_forward, self._run_backward, self._run_weight
+        self._run_as(*runs, counted=self._counted_forward)
 
     @property
     def graphs(self) -> int:
         """How many graphs of the stage there are: one for each kind of arguments."""
         return sum(graph is not None for graph in self._graphs.values())
-
-    @property
-    def in_b(self) -> list[str]:
-        """The names of the parameters whose gradients come with B, with any of its graphs."""
-        graphs = [graph for graph in self._graphs.values() if graph is not None]
-        return sorted({name for graph in graphs for name in graph.in_b})
 
     def refresh(self, cells: Iterable[Cell]) -> None:
         """Before a step: graphs of a module that has changed since are made again."""
@@ -168,7 +150,7 @@ class GraphRunner(StageRunner):
             parts,
             self._skips,
             last=self._last,
-            loss=None if loss is None else lambda output: loss(output, ()),
+            loss=None if loss is None else lambda output: loss(output, None),
         )
         try:
             found = StageFunctions.traced(self.module, given, forward, self._make)
@@ -272,7 +254,7 @@ class GraphRunner(StageRunner):
             self._finish(cell, output)
         for tensor, version in kept:
             if tensor._version != version:  # the loss has changed what B or W needs
-                raise self._told(OpKind.F, ChangedInPlaceError(tensor))
+                raise ChangedInPlaceError(tensor)
 
     def _run_backward(self, cell: Cell) -> None:
         kept = cell.kept
@@ -287,7 +269,7 @@ class GraphRunner(StageRunner):
             self.watched.cut(self.module, functions.in_b, functions.trained)
         found = self._gradients(cell, kept, functions, dy)
         if self.stage > 0:
-            cell.dx = input_gradients(cell.inputs, functions.gradients_of, found, cell.dy)
+            cell.dx = _input_gradients(cell.inputs, functions.gradients_of, found, cell.dy)
         cell.inputs, cell.roots, cell.dy = (), (), ()
         if cell.queue is None:
             cell.kept = None
@@ -325,11 +307,28 @@ class GraphRunner(StageRunner):
     def _run_weight(self, cell: Cell) -> None:
         kept = cell.kept
         if not isinstance(kept, Kept):
-            self._eager_weight(cell)
+            self._weight(cell)
             return
         with below_autograd():
             kept.functions.weight(kept.take())
         cell.kept = None
+
+
+def _input_gradients(
+    inputs: Sequence[Tensor],
+    places: Sequence[int],
+    gradients: Sequence[Tensor],
+    dy: Sequence[Tensor],
+) -> tuple[Tensor, ...]:
+    """The gradients of the inputs that need one, of which those at ``places`` have one."""
+    found = dict(zip(places, gradients, strict=True))
+    return tuple(
+        [
+            apart_from(arrived(found[i]), dy) if i in found else torch.zeros_like(x)
+            for i, x in enumerate(inputs)
+            if x.requires_grad
+        ]
+    )
 
 
 _MAKERS: dict[StagesAs, Make] = {"aten": python_function, "inductor": compiled_function}

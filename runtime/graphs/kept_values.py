@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..measure.activation_ledger import Held, Memory
+from ..measure.memory import Held, Memory
 from ..tensors.forward_state import KeptBuffer
 from .stage_functions import StageFunctions
 

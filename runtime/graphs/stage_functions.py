@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, fx, nn
 
 from ..dtensors import is_dtensor, local, whole
-from ..executor.stage_runner import as_tuple
+from ..executor.outputs import as_tuple
+from ..tensors.packed_message import Spec
 from ..tensors.rng_state import generators_of
 from ..tensors.skip_connections import Skips
-from ..tensors.stage_interface import Spec, StageInterface
+from ..tensors.stage_interface import StageInterface
 from .accumulation import AddGradient, fresh
 from .arguments import Parts
 from .cut import Cut, Piece, cut, cut_again

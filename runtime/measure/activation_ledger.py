@@ -8,11 +8,11 @@ freed. Not counted: outputs of up to 64 KiB, which a stage keeps until their B.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import chain
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +22,7 @@ from ..dtensors import PLAIN, parts
 from ..errors import ChangedInPlaceError
 from ..fake_tensors import is_fake
 from ..uncompiled import uncompiled
-
-Held: TypeAlias = tuple[tuple[int, int], ...]
-Turns: TypeAlias = tuple[Callable[[], None], Callable[[], None]]
+from .memory import Held, Memory, Turns
 
 
 class Versioned(NamedTuple):
@@ -32,40 +30,6 @@ class Versioned(NamedTuple):
 
     tensor: Tensor
     version: int
-
-
-class Memory:
-    """A count of the bytes of activations that the executor keeps and lets go.
-
-    :class:`Ledger` counts; this one is switched off and costs nothing.
-    """
-
-    live = 0
-    peak = 0
-
-    def start(self, modules: Iterable[nn.Module]) -> None:
-        """Begins a new peak; the parameters and buffers of ``modules`` are not activations."""
-
-    def exclude(self, module: nn.Module) -> None:
-        """The module's parameters have moved: they are no activations where they are, either."""
-
-    def hold(self, *tensors: Tensor) -> Held:
-        """Counts the storages of ``tensors`` until the release of what is returned."""
-        return ()
-
-    def release(self, held: Held) -> None:
-        """Ends a hold."""
-
-    def reach(self, more: int) -> None:
-        """Counts so many bytes more than are held, for a moment."""
-
-    def turns(self, buffer: Tensor) -> Turns | None:
-        """Calls that hold and release a buffer used again and again; None: it is not counted."""
-        return None
-
-    def watching(self) -> AbstractContextManager[object]:
-        """A context in which all that autograd saves is counted until its graph lets it go."""
-        return nullcontext()
 
 
 class Ledger(Memory):
@@ -92,7 +56,7 @@ class Ledger(Memory):
 
     def hold(self, *tensors: Tensor) -> Held:
         """A storage counts until as many releases as holds have come."""
-        held = tuple(_place(part) for tensor in tensors for part in parts(tensor))
+        held = tuple([_place(y) for x in tensors for y in ((x,) if type(x) in PLAIN else parts(x))])
         for pointer, size in held:
             self._add(pointer, size)
         return held
@@ -149,10 +113,11 @@ class Ledger(Memory):
         )
 
 
-def saved_here() -> bool:
-    """Whether what autograd saves now stays as it is: neither made once more, nor elsewhere."""
+def saved_by(*kinds: type) -> bool:
+    """Whether what autograd saves now is kept by it or by one of these kinds, not made once
+    more."""
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    return hooks is None or isinstance(getattr(hooks[0], "__self__", None), Ledger)
+    return hooks is None or isinstance(getattr(hooks[0], "__self__", None), kinds)
 
 
 class _CountedTensor:
@@ -182,7 +147,8 @@ def _storages(module: nn.Module) -> frozenset[int]:
 def _place(tensor: Tensor) -> tuple[int, int]:
     storage = tensor.untyped_storage()
     # a fake one is nowhere
-    pointer = storage._cdata if is_fake(tensor) else storage.data_ptr()
+    nowhere = type(tensor) is not Tensor and is_fake(tensor)
+    pointer = storage._cdata if nowhere else storage.data_ptr()
     return pointer, storage.nbytes()
 
 

@@ -13,7 +13,7 @@ is allowed, or NaN, it waits for the verdict, as the factor depends on all.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -21,56 +21,81 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from ..dtensors import lay_out
+from ..measure.op_timer import Call
 from ..rank.context import RankContext
 from ..rank.loss_scale import LossScale
-from .grad_norm import GlobalNorm, NormSum
+from ..tensors.forward_state import ForwardState
+from .grad_norm import GlobalNorm, make_norm_sum
 from .optimizer_rollback import RevertibleOptimizer
-from .shard_squares import Squares
+from .step_end import StepEnd
 
 
-class OptimizerStep:
-    """The steps of the stages that this rank owns, all judged together.
+class JudgedStepEnd(StepEnd):
+    """The end of a step whose optimizers are judged together, by the norm of all gradients.
 
-    ``trained``: the parameters that this rank steps; ``counted``: those whose gradients it adds to
-    the norm, so that each of the model's is counted on one rank. ``sums`` is None where nothing is
-    judged. ``rescale`` is told of each new loss scale.
+    ``seed`` is multiplied by the loss scale. A step is ``pending`` until its verdict has come, of
+    which the next one's ops know nothing.
     """
 
-    def __init__(
-        self,
-        context: RankContext,
-        optimizers: Mapping[int, torch.optim.Optimizer],
-        *,
-        sums: NormSum | None,
-        trained: Sequence[nn.Parameter],
-        counted: Sequence[nn.Parameter],
-        squares: Squares,
-        rescale: Callable[[float], object],
-    ) -> None:
-        most, ahead = context.options.clip_grad_norm, context.relays
-        self._store, self._optimizers, self._sums = context.store, optimizers, sums
+    def __init__(self, context: RankContext, *, starts: bool = True) -> None:
+        super().__init__(context, starts=starts)
+        most, self._ahead = context.options.clip_grad_norm, context.relays
+        self._sums, self._close = make_norm_sum(context)
         self._most = math.inf if most is None else most
-        self._trained, self._counted, self._squares = trained, counted, squares
-        self._rescale, self._ahead = rescale, ahead
+        self._trained = _once(p for m in self.modules.values() for p in m.parameters())
+        # each of the model's parameters is counted on one rank
+        self._counted = _once(p for s in self.modules for p in self.shared.counted(s))
+        relayed = self._ahead and self._sums is not None and not self._sums.last
         self._revertible = {
             stage: RevertibleOptimizer(optimizer)
-            for stage, optimizer in optimizers.items()
-            if ahead and sums is not None and not sums.last
+            for stage, optimizer in self.optimizers.items()
+            if relayed
         }
+        self._steps_nothing = not (context.relays or context.role.held)
+        self._devices = [context.device]
         self._steps = True
-        self._scale_before = self.loss_scale = context.options.loss_scale
-        self.global_norm: GlobalNorm | None = None
-        self.pending = False  # whether the verdict on the last step is still to come
+        self._snapshot: ForwardState | None = None
+        self._refill: Call | None = None
+        self.rescaled(context.options.loss_scale)
+        self._scale_before = self.loss_scale
+
+    def begin(self, refill: Call, *, updates: bool) -> None:
+        if not self.pending:
+            super().begin(refill, updates=updates)
+            return
+        self._refill = refill
+        self._snapshot = ForwardState(self.modules.values(), self._devices)
+        self.updates, self.adds_up = updates, not updates
+
+    def restore(self) -> None:
+        assert self._snapshot is not None
+        assert self._refill is not None
+        self._snapshot.restore()
+        self._refill()
+
+    def give_up(self) -> None:
+        """No norm is waited for any more."""
+        self.pending = False
+        super().give_up()
+
+    def over(self) -> None:
+        """A rank that steps no stage learns what the others judge."""
+        if self._steps_nothing:
+            self.check_norm()
+
+    def close(self) -> None:
+        self._close()
 
     def check_norm(self) -> None:
-        """Looks at the norm of all gradients once they are there, before the first optimizer
+        """Judges by the norm of all gradients once they are there, before the first optimizer
         steps."""
-        if self._sums is None:
+        super().check_norm()
+        if self._sums is None or not self.updates:
             return
         lay_out(self._trained)
         if self.loss_scale is not None:
             self._multiply(1.0 / self.loss_scale.scale)
-        found = self._sums.add(self._squares(self._counted))
+        found = self._sums.add(self.squares(self._counted))
         if not self._ahead:
             found = self._sums.total()
         known = GlobalNorm(found**0.5, self._most)
@@ -78,48 +103,41 @@ class OptimizerStep:
         self._scaled(known)
         self.pending = self._ahead
         if self._sums.last or not self._ahead:
-            self.global_norm = known
+            self.norm = known.norm
             self._clip(known)
             self._steps = known.finite
         else:
             self._steps = known.plain
 
-    def step(self, stage: int, *, updates: bool = True) -> None:
-        """Steps the stage's optimizer, if that is right so far; nothing computes with the stage any
-        more.
-
-        Without ``updates`` it does not: the next step adds to the gradients.
-        """
-        self._store.settle(stage)
-        lay_out(self._store.module(stage).parameters())
-        if not updates:
-            return
+    def _optimize(self, stage: int) -> None:
         revertible = self._revertible.get(stage)
         if revertible is not None and not self._steps:
             revertible.hold()
-        elif stage in self._optimizers and self._steps:
-            (revertible or self._optimizers[stage]).step()
+        elif self._steps:
+            (revertible or self.optimizers[stage]).step()
 
     def validate(self) -> bool:
         """The verdict on the last step; where it was wrong, it is taken back and done again.
 
         Whether what was computed since must be: some rank's step may have been wrong.
         """
-        assert self._sums is not None
-        self.pending = False
-        self.global_norm = GlobalNorm(self._sums.total() ** 0.5, self._most)
-        if self.global_norm.plain:
+        if not self.pending or self._sums is None:
             return False
-        self._scaled(self.global_norm)
+        self.pending = False
+        known = GlobalNorm(self._sums.total() ** 0.5, self._most)
+        self.norm = known.norm
+        if known.plain:
+            return False
+        self._scaled(known)
         if not self._sums.last:
-            self._step_again(self.global_norm)
+            self._step_again(known)
         return True
 
     def rescaled(self, scale: LossScale | None) -> None:
         """The loss scale of the next step, where no verdict is pending."""
         self.loss_scale = scale
         if scale is not None:
-            self._rescale(scale.scale)
+            self.seed.fill_(scale.scale / self._shares)
 
     def _step_again(self, norm: GlobalNorm) -> None:
         for stage in self._store.stages:
@@ -143,6 +161,10 @@ class OptimizerStep:
     def _scaled(self, norm: GlobalNorm) -> None:
         if self._scale_before is not None:
             self.rescaled(self._scale_before.after(norm.finite))
+
+
+def _once(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    return [*{id(p): p for p in parameters}.values()]
 
 
 class Finishing:

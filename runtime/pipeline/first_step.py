@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -24,13 +24,11 @@ class StepRequest:
     """One rank's arguments of a step, compared with those of the other ranks.
 
     ``program``: what runs. ``given``: whether the caller passed it. ``updates``: whether the
-    optimizers step at the end. ``trained``: by name, whether each parameter with copies requires a
-    gradient."""
+    optimizers step at the end."""
 
     program: Program
     given: bool
     updates: bool
-    trained: Mapping[str, bool] = field(default_factory=dict)
 
     @property
     def microbatches(self) -> int:
@@ -68,8 +66,8 @@ class FirstStep:
         own: list[StepRequest] = []
 
         def asked() -> tuple[bool, int, bool, Mapping[str, bool]]:
-            own.append(replace(ask(), trained=self._shared.trained()))
-            return own[0].updates, own[0].microbatches, own[0].given, own[0].trained
+            own.append(ask())
+            return own[0].updates, own[0].microbatches, own[0].given, self._shared.trained()
 
         updates, counts, given, trained = zip(*gathered(transport, asked), strict=True)
         _check("update: expected one value", updates)

@@ -29,9 +29,9 @@ from ..probes.stage_probe import Asked, StageProbe
 from ..rank.context import RankContext
 from ..stages.tie_detection import tied_stages
 from ..tensors.forward_state import undisturbed
-from ..tensors.microbatches import mapped
-from .steps.step_io import Cells
-from .steps.training_step import TrainingStep
+from ..tensors.trees import mapped
+from .step_inputs import Cells
+from .steps.setup import StepSetup
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class AskedInPlace:
 class StagesInPlace:
     """A rank's stages, with what a step was given in its cells, to be measured."""
 
-    def __init__(self, context: RankContext, step_end: StepEnd, training: TrainingStep) -> None:
-        self._context, self._cells = context, training.cells
-        self._step_end, self._training = step_end, training
+    def __init__(self, context: RankContext, step_end: StepEnd, setup: StepSetup) -> None:
+        self._context, self._cells = context, setup.cells
+        self._step_end, self._setup = step_end, setup
 
     def measure(self, given: AskedInPlace) -> Measurement:
         """Parameters, gradients, buffers and random numbers are as before afterwards."""
@@ -102,15 +102,13 @@ class StagesInPlace:
 
     def _probe(self, asked: Asked, view: str) -> StageProbe:
         memory, context = Ledger(), self._context
-        runners = {
-            s: self._training.runners.new(s, memory, stashing=False) for s in context.role.run
-        }
+        runners = {s: self._setup.runner(s, memory, stashing=False) for s in context.role.run}
         for runner in runners.values():
             runner.keep_outputs = False
         together = context.transport.barrier if view != "rank" else _alone
         return StageProbe(
             runners,
-            self._training.interfaces,
+            self._setup.interfaces,
             _StepFeed(self._cells),
             memory=memory,
             device=context.device,

@@ -21,7 +21,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.layers import Layer
 from pipeloom.ir.model.profile import Profile
 
-from ..executor.stage_runner import as_tuple
+from ..executor.outputs import as_tuple
 from ..rank.options import ModelNames
 from ..stages.store import Stage, made
 from .model_source import ModelSource, skips_of

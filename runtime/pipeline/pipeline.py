@@ -2,50 +2,22 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
-from typing import Any, Unpack
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor
 
-from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.program import Program
-from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.model.weight_coverage import WeightCoverage
 
-from ..device import Device
-from ..errors import ExecutionError
-from ..measure.plan_deviation import made_without_barrier
-from ..measure.trace import TracedOp, measured_schedule, traced_ops
-from ..optim.optimizer_step import finish_before_state_dicts
-from ..optim.optimizers import taken_over
-from ..optim.step_end import StepEnd
-from ..rank.checks import check_exchange, check_tied
-from ..rank.context import RankContext
-from ..rank.loss_scale import LossScale
-from ..rank.options import Options, PipelineOptions
-from ..rank.role import RankRole, rank_in
-from ..stages.store import Stage, stage_modules
-from ..stages.streamed_weights import StreamedStages
 from ..tensors.microbatches import Batch
-from ..tensors.receive_buffers import ReceiveBuffers
-from ..transport import GroupTransport, ReplicaFaults, ending_together
-from .first_step import FirstStep
-from .in_place import AskedInPlace, StagesInPlace
-from .layered_source import as_planned
-from .model_source import ModelSource, checked_stages, options_of
-from .preparation import check_given, connected, device_for, store_for, with_ties
-from .state import PipelineState
-from .step_programs import StepPrograms
-from .steps.forward_rounds import ForwardRounds
-from .steps.step_io import StepData
-from .steps.training_step import TrainingStep
+from ..transport import ended, ending_together
+from .reports import PipelineReports
+from .step_arguments import StepData
+from .step_inputs import Result, hand_out, taken
 
 
-class Pipeline:
+class Pipeline(PipelineReports):
     """One rank of a compiled program, ready to train.
 
     Every rank makes one, with the same program, and calls :meth:`step` as often as the others::
@@ -130,139 +102,6 @@ class Pipeline:
     is; and ExecutionError where a rank dies meanwhile, or does not make its own within ``timeout``.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        stages: Mapping[int, Stage] | Sequence[Stage],
-        **options: Unpack[Options],
-    ) -> None:
-        given = PipelineOptions(**options)
-        self.program = program
-        with ExitStack() as held:
-            with given.made_together():
-                self._make(program, stages, given, held)
-            if self.rank == 0 and (note := self.barrier_note) is not None:
-                warnings.warn(note, stacklevel=2)
-            self._held = held.pop_all()
-
-    def _make(
-        self,
-        program: Program,
-        stages: Mapping[int, Stage] | Sequence[Stage],
-        given: PipelineOptions,
-        held: ExitStack,
-    ) -> None:
-        check_given(program, given)
-        self.num_stages = program.schedule.problem.stages
-        self.rank = rank_in(program, given)
-        role = RankRole.of(program, self.rank)
-        modules = stage_modules(stages, role.needed, self.num_stages)
-        given = with_ties(given, program, stages, modules)
-        self.device = device_for(given, modules)
-        data_group, seconds = given.data_group, given.timeout
-        self._replicas = None if data_group is None else ReplicaFaults(data_group, seconds)
-        self.store = store_for(
-            program, self.rank, self.device, given, modules, replicas=self._replicas
-        )
-        self._turn: list[Pipeline] = []  # of several with these stages the one that stepped last
-        held.callback(self.store.close)
-        self._open(role, given, held)
-
-    def _open(
-        self,
-        role: RankRole,
-        options: PipelineOptions,
-        held: ExitStack,
-        *,
-        starts: bool = True,
-        before: RankContext | None = None,
-    ) -> None:
-        """Connects and builds; one that cannot be made leaves no connections behind. ``starts``:
-        the stages have not trained yet. ``before``: whose connections to use, if they serve."""
-        self.microbatches = self.program.schedule.problem.microbatches
-        context = connected(
-            self.program,
-            role,
-            options,
-            self.store,
-            self.device,
-            replicas=self._replicas,
-            before=before,
-        )
-        self._context = context
-        if before is None or context.transport is not before.transport:
-            held.callback(context.transport.close)
-        self._transport, self._memory = context.transport, context.memory
-        self._step_end = StepEnd(context, starts=starts)
-        held.callback(self._step_end.close)
-        self.modules, self.optimizers = self._step_end.modules, self._step_end.optimizers
-        self._options = options
-        self._training = TrainingStep(context, self._step_end)
-        self._forward_rounds = ForwardRounds(context, self._training.runners, self._step_end)
-        self._state = PipelineState(context, self._step_end)
-        self._programs = StepPrograms(FirstStep(context, self._step_end), options.programs)
-        self._other: Pipeline | None = None  # the one that ran the last step, where not this one
-        self._buffers = ReceiveBuffers(self.device)  # of steps with programs of their own
-        if context.relays:
-            asked = self.modules.values(), self.optimizers.values()
-            for hook in finish_before_state_dicts(self.finish, *asked):
-                held.callback(hook.remove)
-
-    def with_program(self, program: Program) -> Pipeline:
-        """A pipeline by another program, for another number of microbatches say, with the stages,
-        optimizers and options of this one; all ranks call it.
-
-        Steps of both may follow each other in any order: gradients that add up, the loss scale and
-        a verdict that is to come are theirs in common. ``close`` of this one closes the other.
-
-        Raises InputError for a program that has its stages on other ranks, sends weights where this
-        one's does not (or the reverse) or steps after each microbatch.
-        """
-        other = self._beside(program)
-        self._held.callback(other._release)
-        return other
-
-    def _beside(self, program: Program, before: RankContext | None = None) -> Pipeline:
-        """The pipeline of another program; with the connections of ``before`` where they serve."""
-        self.finish()  # until then ranks may know the loss scale unlike each other
-        own = self._options.optimizer
-        optimizer = None if own is None else taken_over(self.optimizers.values())
-        scale = self._state.loss_scale()
-        options = replace(self._options, optimizer=optimizer, loss_scale=scale, programs=None)
-        with options.made_together():
-            check_given(program, options)
-            check_exchange(self.program, program)
-            check_tied(program, options.tied)
-        self._turn[:] = [self]
-        other = object.__new__(Pipeline)
-        other.program, other.num_stages, other.rank = program, self.num_stages, self.rank
-        other.device, other.store, other._turn = self.device, self.store, self._turn
-        if isinstance(self.store, StreamedStages):
-            other.store = self.store.by(program.schedule, self.rank)
-        other._replicas = self._replicas
-        with ExitStack() as held:
-            with options.made_together():
-                role = RankRole.of(program, self.rank)
-                other._open(role, options, held, starts=False, before=before)
-            other._held = held.pop_all()
-        return other
-
-    @classmethod
-    def from_source(
-        cls,
-        program: Program,
-        source: ModelSource,
-        *,
-        train: bool = True,
-        **options: Unpack[Options],
-    ) -> Pipeline:
-        """The pipeline of ``source``, cut as the program is; without ``train`` no optimizer
-        steps. What ``options`` say goes before what the source does."""
-        count = program.schedule.problem.stages
-        source = as_planned(source, program.schedule.problem.profile)
-        merged: Options = {**options_of(source, count, train=train), **options}
-        return cls(program, checked_stages(source, count), **merged)
-
     def step(
         self,
         *inputs: Batch,
@@ -305,16 +144,43 @@ class Pipeline:
         error of the first that failed.
         """
         data = StepData(inputs, options, target, loss_kwargs or {})
-        ran = self
-        if program is not None or microbatches is not None or not self._programs.agreed:
-            asked = program, microbatches
-            ran = self._programs.of_step(self, self._instead, *asked, update=update)
+        ran: Pipeline = self
+        if program is not None or microbatches is not None or not self._first.over:
+            ran = self._programs.of_step(program, microbatches, update=update)
         self._other = None if ran is self else ran
-        with ending_together(ran._transport):
-            ran._training.put(data, updates=update)
-            ran._take_turn()
-            results = ran._training.run(data, keep=return_outputs, updates=update)
-        return results.hand_out(losses, metrics)
+        try:
+            results = ran._run(data, keep=return_outputs, updates=update)
+        except Exception as error:
+            raised = ended(ran._transport, error)
+            if raised is error:
+                raise
+            raise raised from error
+        return hand_out(results, losses, metrics)
+
+    def _run(self, data: StepData, *, keep: bool, updates: bool) -> list[Result]:
+        """Runs a step on ``data``; keeps outputs and steps optimizers as asked."""
+        store, setup, step_end = self.store, self._setup, self._step_end
+        self._inputs.put(data)
+        if self._turn and self._turn[0] is not self:
+            self._take_turn()
+        if not store.resident:
+            setup.gather()
+        executor = setup.executor if setup.fixed and setup.executor else setup.prepared()
+        for runner in setup.runners.values():
+            runner.keep_outputs = keep
+        try:
+            step_end.begin(partial(self._refill, data), updates=updates)
+            if not store.resident:
+                store.begin()
+            self._memory.start(setup.modules)
+            executor.run()
+            step_end.over()
+        except Exception:
+            step_end.give_up()
+            raise
+        if not setup.settled:
+            setup.settle()
+        return taken(self._inputs.last)
 
     def eval(
         self,
@@ -348,264 +214,4 @@ class Pipeline:
             results = self._forward_rounds.run(
                 data, microbatches, wants_losses=losses is not None, keep_outputs=return_outputs
             )
-        return results.hand_out(losses, metrics)
-
-    def profile(
-        self,
-        *inputs: Batch,
-        target: Batch | None = None,
-        repeats: int = 10,
-        warmup: int = 2,
-        in_flight: int | None = None,
-        recompute: bool = False,
-        view: str = "all",
-        loss_kwargs: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> Measurement:
-        """The profile of these stages, measured where they are, by their program's microbatches.
-
-        All processes of the mesh call it between steps, with what :meth:`step` is given. Each runs
-        its stages ``repeats`` times after ``warmup``, ``in_flight`` microbatches each (by default
-        as many as there are ranks): F, B, W, BW, and with ``recompute`` R. Memory is that of one
-        device: of tensors that are shards, its own. Parameters, gradients, buffers and random
-        numbers are as before afterwards.
-
-        ``view``: ``all`` joins what all processes of torch.distributed measured (samples of one
-        stage together, the most bytes of any device) into one profile, with links; ``pipeline``
-        what the ranks of this one did; ``rank`` is of this rank's stages alone, in their order,
-        waits for no other result, and has no links.
-
-        Raises InputError for impossible settings, or a program that sends weights; else as step.
-        """
-        asked = AskedInPlace(repeats, warmup, in_flight, recompute, view)
-        asked.check(self.program)
-        self.finish()
-        with ending_together(self._transport):
-            self._training.put(StepData(inputs, options, target, loss_kwargs or {}))
-            self._training.gather()
-            self._training.executor()
-            found = StagesInPlace(self._context, self._step_end, self._training).measure(asked)
-        self._training.clear()
-        return found
-
-    def barrier(self) -> None:
-        """Returns once all ranks have called it: call it before a step whose trace is compared."""
-        with ending_together(self._transport):
-            self._transport.barrier()
-
-    def close(self) -> None:
-        """Finishes, and gives back the connections between the ranks, and stages to their
-        ``fully_shard``.
-
-        All ranks call it.
-        """
-        self.finish()
-        self._release()
-
-    def finish(self) -> None:
-        """Returns once the last step is final and all that was queued on the device is done.
-
-        With post-validation all ranks call it, after the same step; it comes by itself before a
-        ``state_dict`` of a stage or an optimizer is made, which all ranks then do.
-        """
-        with ending_together(self._transport):
-            self._take_turn()
-            if self._step_end.update.pending:
-                self._validate()
-        self.synchronize()
-
-    def state_dict(self) -> dict[str, Any]:
-        """This rank's part of the state, for ``torch.distributed.checkpoint``; all ranks call it.
-
-        ``model``: parameters and persistent buffers by the model's names, a tied parameter under
-        each of its names; ``optimizer``: ``state.NAME.exp_avg`` and ``param_groups.NAME.lr``, say,
-        as ``flatten_optimizer_state_dict`` has them, NaN throughout where a parameter was never
-        stepped; ``loss_scale``, if there is one. Tensors are the pipeline's own: what is loaded
-        into them is there, :meth:`load_state_dict` has to be called all the same. The last step is
-        finished first. What several ranks have they give alike, under any placement: buffers become
-        those of the first replica, and there of the first rank that runs the stage, on all of
-        them, so with buffers the ranks of all replicas call it.
-
-        Raises, on all ranks, InputError where gradients add up (after ``update=False``), different
-        parameters have one name (see ``names``), ``names`` raises, plain tensors are shards, or an
-        optimizer (LBFGS) does not step each parameter by itself; goes on afterwards.
-        """
-        self.finish()
-        with ending_together(self._transport):
-            self._take_turn()
-            return self._state.get()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what :meth:`state_dict` gave, of this rank's stages or of all; all ranks call
-        it.
-
-        Sections that are not in ``state`` stay as they are; gradients that add up are dropped.
-        Raises InputError on all ranks, and changes nothing, for missing or unknown names, other
-        shapes, and sections that are no mappings.
-        """
-        self.finish()
-        with ending_together(self._transport):
-            self._take_turn()
-            self._state.put(state)
-
-    def synchronize(self) -> None:
-        """Returns once all that was queued on the device is done; at once on a CPU."""
-        Device(self.device).synchronize()
-
-    def gather(self, value: Any) -> list[Any]:
-        """The values that the ranks passed, in their order; all ranks call it."""
-        with ending_together(self._transport):
-            return self._transport.gather(value)
-
-    @property
-    def own_group(self) -> dist.ProcessGroup | None:
-        """The process group whose waits end where a rank fails; None where there is none."""
-        return self._transport.group if isinstance(self._transport, GroupTransport) else None
-
-    def together(self) -> AbstractContextManager[None]:
-        """A context for collectives of the caller's: an exception within ends all ranks, which
-        raise it with the rank that it is of."""
-        return ending_together(self._transport)
-
-    def marks(self) -> list[float]:
-        """Start and end of each op of the last step, in turn: seconds on this rank's clock."""
-        return self._ran._training.ran().clock.seconds()
-
-    def trace(self) -> list[TracedOp]:
-        """This rank's ops in the last step: op, start and end in milliseconds from the first's."""
-        return traced_ops(self._ran._training.ran().ops, self.marks())
-
-    def averages(self) -> dict[int, tuple[float, float]]:
-        """Start and end of each stage's averaging over the replicas in the last step: seconds on
-        this rank's clock.
-
-        Empty without replicas, and on a GPU.
-        """
-        return dict(self._ran._step_end.averages)
-
-    def gather_trace(
-        self,
-        marks: Sequence[float] | None = None,
-        averages: Mapping[int, tuple[float, float]] | None = None,
-    ) -> Schedule:
-        """The last step as a schedule with measured times, on one clock; all ranks call it.
-
-        ``marks`` and ``averages`` are those of an earlier step; with marks alone no averages are
-        told. ``timing.peak_memory`` is in bytes, each rank's count in the last step.
-        """
-        offset = self._transport.clock_offset()
-        seconds = [mark + offset for mark in (self.marks() if marks is None else marks)]
-        if averages is None:
-            averages = self.averages() if marks is None else {}
-        spans = {stage: (start + offset, end + offset) for stage, (start, end) in averages.items()}
-        ops = self._ran._training.ran().ops
-        rows = self._transport.gather((ops, seconds, self.peak_memory, spans))
-        return measured_schedule(self._ran.program.schedule, rows)
-
-    @property
-    def coverage(self) -> dict[int, WeightCoverage]:
-        """The weight gradients that W computed in the first step, of each stage of this rank that
-        has W's; before that step none.
-
-        It prints as ``W computes 99.6 % of stage 1's gradients; in B: norm.weight``: those
-        parameters' gradients are not put off.
-        """
-        return dict(self._training.runners.coverage)
-
-    @property
-    def grad_norm(self) -> float | None:
-        """The norm of all gradients of the last step before they were clipped.
-
-        None where nothing needs it. With post-validation that of the last step whose verdict has
-        come: the one before the last, until :meth:`finish`.
-        """
-        found = self._ran._step_end.update.global_norm
-        return None if found is None else found.norm
-
-    @property
-    def loss_scale(self) -> LossScale | None:
-        """The loss scale of the next step; None without."""
-        (last,) = self._turn or (self,)
-        return last._step_end.update.loss_scale
-
-    @property
-    def peak_memory(self) -> int:
-        """Bytes of activations held at most during the last step; 0 where they are not counted."""
-        return self._ran._memory.peak
-
-    @property
-    def device_peak(self) -> int | None:
-        """Bytes that torch's allocator had in use at most, on a CUDA device."""
-        return Device(self.device).peak_memory()
-
-    @property
-    def graphs(self) -> int:
-        """How many graphs of this rank's stages were made: one per stage and kind of arguments, all
-        of them before the first step unless shapes vary or a stage changes."""
-        return self._training.runners.graphs
-
-    @property
-    def graph_functions(self) -> int:
-        """How many functions of graphs this rank made or compiled: F, B and W of a stage say. After
-        the first step there are no more of them, unless :attr:`remade_graphs` says why."""
-        return self._training.runners.functions
-
-    @property
-    def remade_graphs(self) -> dict[int, str]:
-        """The stages of this rank whose graphs were made again after the first step, with the
-        shapes that it was for."""
-        return self._training.runners.remade
-
-    def tell_graphs(self, tell: Callable[[int, int], object]) -> None:
-        """Lets ``tell`` be called with each function of a graph that is made or compiled: how many
-        there are on this rank, of how many of the program."""
-        self._training.runners.tell_made(tell)
-
-    @property
-    def eager_stages(self) -> dict[int, str]:
-        """The stages of this rank that were to be graphs and run as they are, with why; known after
-        the first step."""
-        return self._training.runners.refusals
-
-    @property
-    def barrier_note(self) -> str | None:
-        """A line where all ranks wait for the norm of all gradients before they step, and the
-        schedule was made for ranks that do not; else None."""
-        return made_without_barrier(self.program.schedule) if self._context.waits_for_norm else None
-
-    @property
-    def _ran(self) -> Pipeline:
-        """The pipeline that ran the last step: this one, or that of another number."""
-        return self if self._other is None else self._other
-
-    def _instead(self, last: Pipeline | None, program: Program) -> Pipeline:
-        """The pipeline of a step's own program, in place of the last such one's; all ranks call
-        it."""
-        new = self._beside(program, replace(self._context, buffers=self._buffers))
-        new._training.follow((last or self)._training)
-        if last is not None:
-            last._held.close()
-        return new
-
-    def _release(self) -> None:
-        """Gives back the connections, first those of a step's own program."""
-        if self._programs.given is not None:
-            self._programs.given._held.close()
-        self._held.close()
-
-    def _take_turn(self) -> None:
-        """Goes on from what the last step left, where another pipeline with these stages ran it."""
-        for last in self._turn:
-            if last is not self:
-                last.finish()
-                self._step_end.follow(last._step_end)
-        self._turn[:] = [self] * len(self._turn)
-
-    def _validate(self) -> None:
-        try:
-            self._step_end.update.validate()
-        except Exception as error:
-            raise ExecutionError(
-                f"rank {self.rank}: finish, which all ranks call after the same step, waits "
-                f"for the verdict on it: {type(error).__name__}: {error}"
-            ) from error
+        return hand_out(results, losses, metrics)

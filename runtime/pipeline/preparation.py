@@ -13,7 +13,8 @@ from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.transfers import holders
 
 from ..device import with_index
-from ..measure.activation_ledger import Ledger, Memory
+from ..measure.activation_ledger import Ledger
+from ..measure.memory import Memory
 from ..optim.norm_groups import numbered
 from ..rank.checks import check_program, check_tied
 from ..rank.consistency import check_agreement

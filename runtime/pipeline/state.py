@@ -30,7 +30,7 @@ class PipelineState:
     """The state of one rank; all ranks call ``get`` and ``put`` at the same time."""
 
     def __init__(self, context: RankContext, step_end: StepEnd) -> None:
-        self._context, self._step_end, self._update = context, step_end, step_end.update
+        self._context, self._step_end = context, step_end
         self._role = context.role
         self._modules, self._optimizers = step_end.modules, step_end.optimizers
         self._names: dict[Member, tuple[str, ...]] | None = None
@@ -52,10 +52,10 @@ class PipelineState:
 
     def loss_scale(self) -> LossScale | None:
         """The loss scale of the next step, which ranks that step nothing are told."""
-        own, homes = self._update.loss_scale, self._role.holders
+        own, homes = self._step_end.loss_scale, self._role.holders
         if own is not None and len(set().union(*homes)) < self._context.transport.size:
-            self._update.rescaled(self._context.transport.share(own, homes[0][0]))
-        return self._update.loss_scale
+            self._step_end.rescaled(self._context.transport.share(own, homes[0][0]))
+        return self._step_end.loss_scale
 
     def _own(self) -> dict[str, Any]:
         """The state by section as it is on this rank."""
@@ -80,7 +80,7 @@ class PipelineState:
         state[OPTIMIZER] = {}
         for optimizer in self._optimizers.values():
             state[OPTIMIZER] |= flat_state(optimizer, self._by_parameter())
-        scale = self._update.loss_scale
+        scale = self._step_end.loss_scale
         if scale is not None:
             state[LOSS_SCALE] = {"scale": scale.scale, "good": scale.good}
         return state
@@ -97,11 +97,11 @@ class PipelineState:
         if OPTIMIZER in state:
             for optimizer in self._optimizers.values():
                 load_flat_state(optimizer, self._by_parameter(), state[OPTIMIZER])
-        self._update.rescaled(self._loss_scale(state))
+        self._step_end.rescaled(self._loss_scale(state))
         self._step_end.adds_up = False
 
     def _loss_scale(self, state: Mapping[str, Any]) -> LossScale | None:
-        scale, values = self._update.loss_scale, state.get(LOSS_SCALE, {})
+        scale, values = self._step_end.loss_scale, state.get(LOSS_SCALE, {})
         return scale and replace(scale, **{k: values[k] for k in ("scale", "good") if k in values})
 
     def _put_model(self, values: Mapping[str, Any]) -> None:

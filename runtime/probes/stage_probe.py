@@ -19,12 +19,14 @@ from ..executor.offload import Host, OffloadedActivations
 from ..executor.remat_ops import calls
 from ..executor.stage_runner import Cell, Run, StageRunner
 from ..executor.weight_grad_deferral import WeightQueue
-from ..measure.activation_ledger import Held, Ledger
+from ..measure.activation_ledger import Ledger
 from ..measure.gradient_watch import GradientWatch
+from ..measure.memory import Held
 from ..measure.op_timer import Call, make_clock
 from ..rank.model_names import model_name
 from ..rank.options import ModelNames
-from ..tensors.stage_interface import Spec, StageInterface
+from ..tensors.packed_message import Spec
+from ..tensors.stage_interface import StageInterface
 
 KINDS = (OpKind.F, OpKind.B, OpKind.W)
 MILLISECONDS = 1e3

@@ -151,7 +151,7 @@ class _SourceFeed:
         self.inputs, self._targets = [*map(self._placed, inputs)], [*map(self._placed, targets)]
 
     def fill(self, stage: int, microbatch: int, cell: Cell) -> None:
-        cell.target = self._targets[microbatch]
+        cell.target = self._targets[microbatch], {}
         if stage == 0:
             cell.inputs = (self.inputs[microbatch],)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pipeloom.ir.errors import InputError, InvalidScheduleError, PipeloomError, in_brief
 from pipeloom.ir.formats import dump_program
+from pipeloom.ir.formats.json_reader import is_count
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule, Updates, refuse_where_stale
@@ -41,6 +42,13 @@ def check_tied(program: Program, tied: Sequence[Group]) -> None:
                 f"compile it with --tied {','.join(map(str, stages))}, or of a profile that has "
                 "them as tied"
             )
+
+
+def checked_count(microbatches: int) -> int:
+    """The number. Raises InputError where it is none of microbatches."""
+    if not is_count(microbatches) or microbatches < 1:
+        raise InputError(f"microbatches: expected a number of at least 1, got {microbatches!r}")
+    return microbatches
 
 
 def checked_program(programs: Programs, microbatches: int) -> Program:

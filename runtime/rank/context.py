@@ -8,7 +8,7 @@ import torch
 
 from pipeloom.ir.model.program import Program
 
-from ..measure.activation_ledger import Memory
+from ..measure.memory import Memory
 from ..stages.store import StageStore
 from ..tensors.receive_buffers import ReceiveBuffers
 from ..transport import Routes, Transport

@@ -206,6 +206,8 @@ class ShardedModule:
 class ShardedStages(StageStore):
     """Stages of which some are sharded over ``group``, waited for ``seconds`` at most on a CPU."""
 
+    resident = False
+
     def __init__(
         self,
         modules: Mapping[int, nn.Module],

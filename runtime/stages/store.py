@@ -25,7 +25,10 @@ class StageStore:
     Of :class:`~pipeloom.runtime.stages.streamed_weights.StreamedStages` it has them while it needs
     them, of :class:`~pipeloom.runtime.stages.fsdp.ShardedStages` a shard between steps. A module is
     asked for once and called in every F: the object stays, its parameters' data may move.
+    ``resident``: no step has to ``gather``, ``begin`` or ``settle``.
     """
+
+    resident = True
 
     def __init__(self, modules: Mapping[int, nn.Module]) -> None:
         self._modules = dict(sorted(modules.items()))

@@ -30,7 +30,7 @@ from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.schedule import Schedule, TransferKind
 from pipeloom.ir.model.transfers import owned, previous
 
-from ..tensors.stage_interface import Spec
+from ..tensors.packed_message import Spec
 from .flat_parameters import WHERE, FlatWeights, Layout, common_dtype
 from .gradient_accumulator import GradientAccumulator
 from .mixed_precision import MixedPrecision
@@ -46,6 +46,8 @@ class StreamedStages(StageStore):
     own dtype, where no stage of the rank has any.
     Raises InputError where parameters differ in dtype, or two stages share one.
     """
+
+    resident = False
 
     def __init__(
         self,

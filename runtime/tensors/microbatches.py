@@ -10,17 +10,17 @@ them, or as a tuple of tensors (which :meth:`torch.Tensor.chunk` gives)::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
 from pipeloom.ir.units import counted
 
 from ..errors import ShapeError
-from .stage_interface import Spec
+from .rows import cut
+from .trees import shown, tensors
 
 Batch: TypeAlias = Any  # as above
 
@@ -70,65 +70,6 @@ def option_counts(options: Mapping[str, Any]) -> dict[str, int]:
     return {name: len(value) for name, value in options.items() if _is_option_cut(value)}
 
 
-def merge(outputs: Sequence[Any]) -> Any:
-    """The outputs of all microbatches as one batch; scalars are stacked.
-
-    A list of them where they are not tensors, or differ in more than their number of rows.
-    """
-    first = outputs[0]
-    if isinstance(first, tuple):
-        return tuple(merge(parts) for parts in zip(*outputs, strict=True))
-    if isinstance(first, Mapping) and all(x.keys() == first.keys() for x in outputs):
-        return {name: merge([x[name] for x in outputs]) for name in first}
-    if not isinstance(first, Tensor) or any(x.shape[1:] != first.shape[1:] for x in outputs):
-        return list(outputs)
-    return torch.stack(list(outputs)) if first.dim() == 0 else torch.cat(list(outputs))
-
-
-def mapped(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """``function`` of each tensor in dicts, lists and tuples; all else as it is."""
-    if isinstance(value, Tensor):
-        return function(value)
-    return _pytree.tree_map(lambda x: function(x) if isinstance(x, Tensor) else x, value)
-
-
-def leaves_of(value: Any) -> list[Any]:
-    """The leaves of nested dicts, lists and tuples, in one order."""
-    return _pytree.tree_flatten(value)[0]
-
-
-def tensors(values: Iterable[Any]) -> list[Tensor]:
-    """The tensors among arguments, nested ones too."""
-    return [x for value in values for x in leaves_of(value) if isinstance(x, Tensor)]
-
-
-Form: TypeAlias = Any  # shape and dtype; text; or (path, form) of each that is nested
-
-
-def form(value: Any) -> Form:
-    """The features that two arguments must share to be of one kind; hashable."""
-    if isinstance(value, Tensor):
-        return Spec.of(value)
-    found, tree = _pytree.tree_flatten_with_path(value)
-    if tree.is_leaf():
-        shape = getattr(value, "shape", None)  # of a block mask, say, whose text is long
-        return repr(value) if shape is None else f"{type(value).__name__}{list(shape)}"
-    return tuple((_pytree.keystr(path), form(leaf)) for path, leaf in found)
-
-
-def shown(value: Any) -> str:
-    """Shapes and dtypes in place of tensors."""
-    return str(_pytree.tree_map(lambda x: _Shown(x) if isinstance(x, Tensor) else x, value))
-
-
-class _Shown:
-    def __init__(self, tensor: Tensor) -> None:
-        self._text = str(Spec.of(tensor))
-
-    def __repr__(self) -> str:
-        return self._text
-
-
 def _option(value: Any, microbatches: int, name: str) -> Sequence[Any]:
     if not isinstance(value, list):
         return _parts(value, microbatches, name)
@@ -143,24 +84,16 @@ def _is_option_cut(value: Any) -> bool:
 
 def _parts(batch: Any, microbatches: int, name: str) -> Sequence[Any]:
     """The microbatches of a whole batch."""
-    if isinstance(batch, Tensor):
-        return _cut(batch, microbatches, name)
     leaves, tree = _pytree.tree_flatten(batch)
     rows = [_cut(leaf, microbatches, name) for leaf in leaves]
     return [_pytree.tree_unflatten([row[j] for row in rows], tree) for j in range(microbatches)]
 
 
 def _cut(leaf: Any, microbatches: int, name: str) -> Sequence[Any]:
-    if not isinstance(leaf, Tensor):
-        _check_plain(leaf, name)
-        return [leaf] * microbatches
-    if leaf.dim() == 0 or leaf.shape[0] % microbatches:
-        raise ShapeError(
-            f"{name}: {Spec.of(leaf)} cannot be cut into {microbatches} equal microbatches "
-            "along dimension 0"
-        )
-    # a part of its own version: a forward that changes its input changes no other microbatch's
-    return [x if x.requires_grad else x.data for x in leaf.chunk(microbatches)]
+    if isinstance(leaf, Tensor):
+        return cut(leaf, microbatches, name)
+    _check_plain(leaf, name)
+    return [leaf] * microbatches
 
 
 def _likeness(part: Any) -> object:

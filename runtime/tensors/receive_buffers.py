@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .stage_interface import Spec
+from .packed_message import Spec
 
 
 class ReceiveBuffers:

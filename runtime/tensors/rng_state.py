@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..device import Device
-from .microbatches import tensors
+from .trees import tensors
 
 CPU = torch.device("cpu")
 

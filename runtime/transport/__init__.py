@@ -6,6 +6,7 @@ from .base import Transport as Transport
 from .connect import connect as connect
 from .connect import whereabouts as whereabouts
 from .faults import agreed as agreed
+from .faults import ended as ended
 from .faults import ending_together as ending_together
 from .faults import gathered as gathered
 from .making import gather_early as gather_early

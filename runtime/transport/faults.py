@@ -25,23 +25,29 @@ EVERYWHERE = "everywhere"  # in all replicas
 
 @contextmanager
 def ending_together(transport: Transport) -> Iterator[None]:
-    """An exception within ends all ranks, those of replicas too: they raise it as well, with the
-    rank that it is of; but for those that all have agreed on."""
-    replicas = transport.replicas
+    """An exception within ends all ranks: :func:`ended`."""
     try:
         yield
     except Exception as error:
-        scope = getattr(error, "agreed", None)
-        if scope == EVERYWHERE or (scope and replicas is None):
+        raised = ended(transport, error)
+        if raised is error:
             raise
-        own, asks = Fault.of(transport.rank, error), may_be_anothers(error)
-        told = replicas.found() if asks and replicas is not None else None
-        first = transport.fail(told or own, asks=asks)
-        if replicas is not None:
-            replicas.publish(first)
-        if first == own:
-            raise
-        raise first.raised() from error
+        raise raised from error
+
+
+def ended(transport: Transport, error: Exception) -> Exception:
+    """Ends all ranks for an error on this one, those of replicas too, but for errors that all have
+    agreed on. Returns what all raise: the first rank's, with the rank that it is of; on that rank
+    itself the error as it is."""
+    replicas, scope = transport.replicas, getattr(error, "agreed", None)
+    if scope == EVERYWHERE or (scope and replicas is None):
+        return error
+    own, asks = Fault.of(transport.rank, error), may_be_anothers(error)
+    told = replicas.found() if asks and replicas is not None else None
+    first = transport.fail(told or own, asks=asks)
+    if replicas is not None:
+        replicas.publish(first)
+    return error if first == own else first.raised()
 
 
 def agreed(error: PipeloomError, *, everywhere: bool = False) -> PipeloomError:

@@ -1,9 +1,9 @@
 """The parts of the runtime that have no public name and that tests ask, in one place."""
 
-from pipeloom.runtime.executor.deferred_ops import Linear as LinearRule
+from pipeloom.runtime.executor.deferred_linear import Linear as LinearRule
 from pipeloom.runtime.executor.offload import DeviceChannels
 from pipeloom.runtime.launch.environment import Gpu, backend_of, gpu_here, own_gpu
-from pipeloom.runtime.measure.op_timer import DeviceClock
+from pipeloom.runtime.measure.device_clock import DeviceClock
 from pipeloom.runtime.measure.plan_deviation import over_the_limit, why_far_off
 from pipeloom.runtime.models.tokens import Tokens
 from pipeloom.runtime.optim.norm_groups import Processes, Side, assigned, check_sides

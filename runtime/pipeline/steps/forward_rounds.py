@@ -12,11 +12,11 @@ runs, and the pipeline can go on, unless there are replicas, which end with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,22 +26,21 @@ from pipeloom.ir.model.ops import Op
 from pipeloom.ir.units import counted
 
 from ...executor.executor import Executor
-from ...executor.losses import parted
 from ...executor.stage_runner import Cell, StageRunner
-from ...measure.activation_ledger import Memory
+from ...measure.memory import Memory
 from ...optim.step_end import StepEnd
+from ...rank.checks import checked_count
 from ...rank.context import RankContext
 from ...rank.options import IN_MODEL
 from ...tensors.forward_state import undisturbed
 from ...tensors.microbatches import is_cut, option_counts
 from ...transport import agreed, gathered
+from ..step_arguments import StepData
+from ..step_inputs import Result, StepInputs, taken
 from .forward_only import forward_only
+from .setup import StepSetup
 from .shape_inference import Interfaces, ShapeInference
-from .stage_runners import StageRunners
-from .step_io import Results, StepData, StepInputs, checked_count, put_targets
-from .training_step import make_executor
 
-T = TypeVar("T")
 LABEL = "eval "
 """The texts of evaluations in the profiler's trace begin with it: none is an op of a step."""
 
@@ -55,77 +54,87 @@ class ForwardRunner(StageRunner):
 
     def _finish(self, cell: Cell, output: Any) -> None:
         if cell.target is not None:
-            assert self._loss is not None
-            cell.loss, cell.metrics = parted(self._loss(output, cell.target))
-            cell.target = None
+            cell.loss, cell.metrics = self._judged(cell, output)
         self._keep(cell, output)
 
 
 class ForwardRounds:
     """One rank's forwards of what it trains; all ranks make theirs and call it alike."""
 
-    def __init__(self, context: RankContext, runners: StageRunners, step_end: StepEnd) -> None:
+    def __init__(self, context: RankContext, setup: StepSetup, step_end: StepEnd) -> None:
         problem = context.program.schedule.problem
         options = replace(context.options, pace=False)
         self._context = replace(context, memory=Memory(), options=options, buffers=None)
         self._step_end = step_end
-        self._rank, self._loss = context.role.rank, context.options.loss
         self._last, self._microbatches = problem.stages - 1, problem.microbatches
         self._shapes = ShapeInference(
             context.store,
             problem.owner,
-            runners.skips,
+            setup.skips,
             context.transport,
             context.device,
             grad=False,
         )
         self._modules = [context.store.module(s) for s in context.role.run]
         self._runners = {
-            s: runners.new(s, self._context.memory, stashing=False, kind=ForwardRunner)
+            s: setup.runner(s, self._context.memory, stashing=False, kind=ForwardRunner)
             for s in context.role.run
         }
         self._program = cache(partial(forward_only, context.program))
 
     def run(
         self, data: StepData, asked: int | None, *, wants_losses: bool, keep_outputs: bool
-    ) -> Results:
+    ) -> list[Result]:
         """Forwards of all microbatches, as many as ``asked`` where not None. Raises on all ranks
         what one raises for its inputs."""
         transport, store = self._context.transport, self._context.store
         count = self._count(data, asked)
-        cells = self._agreed(partial(self._cells, data, count, wants_losses))
+        cells = {
+            (op.stage, first + op.microbatch): Cell(None)
+            for first in range(0, count, self._microbatches)
+            for op in self._forwards(min(self._microbatches, count - first))
+        }
+        inputs = StepInputs(self._context, cells, count, varying=True)
+        judged = wants_losses or data.target is not None
+        gathered(transport, partial(inputs.put, data, judged=judged))
         for runner in self._runners.values():
             runner.keep_outputs = keep_outputs
-        results = Results()
         store.gather()
         with _evaluating(self._modules, self._context.device):
             interfaces = self._shapes.interfaces(cells, count)
             transport.renew()
             try:
                 with store.computing():
-                    self._rounds(cells, count, interfaces, results)
+                    return self._rounds(cells, count, interfaces)
             finally:
                 transport.renew()
-        return results
 
     def _rounds(
-        self,
-        cells: Mapping[tuple[int, int], Cell],
-        count: int,
-        interfaces: Interfaces,
-        results: Results,
-    ) -> None:
-        ready: _Round | None = None
+        self, given: Mapping[tuple[int, int], Cell], count: int, interfaces: Interfaces
+    ) -> list[Result]:
+        results: list[Result] = []
+        executor: Executor | None = None
+        cells: Mapping[tuple[int, int], Cell] = {}
+        served: object = None
         for first in range(0, count, self._microbatches):
             size = min(self._microbatches, count - first)
             handed_on = [row[first : first + size] for row in interfaces]
-            if ready is None or not ready.serves(size, handed_on):
-                ready = None  # its buffers go first
-                ready = self._round(size, handed_on)
-            ready.run(cells, first)
-            results.take(cell for (s, _), cell in ready.cells.items() if s == self._last)
+            if executor is None or served != (size, handed_on):
+                executor = None  # its buffers go first
+                cells, executor = self._round(size, handed_on)
+                served = size, handed_on
+            for (stage, j), cell in cells.items():
+                one = given[stage, first + j]
+                cell.inputs, cell.options, cell.target = one.inputs, one.options, one.target
+                one.clear()
+            executor.run()
+            results += taken([(j, cell) for (s, j), cell in cells.items() if s == self._last])
+        return results
 
-    def _round(self, size: int, interfaces: Interfaces) -> _Round:
+    def _round(
+        self, size: int, interfaces: Interfaces
+    ) -> tuple[Mapping[tuple[int, int], Cell], Executor]:
+        """Cells and executor for rounds of so many microbatches."""
         context = replace(self._context, program=self._program(size))
         cells = {
             (op.stage, op.microbatch): Cell(
@@ -133,14 +142,13 @@ class ForwardRounds:
             )
             for op in self._forwards(size)
         }
-        executor = make_executor(
+        return cells, Executor(
             context, self._step_end, cells, self._runners, interfaces, label=LABEL
         )
-        return _Round(executor, cells, size, interfaces)
 
     def _forwards(self, size: int) -> list[Op]:
         """The forwards of this rank in a round of so many microbatches."""
-        row = self._program(size).instructions[self._rank]
+        row = self._program(size).instructions[self._context.role.rank]
         ops = [item.op for item in row if hasattr(item, "op")]
         return sorted(ops, key=lambda op: (op.stage, op.microbatch))
 
@@ -152,7 +160,7 @@ class ForwardRounds:
             named = {f"input {i}": x for i, x in enumerate(data.inputs)} | {"target": data.target}
             counts = {name: len(x) for name, x in named.items() if is_cut(x)}
             counts |= option_counts(data.options)
-            if self._loss == IN_MODEL and isinstance(data.target, Mapping):
+            if self._context.options.loss == IN_MODEL and isinstance(data.target, Mapping):
                 counts |= option_counts(data.target)
             if asked is not None:
                 counts["microbatches"] = checked_count(asked)
@@ -168,55 +176,6 @@ class ForwardRounds:
             error = InputError(f"eval: expected lists of one length on all ranks, got {texts}")
             raise agreed(error)
         return found[0] if found else self._microbatches
-
-    def _cells(self, data: StepData, count: int, wants_losses: bool) -> dict[tuple[int, int], Cell]:
-        """The cells of all rounds on this rank, filled with their microbatches' inputs."""
-        cells = {
-            (op.stage, first + op.microbatch): Cell(None)
-            for first in range(0, count, self._microbatches)
-            for op in self._forwards(min(self._microbatches, count - first))
-        }
-        starts = any(stage == 0 for stage, _ in cells)
-        if starts:
-            data.check_inputs(self._rank)
-        dtype = self._context.options.param_dtype
-        inputs = StepInputs(cells, count, dtype, varying=True)
-        inputs.put(data.inputs if starts else (), data.options)
-        last = {j: cell for (stage, j), cell in cells.items() if stage == self._last}
-        if last and (wants_losses or data.target is not None):
-            put_targets(last, data, count, self._loss, self._rank)
-        return cells
-
-    def _agreed(self, call: Callable[[], T]) -> T:
-        """The result of this rank's call. Raises, on all ranks, what one raises."""
-        result: list[T] = []
-        gathered(self._context.transport, lambda: result.append(call()))
-        return result[0]
-
-
-class _Round:
-    """Buffers and calls for rounds of one size and shape."""
-
-    def __init__(
-        self,
-        executor: Executor,
-        cells: Mapping[tuple[int, int], Cell],
-        size: int,
-        interfaces: Interfaces,
-    ) -> None:
-        self._executor, self.cells = executor, cells
-        self._serves = size, interfaces
-
-    def serves(self, size: int, interfaces: Interfaces) -> bool:
-        return self._serves == (size, interfaces)
-
-    def run(self, given: Mapping[tuple[int, int], Cell], first: int) -> None:
-        """Runs the forwards of a round, whose microbatches begin at ``first``."""
-        for (stage, j), cell in self.cells.items():
-            one = given[stage, first + j]
-            cell.inputs, cell.options, cell.target = one.inputs, one.options, one.target
-            one.clear()
-        self._executor.run()
 
 
 @contextmanager

@@ -15,15 +15,18 @@ from torch import Tensor, nn
 from pipeloom.ir.model.ops import IntArray
 
 from ...errors import ShapeError, advice
-from ...executor.stage_runner import Cell, as_tuple
+from ...executor.outputs import as_tuple
+from ...executor.stage_runner import Cell
 from ...stages.store import StageStore
 from ...tensors.forward_state import undisturbed
-from ...tensors.microbatches import mapped, shown
+from ...tensors.packed_message import Spec
 from ...tensors.rng_state import devices_of
 from ...tensors.skip_connections import Skips
-from ...tensors.stage_interface import Spec, StageInterface
+from ...tensors.stage_interface import StageInterface
+from ...tensors.trees import mapped, shown
 from ...transport import Transport, agreed
-from .step_io import Cells, given
+from ..step_arguments import given
+from ..step_inputs import Cells
 
 Kind: TypeAlias = tuple[object, ...]  # the shapes of a microbatch's arguments, on all stages
 Interfaces: TypeAlias = list[list[StageInterface]]  # of each stage but the last, of each microbatch

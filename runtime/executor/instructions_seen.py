@@ -1,0 +1,92 @@
+"""Instructions as people see them: in the profiler's trace, and in the error of one that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pipeloom.ir.errors import InputError, PipeloomError
+from pipeloom.ir.model import program as ir
+from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.units import counted
+
+from ..dtensors import parts
+from ..errors import ChangedInPlaceError, ExecutionError, advice
+from ..measure.op_timer import Call
+
+if TYPE_CHECKING:
+    from .executor import Executor
+    from .stage_runner import StageRunner
+
+
+def under_texts(
+    row: Sequence[ir.Instruction], prepared: Sequence[Sequence[Call]], label: str
+) -> tuple[list[Call], list[int]]:
+    """One call for each instruction, under its text in the profiler's trace; and their places."""
+    pairs = zip(row, prepared, strict=True)
+    return [partial(_under, f"{label}{x}", calls) for x, calls in pairs], [*range(len(row))]
+
+
+def _under(name: str, calls: Sequence[Call]) -> None:
+    with torch.profiler.record_function(name):
+        for call in calls:
+            call()
+
+
+def failed(executor: Executor, position: int, error: Exception) -> PipeloomError:
+    """The error of the instruction at a position, which raised ``error``: an InputError where what
+    it was given is to blame, else an ExecutionError."""
+    row = executor.row
+    item, peer = row[position], _peer(row, row[position])
+    where = (
+        f"rank {executor.transport.rank}: instruction {position} of {len(row)} "
+        f"({_place(executor, position)}), "
+        f"{str(item)!r}{'' if peer is None else f', peer rank {peer}'}"
+    )
+    if isinstance(error, ChangedInPlaceError) and isinstance(item, ir.Compute):
+        text = _changed(executor.runners[item.op.stage], item.op.kind, error)
+        return InputError(f"{where}: {text}")
+    if isinstance(error, InputError):
+        return InputError(f"{where}: {error}")
+    return ExecutionError(f"{where}: {type(error).__name__}: {error}{advice(error)}")
+
+
+def _place(executor: Executor, position: int) -> str:
+    """The place of an instruction in the schedule, in words."""
+    done = sum(isinstance(i, ir.Compute) for i in executor.row[:position])
+    if done == len(executor.ops):
+        return f"after the last of {counted(done, 'op')}"
+    place = f"op {done} of {len(executor.ops)}"
+    computes = isinstance(executor.row[position], ir.Compute)
+    return place if computes else f"before {place}, {executor.ops[done]}"
+
+
+def _peer(row: Sequence[ir.Instruction], instruction: ir.Instruction) -> int | None:
+    """The rank at the other end of a message, also where only its wait is known."""
+    if isinstance(instruction, ir.Relay):
+        return instruction.source
+    if not isinstance(instruction, ir.Send | ir.WaitSend | ir.Receive | ir.WaitReceive):
+        return None
+    sends = isinstance(instruction, ir.Send | ir.WaitSend)
+    for other in row:
+        if sends and isinstance(other, ir.Send) and other.tensor == instruction.tensor:
+            return other.target
+        if not sends and isinstance(other, ir.Receive) and other.tensor == instruction.tensor:
+            return other.source
+    return None
+
+
+def _changed(runner: StageRunner, kind: OpKind, error: ChangedInPlaceError) -> str:
+    """Words that name the stage, its op and, if it is one of the stage's, the tensor."""
+    storages = _storages_of(error.tensor)
+    own = (*runner.module.named_parameters(), *runner.module.named_buffers())
+    names = [f"{name} " for name, tensor in own if storages & _storages_of(tensor)]
+    return f"stage {runner.stage}, {kind.name}: {''.join(names[:1])}{error}"
+
+
+def _storages_of(tensor: Tensor) -> set[int]:
+    return {part.untyped_storage()._cdata for part in parts(tensor)}

@@ -1,0 +1,79 @@
+"""Start and end of ops on a GPU: events, dated by an anchor, so that nothing waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from ..device import Device
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchor:
+    """An event on a device, and when the host's clock says that it was."""
+
+    event: torch.Event
+    seconds: float
+
+
+class _Anchors:
+    """The anchors of all devices, one each, renewed as time goes by.
+
+    A new one is dated by the old one, on the device's clock: a host that is late does not count.
+    """
+
+    def __init__(self) -> None:
+        self._newest: dict[torch.device, _Anchor] = {}
+
+    def near(self, device: Device) -> _Anchor:
+        """An anchor of the last seconds; makes the current stream wait for nothing, the host
+        seldom."""
+        old = self._newest.get(device.device)
+        if old is not None and time.perf_counter() - old.seconds < RENEWED:
+            return old
+        event = device.event(timed=True)
+        event.record(device.current())
+        event.synchronize()
+        now = time.perf_counter() if old is None else dated(old, event)
+        self._newest[device.device] = found = _Anchor(event, now)
+        return found
+
+
+RENEWED = 10.0  # seconds: an event's time since the anchor has seven digits
+_ANCHORS = _Anchors()
+
+
+def dated(anchor: _Anchor, event: torch.Event) -> float:
+    """The time of ``event``, in seconds of the host's clock."""
+    milliseconds: float = anchor.event.elapsed_time(event)
+    return anchor.seconds + milliseconds / 1e3
+
+
+class DeviceClock:
+    """Events on the current stream, told by the device's clock and dated by its anchor."""
+
+    def __init__(self, marks: int, device: Device) -> None:
+        self._device = device
+        self._events = [device.event(timed=True) for _ in range(marks)]
+        self._anchor: _Anchor | None = None
+
+    def start(self) -> None:
+        self._anchor = _ANCHORS.near(self._device)
+
+    def timed(self, run: Callable[[], None], first: int) -> Callable[[], None]:
+        begin, end = self._events[first : first + 2]
+
+        def timed() -> None:
+            begin.record()
+            run()
+            end.record()
+
+        return timed
+
+    def seconds(self) -> list[float]:
+        assert self._anchor is not None
+        self._device.current().synchronize()
+        return [dated(self._anchor, event) for event in self._events]

@@ -1,0 +1,80 @@
+"""What a step is given on a rank, and what may be given to its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeloom.ir.errors import InputError
+
+from ..errors import ShapeError
+from ..executor.outputs import arguments
+from ..executor.stage_runner import Cell
+from ..rank.options import IN_MODEL
+from ..tensors.microbatches import Batch, split_options
+from ..tensors.trees import Form, form
+
+
+@dataclass(frozen=True, slots=True)
+class StepData:
+    """The arguments of ``step`` or ``eval`` on this rank."""
+
+    inputs: Sequence[Batch]
+    options: Mapping[str, Any]
+    target: Batch | None
+    loss_kwargs: Mapping[str, Any]
+
+
+def put_arguments(cells: Iterable[tuple[int, Cell]], data: StepData, microbatches: int) -> None:
+    """Gives the last stage's cells what the model computes its loss of: more arguments.
+
+    Raises InputError for what does not go together, ShapeError for what cannot be cut.
+    """
+    if data.loss_kwargs:
+        raise InputError(
+            f"loss_kwargs: expected none with loss={IN_MODEL!r}, whose arguments are the target's, "
+            f"got {', '.join(data.loss_kwargs)}"
+        )
+    each = split_options(arguments(data.target), microbatches)
+    if twice := sorted(data.options.keys() & each[0].keys()):
+        raise InputError(
+            f"target: expected what is no keyword argument of the step, too, got {twice[0]}"
+        )
+    for j, cell in cells:
+        cell.options, cell.target = {**cell.options, **each[j]}, (None, {})
+
+
+def given(stage: int, cell: Cell) -> tuple[Form, ...]:
+    """Shapes and dtypes of a microbatch's arguments on a stage; other values as they print."""
+    inputs = cell.inputs if stage == 0 else ()
+    options = [(name, form(value)) for name, value in sorted(cell.options.items())]
+    return (*map(form, inputs), *options)
+
+
+def check_like_first(
+    places: Iterable[tuple[int, int]],
+    first: Sequence[tuple[Form, ...]],
+    now: Sequence[tuple[Form, ...]],
+) -> None:
+    """Raises ShapeError where a (stage, microbatch) of ``places`` is given now what it was not
+    given in the first step."""
+    for (stage, j), was, new in zip(places, first, now, strict=True):
+        if was != new:
+            raise ShapeError(
+                f"step: stage {stage} is given {_shown(new)} for microbatch {j}, was given "
+                f"{_shown(was)} in the first step: varying_shapes=True lets it"
+            )
+
+
+def _shown(forms: Sequence[Form]) -> str:
+    return ", ".join(map(_text, forms)) or "nothing"
+
+
+def _text(form: Form) -> str:
+    match form:
+        case (str(name), value):
+            return f"{name}={_text(value)}"
+        case tuple():
+            return f"({_shown(form)})"
+    return str(form)

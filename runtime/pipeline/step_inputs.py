@@ -1,0 +1,120 @@
+"""What a step is given, put into the cells of its microbatches, and what comes out of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from pipeloom.ir.errors import InputError
+
+from ..executor.stage_runner import Cell
+from ..rank.context import RankContext
+from ..rank.options import IN_MODEL
+from ..tensors.microbatches import Batch, split, split_options
+from ..tensors.rows import cut, merge
+from ..tensors.trees import Form, form, mapped
+from .step_arguments import StepData, check_like_first, given, put_arguments
+
+Cells: TypeAlias = Mapping[tuple[int, int], Cell]
+
+
+class StepInputs:
+    """The ``cells`` of a rank, by stage and microbatch, which a step's batches of ``microbatches``
+    fill; ``last`` are those of the last stage, from which results are taken.
+
+    ``varying``: shapes may change from step to step.
+    """
+
+    def __init__(
+        self, context: RankContext, cells: Cells, microbatches: int, *, varying: bool
+    ) -> None:
+        options, end = context.options, context.program.schedule.problem.stages - 1
+        self._rank, self._loss, self._dtype = context.role.rank, options.loss, options.param_dtype
+        self._cells, self._microbatches, self._varying = cells, microbatches, varying
+        self._first = [(j, cell) for (s, j), cell in cells.items() if s == 0]
+        self.last = [(j, cell) for (s, j), cell in cells.items() if s == end]
+        self._shapes: list[Any] | None = None  # of the arguments of the last step
+        self._of_first: list[tuple[Form, ...]] = []  # of each cell in the first step
+
+    def put(self, data: StepData, *, judged: bool = True) -> None:
+        """Fills the cells; with targets if losses are to be ``judged``.
+
+        Raises InputError for what is missing or does not go together, ShapeError for batches that
+        cannot be cut, or for other shapes than in the first step.
+        """
+        if self._first:
+            self._put_inputs(data)
+        each = split_options(data.options, self._microbatches) if data.options else []
+        for (_, j), cell in self._cells.items():
+            cell.options = mapped(self._cast, each[j]) if each else {}
+        if not self._varying:
+            self._check_shapes(data)
+        if self.last and judged:
+            self._put_targets(data)
+
+    def _put_inputs(self, data: StepData) -> None:
+        if not (data.inputs or data.options):
+            raise InputError(
+                f"step: rank {self._rank} runs the first stage: its inputs are missing"
+            )
+        parts = [self._cut(x, f"input {i}") for i, x in enumerate(data.inputs)]
+        if self._dtype is not None:
+            parts = [[mapped(self._cast, x) for x in each] for each in parts]
+        for j, cell in self._first:
+            cell.inputs = tuple([part[j] for part in parts])
+
+    def _cut(self, batch: Batch, name: str) -> Sequence[Any]:
+        of = cut if isinstance(batch, Tensor) else split
+        return of(batch, self._microbatches, name)
+
+    def _cast(self, x: Tensor) -> Tensor:
+        return x.to(self._dtype) if self._dtype is not None and x.is_floating_point() else x
+
+    def _check_shapes(self, data: StepData) -> None:
+        """Compares whole arguments with the last step's; where these differ, each cell's with the
+        first step's."""
+        whole = (*(data.inputs if self._first else ()), *data.options.values(), *data.options)
+        shapes = [(x.shape, x.dtype) if isinstance(x, Tensor) else form(x) for x in whole]
+        if shapes != self._shapes:
+            now = [given(stage, cell) for (stage, _), cell in self._cells.items()]
+            self._of_first = self._of_first or now
+            check_like_first(self._cells, self._of_first, now)
+            self._shapes = shapes
+
+    def _put_targets(self, data: StepData) -> None:
+        """Gives the last stage's cells what their losses are made of: target and keyword arguments
+        of the loss; or where the model computes its loss, more arguments."""
+        if self._loss == IN_MODEL:
+            put_arguments(self.last, data, self._microbatches)
+            return
+        if self._loss is None or data.target is None:
+            missing = "loss" if self._loss is None else "target"
+            raise InputError(f"step: rank {self._rank} runs the last stage: {missing} is missing")
+        targets = self._cut(data.target, "target")
+        for j, cell in self.last:
+            cell.target = targets[j], data.loss_kwargs
+
+
+Result: TypeAlias = tuple[Any, Tensor | None, Any]  # a microbatch's output, loss and metrics
+
+
+def taken(cells: Sequence[tuple[int, Cell]]) -> list[Result]:
+    """The results in the last stage's cells, which let go of them."""
+    found = [(cell.result, cell.loss, cell.metrics) for _, cell in cells]
+    for _, cell in cells:
+        cell.result = cell.loss = cell.metrics = None
+    return found
+
+
+def hand_out(
+    results: Sequence[Result], losses: list[Tensor] | None, metrics: list[Any] | None
+) -> Any:
+    """The outputs as one batch, None if none was kept; fills ``losses`` and ``metrics``."""
+    if losses is not None:
+        losses[:] = [loss for _, loss, _ in results if loss is not None]
+    if metrics is not None:
+        metrics[:] = [found for _, _, found in results if found is not None]
+    outputs = [output for output, _, _ in results if output is not None]
+    return merge(outputs) if outputs else None

@@ -1,0 +1,71 @@
+"""Tensors of given shapes and dtypes as one message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+ALIGNED = 64  # bytes: where a packed tensor may begin
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """Shape and dtype of one microbatch's tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Spec:
+        return cls(tuple(tensor.shape), tensor.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of such a tensor."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+
+
+class PackedMessage:
+    """Tensors as one message: one as it is, several in bytes; of none, a byte."""
+
+    def __init__(self, specs: Sequence[Spec]) -> None:
+        self._specs = tuple(specs)
+        self._single = self._specs[0] if len(self._specs) == 1 else None
+        self._offsets: list[int] = []
+        end = 0
+        for spec in self._specs:
+            self._offsets.append(end)
+            end += -(-spec.nbytes // ALIGNED) * ALIGNED
+        self.nbytes = max(1, end if self._single is None else self._single.nbytes)
+
+    def place(self, buffer: Tensor) -> Tensor:
+        """The part of a buffer of bytes that the message fills."""
+        if self._single is None:
+            return buffer[: self.nbytes]
+        return _view(buffer, 0, self._single)
+
+    def tensors(self, place: Tensor) -> tuple[Tensor, ...]:
+        """The tensors that lie in a place."""
+        if self._single is not None:
+            return (place,)
+        return tuple(map(_view, [place] * len(self._specs), self._offsets, self._specs))
+
+    def pack(self, tensors: Sequence[Tensor], device: torch.device) -> Tensor:
+        """The tensor to send."""
+        if self._single is not None:
+            return tensors[0].contiguous()
+        packed = torch.empty(self.nbytes, dtype=torch.uint8, device=device)
+        for part, tensor in zip(self.tensors(packed), tensors, strict=True):
+            part.copy_(tensor.detach())
+        return packed
+
+
+def _view(buffer: Tensor, offset: int, spec: Spec) -> Tensor:
+    return buffer[offset : offset + spec.nbytes].view(spec.dtype).view(spec.shape)
