@@ -277,20 +277,6 @@ def test_options_are_cut_or_given_to_each_microbatch() -> None:
     assert len(seen) == 8  # tried once for each kind, as the shapes of ``parts`` differ
 
 
-def test_other_shapes_need_to_be_allowed_from_step_to_step() -> None:
-    fixed = made()
-    fixed.step(X, target=Y)
-    line = (
-        r"stage 0 is given float32\[4, 4\] for microbatch 0, was given float32\[2, 4\] in the "
-        "first step: varying_shapes=True lets it"
-    )
-    with pytest.raises(ShapeError, match=line):
-        fixed.step(torch.ones(12, 4), target=torch.zeros(12, 2))
-    varying = made(varying_shapes=True)
-    for rows in (6, 12, 6):
-        assert varying.step(torch.ones(rows, 4), target=torch.zeros(rows, 2)).shape == (rows, 2)
-
-
 @pytest.mark.parametrize("pair", [(0, 0), (1, 0), (0, 4), (-1, 1)])
 def test_skips_are_checked(pair: tuple[int, int]) -> None:
     with pytest.raises(InputError, match="expected pairs of stages 0 to 1, forward, got"):
