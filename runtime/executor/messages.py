@@ -1,4 +1,4 @@
-"""What F and B hand on: taken out of a cell, sent, and given to the next stage's."""
+"""Results of F and B: taken out of a cell, sent, and given to the next stage's cell."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a stage returns: the next one's arguments, or of the last one the output of which a loss is
-made, by a function of the caller's or by the model itself."""
+"""Outputs of stages: the next one's arguments, or of the last one that of which a loss is made, by
+a function of the caller's or by the model itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pipeline reports of its last step and of its stages."""
+"""Reports of a pipeline on its last step and on its stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step is given on a rank, and what may be given to its stages."""
+"""Arguments of a step on a rank, and checks that stages are given the same shapes each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step is given, put into the cells of its microbatches, and what comes out of them."""
+"""Batches of a step put into the cells of its microbatches; losses and outputs taken out."""
 
 from __future__ import annotations
 
