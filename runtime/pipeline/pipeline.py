@@ -11,6 +11,7 @@ from typing import Any, Unpack
 import torch.distributed as dist
 from torch import Tensor
 
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
@@ -23,6 +24,8 @@ from ..measure.trace import TracedOp, measured_schedule, traced_ops
 from ..optim.optimizer_step import finish_before_state_dicts
 from ..optim.optimizers import taken_over
 from ..optim.step_end import StepEnd
+from ..probes.measurement_program import Asked
+from ..probes.measuring import check_numbers, check_view
 from ..rank.checks import check_exchange, check_tied
 from ..rank.context import RankContext
 from ..rank.loss_scale import LossScale
@@ -34,7 +37,7 @@ from ..tensors.microbatches import Batch
 from ..tensors.receive_buffers import ReceiveBuffers
 from ..transport import GroupTransport, ReplicaFaults, ending_together
 from .first_step import FirstStep
-from .in_place import AskedInPlace, StagesInPlace
+from .in_place import StagesInPlace
 from .layered_source import as_planned
 from .model_source import ModelSource, checked_stages, options_of
 from .preparation import check_given, connected, device_for, store_for, with_ties
@@ -377,14 +380,22 @@ class Pipeline:
 
         Raises InputError for impossible settings, or a program that sends weights; else as step.
         """
-        asked = AskedInPlace(repeats, warmup, in_flight, recompute, view)
-        asked.check(self.program)
+        microbatches = in_flight or self.program.schedule.problem.ranks
+        asked = Asked(microbatches, recompute=recompute, repeats=repeats, warmup=warmup)
+        check_view(view)
+        check_numbers(repeats=repeats, warmup=warmup, in_flight=in_flight)
+        return self.measured(asked, StepData(inputs, options, target, loss_kwargs or {}), view)
+
+    def measured(self, asked: Asked, data: StepData, view: str = "all") -> Measurement:
+        """The profile that :meth:`profile` measures on a step's ``data``."""
+        if self.program.schedule.transfers:
+            raise InputError("profile: expected a program that sends activations, not weights")
         self.finish()
         with ending_together(self._transport):
-            self._training.put(StepData(inputs, options, target, loss_kwargs or {}))
+            self._training.put(data)
             self._training.gather()
-            self._training.executor()
-            found = StagesInPlace(self._context, self._step_end, self._training).measure(asked)
+            stages = StagesInPlace(self._context, self._step_end, self._training, asked)
+            found = stages.measure(view)
         self._training.clear()
         return found
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from ..dtensors import local, parts
-from ..fake_tensors import is_fake
+from ..fake_tensors import is_fake, really
 from ..rank.options import MakeOptimizer
 from ..stages.store import StageStore
 from ..stages.streamed_weights import StreamedStages
@@ -71,12 +72,15 @@ def _state_bytes(parameter: nn.Parameter, make: MakeOptimizer) -> int:
 
     Of a fake one, of a copy without memory.
     """
-    shape, dtype = parameter.shape, parameter.dtype
-    meta = torch.empty(shape, dtype=dtype, device="meta") if is_fake(parameter) else None
-    copy = nn.Parameter(parameter.detach().clone() if meta is None else meta)
-    copy.grad = torch.zeros_like(copy)
-    optimizer = make([copy])
-    optimizer.step()
+    with really() if is_fake(parameter) else nullcontext():
+        if is_fake(parameter):
+            copy = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
+        else:
+            copy = parameter.detach().clone()
+        one = nn.Parameter(copy)
+        one.grad = torch.zeros_like(one)
+        optimizer = make([one])
+        optimizer.step()
     return _bytes(optimizer.state.values())
 
 

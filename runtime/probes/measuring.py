@@ -21,9 +21,10 @@ from ..transport import Transport
 from .held_bytes import HeldBytes
 from .host_probe import probe_host
 from .link_probe import LARGE, LinkSamples, link_of, links_of, probe_links
-from .stage_probe import Sizes, StageProbe
+from .stage_probe import Sizes
 
 MESSAGES = 20  # round trips of each size on each link
+UNKNOWN = [1.0]  # milliseconds of an op that was not timed
 VIEWS = ("all", "pipeline", "rank")
 
 
@@ -50,7 +51,8 @@ def _of_all(value: Any) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class StagePart:
-    """Measurements of one stage on one device: milliseconds by kind, and of pairs; bytes.
+    """Measurements of one stage on one device: milliseconds by kind, and of pairs; bytes. An op of
+    which none counted takes 1 ms.
 
     ``eager``: why it ran as it is where it was to be a graph.
     """
@@ -80,33 +82,6 @@ def sequences(inputs: Sequence[Any]) -> int | None:
     return len(first) if isinstance(first, Tensor) and first.dim() > 1 and len(first) else None
 
 
-def probed(
-    probe: StageProbe,
-    held: Callable[[int], HeldBytes],
-    *,
-    repeats: int,
-    warmup: int,
-    pairs: bool = False,
-) -> list[StagePart]:
-    """Measurements of a rank's stages; ``held`` is asked for the rest of their bytes at the end."""
-    probe.times(warmup)
-    samples = probe.times(repeats)
-    paired = probe.pair_times(repeats) if pairs else {}
-    sizes = {s: probe.sizes(s) for s in probe.stages}
-    return [
-        StagePart(
-            s,
-            {kind: samples[s, kind] for kind in probe.asked.kinds},
-            paired.get(s, ()),
-            sizes[s],
-            held(s),
-            probe.coverage.get(s),
-            probe.eager.get(s),
-        )
-        for s in probe.stages
-    ]
-
-
 def probed_links(
     transport: Transport, largest: int, device: torch.device, *, offload: bool
 ) -> LinkParts:
@@ -121,7 +96,6 @@ def probed_links(
 def gathered(
     view: str,
     transport: Transport,
-    seconds: float,
     parts: list[StagePart],
     links_of_rank: Callable[[int], LinkParts],
 ) -> tuple[list[StagePart], LinkParts]:
@@ -159,7 +133,7 @@ def measurement(
     delay = Figure.of(sent) if sent else None
     found = links_of(links.links, delay.median if delay else inf) if links.links else None
     uniform = found is None or not found.pairs
-    times = tuple({k: Figure.of(ms) for k, ms in part.times.items()} for part in whole)
+    times = tuple({k: Figure.of(ms or UNKNOWN) for k, ms in part.times.items()} for part in whole)
     pairs = tuple(Figure.of(part.pairs) for part in whole if part.pairs)
     profile = Profile(
         stages=tuple(map(_stage, whole, times, pairs or (None,) * len(whole))),
