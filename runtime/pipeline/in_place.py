@@ -9,21 +9,22 @@ processes in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from pipeloom.ir.formats.measured_profile import Measurement
-from pipeloom.ir.model.program import Program, TensorKind
+from pipeloom.ir.model.program import Program
 
 from ..measure.activation_ledger import Ledger
 from ..optim.step_end import StepEnd
-from ..probes.held_bytes import HeldBytes, held_bytes
+from ..probes.held_bytes import held_bytes
 from ..probes.link_probe import ring_routes
 from ..probes.measurement_program import Asked, MeasurementProgram
 from ..probes.measuring import (
+    ACTIVATION,
     LinkParts,
     StagePart,
     gathered,
@@ -87,21 +88,12 @@ class StagesInPlace:
         planned = MeasurementProgram(stage, context.program.schedule.problem.stages, asked)
         microbatches = [own[j % asked.in_flight] for j in range(asked.microbatches)]
         interfaces = [[row[j] for j in microbatches] for row in self._interfaces]
-        messages = [
-            interfaces[t.stage - 1][t.index].forward
-            if t.kind is TensorKind.X
-            else interfaces[t.stage][t.index].backward
-            for t in planned.messages
-        ]
         rank, idle = context.role.rank, ((),) * context.role.rank
+        rows = (*idle, tuple(planned.row)), (*idle, tuple(planned.buffers))
         made = replace(
             context,
-            program=Program(
-                context.program.schedule,
-                (*idle, tuple(planned.row)),
-                (*idle, tuple(planned.buffers)),
-            ),
-            transport=MadeUpMessages(rank, messages, context.device),
+            program=Program(context.program.schedule, *rows),
+            transport=MadeUpMessages(rank, planned.messages, interfaces, context.device),
             options=replace(context.options, pace=False),
             memory=self._memory,
             buffers=None,
@@ -122,21 +114,15 @@ class StagesInPlace:
             runner, executor, reader, [*zip(cells.values(), sources, strict=True)], asked
         )
 
-    def _part(self, stage: int, probe: StageProbe, held: HeldBytes) -> StagePart:
+    def _part(self, stage: int, probe: StageProbe, held: Mapping[str, int]) -> StagePart:
         """What the rounds so far found, and one more, of which the bytes are."""
         sizes, coverage = probe.sizes(partial(model_name, self._context.options.names))
-        # the last stage sends nothing: it counts what it receives, as if it were cut further
-        sent = self._interfaces[min(stage, len(self._interfaces) - 1)] if self._interfaces else ()
-        activation = max((one.forward.nbytes for one in sent), default=None)
-        return StagePart(
-            stage,
-            probe.times,
-            probe.pairs,
-            replace(sizes, activation=activation),
-            held,
-            coverage,
-            getattr(probe.runner, "refusal", None),
-        )
+        if self._interfaces:
+            # the last stage sends nothing: it counts what it receives, as if it were cut further
+            sent = self._interfaces[min(stage, len(self._interfaces) - 1)]
+            sizes[ACTIVATION] = max(one.forward.nbytes for one in sent)
+        eager = getattr(probe.runner, "refusal", None)
+        return StagePart(stage, probe.times, probe.pairs, {**sizes, **held}, coverage, eager)
 
     def _micro_batch(self, view: str) -> int | None:
         """The sequences in a microbatch, where a rank of the view is given them."""
@@ -146,7 +132,7 @@ class StagesInPlace:
             return own
         return next((n for n in self._context.transport.gather(own) if n is not None), None)
 
-    def _held(self, stage: int) -> HeldBytes:
+    def _held(self, stage: int) -> dict[str, int]:
         optimizer = self._step_end.optimizers.get(stage)
         context = self._context
         return held_bytes(context.store, stage, context.options.optimizer, optimizer)

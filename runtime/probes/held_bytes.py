@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -16,27 +15,16 @@ from ..stages.store import StageStore
 from ..stages.streamed_weights import StreamedStages
 
 
-@dataclass(frozen=True, slots=True)
-class HeldBytes:
-    """Bytes of one stage on one device; ``optimizer``: None where nobody says which it is.
-
-    Of tensors that are shards, this device's. Stages wrapped in ``fully_shard`` have their shards
-    and, as in a step, whole parameters and gradients; those computed with in another dtype both.
-    """
-
-    weight: int
-    grad: int
-    optimizer: int | None
-
-
 def held_bytes(
     store: StageStore,
     stage: int,
     make: MakeOptimizer | None,
     optimizer: torch.optim.Optimizer | None = None,
-) -> HeldBytes:
-    """The bytes of one stage, outside of steps.
+) -> dict[str, int]:
+    """The bytes of one stage on this device outside of steps, by the keys of a stage's profile.
 
+    Of tensors that are shards, this device's. Stages wrapped in ``fully_shard`` have their shards
+    and, as in a step, whole parameters and gradients; those computed with in another dtype both.
     ``optimizer``: the stage's own, whose state counts if it has any; else that which one step of
     one that is made for each parameter leaves behind. Sharded stages let go of whole parameters.
     """
@@ -48,12 +36,12 @@ def held_bytes(
     if isinstance(store, StreamedStages) and store.precision.mixed:
         weight += weight // store.precision.master.itemsize * store.precision.param.itemsize
     grad = sum(_gradient_bytes(p) for p in parameters if p.requires_grad)
-    state = None
+    found = {"weight_bytes": weight, "grad_bytes": grad}
     if optimizer is not None and optimizer.state:
-        state = _bytes(optimizer.state.values())
+        found["optimizer_bytes"] = _bytes(optimizer.state.values())
     elif make is not None:
-        state = sum(_state_bytes(p, make) for p in shards if p.requires_grad)
-    return HeldBytes(weight, grad, state)
+        found["optimizer_bytes"] = sum(_state_bytes(p, make) for p in shards if p.requires_grad)
+    return found
 
 
 def local_bytes(tensor: Tensor) -> int:

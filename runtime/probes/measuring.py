@@ -18,13 +18,12 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
 from ..transport import Transport
-from .held_bytes import HeldBytes
 from .host_probe import probe_host
 from .link_probe import LARGE, LinkSamples, link_of, links_of, probe_links
-from .stage_probe import Sizes
 
 MESSAGES = 20  # round trips of each size on each link
 UNKNOWN = [1.0]  # milliseconds of an op that was not timed
+ACTIVATION = "activation_bytes"
 VIEWS = ("all", "pipeline", "rank")
 
 
@@ -51,8 +50,8 @@ def _of_all(value: Any) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class StagePart:
-    """Measurements of one stage on one device: milliseconds by kind, and of pairs; bytes. An op of
-    which none counted takes 1 ms.
+    """Measurements of one stage on one device: milliseconds by kind of op, 1 where none counted,
+    and of pairs; ``sizes``: bytes by the keys of a stage's profile.
 
     ``eager``: why it ran as it is where it was to be a graph.
     """
@@ -60,8 +59,7 @@ class StagePart:
     stage: int
     times: Mapping[OpKind, Sequence[float]]
     pairs: Sequence[float]
-    sizes: Sizes
-    held: HeldBytes
+    sizes: Mapping[str, int]
     coverage: WeightCoverage | None = None
     eager: str | None = None
 
@@ -106,7 +104,7 @@ def gathered(
     everywhere = view == "all" and dist.is_initialized()
     gather = _of_all if everywhere else transport.gather
     every = [part for row in gather(list(parts)) for part in row]
-    largest = max(part.sizes.activation or 0 for part in every)
+    largest = max(part.sizes.get(ACTIVATION, 0) for part in every)
     links = gather(links_of_rank(largest))
     joined = {
         field.name: [one for row in links for one in getattr(row, field.name)]
@@ -120,7 +118,6 @@ def measurement(
     links: LinkParts,
     *,
     ranks: int,
-    together: bool = True,
     name: str = "",
     tied: Sequence[tuple[int, ...]] = (),
     micro_batch: int | None = None,
@@ -148,7 +145,7 @@ def measurement(
     )
     coverage = tuple(part.coverage for part in whole if part.coverage is not None)
     eager = {part.stage: part.eager for part in whole if part.eager is not None}
-    return Measurement(profile, times, delay, together, pairs, coverage=coverage, eager=eager)
+    return Measurement(profile, times, delay, True, pairs, coverage=coverage, eager=eager)
 
 
 def _joined(parts: Sequence[StagePart]) -> StagePart:
@@ -158,42 +155,19 @@ def _joined(parts: Sequence[StagePart]) -> StagePart:
         first.stage,
         {kind: [ms for part in parts for ms in part.times[kind]] for kind in first.times},
         [ms for part in parts for ms in part.pairs],
-        Sizes(**_largest([part.sizes for part in parts])),
-        HeldBytes(**_largest([part.held for part in parts])),
+        {key: max(part.sizes[key] for part in parts) for key in first.sizes},
         joined({p.stage: p.coverage} for p in parts if p.coverage is not None).get(first.stage),
         next((part.eager for part in parts if part.eager is not None), None),
     )
 
 
-def _largest(each: Sequence[Any]) -> dict[str, Any]:
-    """Field by field; None where all are."""
-    names = [field.name for field in fields(each[0])]
-    columns = {name: [getattr(one, name) for one in each] for name in names}
-    known = {name: [value for value in row if value is not None] for name, row in columns.items()}
-    return {name: max(row, default=None) for name, row in known.items()}
-
-
 def _stage(part: StagePart, times: Mapping[OpKind, Figure], pair: Figure | None) -> StageProfile:
-    sizes, held, again = part.sizes, part.held, times.get(OpKind.R)
+    sizes: dict[str, Any] = {key: float(size) for key, size in part.sizes.items()}
     return StageProfile(
-        t_f=times[OpKind.F].median,
-        t_b=times[OpKind.B].median,
-        t_w=times[OpKind.W].median,
-        m_b=float(sizes.m_b),
-        m_w=float(sizes.m_w),
-        activation_bytes=_bytes(sizes.activation),
-        weight_bytes=float(held.weight),
-        grad_bytes=float(held.grad),
-        optimizer_bytes=_bytes(held.optimizer),
-        t_r=None if again is None else again.median,
-        m_r=None if sizes.m_r is None else float(min(sizes.m_r, sizes.m_b)),
+        *(times[kind].median for kind in (OpKind.F, OpKind.B, OpKind.W)),
+        t_r=times[OpKind.R].median if OpKind.R in times else None,
         t_fb=None if pair is None else pair.median,
-        m_o=None if sizes.m_o is None else float(min(sizes.m_o, sizes.m_b)),
-        offload_bytes=_bytes(sizes.offload),
         t_bw=fused_time(times),
         spread=spread_of(times),
+        **sizes,
     )
-
-
-def _bytes(count: int | None) -> float | None:
-    return None if count is None else float(count)

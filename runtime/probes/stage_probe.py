@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.weight_coverage import WeightCoverage
 
@@ -19,7 +19,7 @@ from ..measure.activation_ledger import Memory
 from ..measure.gradient_watch import GradientWatch
 from ..measure.op_timer import Call
 from ..tensors.microbatches import mapped
-from ..tensors.stage_interface import PackedMessage
+from ..tensors.stage_interface import StageInterface
 from ..transport.single import SingleTransport
 from .measurement_program import OFFLOADED, RECOMPUTED, SPLIT, Asked
 
@@ -30,15 +30,27 @@ DONE: Any = SimpleNamespace(wait=int)
 
 class MadeUpMessages(SingleTransport):
     """The transport of a rank that measures: what it receives are random numbers, and what it sends
-    nobody needs. ``messages``: the form of each, by its source."""
+    nobody needs. ``messages``: what each source sends; ``interfaces``: what stages hand on."""
 
-    def __init__(self, rank: int, messages: Sequence[PackedMessage], device: torch.device) -> None:
-        self.rank, self._messages = rank, messages
+    def __init__(
+        self,
+        rank: int,
+        messages: Sequence[ir.Tensor],
+        interfaces: Sequence[Sequence[StageInterface]],
+        device: torch.device,
+    ) -> None:
+        self.rank = rank
+        self._messages = [
+            interfaces[x.stage - 1][x.index].forward
+            if x.kind is ir.TensorKind.X
+            else interfaces[x.stage][x.index].backward
+            for x in messages
+        ]
         # not the generator of all, which models may draw from
         self._generator = torch.Generator(device)
 
-    def recv(self, buffer: Tensor, source: int) -> Any:
-        for part in self._messages[source].tensors(buffer):
+    def recv(self, buffer: Tensor, peer: int) -> Any:
+        for part in self._messages[peer].tensors(buffer):
             if part.dtype.is_floating_point:
                 part.normal_(generator=self._generator)
             else:
@@ -74,24 +86,6 @@ class LedgerReader:
         moved = (c.offloaded.moved for c in self._cells.values() if c.offloaded is not None)
         self.readings.append(Reading(memory.live, memory.peak, sum(moved)))
         memory.peak = memory.live
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Bytes of activations of one stage.
-
-    ``m_b``: the most that one microbatch holds between F's start and B's end; ``m_w``: what it
-    holds from then until W; ``activation``: what the stage sends on (None: there is one stage);
-    ``m_r``: what one that is recomputed holds until R; ``m_o``: what one that is offloaded holds
-    while ``offload`` bytes of it are out. None: not asked for.
-    """
-
-    m_b: int
-    m_w: int
-    activation: int | None = None
-    m_r: int | None = None
-    m_o: int | None = None
-    offload: int | None = None
 
 
 class StageProbe:
@@ -138,21 +132,19 @@ class StageProbe:
                 self.pairs.append(end - marks[2 * i - 2] * MILLISECONDS)
             before = op.kind
 
-    def sizes(self, name: Callable[[int, str], str]) -> tuple[Sizes, WeightCoverage | None]:
-        """One more round: the most bytes of any microbatch, and which weight gradients W computed,
-        by the names that ``name`` gives."""
+    def sizes(
+        self, name: Callable[[int, str], str]
+    ) -> tuple[dict[str, int], WeightCoverage | None]:
+        """One more round: the most bytes of any microbatch, by the keys of a stage's profile, and
+        which weight gradients W computed, by the names that ``name`` gives."""
         self.runner.watched = GradientWatch()
         self.run()
         held = {way: self._held(number) for number, way in enumerate(self._asked.ways)}
-        split, again, out = (held.get(way) for way in (SPLIT, RECOMPUTED, OFFLOADED))
-        assert split is not None
-        found = Sizes(
-            m_b=split.most,
-            m_w=split.later,
-            m_r=None if again is None else again.waiting,
-            m_o=None if out is None else out.waiting,
-            offload=None if out is None else out.out,
-        )
+        found = {"m_b": held[SPLIT].most, "m_w": held[SPLIT].later}
+        if (again := held.get(RECOMPUTED)) is not None:
+            found["m_r"] = min(again.waiting, found["m_b"])
+        if (moved := held.get(OFFLOADED)) is not None:
+            found |= {"m_o": min(moved.waiting, found["m_b"]), "offload_bytes": moved.out}
         return found, self.runner.covered(name)
 
     def _held(self, way: int) -> _Held:

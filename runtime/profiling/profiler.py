@@ -153,7 +153,7 @@ def _of_source(found: Measurement, layers: Sequence[Layer], most: int | None) ->
         replace(stage, layers=(layer,))
         for stage, layer in zip(found.profile.stages, layers, strict=True)
     ]
-    profile = replace(found.profile, stages=tuple(named))
+    profile = replace(found.profile, stages=tuple(named), max_stages=None)
     return replace(found, profile=profile, by_layers=True)
 
 
