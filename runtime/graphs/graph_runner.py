@@ -97,12 +97,6 @@ class GraphRunner(StageRunner):
         """How many graphs of the stage there are: one for each kind of arguments."""
         return sum(graph is not None for graph in self._graphs.values())
 
-    @property
-    def in_b(self) -> list[str]:
-        """The names of the parameters whose gradients come with B, with any of its graphs."""
-        graphs = [graph for graph in self._graphs.values() if graph is not None]
-        return sorted({name for graph in graphs for name in graph.in_b})
-
     def refresh(self, cells: Iterable[Cell]) -> None:
         """Before a step: graphs of a module that has changed since are made again."""
         hooked = self.refusal is None and self._hooks
