@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from itertools import chain
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -18,8 +19,7 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
 from ..transport import Transport
-from .host_probe import probe_host
-from .link_probe import LARGE, LinkSamples, link_of, links_of, probe_links
+from .link_probe import LARGE, LinkSamples, link_of, links_of, probe_host, probe_links
 
 MESSAGES = 20  # round trips of each size on each link
 UNKNOWN = [1.0]  # milliseconds of an op that was not timed
@@ -64,8 +64,7 @@ class StagePart:
     eager: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LinkParts:
+class LinkParts(NamedTuple):
     """Messages as large as an activation, and large ones; copies to the host and back."""
 
     messages: Sequence[LinkSamples] = ()
@@ -105,12 +104,8 @@ def gathered(
     gather = _of_all if everywhere else transport.gather
     every = [part for row in gather(list(parts)) for part in row]
     largest = max(part.sizes.get(ACTIVATION, 0) for part in every)
-    links = gather(links_of_rank(largest))
-    joined = {
-        field.name: [one for row in links for one in getattr(row, field.name)]
-        for field in fields(LinkParts)
-    }
-    return every, LinkParts(**joined)
+    rows = gather(links_of_rank(largest))
+    return every, LinkParts(*(list(chain(*each)) for each in zip(*rows, strict=True)))
 
 
 def measurement(
@@ -164,7 +159,9 @@ def _joined(parts: Sequence[StagePart]) -> StagePart:
 def _stage(part: StagePart, times: Mapping[OpKind, Figure], pair: Figure | None) -> StageProfile:
     sizes: dict[str, Any] = {key: float(size) for key, size in part.sizes.items()}
     return StageProfile(
-        *(times[kind].median for kind in (OpKind.F, OpKind.B, OpKind.W)),
+        times[OpKind.F].median,
+        times[OpKind.B].median,
+        times[OpKind.W].median,
         t_r=times[OpKind.R].median if OpKind.R in times else None,
         t_fb=None if pair is None else pair.median,
         t_bw=fused_time(times),

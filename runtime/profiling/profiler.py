@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.layers import Layer
+from pipeloom.ir.model.program import Program
 
 from ..launch.environment import own_gpu
 from ..launch.processes import launch_ranks
@@ -27,24 +29,6 @@ from ..probes.measuring import check_numbers, check_view
 from ..rank.options import Options, StagesAs, check_stages_as
 from .memory_only import calculate_memory
 from .source_pipeline import measurable, measure_source, on_device
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How each process measures its stages, all together or one process all of them.
-
-    ``ranks``: those of the profile; ``dtype``: None leaves the source's own.
-    """
-
-    stages: int
-    ranks: int
-    together: bool
-    asked: Asked
-    dtype: torch.dtype | None
-    device: str
-    view: str
-    name: str
-    options: Options
 
 
 def measure_profile(
@@ -114,11 +98,14 @@ def measure_profile(
         "tied": source.tied(stages),
         **{"group": group, "data_group": data_group, "timeout": timeout, "stages_as": stages_as},
     }
-    settings = Settings(stages, ranks, together, asked, dtype, device, view, name, options)
-    if group is not None:
-        return _of_source(_measure_rank(source, settings), layers, most)
     count = ranks if together else 1
-    results = launch_ranks(_measure_rank, count, (source, settings), device=device)
+    program = measurable(stages, count, asked, name, averages=data_group is not None)
+    measure = partial(
+        _measure_rank, source, program, asked, options, dtype=dtype, ranks=ranks, view=view
+    )
+    if group is not None:
+        return _of_source(measure(device), layers, most)
+    results = launch_ranks(measure, count, (device,), device=device)
     found = next(iter(results.values()))
     profile = replace(found.profile, ranks=ranks)
     return _of_source(replace(found, profile=profile, together=together), layers, most)
@@ -157,23 +144,23 @@ def _of_source(found: Measurement, layers: Sequence[Layer], most: int | None) ->
     return replace(found, profile=profile, by_layers=True)
 
 
-def _measure_rank(source: ModelSource, settings: Settings) -> Measurement:
-    """The measurement of the settings' view, the same on every rank of it."""
-    device, options = torch.device(settings.device), settings.options
+def _measure_rank(
+    source: ModelSource,
+    program: Program,
+    asked: Asked,
+    options: Options,
+    on: str,
+    *,
+    dtype: torch.dtype | None,
+    ranks: int,
+    view: str,
+) -> Measurement:
+    """The measurement of the view, the same on every rank of it; on a device of this kind."""
+    device = torch.device(on)
     if device.type == "cuda":
         device = torch.device("cuda", own_gpu())
     elif "OMP_NUM_THREADS" not in os.environ and options["group"] is None:
         # this rank's share of the cores; a job of the caller's has its own
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.ranks))
-    count = settings.ranks if settings.together else 1
-    averages = options["data_group"] is not None
-    program = measurable(settings.stages, count, settings.asked, settings.name, averages=averages)
-    return measure_source(
-        source,
-        program,
-        settings.asked,
-        {**options, "device": device},
-        dtype=settings.dtype,
-        view=settings.view,
-        place=on_device(device, settings.dtype),
-    )
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
+    place, options = on_device(device, dtype), {**options, "device": device}
+    return measure_source(source, program, asked, options, dtype=dtype, view=view, place=place)
