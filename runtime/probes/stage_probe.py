@@ -71,10 +71,13 @@ class Reading(NamedTuple):
 
 
 class LedgerReader:
-    """What an executor has instead of the end of a step: at each ``step`` the ledger is read."""
+    """What an executor has instead of the end of a step: at each ``step`` the ledger is read, while
+    it ``reads``."""
 
     def __init__(self, memory: Memory, cells: Mapping[tuple[int, int], Cell]) -> None:
-        self._memory, self._cells = memory, cells
+        self._memory = memory
+        self._out = [cell.offloaded for cell in cells.values() if cell.offloaded is not None]
+        self.reads = False  # ops are timed without
         self.readings: list[Reading] = []
 
     def step(self, stage: int) -> Call:
@@ -82,9 +85,10 @@ class LedgerReader:
         return self._read
 
     def _read(self) -> None:
-        memory = self._memory
-        moved = (c.offloaded.moved for c in self._cells.values() if c.offloaded is not None)
-        self.readings.append(Reading(memory.live, memory.peak, sum(moved)))
+        if not self.reads:
+            return
+        memory, out = self._memory, sum(each.moved for each in self._out)
+        self.readings.append(Reading(memory.live, memory.peak, out))
         memory.peak = memory.live
 
 
@@ -115,7 +119,6 @@ class StageProbe:
             cell.options, cell.target = mapped(_own, given.options), mapped(_own, given.target)
             if self.runner.stage == 0:
                 cell.inputs = tuple(mapped(_own, x) for x in given.inputs)
-        self._reader.readings.clear()
         self.runner.memory.start([self.runner.module])
         self._executor.run()
         if counts:
@@ -137,7 +140,7 @@ class StageProbe:
     ) -> tuple[dict[str, int], WeightCoverage | None]:
         """One more round: the most bytes of any microbatch, by the keys of a stage's profile, and
         which weight gradients W computed, by the names that ``name`` gives."""
-        self.runner.watched = GradientWatch()
+        self.runner.watched, self._reader.reads = GradientWatch(), True
         self.run()
         held = {way: self._held(number) for number, way in enumerate(self._asked.ways)}
         found = {"m_b": held[SPLIT].most, "m_w": held[SPLIT].later}
