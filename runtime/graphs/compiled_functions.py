@@ -77,10 +77,10 @@ def _compiled(
     returned: Sequence[fx.Node],
 ) -> Function:
     """All calls of the piece compiled together."""
+    if not piece.calls:
+        return python_function(piece, module, takes, returned)
     taken = [*takes]
     ends = [*returned, *taken]
-    if not piece.calls:
-        return _passing(piece, returned, takes)
     graph = _graph(piece, ends)
     run = compiled(graph, module, [value_of(node) for node in piece.inputs])
     count, strides = len(returned), [value_of(node).stride() for node in ends]
@@ -121,24 +121,6 @@ def _graph(piece: Piece, ends: Sequence[fx.Node]) -> fx.Graph:
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[node] for node in ends))
     return graph
-
-
-def _passing(
-    piece: Piece, returned: Sequence[fx.Node], takes: Mapping[fx.Node, Sequence[AddGradient]]
-) -> Function:
-    """A piece that computes nothing."""
-    at = {node: i for i, node in enumerate(piece.inputs)}
-    given = [at[node] for node in returned]
-    pairs = [(at[node], take) for node, each in takes.items() for take in each]
-
-    def call(arguments: list[Tensor]) -> list[Tensor]:
-        for i, take in pairs:
-            take(arguments[i])
-        found = [arguments[i] for i in given]
-        arguments.clear()
-        return found
-
-    return call
 
 
 def laid_out(tensors: Iterable[Tensor], strides: Sequence[Sequence[int]]) -> list[Tensor]:

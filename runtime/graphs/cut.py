@@ -37,7 +37,8 @@ from .torch_internals.errors import TraceError
 
 _aten = torch.ops.aten
 _CASTS = {_aten._to_copy.default}
-_HELD = (Role.PARAMETER, Role.BUFFER)  # inputs that are where they are, for all ops
+HELD = (Role.PARAMETER, Role.BUFFER)
+"""The inputs that are where they are, for all ops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +58,16 @@ class Piece:
 class Cut:
     """The pieces of a stage.
 
-    ``held``: inputs that no op holds, parameters and buffers. F takes these and the tensors of the
+    All take parameters and buffers, which no op holds. F takes besides the tensors of the
     microbatch, and gives ``results`` (outputs, then updates) and ``saved``; ``alone`` is F that
-    saves nothing, ``again`` (R) gives ``saved`` alone. B takes ``held``, the first ``to_b`` of
-    ``saved`` and the ``tangents``, and gives the gradients ``by_b`` and ``waiting``. W takes
-    ``held``, ``saved`` from ``from_w`` on and ``waiting``, and gives the other gradients. BW
-    (``fused``) takes ``held``, all of ``saved`` and ``tangents``, and gives all gradients, those of
-    B first. Each piece's inputs are those that it uses, in this order.
+    saves nothing, ``again`` (R) gives ``saved`` alone. B takes the first ``to_b`` of ``saved`` and
+    the ``tangents``, and gives the gradients ``by_b`` and ``waiting``. W takes ``saved`` from
+    ``from_w`` on and ``waiting``, and gives the other gradients. BW (``fused``) takes all of
+    ``saved`` and ``tangents``, and gives all gradients, those of B first. Each piece's inputs are
+    those that it uses, in this order.
     """
 
     joint: Joint
-    held: Sequence[fx.Node]
     tangents: Sequence[fx.Node]
     results: Sequence[fx.Node]
     saved: Sequence[fx.Node]
@@ -82,33 +82,14 @@ class Cut:
     weight: Piece
     fused: Piece
 
-    @property
-    def kept_for_w(self) -> Sequence[fx.Node]:
-        """The values held from B to W."""
-        return [*self.saved[self.from_w :], *self.waiting]
 
-
-def cut(joint: Joint) -> Cut:
-    """The pieces of a joint graph. Raises TraceError where its backward draws random numbers, which
-    would be others than its forward's."""
-    split_convolutions(joint)
-    copy_updated(joint)
+def cut(joint: Joint, *, again: bool = False) -> Cut:
+    """The pieces of a joint graph; ``again``: of one that was written anew after it was cut. Raises
+    TraceError where its backward draws random numbers, which would be others than its forward's."""
+    if not again:
+        split_convolutions(joint)
+        copy_updated(joint)
     return _Cutting(joint).result()
-
-
-def cut_again(joint: Joint) -> Cut:
-    """The pieces of a joint graph that was written anew after it was cut."""
-    return _Cutting(joint).result()
-
-
-def made_of_parameters(joint: Joint) -> set[fx.Node]:
-    """Parameters, buffers, and the values made of them alone, by views and casts."""
-    found = {n for n, v in joint.inputs.items() if v.role in _HELD}
-    for node in joint.graph.nodes:
-        sources = node.all_input_nodes if views(node) or node.target in _CASTS else ()
-        if sources and all(n in found for n in sources):
-            found.add(node)
-    return found
 
 
 class _Cutting:
@@ -117,7 +98,7 @@ class _Cutting:
     def __init__(self, joint: Joint) -> None:
         self._joint = joint
         self._order = {node: i for i, node in enumerate(joint.graph.nodes)}
-        self._held = [n for n, v in joint.inputs.items() if v.role in _HELD]
+        self._held = [n for n, v in joint.inputs.items() if v.role in HELD]
         self._tangents = [n for n, v in joint.inputs.items() if v.role is Role.TANGENT]
         given = {n for n, v in joint.inputs.items() if v.role is not Role.TANGENT}
         backward = reached(self._tangents)
@@ -126,7 +107,11 @@ class _Cutting:
         drawn = [n for n in joint.graph.nodes if draws(n) and n not in backward]
         forward = needed([*self._results, *drawn])
         self._forward = given | forward | _parts(joint.graph, forward)
-        self._remade = made_of_parameters(joint)
+        self._remade = {*self._held}  # and what is made of these alone, by views and casts
+        for node in joint.graph.nodes:
+            sources = node.all_input_nodes if views(node) or node.target in _CASTS else ()
+            if sources and self._remade.issuperset(sources):
+                self._remade.add(node)
 
     def result(self) -> Cut:
         joint = self._joint
@@ -141,7 +126,7 @@ class _Cutting:
         by_b = [*of_inputs, *(n for n in of_parameters if n in there)]
         by_w = [n for n in of_parameters if n not in there]
         for_b, for_w = self._crossing(early, by_b), self._crossing(late, by_w)
-        waiting = sorted((for_w & early) | (for_w & tangents), key=self._order.__getitem__)
+        waiting = self._sorted(for_w & (early | tangents))
         b_saved, w_saved = for_b & self._forward, for_w & self._forward
         saved = [
             *self._sorted(b_saved - w_saved),
@@ -153,7 +138,6 @@ class _Cutting:
         held, piece = self._held, self._piece
         return Cut(
             joint,
-            held,
             self._tangents,
             self._results,
             saved,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from torch import fx
 
 from .cut import Cut
@@ -19,16 +17,10 @@ def root_of(node: fx.Node) -> fx.Node:
     return node
 
 
-def nbytes(nodes: Iterable[fx.Node]) -> int:
-    """Bytes of the storages that the nodes' values are in."""
-    roots = {root_of(node): node for node in nodes}
-    return sum(map(_storage, roots.values()))
-
-
 def most_within_b(cut: Cut) -> int:
     """The most bytes held within B of a microbatch, beyond those of ``saved``: what waits for W is
     made while not all that B needs has been let go of."""
-    kept = {root_of(node) for node in cut.kept_for_w}
+    kept = {root_of(node) for node in [*cut.saved[cut.from_w :], *cut.waiting]}
     freed = {root_of(node): node for node in cut.saved if root_of(node) not in kept}
     last = {root_of(n): call for call in cut.backward.calls for n in call.all_input_nodes}
     live = most = 0

@@ -17,7 +17,7 @@ from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import StageInterface
 from .accumulation import AddGradient, fresh
 from .arguments import Parts
-from .cut import Cut, Piece, cut, cut_again
+from .cut import HELD, Cut, Piece, cut
 from .functions import Function
 from .joint import UPDATES, Joint, Role, trace_joint
 from .liveness import most_within_b, root_of
@@ -106,7 +106,11 @@ class StageFunctions:
         self._apart: dict[frozenset[int], StageFunctions] = {}
         self.picked: Sequence[int] = ()
         joint = found.joint
-        self._held = _Held(module, joint)
+        self._tensors: dict[Any, Any] = {
+            **dict(module.named_parameters()),
+            **dict(module.named_buffers()),
+        }
+        self._held = {n: self._tensors[v.key] for n, v in joint.inputs.items() if v.role in HELD}
         self.tangent_strides = [value_of(node).stride() for node in self.cut.tangents]
         self.outputs = len(joint.of(Role.OUTPUT))
         tangents = {v.key for v in joint.inputs.values() if v.role is Role.TANGENT}
@@ -138,7 +142,7 @@ class StageFunctions:
         that saves these take those at the places ``picked``."""
         if used not in self._apart:
             joint, origins = without_tangents(self.joint, used)
-            found = cut_again(joint)
+            found = cut(joint, again=True)
             apart = StageFunctions(self._module, found, self.strides, self.forward_of, self._make)
             places = {node: i for i, node in enumerate(self.cut.saved)}
             apart.picked = [places[origins[node]] for node in found.saved]
@@ -160,7 +164,7 @@ class StageFunctions:
         values."""
         for target, value in zip(self._updated, values, strict=True):
             buffer = target.role is Role.BUFFER_UPDATE
-            old = self._held.buffer(target.key) if buffer else given[int(target.key)]
+            old = self._tensors[target.key] if buffer else given[int(target.key)]
             with torch.no_grad():
                 old.copy_(value)
 
@@ -247,13 +251,11 @@ class StageFunctions:
 
     def _function(self, piece: Piece, returned: Sequence[fx.Node]) -> Function:
         made = self._make(piece, self.joint.module, self._takes(piece, returned), returned)
-        held = [n for n in piece.inputs if n in self._held.values]
-        found = self._held.of(held)
-        if any(map(is_dtensor, found)):
-            return _of_parts(made, found)
+        held = [self._held[n] for n in piece.inputs if n in self._held]
+        apart = any(map(is_dtensor, held))  # of which the part here may be another in the next step
 
         def call(tensors: list[Tensor]) -> list[Tensor]:
-            arguments = [*found, *tensors]
+            arguments = [*(map(local, held) if apart else held), *tensors]
             tensors.clear()
             return made(arguments)
 
@@ -264,7 +266,7 @@ class StageFunctions:
         takes: dict[fx.Node, list[AddGradient]] = {}
         gradients = [x for x in self.joint.of(Role.PARAMETER_GRADIENT) if x[0] in given]
         for node, value in gradients:
-            parameter = self._held.parameter(value.key)
+            parameter = self._tensors[value.key]
             others = [*returned, *(n for n, v in gradients if v is not value)]
             take = AddGradient(parameter, keeps=fresh(node, parameter, calls, others))
             takes.setdefault(node, []).append(take)
@@ -276,41 +278,3 @@ def _fixed_tensors(module: nn.Module) -> list[Tensor]:
     such as masks and rotary tables, one for each shape."""
     asked = (getattr(part, "fixed_tensors", None) for part in module.modules())
     return [tensor for tensors in asked if tensors is not None for tensor in tensors()]
-
-
-def _of_parts(made: Function, held: Sequence[Tensor]) -> Function:
-    """The function on the parts, here and now, of what is held: a DTensor's part may be another in
-    the next step."""
-
-    def call(tensors: list[Tensor]) -> list[Tensor]:
-        arguments = [*map(local, held), *tensors]
-        tensors.clear()
-        return made(arguments)
-
-    return call
-
-
-class _Held:
-    """The parameters and buffers that a stage's graph computes with, where they are."""
-
-    def __init__(self, module: nn.Module, joint: Joint) -> None:
-        self._parameters = dict(module.named_parameters())
-        self._buffers = dict(module.named_buffers())
-        self.values = {
-            node: value
-            for node, value in joint.inputs.items()
-            if value.role in (Role.PARAMETER, Role.BUFFER)
-        }
-
-    def parameter(self, key: str | int) -> nn.Parameter:
-        return self._parameters[str(key)]
-
-    def buffer(self, key: str | int) -> Tensor:
-        return self._buffers[str(key)]
-
-    def of(self, nodes: Sequence[fx.Node]) -> list[Tensor]:
-        values = [self.values[node] for node in nodes]
-        return [
-            self.parameter(v.key) if v.role is Role.PARAMETER else self.buffer(v.key)
-            for v in values
-        ]

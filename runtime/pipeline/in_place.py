@@ -1,134 +1,152 @@
 """The profile of a pipeline's own stages, measured where they are: sharded, wrapped, on their
 devices.
 
-Every process runs its stages as in a step, but for messages, which are made up: F, B and W of some
-microbatches, then BW's. What stages do inside, collectives over a mesh too, is done as in a step,
-by all processes in the same order.
+Every process runs its stages as in a step, but for messages, which are made up: the executor runs
+:class:`~pipeloom.runtime.probes.measurement_program.MeasurementProgram` on the step's first
+microbatches. What stages do inside, collectives over a mesh too, is done as in a step, by all
+processes in the same order.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from torch import Tensor
-
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.program import Program
 
-from ..executor.stage_runner import Cell
+from ..executor.executor import Executor
 from ..measure.activation_ledger import Ledger
 from ..optim.step_end import StepEnd
-from ..probes import measuring
-from ..probes.held_bytes import HeldBytes, held_bytes
+from ..probes.held_bytes import held_bytes
 from ..probes.link_probe import ring_routes
-from ..probes.stage_probe import Asked, StageProbe
+from ..probes.measurement_program import Asked, MeasurementProgram
+from ..probes.measuring import (
+    ACTIVATION,
+    LinkParts,
+    StagePart,
+    gathered,
+    measurement,
+    probed_links,
+    sequences,
+)
+from ..probes.stage_probe import LedgerReader, MadeUpMessages, StageProbe
 from ..rank.context import RankContext
+from ..rank.model_names import model_name
 from ..stages.tie_detection import tied_stages
 from ..tensors.forward_state import undisturbed
-from ..tensors.trees import mapped
-from .step_inputs import Cells
-from .steps.setup import StepSetup
-
-
-@dataclass(frozen=True, slots=True)
-class AskedInPlace:
-    """The settings that :meth:`~.pipeline.Pipeline.profile` was given."""
-
-    repeats: int
-    warmup: int
-    in_flight: int | None
-    recompute: bool
-    view: str
-
-    def check(self, program: Program) -> None:
-        """Raises InputError for what cannot be, or where weights are sent: stages run as they
-        come."""
-        if program.schedule.transfers:
-            raise InputError("profile: expected a program that sends activations, not weights")
-        measuring.check_view(self.view)
-        measuring.check_numbers(repeats=self.repeats, warmup=self.warmup, in_flight=self.in_flight)
+from .steps.setup import StepSetup, make_cells
+from .steps.shape_inference import made_up
 
 
 class StagesInPlace:
     """A rank's stages, with what a step was given in its cells, to be measured."""
 
-    def __init__(self, context: RankContext, step_end: StepEnd, setup: StepSetup) -> None:
-        self._context, self._cells = context, setup.cells
-        self._step_end, self._setup = step_end, setup
+    def __init__(
+        self, context: RankContext, step_end: StepEnd, setup: StepSetup, asked: Asked
+    ) -> None:
+        self._context, self._step_end, self._setup = context, step_end, setup
+        self._memory = Ledger()
+        self._given = {
+            stage: [j for s, j in sorted(setup.cells) if s == stage] for stage in context.role.run
+        }
+        # at most as many as the rank has of each stage
+        count = min([asked.in_flight, *map(len, self._given.values())])
+        self._asked = replace(asked, in_flight=count)
+        self._interfaces = setup.inferred()
 
-    def measure(self, given: AskedInPlace) -> Measurement:
+    def measure(self, view: str) -> Measurement:
         """Parameters, gradients, buffers and random numbers are as before afterwards."""
-        context = self._context
-        ranks = context.program.schedule.problem.ranks
-        in_flight, view = self._in_flight(given.in_flight or ranks), given.view
-        asked = Asked(in_flight, fused=True, recompute=given.recompute)
+        context, asked = self._context, self._asked
+        ranks = context.program.schedule.problem.ranks if view != "rank" else 1
         held = {s: self._held(s) for s in context.role.run}
         with self._undone():
-            probe = self._probe(asked, view)
-            parts = measuring.probed(
-                probe, held.__getitem__, repeats=given.repeats, warmup=given.warmup
-            )
-        seconds = context.options.timeout
-        parts, links = measuring.gathered(view, context.transport, seconds, parts, self._links)
-        name = context.program.schedule.problem.profile.name
-        tied = tied_stages(context.options.tied) if view != "rank" else ()
-        shown = ranks if view != "rank" else 1
-        size = self._micro_batch(view)
-        found = measuring.measurement(
-            parts, links, ranks=shown, name=name, tied=tied, micro_batch=size
+            probes = {s: self._probe(s) for s in context.role.run}
+            for number in range(asked.warmup + asked.repeats):
+                if view != "rank":
+                    context.transport.barrier()
+                for probe in probes.values():
+                    probe.run(counts=number >= asked.warmup)
+            parts = [self._part(s, probe, held[s]) for s, probe in probes.items()]
+        parts, links = gathered(view, context.transport, parts, self._links)
+        found = measurement(
+            parts,
+            links,
+            ranks=ranks,
+            name=context.program.schedule.problem.profile.name,
+            tied=tied_stages(context.options.tied) if view != "rank" else (),
+            micro_batch=self._micro_batch(view),
         )
         most, waits = found.profile.num_stages, context.waits_for_norm
-        profile = replace(found.profile, max_stages=most, barrier=waits)
-        return replace(found, profile=profile)
+        return replace(found, profile=replace(found.profile, max_stages=most, barrier=waits))
+
+    def _probe(self, stage: int) -> StageProbe:
+        context, asked, own = self._context, self._asked, self._given[stage]
+        planned = MeasurementProgram(stage, context.program.schedule.problem.stages, asked)
+        microbatches = [own[j % asked.in_flight] for j in range(asked.microbatches)]
+        interfaces = [[row[j] for j in microbatches] for row in self._interfaces]
+        rank, idle = context.role.rank, ((),) * context.role.rank
+        rows = (*idle, tuple(planned.row)), (*idle, tuple(planned.buffers))
+        made = replace(
+            context,
+            program=Program(context.program.schedule, *rows),
+            transport=MadeUpMessages(rank, planned.messages, interfaces, context.device),
+            options=replace(context.options, pace=False),
+            memory=self._memory,
+            buffers=None,
+        )
+        cells = make_cells(made)
+        sources = [self._setup.cells[stage, j] for j in microbatches]
+        runner = self._setup.runner(stage, self._memory, stashing=False)
+        runner.keep_outputs = False
+        for (_, j), cell in cells.items():
+            cell.interface = interfaces[stage][j] if stage < len(interfaces) else None
+            cell.options, inputs = sources[j].options, sources[j].inputs
+            if stage > 0:
+                inputs = made_up(interfaces[stage - 1][j], context.device)
+            runner.prepare(cell, inputs)
+        reader: Any = LedgerReader(self._memory, cells)
+        executor = Executor(made, reader, cells, {stage: runner}, interfaces)
+        return StageProbe(
+            runner, executor, reader, [*zip(cells.values(), sources, strict=True)], asked
+        )
+
+    def _part(self, stage: int, probe: StageProbe, held: Mapping[str, int]) -> StagePart:
+        """What the rounds so far found, and one more, of which the bytes are."""
+        sizes, coverage = probe.sizes(partial(model_name, self._context.options.names))
+        if self._interfaces:
+            # the last stage sends nothing: it counts what it receives, as if it were cut further
+            sent = self._interfaces[min(stage, len(self._interfaces) - 1)]
+            sizes[ACTIVATION] = max(one.forward.nbytes for one in sent)
+        eager = getattr(probe.runner, "refusal", None)
+        return StagePart(stage, probe.times, probe.pairs, {**sizes, **held}, coverage, eager)
 
     def _micro_batch(self, view: str) -> int | None:
         """The sequences in a microbatch, where a rank of the view is given them."""
-        first = [cell.inputs for (stage, _), cell in self._cells.items() if stage == 0]
-        own = measuring.sequences(first[0]) if first else None
+        first = [cell.inputs for (stage, _), cell in self._setup.cells.items() if stage == 0]
+        own = sequences(first[0]) if first else None
         if view == "rank":
             return own
         return next((n for n in self._context.transport.gather(own) if n is not None), None)
 
-    def _in_flight(self, asked: int) -> int:
-        """The microbatches of a round: at most as many as the rank has of each stage."""
-        counts: defaultdict[int, int] = defaultdict(int)
-        for stage, _ in self._cells:
-            counts[stage] += 1
-        return min([asked, *counts.values()])
-
-    def _probe(self, asked: Asked, view: str) -> StageProbe:
-        memory, context = Ledger(), self._context
-        runners = {s: self._setup.runner(s, memory, stashing=False) for s in context.role.run}
-        for runner in runners.values():
-            runner.keep_outputs = False
-        together = context.transport.barrier if view != "rank" else _alone
-        return StageProbe(
-            runners,
-            self._setup.interfaces,
-            _StepFeed(self._cells),
-            memory=memory,
-            device=context.device,
-            asked=asked,
-            together=together,
-            names=context.options.names,
-        )
-
-    def _held(self, stage: int) -> HeldBytes:
+    def _held(self, stage: int) -> dict[str, int]:
         optimizer = self._step_end.optimizers.get(stage)
         context = self._context
         return held_bytes(context.store, stage, context.options.optimizer, optimizer)
 
-    def _links(self, largest: int) -> measuring.LinkParts:
+    def _links(self, largest: int) -> LinkParts:
         """Links, over connections of their own: a program has those alone that it uses."""
         context = self._context
+        if not self._asked.repeats:
+            return LinkParts()
         routes = ring_routes(context.transport.size, context.options.timeout)
         transport = context.transport.beside(routes)
         try:
-            return measuring.probed_links(transport, largest, context.device, offload=False)
+            offload = self._asked.offload
+            return probed_links(transport, largest, context.device, offload=offload)
         finally:
             transport.close()
 
@@ -149,31 +167,3 @@ class StagesInPlace:
             finally:
                 for parameter, gradient in zip(parameters, gradients, strict=True):
                     parameter.grad = gradient
-
-
-class _StepFeed:
-    """The microbatches that a step was given; of those of a stage the rank's first ones."""
-
-    def __init__(self, cells: Cells) -> None:
-        self._cells: defaultdict[int, list[Cell]] = defaultdict(list)
-        for (stage, _), cell in sorted(cells.items(), key=lambda item: item[0]):
-            self._cells[stage].append(cell)
-
-    def renew(self, step: int) -> None:
-        pass
-
-    def fill(self, stage: int, microbatch: int, cell: Cell) -> None:
-        given = self._cells[stage][microbatch]
-        cell.options = mapped(_own, given.options)
-        cell.target = mapped(_own, given.target)
-        if stage == 0:
-            cell.inputs = tuple(mapped(_own, x) for x in given.inputs)
-
-
-def _own(tensor: Tensor) -> Tensor:
-    # a view would make one microbatch count the whole batch that it was cut from
-    return tensor.detach().clone()
-
-
-def _alone() -> None:
-    """Waits for nobody."""

@@ -14,10 +14,12 @@ from pipeloom.ir.model.weight_coverage import WeightCoverage
 from ..device import Device
 from ..executor.executor import Executor
 from ..measure.trace import TracedOp, measured_schedule, traced_ops
+from ..probes.measurement_program import Asked
+from ..probes.measuring import check_numbers, check_view
 from ..rank.loss_scale import LossScale
 from ..tensors.microbatches import Batch
 from ..transport import ending_together
-from .in_place import AskedInPlace, StagesInPlace
+from .in_place import StagesInPlace
 from .rank_pipeline import RankPipeline
 from .step_arguments import StepData
 
@@ -52,14 +54,22 @@ class PipelineReports(RankPipeline):
 
         Raises InputError for impossible settings, or a program that sends weights; else as step.
         """
-        asked = AskedInPlace(repeats, warmup, in_flight, recompute, view)
-        asked.check(self.program)
+        microbatches = in_flight or self.program.schedule.problem.ranks
+        asked = Asked(microbatches, recompute=recompute, repeats=repeats, warmup=warmup)
+        check_view(view)
+        check_numbers(repeats=repeats, warmup=warmup, in_flight=in_flight)
+        return self.measured(asked, StepData(inputs, options, target, loss_kwargs or {}), view)
+
+    def measured(self, asked: Asked, data: StepData, view: str = "all") -> Measurement:
+        """The profile that :meth:`profile` measures on a step's ``data``."""
+        if self.program.schedule.transfers:
+            raise InputError("profile: expected a program that sends activations, not weights")
         self.finish()
         with ending_together(self._transport):
-            self._inputs.put(StepData(inputs, options, target, loss_kwargs or {}))
+            self._inputs.put(data)
             self._setup.gather()
-            self._setup.prepared()
-            found = StagesInPlace(self._context, self._step_end, self._setup).measure(asked)
+            stages = StagesInPlace(self._context, self._step_end, self._setup, asked)
+            found = stages.measure(view)
         self._setup.clear()
         return found
 

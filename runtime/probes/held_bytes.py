@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from ..dtensors import local, parts
-from ..fake_tensors import is_fake
+from ..fake_tensors import is_fake, really
 from ..rank.options import MakeOptimizer
 from ..stages.store import StageStore
 from ..stages.streamed_weights import StreamedStages
-
-
-@dataclass(frozen=True, slots=True)
-class HeldBytes:
-    """Bytes of one stage on one device; ``optimizer``: None where nobody says which it is.
-
-    Of tensors that are shards, this device's. Stages wrapped in ``fully_shard`` have their shards
-    and, as in a step, whole parameters and gradients; those computed with in another dtype both.
-    """
-
-    weight: int
-    grad: int
-    optimizer: int | None
 
 
 def held_bytes(
@@ -33,9 +20,11 @@ def held_bytes(
     stage: int,
     make: MakeOptimizer | None,
     optimizer: torch.optim.Optimizer | None = None,
-) -> HeldBytes:
-    """The bytes of one stage, outside of steps.
+) -> dict[str, int]:
+    """The bytes of one stage on this device outside of steps, by the keys of a stage's profile.
 
+    Of tensors that are shards, this device's. Stages wrapped in ``fully_shard`` have their shards
+    and, as in a step, whole parameters and gradients; those computed with in another dtype both.
     ``optimizer``: the stage's own, whose state counts if it has any; else that which one step of
     one that is made for each parameter leaves behind. Sharded stages let go of whole parameters.
     """
@@ -47,12 +36,12 @@ def held_bytes(
     if isinstance(store, StreamedStages) and store.precision.mixed:
         weight += weight // store.precision.master.itemsize * store.precision.param.itemsize
     grad = sum(_gradient_bytes(p) for p in parameters if p.requires_grad)
-    state = None
+    found = {"weight_bytes": weight, "grad_bytes": grad}
     if optimizer is not None and optimizer.state:
-        state = _bytes(optimizer.state.values())
+        found["optimizer_bytes"] = _bytes(optimizer.state.values())
     elif make is not None:
-        state = sum(_state_bytes(p, make) for p in shards if p.requires_grad)
-    return HeldBytes(weight, grad, state)
+        found["optimizer_bytes"] = sum(_state_bytes(p, make) for p in shards if p.requires_grad)
+    return found
 
 
 def local_bytes(tensor: Tensor) -> int:
@@ -71,12 +60,15 @@ def _state_bytes(parameter: nn.Parameter, make: MakeOptimizer) -> int:
 
     Of a fake one, of a copy without memory.
     """
-    shape, dtype = parameter.shape, parameter.dtype
-    meta = torch.empty(shape, dtype=dtype, device="meta") if is_fake(parameter) else None
-    copy = nn.Parameter(parameter.detach().clone() if meta is None else meta)
-    copy.grad = torch.zeros_like(copy)
-    optimizer = make([copy])
-    optimizer.step()
+    with really() if is_fake(parameter) else nullcontext():
+        if is_fake(parameter):
+            copy = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
+        else:
+            copy = parameter.detach().clone()
+        one = nn.Parameter(copy)
+        one.grad = torch.zeros_like(one)
+        optimizer = make([one])
+        optimizer.step()
     return _bytes(optimizer.state.values())
 
 

@@ -1,8 +1,10 @@
-"""Time of messages between neighbouring ranks: ping-pong over the executor's own transport."""
+"""Time of messages between neighbouring ranks, by ping-pong over the executor's own transport, and
+of copies between a device and its host, by the copy channels that offload uses."""
 
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
@@ -12,11 +14,13 @@ import torch
 from pipeloom.ir.model.profile import Link, Links
 
 from ..device import Device
+from ..executor.offload import Host
 from ..measure.op_timer import make_clock
 from ..transport import Routes, Transport
 
 SMALL = 8  # bytes: what such a message takes is the latency
 LARGE = 1 << 22  # bytes: what a shorter one takes beyond that is noise, and no bandwidth
+COPIED = {"cpu": 1 << 23, "cuda": 1 << 27}  # bytes: what is offloaded is large
 WARMUP = 3
 # milliseconds by which hosts are ahead of a GPU, as in a pipeline: messages wait for none
 AHEAD = 5.0
@@ -96,6 +100,34 @@ def _ping_pong(
         timed()
         begin, end = clock.seconds()
         times.append((end - begin) * 1e3 / 2)
+    return times[WARMUP:]
+
+
+def probe_host(device: torch.device, repeats: int, rank: int) -> LinkSamples:
+    """Milliseconds of a copy: half of one out to the host and one back, which the channels make one
+    after the other.
+
+    On a CPU, where the host is the same memory, of a copy from buffer to buffer.
+    """
+    host, size = Host(device), COPIED[device.type]
+    small, large = (_copies(host, device, length, repeats) for length in (SMALL, size))
+    return LinkSamples((rank, rank), size, small, large)
+
+
+def _copies(host: Host, device: torch.device, size: int, repeats: int) -> list[float]:
+    there, back = (torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(2))
+    out, into = host.take(size), host.take(size)
+    into.zero_()
+    finish, times = Device(device).synchronize, []
+    for _ in range(WARMUP + repeats):
+        finish()
+        begin = time.perf_counter()
+        leaving = host.channels.out([(out, there)])
+        loading = host.channels.back([(back, into)])
+        leaving()
+        loading()
+        finish()
+        times.append((time.perf_counter() - begin) * 1e3 / 2)
     return times[WARMUP:]
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from itertools import chain
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -18,12 +19,11 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
 from ..transport import Transport
-from .held_bytes import HeldBytes
-from .host_probe import probe_host
-from .link_probe import LARGE, LinkSamples, link_of, links_of, probe_links
-from .stage_probe import Sizes, StageProbe
+from .link_probe import LARGE, LinkSamples, link_of, links_of, probe_host, probe_links
 
 MESSAGES = 20  # round trips of each size on each link
+UNKNOWN = [1.0]  # milliseconds of an op that was not timed
+ACTIVATION = "activation_bytes"
 VIEWS = ("all", "pipeline", "rank")
 
 
@@ -50,7 +50,8 @@ def _of_all(value: Any) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class StagePart:
-    """Measurements of one stage on one device: milliseconds by kind, and of pairs; bytes.
+    """Measurements of one stage on one device: milliseconds by kind of op, 1 where none counted,
+    and of pairs; ``sizes``: bytes by the keys of a stage's profile.
 
     ``eager``: why it ran as it is where it was to be a graph.
     """
@@ -58,14 +59,12 @@ class StagePart:
     stage: int
     times: Mapping[OpKind, Sequence[float]]
     pairs: Sequence[float]
-    sizes: Sizes
-    held: HeldBytes
+    sizes: Mapping[str, int]
     coverage: WeightCoverage | None = None
     eager: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LinkParts:
+class LinkParts(NamedTuple):
     """Messages as large as an activation, and large ones; copies to the host and back."""
 
     messages: Sequence[LinkSamples] = ()
@@ -78,33 +77,6 @@ def sequences(inputs: Sequence[Any]) -> int | None:
     tensor of several dimensions, as many as its first has; else None."""
     first = inputs[0] if inputs else None
     return len(first) if isinstance(first, Tensor) and first.dim() > 1 and len(first) else None
-
-
-def probed(
-    probe: StageProbe,
-    held: Callable[[int], HeldBytes],
-    *,
-    repeats: int,
-    warmup: int,
-    pairs: bool = False,
-) -> list[StagePart]:
-    """Measurements of a rank's stages; ``held`` is asked for the rest of their bytes at the end."""
-    probe.times(warmup)
-    samples = probe.times(repeats)
-    paired = probe.pair_times(repeats) if pairs else {}
-    sizes = {s: probe.sizes(s) for s in probe.stages}
-    return [
-        StagePart(
-            s,
-            {kind: samples[s, kind] for kind in probe.asked.kinds},
-            paired.get(s, ()),
-            sizes[s],
-            held(s),
-            probe.coverage.get(s),
-            probe.eager.get(s),
-        )
-        for s in probe.stages
-    ]
 
 
 def probed_links(
@@ -121,7 +93,6 @@ def probed_links(
 def gathered(
     view: str,
     transport: Transport,
-    seconds: float,
     parts: list[StagePart],
     links_of_rank: Callable[[int], LinkParts],
 ) -> tuple[list[StagePart], LinkParts]:
@@ -132,13 +103,9 @@ def gathered(
     everywhere = view == "all" and dist.is_initialized()
     gather = _of_all if everywhere else transport.gather
     every = [part for row in gather(list(parts)) for part in row]
-    largest = max(part.sizes.activation or 0 for part in every)
-    links = gather(links_of_rank(largest))
-    joined = {
-        field.name: [one for row in links for one in getattr(row, field.name)]
-        for field in fields(LinkParts)
-    }
-    return every, LinkParts(**joined)
+    largest = max(part.sizes.get(ACTIVATION, 0) for part in every)
+    rows = gather(links_of_rank(largest))
+    return every, LinkParts(*(list(chain(*each)) for each in zip(*rows, strict=True)))
 
 
 def measurement(
@@ -146,7 +113,6 @@ def measurement(
     links: LinkParts,
     *,
     ranks: int,
-    together: bool = True,
     name: str = "",
     tied: Sequence[tuple[int, ...]] = (),
     micro_batch: int | None = None,
@@ -159,7 +125,7 @@ def measurement(
     delay = Figure.of(sent) if sent else None
     found = links_of(links.links, delay.median if delay else inf) if links.links else None
     uniform = found is None or not found.pairs
-    times = tuple({k: Figure.of(ms) for k, ms in part.times.items()} for part in whole)
+    times = tuple({k: Figure.of(ms or UNKNOWN) for k, ms in part.times.items()} for part in whole)
     pairs = tuple(Figure.of(part.pairs) for part in whole if part.pairs)
     profile = Profile(
         stages=tuple(map(_stage, whole, times, pairs or (None,) * len(whole))),
@@ -174,7 +140,7 @@ def measurement(
     )
     coverage = tuple(part.coverage for part in whole if part.coverage is not None)
     eager = {part.stage: part.eager for part in whole if part.eager is not None}
-    return Measurement(profile, times, delay, together, pairs, coverage=coverage, eager=eager)
+    return Measurement(profile, times, delay, True, pairs, coverage=coverage, eager=eager)
 
 
 def _joined(parts: Sequence[StagePart]) -> StagePart:
@@ -184,42 +150,21 @@ def _joined(parts: Sequence[StagePart]) -> StagePart:
         first.stage,
         {kind: [ms for part in parts for ms in part.times[kind]] for kind in first.times},
         [ms for part in parts for ms in part.pairs],
-        Sizes(**_largest([part.sizes for part in parts])),
-        HeldBytes(**_largest([part.held for part in parts])),
+        {key: max(part.sizes[key] for part in parts) for key in first.sizes},
         joined({p.stage: p.coverage} for p in parts if p.coverage is not None).get(first.stage),
         next((part.eager for part in parts if part.eager is not None), None),
     )
 
 
-def _largest(each: Sequence[Any]) -> dict[str, Any]:
-    """Field by field; None where all are."""
-    names = [field.name for field in fields(each[0])]
-    columns = {name: [getattr(one, name) for one in each] for name in names}
-    known = {name: [value for value in row if value is not None] for name, row in columns.items()}
-    return {name: max(row, default=None) for name, row in known.items()}
-
-
 def _stage(part: StagePart, times: Mapping[OpKind, Figure], pair: Figure | None) -> StageProfile:
-    sizes, held, again = part.sizes, part.held, times.get(OpKind.R)
+    sizes: dict[str, Any] = {key: float(size) for key, size in part.sizes.items()}
     return StageProfile(
-        t_f=times[OpKind.F].median,
-        t_b=times[OpKind.B].median,
-        t_w=times[OpKind.W].median,
-        m_b=float(sizes.m_b),
-        m_w=float(sizes.m_w),
-        activation_bytes=_bytes(sizes.activation),
-        weight_bytes=float(held.weight),
-        grad_bytes=float(held.grad),
-        optimizer_bytes=_bytes(held.optimizer),
-        t_r=None if again is None else again.median,
-        m_r=None if sizes.m_r is None else float(min(sizes.m_r, sizes.m_b)),
+        times[OpKind.F].median,
+        times[OpKind.B].median,
+        times[OpKind.W].median,
+        t_r=times[OpKind.R].median if OpKind.R in times else None,
         t_fb=None if pair is None else pair.median,
-        m_o=None if sizes.m_o is None else float(min(sizes.m_o, sizes.m_b)),
-        offload_bytes=_bytes(sizes.offload),
         t_bw=fused_time(times),
         spread=spread_of(times),
+        **sizes,
     )
-
-
-def _bytes(count: int | None) -> float | None:
-    return None if count is None else float(count)

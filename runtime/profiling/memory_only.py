@@ -6,29 +6,23 @@ saves and what waits for W is counted as there. Times are not known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
-from pipeloom.ir.model.ops import OpKind
 
 from ..fake_tensors import fake_module, faked, really
 from ..pipeline.model_source import ModelSource
-from ..probes.measuring import LinkParts, StagePart, measurement
-from ..probes.stage_probe import KINDS, Asked
-from ..rank.options import StagesAs
-from ..stages.store import Stage, StageStore, made
-from ..transport import Routes, connect
-from .source_probe import SourceStages
-
-UNIT = 1.0
-"""Milliseconds of each op, which nobody knows."""
+from ..probes.measurement_program import Asked
+from ..rank.options import Options, StagesAs
+from ..stages.store import made
+from ..transport.single import SingleTransport
+from .source_pipeline import measurable, measure_source
 
 
 def calculate_memory(
@@ -46,51 +40,24 @@ def calculate_memory(
 
     Raises InputError where a stage does something that depends on values in tensors.
     """
-    device, tied = torch.device("cpu"), source.tied(stages)
-    with _told(source), faked():
-        made_here = _FakeStages(
-            source,
-            [0] * stages,
-            connect(Routes(), device),
-            dtype=dtype,
-            device=device,
-            tied=tied,
-            stages_as="eager" if stages_as == "eager" else "aten",
-        )
-        probe = made_here.probe(asked)
-        sizes = [probe.sizes(s) for s in range(stages)]
-    with _told(source):
-        held = [made_here.held(s) for s in range(stages)]
-    times = dict.fromkeys((*KINDS, *([OpKind.R] if asked.recompute else [])), (UNIT,))
-    parts = [
-        StagePart(s, times, (), sizes[s], held[s], probe.coverage.get(s), probe.eager.get(s))
-        for s in range(stages)
-    ]
-    found = measurement(
-        parts,
-        LinkParts(),
-        ranks=ranks,
-        together=False,
-        name=name,
-        tied=made_here.tied,
-        micro_batch=made_here.micro_batch,
-    )
-    return replace(found, times=({},) * stages)
+    asked = replace(asked, fused=False, repeats=0, warmup=0)
+    options: Options = {
+        "tied": source.tied(stages),
+        "transport": SingleTransport(),
+        "device": "cpu",
+        "stages_as": "eager" if stages_as == "eager" else "aten",
+    }
 
-
-class _FakeStages(SourceStages):
-    """Stages of fake tensors."""
-
-    def _made(self, build: Stage, stage: int) -> nn.Module:
+    def place(make: Callable[[], nn.Module], stage: int) -> nn.Module:
         with really(), torch.device("meta"):
-            return made(build, stage)
+            module = made(make, stage)
+        return fake_module(module, torch.device("cpu"), dtype)
 
-    def _stored(
-        self, modules: Mapping[int, nn.Module], group: dist.ProcessGroup | None, timeout: float
-    ) -> StageStore:
-        return StageStore(
-            {s: fake_module(module, self._device, self._dtype) for s, module in modules.items()}
-        )
+    with _told(source), faked():
+        program = measurable(stages, 1, asked, name, averages=False)
+        found = measure_source(source, program, asked, options, dtype=dtype, place=place)
+    profile = replace(found.profile, ranks=ranks)
+    return replace(found, profile=profile, together=False, times=({},) * stages)
 
 
 @contextmanager

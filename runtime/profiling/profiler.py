@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -17,40 +18,17 @@ import torch.distributed as dist
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.layers import Layer
+from pipeloom.ir.model.program import Program
 
 from ..launch.environment import own_gpu
 from ..launch.processes import launch_ranks
 from ..pipeline.layered_source import by_layers
 from ..pipeline.model_source import ModelSource, check_cut, most_stages
-from ..probes import measuring
-from ..probes.link_probe import ring_routes
-from ..probes.stage_probe import Asked
-from ..rank.heap import keep_pages
-from ..rank.options import StagesAs, check_stages_as
-from ..stages.tie_detection import Group
-from ..transport import connect, whereabouts
+from ..probes.measurement_program import Asked
+from ..probes.measuring import check_numbers, check_view
+from ..rank.options import Options, StagesAs, check_stages_as
 from .memory_only import calculate_memory
-from .source_probe import SourceStages
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How to measure. ``repeats``: rounds that count, after ``warmup`` that do not; ``asked``: what
-    is measured beside F, B and W, and ``pairs``. ``dtype``: None leaves the source's own."""
-
-    stages: int
-    ranks: int
-    repeats: int
-    warmup: int
-    asked: Asked
-    pairs: bool
-    dtype: torch.dtype | None
-    device: str
-    timeout: float
-    group: dist.ProcessGroup | None
-    data_group: dist.ProcessGroup | None
-    view: str
-    stages_as: StagesAs
+from .source_pipeline import measurable, measure_source, on_device
 
 
 def measure_profile(
@@ -99,7 +77,7 @@ def measure_profile(
     if stages is None:
         source, layers = by_layers(source)
         stages = len(layers)
-    measuring.check_numbers(
+    check_numbers(
         stages=stages, ranks=ranks, repeats=repeats, warmup=warmup, in_flight=in_flight or 1
     )
     _check_place(group, view, ranks, together=together)
@@ -109,27 +87,32 @@ def measure_profile(
     # shards of a mesh may need all processes to be made
     most = None if layers or group is not None else most_stages(source, stages)
     in_flight = max(in_flight or ranks, 2 if pairs else 1)
-    asked = Asked(in_flight, not layers, recompute, offload)
+    asked = Asked(in_flight, not layers, recompute, offload, pairs, repeats, warmup)
     if memory_only:
         _check_memory_only(device, pairs=pairs, group=group is not None)
         found = calculate_memory(
             source, stages, ranks, asked, dtype=dtype, name=name, stages_as=stages_as
         )
         return _of_source(found, layers, most)
-    settings = Settings(
-        *(stages, ranks, repeats, warmup, asked, pairs, dtype, device, timeout),
-        *(group, data_group, view, stages_as),
+    options: Options = {
+        "tied": source.tied(stages),
+        **{"group": group, "data_group": data_group, "timeout": timeout, "stages_as": stages_as},
+    }
+    count = ranks if together else 1
+    program = measurable(stages, count, asked, name, averages=data_group is not None)
+    measure = partial(
+        _measure_rank, source, program, asked, options, dtype=dtype, ranks=ranks, view=view
     )
-    parts, links, tied, micro_batch = _on_ranks(source, settings, together=together)
-    shown = 1 if view == "rank" else ranks
-    found = measuring.measurement(
-        parts, links, ranks=shown, together=together, name=name, tied=tied, micro_batch=micro_batch
-    )
-    return _of_source(found, layers, most)
+    if group is not None:
+        return _of_source(measure(device), layers, most)
+    results = launch_ranks(measure, count, (device,), device=device)
+    found = next(iter(results.values()))
+    profile = replace(found.profile, ranks=ranks)
+    return _of_source(replace(found, profile=profile, together=together), layers, most)
 
 
 def _check_place(group: dist.ProcessGroup | None, view: str, ranks: int, *, together: bool) -> None:
-    measuring.check_view(view)
+    check_view(view)
     if group is None:
         if view != "all":
             raise InputError(f"view: expected all where no group is given, got {view}")
@@ -157,71 +140,27 @@ def _of_source(found: Measurement, layers: Sequence[Layer], most: int | None) ->
         replace(stage, layers=(layer,))
         for stage, layer in zip(found.profile.stages, layers, strict=True)
     ]
-    profile = replace(found.profile, stages=tuple(named))
+    profile = replace(found.profile, stages=tuple(named), max_stages=None)
     return replace(found, profile=profile, by_layers=True)
 
 
-Found = tuple[list[measuring.StagePart], measuring.LinkParts, list[tuple[int, ...]], int | None]
-
-
-def _on_ranks(source: ModelSource, settings: Settings, *, together: bool) -> Found:
-    """Parts that the first rank measures: of the caller's group, or of new processes."""
-    count = settings.ranks if together else 1
-    arguments = source, settings, source.tied(settings.stages)
-    if settings.group is not None:
-        return _measure_rank(*arguments)
-    results = launch_ranks(_measure_rank, count, arguments, device=settings.device)
-    found: Found = next(iter(results.values()))
-    return found
-
-
-def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]) -> Found:
-    """Measurements of the settings' view, the same on every rank of it, the tied stages, and the
-    sequences in a microbatch."""
-    device, group = _device(settings), settings.group
-    keep_pages(device)
-    routes = ring_routes(whereabouts(group)[1], settings.timeout)
-    transport = connect(routes, device, group)
-    owners = [s % transport.size for s in range(settings.stages)]
-    made = SourceStages(
-        source,
-        owners,
-        transport,
-        dtype=settings.dtype,
-        device=device,
-        tied=tied,
-        data_group=settings.data_group,
-        timeout=settings.timeout,
-        stages_as=settings.stages_as,
-    )
-    parts = measuring.probed(
-        made.probe(settings.asked),
-        made.held,
-        repeats=settings.repeats,
-        warmup=settings.warmup,
-        pairs=settings.pairs,
-    )
-    parts, links = measuring.gathered(
-        settings.view,
-        transport,
-        settings.timeout,
-        parts,
-        lambda largest: measuring.probed_links(
-            transport, largest, device, offload=settings.asked.offload
-        ),
-    )
-    if group is not None:
-        made.close()
-        transport.close()
-    return parts, links, made.tied, made.micro_batch
-
-
-def _device(settings: Settings) -> torch.device:
-    """This rank's device; on a CPU also its share of the cores, as at least one thread, but in a
-    job of the caller's, which has its own."""
-    device = torch.device(settings.device)
+def _measure_rank(
+    source: ModelSource,
+    program: Program,
+    asked: Asked,
+    options: Options,
+    on: str,
+    *,
+    dtype: torch.dtype | None,
+    ranks: int,
+    view: str,
+) -> Measurement:
+    """The measurement of the view, the same on every rank of it; on a device of this kind."""
+    device = torch.device(on)
     if device.type == "cuda":
-        return torch.device("cuda", own_gpu())
-    if "OMP_NUM_THREADS" not in os.environ and settings.group is None:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.ranks))
-    return device
+        device = torch.device("cuda", own_gpu())
+    elif "OMP_NUM_THREADS" not in os.environ and options["group"] is None:
+        # this rank's share of the cores; a job of the caller's has its own
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
+    place, options = on_device(device, dtype), {**options, "device": device}
+    return measure_source(source, program, asked, options, dtype=dtype, view=view, place=place)

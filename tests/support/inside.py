@@ -8,8 +8,7 @@ from pipeloom.runtime.measure.plan_deviation import over_the_limit, why_far_off
 from pipeloom.runtime.models.tokens import Tokens
 from pipeloom.runtime.optim.norm_groups import Processes, Side, assigned, check_sides
 from pipeloom.runtime.pipeline.model_source import check_evaluation, checked_batch, most_stages
-from pipeloom.runtime.probes.host_probe import probe_host
-from pipeloom.runtime.probes.link_probe import LinkSamples, links_of
+from pipeloom.runtime.probes.link_probe import LinkSamples, links_of, probe_host
 from pipeloom.runtime.stages.flat_parameters import Layout
 from pipeloom.runtime.stages.gradient_accumulator import GradientAccumulator
 from pipeloom.runtime.train.callbacks import listening

@@ -1,4 +1,7 @@
-"""The joint graph of a computation, exported without computing anything."""
+"""The joint graph of a computation, exported without computing anything.
+
+What loads torch.compile's parts is imported where it is used: runs of no graphs start without it.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,8 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
-import torch._dynamo.config
 import torch._meta_registrations as meta
 from torch import Tensor, fx, nn
-from torch._functorch._aot_autograd import descriptors as desc
-from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.compiler import set_stance as as_written  # what torch.compile has made does not run
 from torch.utils import checkpoint
@@ -78,6 +78,8 @@ def export_joint(
 
     Gradients are those of all arguments that require one. Raises TraceError.
     """
+    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+
     mode = FakeTensorMode(allow_non_fake_inputs=True)  # tensors that are mere attributes
     context = torch._guards.TracingContext(mode)
     tracing = torch._guards.tracing(context)
@@ -106,7 +108,9 @@ def export_joint(
     )
 
 
-def _source(found: desc.AOTInput) -> Source:
+def _source(found: Any) -> Source:
+    from torch._functorch._aot_autograd import descriptors as desc
+
     match found:
         case desc.PlainAOTInput(idx=index):
             return Source(index)
@@ -115,7 +119,9 @@ def _source(found: desc.AOTInput) -> Source:
     raise TraceError(f"torch traces it with an input that is not known here: {found.expr()}")
 
 
-def _sink(found: desc.AOTOutput) -> Sink:
+def _sink(found: Any) -> Sink:
+    from torch._functorch._aot_autograd import descriptors as desc
+
     match found:
         case desc.PlainAOTOutput(idx=index):
             return Sink("output", index)
@@ -151,6 +157,8 @@ _REPLACED: list[tuple[Any, str, Any]] = [
 def run_as_written() -> None:
     """From now on what torch.compile has made runs as it was written while torch traces, which
     would raise an error."""
+    import torch._dynamo.config
+
     torch._dynamo.config.error_on_nested_fx_trace = False
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from .errors import TraceError, why
 
@@ -21,6 +20,8 @@ def _with_shapes(mode: FakeTensorMode | None) -> Iterator[None]:
     if mode is None:
         yield
         return
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
     before, mode.shape_env = mode.shape_env, mode.shape_env or ShapeEnv()
     try:
         yield

@@ -88,6 +88,13 @@ class StepSetup:
         except ConnectionError as error:
             raise ExecutionError(f"rank {self._context.role.rank}: {error}") from error
 
+    def inferred(self) -> Interfaces:
+        """What stages hand on of the cells' contents; all ranks call it, unless a step has run and
+        shapes stay. Raises ShapeError, alike on all."""
+        if self.executor is None or self._context.options.varying_shapes:
+            return self._shapes.interfaces(self.cells)
+        return self.interfaces
+
     def prepared(self) -> Executor:
         """The executor for the cells' contents, made in the first step, and where shapes may vary
         for each other ones. Raises ShapeError, alike on all ranks."""

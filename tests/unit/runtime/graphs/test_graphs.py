@@ -4,6 +4,8 @@ bit, recomputed too."""
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -190,3 +192,9 @@ def test_they_run_so_where_another_thread_traces(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("torch.fx._symbolic_trace._is_fx_tracing_flag", True)
     assert torch.equal(function(X), X.sin())
     assert not calls
+
+
+def test_runs_of_no_graphs_start_without_torch_compile() -> None:
+    """Its import takes seconds; torch's optimizers load it, where one is made."""
+    script = "import sys, pipeloom.training; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

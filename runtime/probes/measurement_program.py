@@ -1,0 +1,143 @@
+"""The measurement program of one stage: what its rank runs to time each kind of op.
+
+The microbatches in flight run once for each way to run them, as in a pipeline: all forward, then
+the rest of each, with messages that are made up. Of two in flight::
+
+    split        F0 F1   B0 W0     B1 W1
+    fused        F2 F3   BW2       BW3
+    recomputed   F4 F5   R4 B4 W4  R5 B5 W5
+    offloaded    F6 O6 F7 O7   L6 B6 W6  L7 B7 W7
+    pairs        F8 F9 BW8 BW9               F9 and BW8 are one pair
+
+Before and after what a microbatch holds changes, there is a ``step``: not of an optimizer, it reads
+the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pipeloom.ir.model import program as ir
+from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.program import TensorKind
+
+BACKWARD = (OpKind.B, OpKind.BW)
+SPLIT, RECOMPUTED, OFFLOADED = "split", "recomputed", "offloaded"
+READ, SEND_X, SEND_DY, FREE = "read", "send x", "send dy", "free"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is measured of stages beside F, B and W, and how often.
+
+    ``in_flight``: microbatches of a round; ``fused``: BW; ``recompute``: R, and what is held until
+    then; ``offload``: what goes to the host, and what stays; ``pairs``: F and BW at once.
+    ``repeats``: rounds that count, after ``warmup`` that do not; 0: bytes alone.
+    """
+
+    in_flight: int
+    fused: bool = True
+    recompute: bool = False
+    offload: bool = False
+    pairs: bool = False
+    repeats: int = 10
+    warmup: int = 2
+
+    @property
+    def ways(self) -> dict[str, tuple[OpKind, ...]]:
+        """The ways to run a microbatch but in pairs: its ops in their order."""
+        f, b, w = OpKind.F, OpKind.B, OpKind.W
+        found: dict[str, tuple[OpKind, ...]] = {SPLIT: (f, b, w)}
+        if self.fused:
+            found["fused"] = (f, OpKind.BW)
+        if self.recompute:
+            found[RECOMPUTED] = (f, OpKind.R, b, w)
+        if self.offload:
+            found[OFFLOADED] = (f, OpKind.O, OpKind.L, b, w)
+        return found
+
+    @property
+    def timed(self) -> dict[OpKind, int]:
+        """The kinds of op that are timed, with the number of the first way that has each."""
+        found: dict[OpKind, int] = {}
+        for number, way in enumerate(self.ways.values()):
+            for kind in way:
+                if not kind.copies:
+                    found.setdefault(kind, number)
+        return found
+
+    @property
+    def microbatches(self) -> int:
+        """The microbatches of the program."""
+        return self.in_flight * (len(self.ways) + self.pairs)
+
+
+class MeasurementProgram:
+    """The ``row`` of instructions that measure one stage of ``stages``, and its ``buffers``.
+
+    ``messages``: those that it receives, in their order; each comes from a source of its own.
+    """
+
+    def __init__(self, stage: int, stages: int, asked: Asked) -> None:
+        count = asked.in_flight
+        self._stage, self._count = stage, count
+        self._takes = {TensorKind.X: stage > 0, TensorKind.DY: stage < stages - 1}
+        self.buffers = [ir.Buffer(TensorKind.X, stage)] * (count if stage > 0 else 0)
+        self.buffers += [ir.Buffer(TensorKind.DY, stage)] * self._takes[TensorKind.DY]
+        self.row: list[ir.Instruction] = []
+        self.messages: list[ir.Tensor] = []
+        for number, way in enumerate(asked.ways.values()):
+            self._round(way, range(number * count, (number + 1) * count))
+        if asked.pairs:
+            self._pairs(range(asked.microbatches)[-count:])
+
+    def _round(self, way: Sequence[OpKind], microbatches: Sequence[int]) -> None:
+        first = 2 if OpKind.O in way else 1
+        back = 1 + max(i for i, kind in enumerate(way) if kind in BACKWARD)
+        for j in microbatches:
+            self._add(j, READ, TensorKind.X, *way[:first], SEND_X, READ)
+        for j in microbatches:
+            self._add(j, READ, TensorKind.DY, READ, *way[first:back], READ)
+            self._add(j, SEND_DY, *way[back:], FREE)
+
+    def _pairs(self, microbatches: Sequence[int]) -> None:
+        self._add(microbatches[0], TensorKind.X, OpKind.F, SEND_X)
+        for before, j in pairwise(microbatches):
+            self._add(j, TensorKind.X)
+            self._add(before, TensorKind.DY)
+            self._add(j, OpKind.F)
+            self._add(before, OpKind.BW)
+            self._add(j, SEND_X)
+            self._add(before, SEND_DY, FREE)
+        self._add(microbatches[-1], TensorKind.DY, OpKind.BW, SEND_DY, FREE)
+
+    def _add(self, j: int, *words: OpKind | TensorKind | str) -> None:
+        """Adds what each word says of a microbatch; a kind of tensor is received."""
+        for word in words:
+            if isinstance(word, OpKind):
+                self.row.append(ir.Compute(Op(word, self._stage, j)))
+            elif isinstance(word, TensorKind):
+                self._receive(word, j)
+            elif word == READ:
+                self.row.append(ir.Step(self._stage))
+            elif word == FREE:
+                taken = [kind for kind, takes in self._takes.items() if takes]
+                self.row += [ir.Free(ir.Tensor(kind, self._stage, j)) for kind in taken]
+            else:
+                self._send(word, j)
+
+    def _receive(self, kind: TensorKind, j: int) -> None:
+        if self._takes[kind]:
+            tensor = ir.Tensor(kind, self._stage, j)
+            buffer = j % self._count if kind is TensorKind.X else len(self.buffers) - 1
+            self.row += [ir.Receive(tensor, len(self.messages), buffer), ir.WaitReceive(tensor)]
+            self.messages.append(tensor)
+
+    def _send(self, word: str, j: int) -> None:
+        """What is handed on reaches nobody: it is only let go of."""
+        kind, to = (TensorKind.X, 1) if word == SEND_X else (TensorKind.DY, -1)
+        if self._takes[TensorKind.DY if kind is TensorKind.X else TensorKind.X]:
+            tensor = ir.Tensor(kind, self._stage + to, j)
+            self.row += [ir.Send(tensor, 0), ir.WaitSend(tensor)]
