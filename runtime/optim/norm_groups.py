@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from fnmatch import fnmatchcase
+from math import prod
 from typing import TypeAlias
 
 import torch.distributed as dist
@@ -26,14 +27,21 @@ from torch import nn
 
 from pipeloom.ir.errors import InputError
 
-from ..dtensors import is_dtensor
 from ..rank.context import RankContext
 from ..rank.options import NormGroups, PipelineOptions
 from ..stages.gradient_squares import squares_of
 from ..stages.tie_detection import Group
 from ..transport import gather_early
 from .copies import CopiesCheck, Named
-from .shard_squares import Processes, ShardSquares, Squares, mesh_axes, processes_of, sharded_over
+from .shard_squares import (
+    Processes,
+    ShardSquares,
+    Squares,
+    mesh_axes,
+    processes_of,
+    sharded_over,
+    widest,
+)
 
 Numbers: TypeAlias = frozenset[int]  # of groups
 
@@ -76,9 +84,9 @@ def make_norm_squares(
         for n, p in parameters.items()
     }
     meshes = {a: g for p in parameters.values() for a, (g, _) in mesh_axes(p).items()}
-    groups = list(({processes_of(g): g for g in patterned} | meshes).values())
+    groups = {processes_of(g): g for g in patterned} | meshes
     copies = {n: p for n, p in parameters.items() if p.requires_grad and not axes[id(p)]}
-    check = CopiesCheck(copies, groups)
+    check = CopiesCheck(copies, list(groups.values()))
     for differing in context.transport.gather(check.values()) if options.check else ():
         if differing is not None:
             raise InputError(differing)
@@ -145,8 +153,9 @@ def assigned(
 class Side:
     """A process's place among all others: its ``rank`` in the processes of its ``pipeline``.
 
-    ``data``: those of its data group; ``meshes``: of its DTensors; ``groups``: of its norm groups,
-    None where nothing is said of them; ``needs_norm``: its steps are judged by the norm.
+    ``data``: those of its data group; ``meshes``: along each dimension of its DTensors' meshes;
+    ``groups``: of its norm groups, None where nothing is said of them; ``needs_norm``: its steps
+    are judged by the norm.
     """
 
     rank: int
@@ -169,7 +178,7 @@ def check_norm_groups(options: PipelineOptions, modules: Mapping[int, nn.Module]
         options.whereabouts()[0],
         processes_of(group or dist.group.WORLD),
         () if data_group is None else processes_of(data_group),
-        tuple({_mesh(p) for module in modules.values() for p in module.parameters()}),
+        tuple({a for m in modules.values() for p in m.parameters() for a in mesh_axes(p)}),
         None if norm_groups is None else tuple(map(processes_of, distinct(norm_groups))),
         options.needs_norm,
     )
@@ -189,6 +198,7 @@ def check_sides(sides: Sequence[Side]) -> None:
                 )
         for i, group in enumerate(side.groups or ()):
             _check_group(sides, process, i, group)
+    _check_grids(sides)
     parts = _parts([p for s in sides for p in (s.pipeline, s.data, *s.meshes, *(s.groups or ()))])
     if len(parts) > 1 and any(side.needs_norm and side.groups is None for side in sides):
         raise InputError(
@@ -217,6 +227,17 @@ def _check_group(sides: Sequence[Side], process: int, number: int, group: Proces
         )
 
 
+def _check_grids(sides: Sequence[Side]) -> None:
+    """Raises InputError where sums over the groups of a process, one after the other, would not be
+    over all processes that they join."""
+    own = [widest([*{*side.meshes, *(side.groups or ())}]) for side in sides]
+    for joined in _parts([axis for axes in own for axis in axes]):
+        if any(prod(map(len, own[process])) != len(joined) for process in joined):
+            raise InputError(
+                f"norm_groups: expected groups that make up one mesh of the processes {joined}"
+            )
+
+
 def _parts(joined: Sequence[Processes]) -> list[list[int]]:
     """The processes, apart where nothing joins them."""
     parts: list[set[int]] = []
@@ -230,12 +251,5 @@ def _parts(joined: Sequence[Processes]) -> list[list[int]]:
 
 def _known(parameter: nn.Parameter, groups: Sequence[dist.ProcessGroup]) -> Numbers:
     """The groups whose other processes have a part of the parameter, as a DTensor's mesh tells."""
-    others = {*_mesh(parameter)} - {dist.get_rank()}
+    others = {process for axis in mesh_axes(parameter) for process in axis} - {dist.get_rank()}
     return frozenset(i for i, group in enumerate(groups) if others & {*processes_of(group)})
-
-
-def _mesh(parameter: nn.Parameter) -> Processes:
-    """The processes that a DTensor is on; of another tensor none."""
-    if not is_dtensor(parameter):
-        return ()
-    return tuple(parameter.device_mesh.mesh.flatten().tolist())

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint import metadata
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
@@ -20,21 +21,13 @@ from torch.distributed.checkpoint.planner import ReadItem
 
 METADATA = ".metadata"  # which torch.distributed.checkpoint writes last
 _NAMES = {
-    "collections": {"OrderedDict"},
-    "pathlib": {"PosixPath", "WindowsPath"},
-    "torch": {"Size", "device"},
-    "torch.serialization": {"_get_layout"},
-    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
-    "torch.distributed.checkpoint.metadata": {
-        "BytesStorageMetadata",
-        "ChunkStorageMetadata",
-        "Metadata",
-        "MetadataIndex",
-        "StorageMeta",
-        "TensorProperties",
-        "TensorStorageMetadata",
-        "_MEM_FORMAT_ENCODING",
-    },
+    ("collections", "OrderedDict"),
+    ("pathlib", "PosixPath"),
+    ("pathlib", "WindowsPath"),
+    ("torch", "Size"),
+    ("torch", "device"),
+    ("torch.serialization", "_get_layout"),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
 }
 
 
@@ -44,8 +37,9 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("builtins", "getattr"):
             return _member
-        kind = getattr(torch, name, None) if module == "torch" else None
-        if isinstance(kind, torch.dtype) or name in _NAMES.get(module, ()):
+        kind = getattr({"torch": torch, metadata.__name__: metadata}.get(module), name, None)
+        own = isinstance(kind, type) and kind.__module__ == metadata.__name__
+        if own or isinstance(kind, torch.dtype) or (module, name) in _NAMES:
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"{module}.{name} has no place in a checkpoint")
 

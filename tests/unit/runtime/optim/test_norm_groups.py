@@ -32,7 +32,7 @@ def joined(**changes: object) -> list[Side]:
         mesh(*[((0, 1),)] * 2, *[((2, 3),)] * 2),
         mesh((), (), (), ()),
         joined(data=(0, 1)),
-        joined(meshes=frozenset({(0, 1), (0,)})),
+        [replace(s, meshes=((0, 1),) * (i < 2)) for i, s in enumerate(UNTOLD)],
         [replace(side, needs_norm=False) for side in UNTOLD],
         [replace(s, data=(0, 1)) for s in mesh(((0, 1),), ((0, 1),), (), ())],
     ],
@@ -54,7 +54,14 @@ def test_processes_that_share_a_norm_or_are_known_not_to_are_fine(sides: list[Si
             [Side(0, (i,), data=(0, 1, 2), groups=((0, 1),) * (i < 2)) for i in range(3)],
             r"some of data_group \[0, 1, 2\], which averages them",
         ),
-        (joined(meshes=frozenset({(0, 2)})), r"mesh on processes \[0, 2\]: .* got \[0, 1\]"),
+        (
+            [
+                Side(0, (i,), groups=((0, 1),) * (i < 2), meshes=((1, 2),) * (i > 0))
+                for i in range(3)
+            ],
+            r"expected groups that make up one mesh of the processes \[0, 1, 2\]",
+        ),
+        (joined(meshes=((0, 2),)), r"mesh on processes \[0, 2\]: .* got \[0, 1\]"),
     ],
 )
 def test_others_are_told_what_they_miss(sides: list[Side], said: str) -> None:
