@@ -64,8 +64,8 @@ class PipelineOptions:
     """The same, with their defaults.
 
     Raises InputError for a dtype that is not floating, a loss that is neither a function nor
-    ``"model"``, stages run as something unknown, ``programs`` that cannot be called, and a
-    ``transport`` beside a ``group``.
+    ``"model"``, an optimizer that is already made, stages run as something unknown, ``programs``
+    that cannot be called, and a ``transport`` beside a ``group``.
     """
 
     loss: Loss | None = None
@@ -97,12 +97,17 @@ class PipelineOptions:
         check_floating(param_dtype=self.param_dtype, reduce_dtype=self.reduce_dtype)
         if not (self.loss is None or self.loss == IN_MODEL or callable(self.loss)):
             raise InputError(f"loss: expected a function or {IN_MODEL!r}, got {self.loss!r}")
+        if not (self.optimizer is None or callable(self.optimizer)):
+            kind = type(self.optimizer).__name__
+            raise InputError(
+                "optimizer: expected a function that makes the optimizer of a stage's parameters, "
+                f"such as functools.partial(torch.optim.{kind}, lr=...), got {kind}"
+            )
         check_stages_as(self.stages_as)
         if not (self.programs is None or callable(self.programs)):
             raise InputError(
                 f"programs: expected a function of a number of microbatches, got {self.programs!r}"
             )
-
         if self.transport is not None and self.group is not None:
             raise InputError("transport: expected none beside group, whose ranks would be others")
 
