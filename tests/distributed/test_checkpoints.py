@@ -115,12 +115,6 @@ def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(whole: list[float],
         assert losses(program_of("1f1b", 1), resume=str(own)) == whole[3:]
 
 
-def test_weights_that_are_sent_go_on_to_the_last_digit(saved: Path, whole: list[float]) -> None:
-    """From the first checkpoint, which is named."""
-    resume = str(saved / "step-000001")
-    assert losses(program_of("weipipe-interleave", 2), resume=resume) == whole[1:]
-
-
 @pytest.mark.slow
 def test_replicas_save_once(tmp_path: Path) -> None:
     replicas = program_of("1f1b", 1, data_parallel=True)

@@ -82,19 +82,6 @@ def test_a_run_whose_shapes_vary() -> None:
         run_program(ALONE, Growing(), replace(settings, varying_shapes=False))
 
 
-@pytest.mark.usefixtures("here")
-def test_the_dtype_is_the_settings() -> None:
-    narrow, wide = (
-        run_program(ALONE, SOURCE, RunSettings(steps=2, dtype=dtype, seed=3))
-        for dtype in ("float32", "float64")
-    )
-    assert narrow is not None
-    assert wide is not None
-    assert narrow.losses == pytest.approx(wide.losses, rel=1e-4)
-    assert narrow.losses != wide.losses
-    assert 1.9 < wide.peak_memory[0] / narrow.peak_memory[0] <= 2.0
-
-
 def stepped(program: Program, **options: Any) -> Pipeline:
     """After a step."""
     pipeline = Pipeline.from_source(program, SOURCE, transport=own(), **options)

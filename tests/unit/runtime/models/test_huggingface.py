@@ -93,16 +93,6 @@ def whole_model(source: HuggingFace, stages: list[nn.Module], dtype: torch.dtype
     return model.train()
 
 
-def through(stages: list[nn.Module], tokens: Tensor) -> Tensor:
-    """The output of the last of the stages."""
-    tensors: tuple[Tensor, ...] = (tokens,)
-    for stage in stages:
-        found = stage(*tensors)
-        tensors = found if isinstance(found, tuple) else (found,)
-    (out,) = tensors
-    return out
-
-
 @pytest.mark.parametrize("kind", sorted((*PLANNED, *CLOSING)))
 def test_loss_and_gradients_are_those_of_the_whole_model(kind: str, tmp_path: Path) -> None:
     tied = {"tie_word_embeddings": True} if kind == "llama" else {}
@@ -112,7 +102,7 @@ def test_loss_and_gradients_are_those_of_the_whole_model(kind: str, tmp_path: Pa
     (tokens,), (labels,) = source.batch(0, 1)
     expected = model(input_ids=tokens, labels=labels).loss
     expected.backward()
-    loss = source.loss(through(stages, tokens), labels)
+    loss = source.loss(nn.Sequential(*stages)(tokens), labels)
     loss.backward()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-8 if kind == "gptj" else 1e-12)
     found = {n[2:]: p.grad for stage in stages for n, p in stage.named_parameters()}
@@ -128,14 +118,14 @@ def test_a_model_drops_out_in_training_alone(tmp_path: Path) -> None:
     stages = stages_of(source, torch.float32)
     model = whole_model(source, stages, torch.float32)
     (tokens,), _ = source.batch(0, 1)
-    through(stages, tokens)  # plans are made
+    nn.Sequential(*stages)(tokens)  # plans are made
     for training in (True, False, True):
         for module in [part for stage in stages for part in stage.modules()]:
             module.training = training
         torch.manual_seed(3)
         expected = model.train(training)(input_ids=tokens).logits
         torch.manual_seed(3)
-        torch.testing.assert_close(through(stages, tokens), expected)
+        torch.testing.assert_close(nn.Sequential(*stages)(tokens), expected)
 
 
 def test_layers_and_what_they_share_have_the_models_names(tmp_path: Path) -> None:
