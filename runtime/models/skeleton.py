@@ -121,7 +121,8 @@ class Skeleton:
         return units
 
     def calls(self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> list[Call]:
-        """The arguments of each layer's call for tokens of this shape, made once."""
+        """The arguments of each layer's call for tokens of this shape, made once, without hidden
+        states."""
         key = (shape, dtype, device)
         if key not in self._calls:
             self._make_calls(*key)
@@ -133,7 +134,7 @@ class Skeleton:
             shape, dtype, device = key
             placeholder = self._placeholder(dtype, device)
             tokens = torch.zeros(shape, dtype=torch.long, device=device)
-            self._calls[key] = capture(*placeholder, tokens)
+            self._calls[key] = [with_hidden(call, None) for call in capture(*placeholder, tokens)]
 
     def _placeholder(self, dtype: torch.dtype, device: torch.device) -> tuple[Any, StandIns]:
         """The model with stand-ins for its layers, whose parameters are 0 and take no memory."""
@@ -194,7 +195,7 @@ def hidden_of(call: Call) -> Any:
     return args[0] if args else kwargs["hidden_states"]
 
 
-def with_hidden(call: Call, hidden: Tensor) -> Call:
+def with_hidden(call: Call, hidden: Tensor | None) -> Call:
     """The call with other hidden states."""
     args, kwargs = call
     return ((hidden, *args[1:]), kwargs) if args else ((), kwargs | {"hidden_states": hidden})
