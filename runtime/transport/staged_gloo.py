@@ -52,7 +52,7 @@ class StagedGlooTransport(GlooTransport):
 
     def send(self, tensor: Tensor, peer: int) -> Handle:
         place = self._host_memory(tensor)
-        return self._sent_by_thread(place, peer, self._copied(tensor, place), kept=tensor)
+        return self._sent_by_thread(place, peer, self._copied(tensor, place), tensor)
 
     def recv(self, buffer: Tensor, peer: int) -> Handle:
         place = self._host_memory(buffer)
