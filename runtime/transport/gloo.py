@@ -125,12 +125,6 @@ class GlooTransport(GroupTransport):
         except RuntimeError as error:
             raise _readable(error) from error
 
-    def releasing(self, buffer: Tensor) -> None:
-        return None
-
-    def beside(self, routes: Routes) -> GlooTransport:
-        return self.attached(GlooTransport(routes, self.device, self.outer))
-
     def disconnect(self) -> None:
         """A wait that times out closes all connections of its group, whatever is under way there:
         one for what nobody sends, from a peer that is still connected."""
