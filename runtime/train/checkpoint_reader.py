@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Generator
+from contextlib import contextmanager
 from enum import Enum
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint import metadata
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import ReadItem
+
+from pipeloom.ir.errors import InputError, in_brief
 
 METADATA = ".metadata"  # which torch.distributed.checkpoint writes last
 _NAMES = {
@@ -51,8 +56,30 @@ def _member(kind: object, name: str) -> Enum:
     return kind[name]
 
 
+def unreadable(path: Path, error: Exception) -> InputError:
+    """The line on a file that is not what was written."""
+    words = f"cannot be read: {in_brief(error)}; expected a file as run --save wrote it"
+    return InputError(f"{path}: {words}")
+
+
+class _Files(FileSystem):
+    """Files whose names are in the errors of those who read them."""
+
+    @contextmanager
+    def create_stream(self, path: str | PathLike[str], mode: str) -> Generator[io.IOBase]:
+        try:
+            with super().create_stream(path, mode) as stream:
+                yield stream
+        except Exception as error:
+            raise unreadable(Path(path), error) from error
+
+
 class Reader(FileSystemReader):
     """A reader of a folder whose table of contents may hold names of torch's own alone."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.fs = _Files()
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
         """Raises UnpicklingError for other names."""

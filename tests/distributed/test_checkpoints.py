@@ -216,7 +216,11 @@ def test_what_does_not_fit_is_one_line_before_the_first_step(
     ("file", "data", "line"),
     [
         ("__1_0.distcp", None, "missing; expected [0-9]+ bytes, as .metadata says$"),
-        ("__1_0.distcp", b"x" * 2**20, "damaged; expected a file as run --save wrote it$"),
+        (
+            "__1_0.distcp",
+            b"x" * 2**20,
+            "cannot be read: .*; expected a file as run --save wrote it$",
+        ),
         (".metadata", b"", "cannot be read: EOFError: .*; expected a file as run --save wrote it$"),
     ],
 )
