@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pipeloom.ir.errors import InputError, InvalidScheduleError, PipeloomError, in_brief
+from pipeloom.ir.errors import InputError, InvalidScheduleError
 from pipeloom.ir.formats import dump_program
 from pipeloom.ir.formats.json_reader import is_count
 from pipeloom.ir.model import program as ir
@@ -15,7 +15,7 @@ from pipeloom.ir.verify.program import verify_program
 
 from ..stages.tie_detection import Group, stages_of
 from ..transport import agreed
-from .options import PipelineOptions, Programs
+from .options import PipelineOptions
 from .role import RankRole
 
 
@@ -49,26 +49,6 @@ def checked_count(microbatches: int) -> int:
     if not is_count(microbatches) or microbatches < 1:
         raise InputError(f"microbatches: expected a number of at least 1, got {microbatches!r}")
     return microbatches
-
-
-def checked_program(programs: Programs, microbatches: int) -> Program:
-    """The program that the user's function makes of so many microbatches. Raises InputError where
-    it raises, or makes another."""
-    try:
-        program = programs(microbatches)
-    except PipeloomError as error:
-        raise InputError(f"programs: {microbatches} microbatches: {error}") from error
-    except Exception as error:
-        words = in_brief(error)
-        raise InputError(f"programs: {microbatches} microbatches: {words}") from error
-    if not isinstance(program, Program):
-        raise InputError(f"programs: expected a Program, got {type(program).__name__}")
-    found = program.schedule.problem.microbatches
-    if found != microbatches:
-        raise InputError(
-            f"programs: expected a program of {microbatches} microbatches, got {found}"
-        )
-    return program
 
 
 def check_exchange(program: Program, other: Program) -> None:

@@ -91,7 +91,6 @@ OF_ONE = [
 OF_ALL = [
     (of.updates_unlike, "^$"),
     (of.steps_by_another_program, "InputError .*: program: expected one on all .* on ranks 0, 2"),
-    (of.steps_by_another_count, "InputError .*: rank 0: microbatches: expected 3, as the prog"),
 ]
 
 
