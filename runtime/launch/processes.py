@@ -146,19 +146,8 @@ class _Workers:
             if process.is_alive():
                 process.kill()
                 process.join()
-        for rank, process in self._processes.items():
-            if process.exitcode == LOST:
-                self._end_orphan(rank)
         for pipe in self._pipes.values():
             pipe.close()
-
-    def _end_orphan(self, rank: int) -> None:
-        """Without a fork server only the pipe tells whether the rank lives: its end is open."""
-        pid = self._processes[rank].pid
-        if pid is not None and not _closed(self._pipes[rank], 0.0):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            _closed(self._pipes[rank], GRACE)
 
     def results(self, deadline: float | None) -> dict[int, Any]:
         """Every rank's result. Raises LaunchError for the first failure, or at the deadline."""
@@ -253,16 +242,6 @@ def _context() -> ForkServerContext | SpawnContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     return context
-
-
-def _closed(pipe: Connection, seconds: float) -> bool:
-    """Whether the process at the other end is gone, or goes within ``seconds``."""
-    try:
-        while pipe.poll(seconds):
-            pipe.recv_bytes()
-    except (EOFError, OSError):
-        return True
-    return False
 
 
 def _cause(code: int | None) -> str:

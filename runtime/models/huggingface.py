@@ -19,7 +19,7 @@ from ..pipeline.layered_source import LayeredSource
 from ..rank.options import ModelNames
 from ..stages.store import Stage
 from . import weights
-from .examination import read_skeleton
+from .architectures import read_skeleton
 from .parts import Block, Embedding, Head, Part
 from .skeleton import Skeleton
 from .tokens import Tokens
@@ -118,12 +118,12 @@ class HuggingFace:
 
     def _tokens_of(self, data: str | None, seed: int) -> Tokens:
         tokenizer = self._config.parent / TOKENIZER
-        return Tokens(data, self.skeleton.config.vocab_size, seed, tokenizer)
+        return Tokens(data, self.skeleton.model.config.vocab_size, seed, tokenizer)
 
     @cached_property
     def length(self) -> int:
         """Tokens of a sequence. Raises InputError where the model has fewer positions."""
-        most: int | None = getattr(self.skeleton.config, "max_position_embeddings", None)
+        most: int | None = getattr(self.skeleton.model.config, "max_position_embeddings", None)
         if self.seq is not None and most is not None and self.seq > most:
             raise InputError(
                 f"{self.name}: seq: expected at most {most}, the model's max_position_embeddings, "
@@ -167,7 +167,7 @@ class HuggingFace:
             return part
         if self.files:
             weights.load(part, self.files, self.name)
-        weights.draw(part, (self.seed << 16) + place, self.name)
+        weights.draw(part, (self.seed << 16) + place)
         return part
 
     def tied_layers(self) -> Sequence[Sequence[tuple[str, str]]]:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .layer_calls import capture
-from .skeleton import Skeleton, logits
+from .skeleton import Skeleton, capture, hidden_of, logits, with_hidden
 
 
 class Part(nn.Module):
@@ -61,7 +60,7 @@ class Around(Part):
 
 
 class Embedding(Around):
-    """Tokens (batch, length) to the hidden states, and what is handed on beside them."""
+    """Tokens (batch, length) to the hidden states (batch, length, width)."""
 
     def __init__(self, model: nn.Module, skeleton: Skeleton) -> None:
         super().__init__(model, skeleton.before)
@@ -69,45 +68,38 @@ class Embedding(Around):
         parent, _, name = skeleton.layers.rpartition(".")
         setattr(model.get_submodule(parent), name, stand_ins.modules)
         self.run_by(model, stand_ins)
-        self._calls = skeleton.calls
 
-    def forward(self, tokens: Tensor) -> Tensor | tuple[Tensor, ...]:
-        calls = capture(*self.whole(), tokens)
-        hidden = calls[0][0][0] if calls[0][0] else calls[0][1]["hidden_states"]
-        plan = self._calls.plan((tokens.shape[0], tokens.shape[1]), hidden.dtype, hidden.device)
-        tensors = plan.tensors(calls)
-        return hidden if len(tensors) == 1 else tensors
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden: Tensor = hidden_of(capture(*self.whole(), tokens)[0])
+        return hidden
 
 
 class Block(Part):
-    """A decoder layer: hidden states (batch, length, width), and what is handed on beside them.
-
-    ``again``: what its backward needs is computed again there.
-    """
+    """A decoder layer, of hidden states. ``again``: what its backward needs is computed again
+    there."""
 
     def __init__(
         self, model: nn.Module, skeleton: Skeleton, index: int, *, again: bool = False
     ) -> None:
         name = skeleton.blocks[index]
         super().__init__(model, [name])
-        self._name, self._layer = name, (self.get_submodule(name),)
-        self._calls, self._index, self._again = skeleton.calls, index, again
-        self.fixed_tensors = skeleton.calls.fixed_tensors
+        self._layer = (self.get_submodule(name),)
+        self._skeleton, self._index, self._again = skeleton, index, again
+        self.fixed_tensors = skeleton.fixed_tensors
 
-    def forward(self, hidden: Tensor, *handed: Tensor) -> Tensor | tuple[Tensor, ...]:
+    def forward(self, hidden: Tensor) -> Tensor:
         if not (self._again and torch.is_grad_enabled()):
-            return self._run(hidden, *handed)
-        found: Tensor | tuple[Tensor, ...] = checkpoint(
-            self._run, hidden, *handed, use_reentrant=False
-        )
+            return self._run(hidden)
+        found: Tensor = checkpoint(self._run, hidden, use_reentrant=False)
         return found
 
-    def _run(self, hidden: Tensor, *handed: Tensor) -> Tensor | tuple[Tensor, ...]:
-        plan = self._calls.plan((hidden.shape[0], hidden.shape[1]), hidden.dtype, hidden.device)
-        args, kwargs = plan.call(self._index, (hidden, *handed))
+    def _run(self, hidden: Tensor) -> Tensor:
+        shape = (hidden.shape[0], hidden.shape[1])
+        calls = self._skeleton.calls(shape, hidden.dtype, hidden.device)
+        args, kwargs = with_hidden(calls[self._index], hidden)
         found = self._layer[0](*args, **kwargs)
         out: Tensor = found[0] if isinstance(found, tuple) else found  # the model drops the rest
-        return (out, *handed) if handed else out
+        return out
 
 
 class Head(Around):
@@ -117,5 +109,5 @@ class Head(Around):
         super().__init__(model, skeleton.after)
         self.run_by(model, skeleton.headed(model))
 
-    def forward(self, hidden: Tensor, *_: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor) -> Tensor:
         return logits(*self.whole(), hidden)

@@ -1,31 +1,60 @@
 """A Hugging Face model without its weights, on the ``meta`` device, and what it consists of::
 
-tokens ─▶ embed_tokens, rotary_emb │ layers.0 │ layers.1 │ ... │ norm, lm_head ─▶ logits
+    tokens ─▶ embed_tokens, rotary_emb │ layers.0 │ layers.1 │ ... │ norm, lm_head ─▶ logits
+              before                   │ blocks                    │ after
+
+The model's own ``forward`` runs on each rank, with stand-ins for its layers that note what they are
+called with: positions, rotations, masks. These depend only on the shape of the tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from torch.fft import irfft, rfft
+from torch.utils._pytree import tree_leaves
 
-from .layer_calls import CutError, LayerCalls, StandIns
+from pipeloom.ir.errors import InputError
+
+from ..fake_tensors import really
+from ..uncompiled import uncompiled
+
+Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+Shape: TypeAlias = tuple[tuple[int, int], torch.dtype, torch.device]
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
+class Skeleton:
     """``model``: a causal language model, on ``meta``; ``layers``: the name of its list of decoder
-    layers; ``form``: of what they return (:class:`StandIns`)."""
+    layers; ``closing``: the names of the modules beside them that run after them, in order;
+    ``tuples``: whether a layer returns its output in a tuple."""
 
     model: Any
     layers: str
-    form: int
+    closing: tuple[str, ...]
+    tuples: bool
+    _calls: dict[Shape, list[Call]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: Any, closing: Sequence[str], *, tuples: bool) -> Skeleton:
+        """``closing``: names within the module that has the layers; those it lacks are left out."""
+        count = model.config.num_hidden_layers
+        parts = model.named_modules()  # the outermost first
+        layers = next(n for n, x in parts if isinstance(x, nn.ModuleList) and len(x) == count)
+        body = layers.rpartition(".")[0]
+        there = dict(model.get_submodule(body).named_children())
+        found = tuple(f"{body}.{name}" for name in closing if name in there)
+        return cls(model, layers, found, tuples)
+
+    def __deepcopy__(self, memo: object) -> Skeleton:
+        return self
 
     @property
     def body(self) -> str:
@@ -35,75 +64,28 @@ class Frame:
     @property
     def blocks(self) -> tuple[str, ...]:
         """The names of the decoder layers."""
-        return tuple(
-            f"{self.layers}.{i}" for i in range(len(self.model.get_submodule(self.layers)))
-        )
+        count = len(self.model.get_submodule(self.layers))
+        return tuple(f"{self.layers}.{i}" for i in range(count))
 
     @cached_property
-    def units(self) -> tuple[str, ...]:
-        """The names of the largest modules that are beside the layers."""
-        path = self.layers.split(".")[:-1]
-        around = [".".join(path[:depth]) for depth in range(len(path) + 1)]
-        names = [
-            f"{module}.{child}".lstrip(".")
-            for module in around
-            for child, _ in self.model.get_submodule(module).named_children()
-        ]
-        return tuple(name for name in names if name not in around and name != self.layers)
-
-    def stand_ins(self) -> StandIns:
-        """Stand-ins for the layers."""
-        return StandIns(self.model.get_submodule(self.layers), self.form)
-
-    def placeholder(
-        self, seed: int, dtype: torch.dtype, device: torch.device
-    ) -> tuple[Any, StandIns]:
-        """The model with stand-ins for its layers, and drawn parameters that take no room
-        (:func:`_windows`)."""
-        stand_ins = self.stand_ins()
-        made = _copied(
-            self.model, {self.model.get_submodule(self.layers): stand_ins.modules}
-        ).eval()
-        random = torch.Generator().manual_seed(seed)
-        for module in made.modules():
-            for name, parameter in module._parameters.items():
-                if parameter is not None:
-                    row = torch.rand(sum(parameter.shape) + 1, generator=random)
-                    values = _windows(row.to(device, dtype), parameter.shape)
-                    drawn = nn.Parameter(values, requires_grad=False)
-                    drawn._is_hf_initialized = True  # type: ignore[attr-defined]
-                    module._parameters[name] = drawn
-        initialise(made, device)
-        return made, stand_ins
-
-    def part(self, kept: Sequence[str]) -> Any:
-        """A copy of the model that has these units and layers alone, still on ``meta``."""
-        left = [name for name in (*self.units, *self.blocks) if name not in kept]
-        return _copied(self.model, {self.model.get_submodule(x): nn.Identity() for x in left})
-
-
-@dataclass(frozen=True, eq=False)
-class Skeleton(Frame):
-    """A model that may be cut between its layers.
-
-    ``before``, ``after``: the names of the modules that run before and after the layers; of the
-    latter ``closing`` belong to the body, which returns an ``output``.
-    """
-
-    before: tuple[str, ...]
-    closing: tuple[str, ...]
-    after: tuple[str, ...]
-    output: type[Any]
-
-    @property
-    def config(self) -> Any:
-        """The configuration of the model's decoder."""
-        return self.model.config.get_text_config()
+    def before(self) -> tuple[str, ...]:
+        """The names of the modules that run before the layers."""
+        found = self._beside(self.body)
+        return tuple(name for name in found if name not in self.closing)
 
     @cached_property
-    def calls(self) -> LayerCalls:
-        """The plans by which each layer is called."""
-        return LayerCalls(self.placeholder)
+    def after(self) -> tuple[str, ...]:
+        """The names of the modules that run after the layers: the closing ones, then those around
+        the body."""
+        path = self.body.split(".")
+        around = (".".join(path[:depth]) for depth in reversed(range(len(path))))
+        return (*self.closing, *(name for module in around for name in self._beside(module)))
+
+    def _beside(self, module: str) -> list[str]:
+        """The modules of this one that do not have the layers."""
+        children = self.model.get_submodule(module).named_children()
+        names = [f"{module}.{child}".lstrip(".") for child, _ in children]
+        return [name for name in names if not f"{self.layers}.".startswith(f"{name}.")]
 
     @cached_property
     def ties(self) -> tuple[tuple[str, ...], ...]:
@@ -116,31 +98,124 @@ class Skeleton(Frame):
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss that the model's own ``forward`` computes."""
         loss: Tensor = self.model.loss_function(
-            logits=logits, labels=labels, vocab_size=self.config.vocab_size
+            logits=logits, labels=labels, vocab_size=self.model.config.vocab_size
         )
         return loss
 
+    def part(self, kept: Sequence[str]) -> Any:
+        """A copy of the model that has only these units and layers, still on ``meta``."""
+        every = (*self.before, *self.blocks, *self.after)
+        left = [name for name in every if name not in kept]
+        return _copied(self.model, {self.model.get_submodule(x): nn.Identity() for x in left})
+
+    def stand_ins(self) -> StandIns:
+        """Stand-ins for the layers."""
+        return StandIns(self.model.get_submodule(self.layers), tuples=self.tuples)
+
     def headed(self, model: Any) -> list[nn.Module]:
-        """The modules after the layers in the body of a copy of the model, as :func:`logits` takes
-        them; the copy loses its body."""
+        """The closing modules of a copy of the model, as :func:`logits` takes them; the copy loses
+        its body."""
         units = [model.get_submodule(name) for name in self.closing]
         parent, _, child = self.body.rpartition(".")
-        setattr(model.get_submodule(parent), child, _Given(self.output))
+        setattr(model.get_submodule(parent), child, _Given())
         return units
 
+    def calls(self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> list[Call]:
+        """The arguments of each layer's call for tokens of this shape, made once, without hidden
+        states."""
+        key = (shape, dtype, device)
+        if key not in self._calls:
+            self._make_calls(*key)
+        return self._calls[key]
 
-def _windows(row: Tensor, shape: Sequence[int]) -> Tensor:
-    """A view of ``row`` with this shape: the number at ``i, j, ...`` is the row's at their sum."""
-    return row.as_strided(shape, [1] * len(shape))
+    @uncompiled
+    def _make_calls(self, *key: Any) -> None:
+        with really(), torch.no_grad():
+            shape, dtype, device = key
+            placeholder = self._placeholder(dtype, device)
+            tokens = torch.zeros(shape, dtype=torch.long, device=device)
+            self._calls[key] = [with_hidden(call, None) for call in capture(*placeholder, tokens)]
+
+    def _placeholder(self, dtype: torch.dtype, device: torch.device) -> tuple[Any, StandIns]:
+        """The model with stand-ins for its layers, whose parameters are 0 and take no memory."""
+        stand_ins = self.stand_ins()
+        replaced = {self.model.get_submodule(self.layers): stand_ins.modules}
+        made = _copied(self.model, replaced).eval()
+        zero = torch.zeros((), dtype=dtype, device=device)
+        for module in made.modules():
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    drawn = nn.Parameter(zero.expand(parameter.shape), requires_grad=False)
+                    drawn._is_hf_initialized = True  # type: ignore[attr-defined]
+                    module._parameters[name] = drawn
+        initialise(made, device)
+        return made, stand_ins
+
+    def fixed_tensors(self) -> list[Tensor]:
+        """The tensors that layers are called with, the same for all tokens of a shape."""
+        every = [tree_leaves(call) for calls in self._calls.values() for call in calls]
+        return [leaf for leaves in every for leaf in leaves if isinstance(leaf, Tensor)]
 
 
-def windowed_product(x: Tensor, weight: Tensor) -> Tensor:
-    """The ``linear`` by a matrix of windows (:func:`_windows`), computed as a correlation with
-    their row, so that the matrix is never made."""
-    row = weight.as_strided((sum(weight.shape) - 1,), (1,)).float()
-    spectrum = rfft(row) * rfft(x.float(), len(row)).conj()
-    product: Tensor = irfft(spectrum, len(row))[..., : len(weight)]
-    return product.to(x.dtype)
+class Reached(Exception):  # noqa: N818
+    """The last layer was called, and nothing after it is wanted."""
+
+
+class StandIns:
+    """``modules`` in place of a model's layers: each notes what it is called with and returns its
+    hidden states, in a tuple if ``tuples``."""
+
+    def __init__(self, layers: nn.Module, *, tuples: bool) -> None:
+        self.calls: list[Call] = []
+        self.tuples = tuples
+        self.modules = nn.ModuleList(_StandIn(layer, self) for layer in layers.children())
+
+
+class _StandIn(nn.Module):
+    def __init__(self, layer: nn.Module, stand_ins: StandIns) -> None:
+        super().__init__()
+        self.__dict__["_of"] = layer, stand_ins  # not as a submodule
+
+    def __getattr__(self, name: str) -> Any:
+        """The layer's own attribute, such as its kind of attention, which the model asks for."""
+        return getattr(self.__dict__["_of"][0], name)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        stand_ins = self.__dict__["_of"][1]
+        stand_ins.calls.append((args, kwargs))
+        if len(stand_ins.calls) == len(stand_ins.modules):
+            raise Reached
+        hidden = hidden_of((args, kwargs))
+        return (hidden,) if stand_ins.tuples else hidden
+
+
+def hidden_of(call: Call) -> Any:
+    """The hidden states in a layer's call, its first argument."""
+    args, kwargs = call
+    return args[0] if args else kwargs["hidden_states"]
+
+
+def with_hidden(call: Call, hidden: Tensor | None) -> Call:
+    """The call with other hidden states."""
+    args, kwargs = call
+    return ((hidden, *args[1:]), kwargs) if args else ((), kwargs | {"hidden_states": hidden})
+
+
+@uncompiled
+def capture(model: Any, stand_ins: StandIns, tokens: Tensor) -> list[Call]:
+    """The calls of the layers for these tokens. Raises InputError where the model computes anything
+    between them.
+
+    Where they are traced the model is told so: it asks then no questions about masks' values.
+    """
+    stand_ins.calls = []
+    told = patch("torch.compiler.is_compiling", lambda: True)
+    with suppress(Reached), nullcontext() if type(tokens) is Tensor else told:
+        model(input_ids=tokens, use_cache=False)
+    calls, stand_ins.calls = stand_ins.calls, []
+    if any(hidden_of(call) is not hidden_of(calls[0]) for call in calls):
+        raise InputError(f"{type(model).__name__}: it computes something between its layers")
+    return calls
 
 
 def logits(model: Any, units: Sequence[nn.Module], hidden: Tensor) -> Tensor:
@@ -154,16 +229,21 @@ def logits(model: Any, units: Sequence[nn.Module], hidden: Tensor) -> Tensor:
 class _Given(nn.Module):
     """A module in place of the body, which returns its input."""
 
-    def __init__(self, output: type[Any]) -> None:
-        super().__init__()
-        self._output = output
+    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> _Output:
+        return _Output(inputs_embeds)
 
-    def forward(self, *_: Any, inputs_embeds: Tensor | None = None, **__: Any) -> Any:
-        if inputs_embeds is None:
-            raise CutError("what has its layers is not called with inputs_embeds")
-        if issubclass(self._output, tuple):
-            return (inputs_embeds,)
-        return self._output(last_hidden_state=inputs_embeds)
+
+class _Output:
+    """The body's output with hidden states, and nothing else."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        self.last_hidden_state = hidden
+
+    def __getitem__(self, index: int) -> Tensor:
+        return (self.last_hidden_state,)[index]
+
+    def __getattr__(self, name: str) -> None:
+        return None
 
 
 def initialise(model: Any, device: torch.device | str) -> None:

@@ -88,11 +88,8 @@ def _tie(part: Any, missing: set[str]) -> None:
                 missing.discard(name)
 
 
-def draw(part: Any, seed: int, name: str) -> None:
-    """Initialises what was not loaded, as the model itself does it.
-
-    Raises InputError where it cannot without the modules of other parts.
-    """
+def draw(part: Any, seed: int) -> None:
+    """Initialises what was not loaded, as the model itself does it."""
     made: dict[int, nn.Parameter] = {}  # by the parameter's id: tied ones stay one
     for module in part.modules():
         for key, parameter in module._parameters.items():
@@ -102,14 +99,7 @@ def draw(part: Any, seed: int, name: str) -> None:
                 module._parameters[key] = made[id(parameter)]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        try:
-            initialise(part, "cpu")
-        except Exception as error:
-            raise InputError(
-                f"{name}: {type(part).__name__}: expected _init_weights to take a part of its "
-                f"modules: {type(error).__name__}: {error}; a model source cuts other models "
-                "(docs/tutorials/own-model.md)"
-            ) from error
+        initialise(part, "cpu")
 
 
 def _put(part: nn.Module, name: str, parameter: Tensor) -> None:

@@ -8,7 +8,6 @@ whose gradients are parts of a sum.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import isclose, isfinite
 from typing import Any, TypeAlias
 
@@ -23,34 +22,26 @@ from ..stages.unused_parameters import reals
 from .shard_squares import Processes, processes_of
 
 Named: TypeAlias = tuple[int, str]  # a stage, and a parameter's name in it
+Summary: TypeAlias = tuple[tuple[int, ...], float] | None  # shape and norm; of no tensor None
 START, GRADIENT = 1e-6, 1e-3  # how far norms may be apart: of values, of gradients by rounding
 NEGLIGIBLE = 1e-6  # of the largest gradient's norm: what may be rounding alone
 
 
-@dataclass(frozen=True, slots=True)
-class _Summary:
-    """A fingerprint of a tensor; ``norm`` is None where there is no tensor."""
+def _summary(tensor: Tensor | None) -> Summary:
+    """A fingerprint of a tensor."""
+    if tensor is None:
+        return None
+    here = reals(local(tensor.detach()))
+    return tuple(here.shape), float(torch.linalg.vector_norm(here, dtype=torch.float64))
 
-    shape: tuple[int, ...] = ()
-    norm: float | None = None
 
-    @classmethod
-    def of(cls, tensor: Tensor | None) -> _Summary:
-        if tensor is None:
-            return cls()
-        here = reals(local(tensor.detach()))
-        return cls(tuple(here.shape), float(torch.linalg.vector_norm(here, dtype=torch.float64)))
-
-    def equals(self, other: _Summary | None, rel: float, least: float) -> bool:
-        """Whether both are equal; a norm that is not finite equals any, as it says nothing of its
-        source."""
-        if other is None or self.shape != other.shape:
-            return False
-        if self.norm is None or other.norm is None:
-            return self.norm is other.norm
-        if not (isfinite(self.norm) and isfinite(other.norm)):
-            return True
-        return isclose(self.norm, other.norm, rel_tol=rel, abs_tol=least)
+def _alike(one: Summary, other: Summary, rel: float, least: float) -> bool:
+    """Whether both are equal; a norm that is not finite equals any, as it says nothing of its
+    source."""
+    if one is None or other is None or one[0] != other[0]:
+        return one is other
+    norms = one[1], other[1]
+    return not all(map(isfinite, norms)) or isclose(*norms, rel_tol=rel, abs_tol=least)
 
 
 class CopiesCheck:
@@ -65,7 +56,7 @@ class CopiesCheck:
     def values(self) -> str | None:
         """A line on a parameter that begins with other values, or is not on all; None where all
         agree."""
-        own = {named: _Summary.of(p) for named, p in self._copies.items()}
+        own = {named: _summary(p) for named, p in self._copies.items()}
         found = [
             f"norm_groups: expected a pattern for {name} of stage {stage}, or copies of it on all "
             f"of the processes {list(processes)}, where it differs"
@@ -79,8 +70,8 @@ class CopiesCheck:
         if stage in self._seen:
             return
         self._seen.add(stage)
-        own = {n: _Summary.of(p.grad) for n, p in self._copies.items() if n[0] == stage}
-        least = NEGLIGIBLE * max((s.norm or 0.0 for s in own.values()), default=0.0)
+        own = {n: _summary(p.grad) for n, p in self._copies.items() if n[0] == stage}
+        least = NEGLIGIBLE * max((s[1] for s in own.values() if s), default=0.0)
         for (_, name), processes in [*self._differing(own, GRADIENT, least)][:1]:
             raise InputError(
                 f"stages[{stage}]: {name}: expected one gradient on the processes "
@@ -89,12 +80,13 @@ class CopiesCheck:
             )
 
     def _differing(
-        self, own: Mapping[Named, _Summary], rel: float, least: float
+        self, own: Mapping[Named, Summary], rel: float, least: float
     ) -> Iterator[tuple[Named, Processes]]:
         for group in self._groups:
             rows: list[Any] = [None] * group.size()
             dist.all_gather_object(rows, own, group=group)
             for named in sorted(set().union(*rows)):
-                first, *others = (row.get(named) for row in rows)
-                if first is None or not all(first.equals(x, rel, least) for x in others):
+                found = [row[named] for row in rows if named in row]
+                alike = all(_alike(found[0], other, rel, least) for other in found)
+                if len(found) < len(rows) or not alike:
                     yield named, processes_of(group)

@@ -4,11 +4,11 @@ compute."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from functools import partial
-from threading import Thread
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from ..rank.role import averaged
 from ..stages.fsdp import ShardedModule, ShardedStages, Sum, gradient_of
 from ..stages.store import device_of
 from ..stages.unused_parameters import clear_unused, reals
+from ..transport import wait_for
 from .shard_squares import mesh_axes, processes_of
 
 
@@ -39,8 +40,8 @@ class Averaging:
     replicas' microbatches already, and only divided.
     On a CPU an average may take as long as the options say, unless another replica's fault is
     found; on GPUs the time is the group's own.
-    ``spans``: on a CPU, when each stage's average set out and had come in the last step, in seconds
-    of ``time.perf_counter``.
+    ``spans``: on a CPU, when each whole stage's average set out and had come in the last step, in
+    seconds of ``time.perf_counter``.
     """
 
     def __init__(
@@ -56,12 +57,12 @@ class Averaging:
         self._group, self._dtype, self._apart = group, context.options.sum_dtype, apart
         self._timeout = timedelta(seconds=context.options.timeout)
         self._faults, self._sharded = context.transport.replicas, sharded
-        self._device = device_of(modules.values()).type
+        self._on_host = device_of(modules.values()).type == "cpu"
         home = {id(p): s for s, module in modules.items() for p in module.parameters()}
         self._own = {
             s: [p for p in module.parameters() if home[id(p)] == s] for s, module in modules.items()
         }
-        self._under_way: list[_UnderWay] = []
+        self._under_way: list[tuple[int, Sum, float, torch.futures.Future[float] | None]] = []
         self.spans: dict[int, tuple[float, float]] = {}
         self._copies: list[tuple[str, nn.Parameter]] = []
         for stage, module in modules.items():
@@ -98,27 +99,34 @@ class Averaging:
 
     def begin(self, stage: int) -> None:
         """Sends the stage's gradients, all of which are there; returns at once."""
-        sharded = self._sharded.get(stage)
+        sharded, began = self._sharded.get(stage), time.perf_counter()
         for sent in self._sum(stage) if sharded is None else sharded.scatter(self._dtype):
-            before = next((e for e in reversed(self._under_way) if e.sent.again), None)
-            self._under_way.append(_UnderWay(stage, sent, self._device, self._wait, before))
+            self._under_way.append((stage, sent, began, self._arrival(sent.work)))
 
     def finish(self) -> None:
         """Returns once every gradient that was sent is the average."""
-        spans: dict[int, tuple[float, float]] = {}
-        for each in self._under_way:
-            span = each.finish()
-            if span is not None:
-                began, _ = spans.get(each.stage, span)
-                spans[each.stage] = began, span[1]
-        self.spans |= spans
+        for stage, sent, began, arrival in self._under_way:
+            self._wait(stage, sent.work)
+            if sent.again is not None:
+                self._wait(stage, sent.again())
+            sent.take()
+            if arrival is not None:
+                self.spans[stage] = began, arrival.wait()
         self._under_way.clear()
 
-    def _wait(self, work: dist.Work) -> None:
-        if self._faults is None:
-            work.wait(self._timeout)
+    def _wait(self, stage: int, work: dist.Work) -> None:
+        if self._on_host:
+            what = f"the average of stage {stage} over the replicas"
+            wait_for(work, self._timeout, what, self._faults)
         else:
-            self._faults.wait(work, self._timeout)
+            work.wait()
+
+    def _arrival(self, work: dist.Work) -> torch.futures.Future[float] | None:
+        """When the collective is over; None where torch does not know: on GPUs, of shards."""
+        if self._on_host:
+            with suppress(RuntimeError):
+                return work.get_future().then(lambda _: time.perf_counter())
+        return None
 
     def _trained(self, stage: int) -> list[nn.Parameter]:
         """The parameters that are averaged with the stage, now: in all replicas the same."""
@@ -178,58 +186,6 @@ def start_equal(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
         value = tensor.detach().contiguous()
         dist.broadcast(value, group=group, group_src=0)
         tensor.copy_(value)
-
-
-class _UnderWay:
-    """A stage's gradients on their way; ``sent.take`` makes of what came the average.
-
-    On a CPU a thread waits for them, to see when they come: nobody else looks until the first
-    ``step``. What is summed twice is so in the order in which it was sent, alike on all processes:
-    after ``before``.
-    """
-
-    def __init__(
-        self,
-        stage: int,
-        sent: Sum,
-        device: str,
-        wait: Callable[[dist.Work], None],
-        before: _UnderWay | None,
-    ) -> None:
-        self.stage, self._wait_for = stage, wait
-        self.sent, self._before = sent, before
-        self._began, self._came = time.perf_counter(), 0.0
-        self._failed: BaseException | None = None
-        self._waiting: Thread | None = None
-        if device == "cpu":
-            self._waiting = Thread(target=self._wait, daemon=True, name="rank averages")
-            self._waiting.start()
-
-    def finish(self) -> tuple[float, float] | None:
-        """Returns once it is the average: when it set out and came, where that is known."""
-        if self._waiting is None:
-            self.sent.work.wait()
-            if self.sent.again is not None:
-                self.sent.again().wait()
-        else:
-            self._waiting.join()
-        if self._failed is not None:
-            raise ConnectionError(
-                f"the average of stage {self.stage} over the replicas: {self._failed}"
-            ) from self._failed
-        self.sent.take()
-        return None if self._waiting is None else (self._began, self._came)
-
-    def _wait(self) -> None:
-        try:
-            self._wait_for(self.sent.work)
-            if self.sent.again is not None:
-                if self._before is not None and self._before._waiting is not None:
-                    self._before._waiting.join()
-                self._wait_for(self.sent.again())
-        except BaseException as error:  # raised where the step waits
-            self._failed = error
-        self._came = time.perf_counter()
 
 
 def make_averaging(context: RankContext, *, starts: bool) -> Averaging | None:

@@ -16,9 +16,10 @@ them for all keeps the pipelines from judging a step unlike each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from fnmatch import fnmatchcase
+from math import prod
 from typing import TypeAlias
 
 import torch.distributed as dist
@@ -26,25 +27,27 @@ from torch import nn
 
 from pipeloom.ir.errors import InputError
 
-from ..dtensors import is_dtensor
 from ..rank.context import RankContext
 from ..rank.options import NormGroups, PipelineOptions
 from ..stages.gradient_squares import squares_of
 from ..stages.tie_detection import Group
 from ..transport import gather_early
 from .copies import CopiesCheck, Named
-from .shard_squares import Processes, ShardSquares, Squares, mesh_axes, processes_of, sharded_over
+from .shard_squares import (
+    Processes,
+    ShardSquares,
+    Squares,
+    mesh_axes,
+    processes_of,
+    sharded_over,
+    widest,
+)
 
-Numbers: TypeAlias = frozenset[int]  # of groups
-
-
-def distinct(norm_groups: NormGroups) -> list[dist.ProcessGroup]:
-    """The process groups of ``norm_groups``, each once, in their order."""
-    return list({processes_of(group): group for group in norm_groups.values()}.values())
+Homes: TypeAlias = dict[Named, Processes]
 
 
 def numbered(norm_groups: NormGroups) -> dict[str, int]:
-    """The number of each pattern's group in :func:`distinct`.
+    """The number of each pattern's group, of the groups in their order, each once.
 
     Raises InputError for what is no group.
     """
@@ -54,8 +57,8 @@ def numbered(norm_groups: NormGroups) -> dict[str, int]:
                 f"norm_groups: {pattern!r}: expected a process group that has this process, "
                 f"got {group!r}"
             )
-    numbers = {processes_of(group): i for i, group in enumerate(distinct(norm_groups))}
-    return {pattern: numbers[processes_of(group)] for pattern, group in norm_groups.items()}
+    distinct = list(dict.fromkeys(map(processes_of, norm_groups.values())))
+    return {p: distinct.index(processes_of(group)) for p, group in norm_groups.items()}
 
 
 def make_norm_squares(
@@ -68,17 +71,22 @@ def make_norm_squares(
     copies differ.
     """
     options = context.options
-    parameters = _named(modules)
+    parameters = {
+        (s, name): parameter
+        for s, module in modules.items()
+        for name, parameter in module.named_parameters(remove_duplicate=False)
+    }
+    patterned = {processes_of(group): group for group in (options.norm_groups or {}).values()}
     homes = _assigned(context, parameters)
-    patterned = distinct(options.norm_groups or {})
     axes = {
-        id(p): sharded_over(p) | ({processes_of(patterned[homes[n]])} if n in homes else set())
+        id(p): sharded_over(p) | ({homes[n]} if n in homes else set())
         for n, p in parameters.items()
     }
-    meshes = {a: g for p in parameters.values() for a, (g, _) in mesh_axes(p).items()}
-    groups = list(({processes_of(g): g for g in patterned} | meshes).values())
+    groups = patterned | {
+        axis: group for p in parameters.values() for axis, (group, _) in mesh_axes(p).items()
+    }
     copies = {n: p for n, p in parameters.items() if p.requires_grad and not axes[id(p)]}
-    check = CopiesCheck(copies, groups)
+    check = CopiesCheck(copies, list(groups.values()))
     for differing in context.transport.gather(check.values()) if options.check else ():
         if differing is not None:
             raise InputError(differing)
@@ -90,50 +98,50 @@ def make_norm_squares(
     return squares, check if options.check and options.optimizer is not None else None
 
 
-def _named(modules: Mapping[int, nn.Module]) -> dict[Named, nn.Parameter]:
-    return {
-        (s, name): parameter
-        for s, module in modules.items()
-        for name, parameter in module.named_parameters(remove_duplicate=False)
-    }
-
-
-def _assigned(context: RankContext, parameters: Mapping[Named, nn.Parameter]) -> dict[Named, int]:
-    """The number of each shard's group; all ranks call it."""
-    norm_groups, gather = context.options.norm_groups, context.transport.gather
+def _assigned(context: RankContext, parameters: Mapping[Named, nn.Parameter]) -> Homes:
+    """The processes that have shards of each parameter that a pattern names; all ranks call it."""
+    norm_groups = context.options.norm_groups
     if not norm_groups:
         return {}
-    groups = distinct(norm_groups)
-    known = {named: _known(p, groups) for named, p in parameters.items()}
-    names = {named: numbers for row in gather(known) for named, numbers in row.items()}
-    return assigned(numbered(norm_groups), names, context.options.tied)
+    here = [p for p in norm_groups if any(fnmatchcase(name, p) for _, name in parameters)]
+    lacking = {*norm_groups}.difference(*context.transport.gather(here))
+    if lacking:
+        raise InputError(
+            f"norm_groups: {min(lacking)!r}: no parameter of any stage has such a name"
+        )
+    meshes = {named: {p for axis in mesh_axes(x) for p in axis} for named, x in parameters.items()}
+    patterns = {pattern: processes_of(group) for pattern, group in norm_groups.items()}
+    return assigned(patterns, meshes, context.options.tied, dist.get_rank())
 
 
 def assigned(
-    patterns: Mapping[str, int], names: Mapping[Named, Numbers], tied: Sequence[Group]
-) -> dict[Named, int]:
-    """The number of each shard's group; ``names`` has those that a DTensor's norm is of anyway.
+    patterns: Mapping[str, Processes],
+    meshes: Mapping[Named, Collection[int]],
+    tied: Sequence[Group],
+    process: int,
+) -> Homes:
+    """The processes that have shards of each parameter that a pattern names; ``meshes``: those of
+    each parameter's mesh; ``process``: this one.
 
     Raises InputError where patterns do not tell it.
     """
-    homes: dict[Named, int] = {}
-    for pattern, number in patterns.items():
-        found = [named for named in names if fnmatchcase(named[1], pattern)]
-        if not found:
-            raise InputError(f"norm_groups: {pattern!r}: no parameter of any stage has such a name")
-        for stage, name in found:
-            if homes.setdefault((stage, name), number) != number:
+    homes: Homes = {}
+    for stage, name in meshes:
+        found = {pattern: own for pattern, own in patterns.items() if fnmatchcase(name, pattern)}
+        for pattern, own in found.items():
+            if homes.setdefault((stage, name), own) != own:
                 raise InputError(
                     f"norm_groups: {pattern!r}: expected one group a parameter, {name} of stage "
                     f"{stage} has another one, too"
                 )
-            if number in names[stage, name]:
+            if {*own} & {*meshes[stage, name]} - {process}:
                 raise InputError(
                     f"norm_groups: {pattern!r}: expected none for a DTensor, whose norm is of all "
                     f"its shards, got {name} of stage {stage}"
                 )
     for copies in tied:
-        if len({homes.get((stage, name)) for stage, name in copies}) > 1:
+        named = {next((p for p in patterns if fnmatchcase(name, p)), None) for _, name in copies}
+        if len({p and patterns[p] for p in named}) > 1:
             raise InputError(
                 "norm_groups: expected one group for all copies of a tied parameter, "
                 f"{list(copies)}"
@@ -145,8 +153,9 @@ def assigned(
 class Side:
     """A process's place among all others: its ``rank`` in the processes of its ``pipeline``.
 
-    ``data``: those of its data group; ``meshes``: of its DTensors; ``groups``: of its norm groups,
-    None where nothing is said of them; ``needs_norm``: its steps are judged by the norm.
+    ``data``: those of its data group; ``meshes``: along each dimension of its DTensors' meshes;
+    ``groups``: of its norm groups, None where nothing is said of them; ``needs_norm``: its steps
+    are judged by the norm.
     """
 
     rank: int
@@ -169,8 +178,8 @@ def check_norm_groups(options: PipelineOptions, modules: Mapping[int, nn.Module]
         options.whereabouts()[0],
         processes_of(group or dist.group.WORLD),
         () if data_group is None else processes_of(data_group),
-        tuple({_mesh(p) for module in modules.values() for p in module.parameters()}),
-        None if norm_groups is None else tuple(map(processes_of, distinct(norm_groups))),
+        tuple({a for m in modules.values() for p in m.parameters() for a in mesh_axes(p)}),
+        None if norm_groups is None else tuple({processes_of(g): 0 for g in norm_groups.values()}),
         options.needs_norm,
     )
     rows = gather_early(astuple(side), None, options.timeout)
@@ -189,6 +198,7 @@ def check_sides(sides: Sequence[Side]) -> None:
                 )
         for i, group in enumerate(side.groups or ()):
             _check_group(sides, process, i, group)
+    _check_grids(sides)
     parts = _parts([p for s in sides for p in (s.pipeline, s.data, *s.meshes, *(s.groups or ()))])
     if len(parts) > 1 and any(side.needs_norm and side.groups is None for side in sides):
         raise InputError(
@@ -217,6 +227,17 @@ def _check_group(sides: Sequence[Side], process: int, number: int, group: Proces
         )
 
 
+def _check_grids(sides: Sequence[Side]) -> None:
+    """Raises InputError where sums over the groups of a process, one after the other, would not be
+    over all processes that they join."""
+    own = [widest([*{*side.meshes, *(side.groups or ())}]) for side in sides]
+    for joined in _parts([axis for axes in own for axis in axes]):
+        if any(prod(map(len, own[process])) != len(joined) for process in joined):
+            raise InputError(
+                f"norm_groups: expected groups that make up one mesh of the processes {joined}"
+            )
+
+
 def _parts(joined: Sequence[Processes]) -> list[list[int]]:
     """The processes, apart where nothing joins them."""
     parts: list[set[int]] = []
@@ -226,16 +247,3 @@ def _parts(joined: Sequence[Processes]) -> list[list[int]]:
         if processes:
             parts.append(processes.union(*touching))
     return sorted(map(sorted, parts))
-
-
-def _known(parameter: nn.Parameter, groups: Sequence[dist.ProcessGroup]) -> Numbers:
-    """The groups whose other processes have a part of the parameter, as a DTensor's mesh tells."""
-    others = {*_mesh(parameter)} - {dist.get_rank()}
-    return frozenset(i for i, group in enumerate(groups) if others & {*processes_of(group)})
-
-
-def _mesh(parameter: nn.Parameter) -> Processes:
-    """The processes that a DTensor is on; of another tensor none."""
-    if not is_dtensor(parameter):
-        return ()
-    return tuple(parameter.device_mesh.mesh.flatten().tolist())

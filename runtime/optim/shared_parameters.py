@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,9 @@ from ..stages.fsdp import gradient_of
 from ..stages.tie_detection import Group, Member, ranks_of, stages_of
 from ..stages.unused_parameters import clear_unused
 from ..transport import agreed
+
+_Copies: TypeAlias = tuple[str, list[nn.Parameter]]
+"""A shared parameter's name, the same on all ranks, and its copies on this rank."""
 
 
 class SharedParameters:
@@ -35,24 +39,15 @@ class SharedParameters:
         rows, tied = context.program.instructions, context.options.tied
         self._dtype, self._holders = context.options.sum_dtype, context.role.holders
         self._store, self._transport = context.store, context.transport
-        self._device = context.device
         self._reductions = {i.stages for row in rows for i in row if isinstance(i, ir.Reduce)}
-        self._names: dict[int, str] = {}  # of the copies that are here, by id, alike on all ranks
-        groups = self._groups = [g for g in map(sorted, map(set, tied)) if self._over_stages(g)]
-        elsewhere = [member for group in groups for member in group]
-        self._unlike: list[str] = []  # what is to be said of copies that are here
-        for group in groups:
-            self._start_equal(group)
-        self._shared = {
-            stages: [self._copies(group) for group in groups if stages_of(group) == stages]
-            for stages in {stages_of(group) for group in groups}
-        }
+        self._groups = [g for g in map(sorted, map(set, tied)) if self._over_stages(g)]
+        self._shared: dict[tuple[int, ...], list[_Copies]] = {}
+        for group in self._groups:
+            self._shared.setdefault(stages_of(group), []).append(self._tied(group))
         for stage, ranks in enumerate(self._holders):
             if len(ranks) > 1:
-                self._shared[stage,] = self._replicas(stage, elsewhere)
-        for said in self._transport.gather(self._unlike) if self._shared else ():
-            if said:
-                raise InputError(said[0])
+                self._shared[stage,] = self._replicated(stage)
+        self._start_equal()
         self._reduced: dict[int, nn.Parameter] = {}  # what reductions sum, by id
         self._earlier: dict[int, tuple[nn.Parameter, Tensor]] = {}
 
@@ -62,10 +57,10 @@ class SharedParameters:
         Raises InputError where some of its copies here are frozen and some are not.
         """
         found = {}
-        for name, row in self._rows():
-            if len({copy.requires_grad for copy in row}) > 1:
+        for name, copies in filter(lambda row: row[1], chain.from_iterable(self._shared.values())):
+            if len({copy.requires_grad for copy in copies}) > 1:
                 raise InputError(_unlike(name, "True and False"))
-            found[name] = row[0].requires_grad
+            found[name] = copies[0].requires_grad
         return found
 
     @staticmethod
@@ -115,7 +110,7 @@ class SharedParameters:
         ranks = ranks_of(stages, self._holders)
         if self._transport.rank not in ranks:
             return lambda: None
-        shared = self._shared[stages]
+        shared = [copies for _, copies in self._shared[stages]]
         self._reduced |= {id(copy): copy for copies in shared for copy in copies}
 
         @torch.no_grad()
@@ -162,41 +157,44 @@ class SharedParameters:
     def _over_stages(self, group: Group) -> bool:
         """Whether it needs sums. Raises InputError where one stage has two objects of it."""
         stages = stages_of(group)
-        if len(stages) == 1 and len(self._copies(group)) > 1:
+        if len(stages) == 1 and len(self._tied(group)[1]) > 1:
             names = " and ".join(name for _, name in group)
             raise InputError(f"tied: expected {names} of stage {stages[0]} to be one object")
         return len(stages) > 1
 
-    def _replicas(self, stage: int, elsewhere: Sequence[Member]) -> list[list[nn.Parameter]]:
-        """This rank's copies of a replicated stage's parameters, but for those in ``elsewhere``."""
-        ranks = self._holders[stage]
-        here = self._transport.rank in ranks
-        own = list(self._store.module(stage).named_parameters()) if here else []
-        first = here and self._transport.rank == ranks[0]
-        values = self._transport.share([_Start.of(p) for _, p in own] if first else None, ranks[0])
-        for (name, parameter), value in zip(own, values if here else [], strict=True):
-            self._unlike += value.give(parameter, f"stage {stage}: {name}")
-        summed = self._ids(stage, elsewhere) if here else frozenset()
-        left = [(name, p) for name, p in own if id(p) not in summed]
-        self._names |= {id(p): f"{name} of stage {stage}" for name, p in left}
-        return [[p] for _, p in left]
+    def _tied(self, group: Group) -> _Copies:
+        """The copies of a tied parameter on this rank, each once."""
+        rank = self._transport.rank
+        mine = [self._find(s, name) for s, name in group if rank in self._holders[s]]
+        return _named(group), list({id(parameter): parameter for parameter in mine}.values())
+
+    def _replicated(self, stage: int) -> list[_Copies]:
+        """This rank's parameters of a stage that several ranks have, except those that are tied."""
+        if self._transport.rank not in self._holders[stage]:
+            return []
+        tied = self._ids(stage, [member for group in self._groups for member in group])
+        own = self._store.module(stage).named_parameters()
+        return [(_named([(stage, name)]), [p]) for name, p in own if id(p) not in tied]
+
+    def _start_equal(self) -> None:
+        """Makes all copies the first one. Raises InputError, alike on all ranks, where one is of
+        another kind."""
+        unlike: list[str] = []
+        for stages, rows in self._shared.items():
+            source = self._holders[stages[0]][0]
+            first = [_Start.of(copies[0]) for _, copies in rows if copies]
+            values = self._transport.share(
+                first if self._transport.rank == source else None, source
+            )
+            for (name, copies), value in zip(rows, values, strict=False):
+                unlike += [line for copy in copies for line in value.give(copy, name)]
+        for lines in self._transport.gather(unlike) if self._shared else ():
+            if lines:
+                raise InputError(lines[0])
 
     def _ids(self, stage: int, members: Sequence[Member]) -> frozenset[int]:
         """The ids of the members of a stage on this rank, whichever of their names they go by."""
         return frozenset(id(self._find(s, name)) for s, name in members if s == stage)
-
-    def _copies(self, group: Group) -> list[nn.Parameter]:
-        """This rank's copies, each once."""
-        rank = self._transport.rank
-        mine = [self._find(s, name) for s, name in group if rank in self._holders[s]]
-        name = " and ".join(f"{name} of stage {stage}" for stage, name in group)
-        self._names |= {id(parameter): name for parameter in mine}
-        return list({id(parameter): parameter for parameter in mine}.values())
-
-    def _rows(self) -> Iterator[tuple[str, list[nn.Parameter]]]:
-        """The name and this rank's copies of each parameter that has any here."""
-        for row in filter(None, chain.from_iterable(self._shared.values())):
-            yield self._names[id(row[0])], row
 
     def _find(self, stage: int, name: str) -> nn.Parameter:
         try:
@@ -204,13 +202,9 @@ class SharedParameters:
         except AttributeError:
             raise InputError(f"tied: stage {stage} has no parameter {name!r}") from None
 
-    def _start_equal(self, group: Group) -> None:
-        source = self._holders[group[0][0]][0]
-        copies = self._copies(group)
-        mine = _Start.of(copies[0]) if source == self._transport.rank else None
-        value: _Start = self._transport.share(mine, source)
-        for copy in copies:
-            self._unlike += value.give(copy, f"tied: {group}")
+
+def _named(group: Group) -> str:
+    return " and ".join(f"{name} of stage {stage}" for stage, name in group)
 
 
 def _unlike(name: str, got: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -45,48 +45,38 @@ class FirstStep:
         self._shared, self._averaging = step_end.shared, step_end.averaging
         self.over = not context.options.check
 
-    def agree(self, ask: Callable[[], StepRequest]) -> StepRequest:
-        """This rank's request; all ranks call it. Raises InputError, alike on all ranks of all
-        replicas, where ``ask`` does on one, or requests are unlike."""
-        own: StepRequest | PipeloomError
+    def agree(self, own: StepRequest) -> None:
+        """Compares this rank's request; all ranks call it. Raises InputError, alike on all ranks of
+        all replicas, where requests are unlike."""
+        fault: PipeloomError | None = None
         try:
-            own = self._agree_with_ranks(ask)
+            self._agree_with_ranks(own)
         except PipeloomError as error:
             if not getattr(error, "agreed", False):  # this replica has ended
                 raise
-            own = error
-        self._agree_with_replicas(own)
-        if isinstance(own, PipeloomError):
-            raise own
+            fault = error
+        self._agree_with_replicas(own, fault)
+        if fault is not None:
+            raise fault
         self.over = True
-        return own
 
-    def _agree_with_ranks(self, ask: Callable[[], StepRequest]) -> StepRequest:
+    def _agree_with_ranks(self, own: StepRequest) -> None:
         transport = self._context.transport
-        own: list[StepRequest] = []
-
-        def asked() -> tuple[bool, int, bool, Mapping[str, bool]]:
-            own.append(ask())
-            return own[0].updates, own[0].microbatches, own[0].given, self._shared.trained()
-
-        updates, counts, given, trained = zip(*gathered(transport, asked), strict=True)
+        rows = gathered(transport, lambda: (own.updates, own.given, self._shared.trained()))
+        updates, given, trained = zip(*rows, strict=True)
         _check("update: expected one value", updates)
         if any(given):
-            check_agreement(own[0].program, {}, transport.gather)
-        _check("microbatches: expected one number", counts)
+            check_agreement(own.program, {}, transport.gather)
         self._shared.check_trained(trained)
-        return own[0]
 
-    def _agree_with_replicas(self, own: StepRequest | PipeloomError) -> None:
+    def _agree_with_replicas(self, own: StepRequest, fault: PipeloomError | None) -> None:
         """Raises InputError, alike in all replicas, where one refuses, they update or train unlike
         each other, or have other numbers of microbatches without programs of their own."""
         options, averaging = self._context.options, self._averaging
         group = options.data_group
         if group is None:
             return
-        mine: tuple[object, ...] = (str(own), False, None, None)
-        if isinstance(own, StepRequest):
-            mine = ("", own.updates, own.given, own.microbatches)
+        mine = str(fault or ""), own.updates, own.given, own.microbatches
         trained = [] if averaging is None else averaging.trained()
         summed(  # for its time limit: from here on no replica waits for another
             [0.0],
@@ -102,7 +92,7 @@ class FirstStep:
         if any(errors):
             replica, line = next((k, line) for k, line in enumerate(errors) if line)
             error = InputError(f"replica {replica}, {line}")
-            raise agreed(own if isinstance(own, PipeloomError) else error, everywhere=True)
+            raise agreed(fault or error, everywhere=True)
         _check("update: expected one value", updates, "replicas")
         if not any(given):
             _check("microbatches: expected one number", counts, "replicas")

@@ -44,8 +44,6 @@ class Pipeline(PipelineReports):
             one, as stages that it was given have one object, are tied without being named.
         skips: pairs of stages (i, j): of each, i returns one tensor more, in their order, which is
             the last argument of j; see :mod:`pipeloom.runtime.tensors.skip_connections`.
-        programs: makes the program of another number of microbatches, of one family say, once each,
-            when ``step`` is first asked for so many; with its stages on the same ranks.
         names: what a parameter or buffer of a stage is called in the whole model, a function of
             stage and name, for :meth:`state_dict`; by default as in the stage.
         varying_shapes: let shapes be others in each step; all ranks then begin a step by telling
@@ -110,7 +108,6 @@ class Pipeline(PipelineReports):
         metrics: list[Any] | None = None,
         return_outputs: bool = True,
         loss_kwargs: Mapping[str, Any] | None = None,
-        microbatches: int | None = None,
         program: Program | None = None,
         update: bool = True,
         **options: Any,
@@ -129,12 +126,11 @@ class Pipeline(PipelineReports):
         keeping it; ``losses`` becomes the list of the microbatches' losses, ``metrics`` of what the
         loss returned with them, detached; elsewhere None, and empty lists.
 
-        ``microbatches``, alike on all ranks: how many there are instead of M, where there are
-        ``programs``. :meth:`trace`, ``peak_memory`` and such are then of that step's program.
-
         ``program``, alike on all ranks: what this step runs instead, of any number of microbatches,
-        as :meth:`with_program` would, with the connections and buffers of the one before it. It is
-        kept until a step is given another.
+        with the stages, optimizers and options of this pipeline: gradients that add up, the loss
+        scale and a verdict that is to come are theirs in common. It is kept until a step is given
+        another, which has its connections and buffers. :meth:`trace`, ``peak_memory`` and such are
+        then of it.
 
         ``update``, alike on all ranks: False leaves the gradients for the next step to add to;
         neither are they clipped nor do the optimizers step.
@@ -145,8 +141,8 @@ class Pipeline(PipelineReports):
         """
         data = StepData(inputs, options, target, loss_kwargs or {})
         ran: Pipeline = self
-        if program is not None or microbatches is not None or not self._first.over:
-            ran = self._programs.of_step(program, microbatches, update=update)
+        if program is not None or not self._first.over:
+            ran = self._of_step(program, update=update)
         self._other = None if ran is self else ran
         try:
             results = ran._run(data, keep=return_outputs, updates=update)

@@ -46,7 +46,6 @@ def _alike(options: PipelineOptions) -> dict[str, object]:
         "tied": [[tuple(pair) for pair in shared] for shared in options.tied],
         "skips": [tuple(pair) for pair in options.skips],
         **{name: getattr(options, name) for name in (*names, *more)},
-        "programs": options.programs is not None,
         "norm_groups": None if groups is None else numbered(groups),
     }
 

@@ -10,6 +10,7 @@ from typing import Any, Self, Unpack
 
 import torch.distributed as dist
 
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
 
 from ..device import Device
@@ -19,6 +20,7 @@ from ..optim.optimizer_step import JudgedStepEnd, finish_before_state_dicts
 from ..optim.optimizers import taken_over
 from ..optim.step_end import StepEnd
 from ..rank.checks import check_exchange, check_tied
+from ..rank.consistency import same
 from ..rank.context import RankContext
 from ..rank.options import Options, PipelineOptions
 from ..rank.role import RankRole, rank_in
@@ -26,14 +28,13 @@ from ..stages.store import Stage, stage_modules
 from ..stages.streamed_weights import StreamedStages
 from ..tensors.receive_buffers import ReceiveBuffers
 from ..transport import GroupTransport, ReplicaFaults, ending_together
-from .first_step import FirstStep
+from .first_step import FirstStep, StepRequest
 from .layered_source import as_planned
 from .model_source import ModelSource, checked_stages, options_of
 from .preparation import check_given, connected, device_for, store_for, with_ties
 from .state import PipelineState
 from .step_arguments import StepData
 from .step_inputs import StepInputs
-from .step_programs import StepPrograms
 from .steps.forward_rounds import ForwardRounds
 from .steps.setup import StepSetup
 
@@ -117,7 +118,7 @@ class RankPipeline:
         self._forward_rounds = ForwardRounds(context, self._setup, self._step_end)
         self._state = PipelineState(context, self._step_end)
         self._first = FirstStep(context, self._step_end)
-        self._programs = StepPrograms(self, options.programs)
+        self._given: RankPipeline | None = None  # of the last step with a program of its own
         self._other: Any = None  # the one that ran the last step, where not this one
         self._buffers = ReceiveBuffers(self.device)  # of steps with programs of their own
         if context.relays:
@@ -141,19 +142,21 @@ class RankPipeline:
         merged: Options = {**options_of(source, count, train=train), **options}
         return cls(program, checked_stages(source, count), **merged)
 
-    def with_program(self, program: Program) -> Self:
-        """A pipeline by another program, for another number of microbatches say, with the stages,
-        optimizers and options of this one; all ranks call it.
-
-        Steps of both may follow each other in any order: gradients that add up, the loss scale and
-        a verdict that is to come are theirs in common. ``close`` of this one closes the other.
-
-        Raises InputError for a program that has its stages on other ranks, sends weights where this
-        one's does not (or the reverse) or steps after each microbatch.
-        """
-        other = self._beside(program)
-        self._held.callback(other._release)
-        return other
+    def _of_step(self, program: Program | None, *, update: bool) -> Any:
+        """The pipeline that runs a step: this one, or that of the step's own ``program``, in place
+        of the last such one's; all ranks call it."""
+        with self.together():
+            if program is not None and not isinstance(program, Program):
+                raise InputError(f"program: expected a Program, got {type(program).__name__}")
+            if not self._first.over:
+                self._first.agree(StepRequest(program or self.program, program is not None, update))
+        if program is None:
+            return self
+        for known in filter(None, (self, self._given)):
+            if same(known.program, program):
+                return known
+        self._given = self._instead(self._given, program)
+        return self._given
 
     def _beside(self, program: Program, before: RankContext | None = None) -> Self:
         """The pipeline of another program; with the connections of ``before`` where they serve."""
@@ -161,7 +164,7 @@ class RankPipeline:
         own = self._options.optimizer
         optimizer = None if own is None else taken_over(self.optimizers.values())
         scale = self._state.loss_scale()
-        options = replace(self._options, optimizer=optimizer, loss_scale=scale, programs=None)
+        options = replace(self._options, optimizer=optimizer, loss_scale=scale)
         with options.made_together():
             check_given(program, options)
             check_exchange(self.program, program)
@@ -191,8 +194,8 @@ class RankPipeline:
 
     def _release(self) -> None:
         """Gives back the connections, first those of a step's own program."""
-        if self._programs.given is not None:
-            self._programs.given._held.close()
+        if self._given is not None:
+            self._given._held.close()
         self._held.close()
 
     def _take_turn(self) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from pipeloom.ir.errors import InputError, InvalidScheduleError, PipeloomError, in_brief
+from pipeloom.ir.errors import InputError, InvalidScheduleError
 from pipeloom.ir.formats import dump_program
 from pipeloom.ir.formats.json_reader import is_count
 from pipeloom.ir.model import program as ir
@@ -15,7 +15,7 @@ from pipeloom.ir.verify.program import verify_program
 
 from ..stages.tie_detection import Group, stages_of
 from ..transport import agreed
-from .options import PipelineOptions, Programs
+from .options import PipelineOptions
 from .role import RankRole
 
 
@@ -51,57 +51,32 @@ def checked_count(microbatches: int) -> int:
     return microbatches
 
 
-def checked_program(programs: Programs, microbatches: int) -> Program:
-    """The program that the user's function makes of so many microbatches. Raises InputError where
-    it raises, or makes another."""
-    try:
-        program = programs(microbatches)
-    except PipeloomError as error:
-        raise InputError(f"programs: {microbatches} microbatches: {error}") from error
-    except Exception as error:
-        words = in_brief(error)
-        raise InputError(f"programs: {microbatches} microbatches: {words}") from error
-    if not isinstance(program, Program):
-        raise InputError(f"programs: expected a Program, got {type(program).__name__}")
-    found = program.schedule.problem.microbatches
-    if found != microbatches:
-        raise InputError(
-            f"programs: expected a program of {microbatches} microbatches, got {found}"
-        )
-    return program
-
-
 def check_exchange(program: Program, other: Program) -> None:
     """Raises InputError, alike on all ranks, which have the same programs, where stages that train
     by ``program`` cannot by the ``other``, too."""
-    try:
-        _check_exchange(program, other)
-    except InputError as error:
-        raise agreed(error) from None
+    for line in _unlike(program, other):
+        raise agreed(InputError(f"program: expected {line}"))
 
 
-def _check_exchange(program: Program, other: Program) -> None:
+def _unlike(program: Program, other: Program) -> Iterator[str]:
+    """What is expected of the ``other``, and what it has instead."""
     sent, new = (_sent(p.schedule) for p in (program, other))
     if sent != new:
-        raise InputError(f"program: expected one that sends {sent}, as the pipeline's, not {new}")
-    for schedule in (program.schedule, other.schedule):
-        if schedule.updates is not Updates.ITERATION:
-            raise InputError(
-                "program: expected one that steps once an iteration, got one that steps after each "
-                "microbatch"
-            )
+        yield f"one that sends {sent}, as the pipeline's, not {new}"
+    if {p.schedule.updates for p in (program, other)} != {Updates.ITERATION}:
+        yield "one that steps once an iteration, got one that steps after each microbatch"
     homes, others = holders(program.schedule), holders(other.schedule)
     if homes != others:
-        raise InputError(
-            f"program: expected its stages on ranks {list(map(list, homes))}, where the pipeline "
-            f"has them, got {list(map(list, others))}"
+        yield (
+            f"its stages on ranks {list(map(list, homes))}, where the pipeline has them, got "
+            f"{list(map(list, others))}"
         )
     for rank in range(program.schedule.problem.ranks):
         known, needed = (RankRole.of(p, rank).needed for p in (program, other))
         if not set(needed) <= set(known):
-            raise InputError(
-                f"program: expected stages {list(known)} alone on rank {rank}, which the pipeline "
-                f"was given there, got {list(needed)}"
+            yield (
+                f"stages {list(known)} alone on rank {rank}, which the pipeline was given there, "
+                f"got {list(needed)}"
             )
 
 

@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch import nn
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.program import Program
 
 from ..stages.mixed_precision import check_floating
 from ..stages.tie_detection import Group
@@ -27,7 +26,6 @@ StagesAs: TypeAlias = Literal["eager", "aten", "inductor"]
 STAGES_AS: tuple[StagesAs, ...] = get_args(StagesAs)
 ModelNames: TypeAlias = Callable[[int, str], str]  # of a stage and a name in it
 NormGroups: TypeAlias = Mapping[str, dist.ProcessGroup]
-Programs: TypeAlias = Callable[[int], Program]  # of a number of microbatches
 
 
 class Options(TypedDict, total=False):
@@ -39,7 +37,6 @@ class Options(TypedDict, total=False):
     tied: Sequence[Group]
     skips: Sequence[tuple[int, int]]
     names: ModelNames | None
-    programs: Programs | None
     varying_shapes: bool
     param_dtype: torch.dtype | None
     reduce_dtype: torch.dtype | None
@@ -64,7 +61,7 @@ class PipelineOptions:
     """The same, with their defaults.
 
     Raises InputError for a dtype that is not floating, a loss that is neither a function nor
-    ``"model"``, stages run as something unknown, ``programs`` that cannot be called, and a
+    ``"model"``, an optimizer that is already made, stages run as something unknown, and a
     ``transport`` beside a ``group``.
     """
 
@@ -74,7 +71,6 @@ class PipelineOptions:
     tied: Sequence[Group] = ()
     skips: Sequence[tuple[int, int]] = ()
     names: ModelNames | None = None
-    programs: Programs | None = None
     varying_shapes: bool = False
     param_dtype: torch.dtype | None = None
     reduce_dtype: torch.dtype | None = None
@@ -97,12 +93,13 @@ class PipelineOptions:
         check_floating(param_dtype=self.param_dtype, reduce_dtype=self.reduce_dtype)
         if not (self.loss is None or self.loss == IN_MODEL or callable(self.loss)):
             raise InputError(f"loss: expected a function or {IN_MODEL!r}, got {self.loss!r}")
-        check_stages_as(self.stages_as)
-        if not (self.programs is None or callable(self.programs)):
+        if not (self.optimizer is None or callable(self.optimizer)):
+            kind = type(self.optimizer).__name__
             raise InputError(
-                f"programs: expected a function of a number of microbatches, got {self.programs!r}"
+                "optimizer: expected a function that makes the optimizer of a stage's parameters, "
+                f"such as functools.partial(torch.optim.{kind}, lr=...), got {kind}"
             )
-
+        check_stages_as(self.stages_as)
         if self.transport is not None and self.group is not None:
             raise InputError("transport: expected none beside group, whose ranks would be others")
 

@@ -37,35 +37,28 @@ def load_callback(name: str) -> Listener:
     return callback
 
 
-class _Named:
-    """A callback whose errors are one line that names it: the run has failed (exit code 1)."""
-
-    def __init__(self, name: str, callback: Listener) -> None:
-        self._name, self._callback = name, callback
-
-    def __call__(self, record: StepRecord) -> None:
-        with self._named(f"step {record.step}"):
-            self._callback(record)
-
-    def close(self) -> None:
-        with self._named("close"):
-            _close(self._callback)
-
-    @contextmanager
-    def _named(self, where: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            words = in_brief(error)
-            raise ExecutionError(f"callback {self._name}: {where}: {words}") from error
-
-
-def _named(callback: Listener | str) -> Listener:
-    """The callback, loaded where it is a name."""
+def _named(callback: Listener | str) -> tuple[str, Listener]:
+    """The callback, loaded where it is a name, and its name."""
     if isinstance(callback, str):
-        return _Named(callback, load_callback(callback))
+        return callback, load_callback(callback)
     kind = callback if hasattr(callback, "__qualname__") else type(callback)
-    return _Named(f"{kind.__module__}:{kind.__qualname__}", callback)
+    return f"{kind.__module__}:{kind.__qualname__}", callback
+
+
+@contextmanager
+def _as_failure(name: str, where: str) -> Iterator[None]:
+    """Makes an error of a callback one line that names it: the run has failed (exit code 1)."""
+    try:
+        yield
+    except Exception as error:
+        raise ExecutionError(f"callback {name}: {where}: {in_brief(error)}") from error
+
+
+def _close(name: str, callback: Any) -> None:
+    close = getattr(callback, "close", None)
+    if callable(close):
+        with _as_failure(name, "close"):
+            close()
 
 
 @contextmanager
@@ -80,12 +73,19 @@ def listening(callbacks: Sequence[Listener | str], steps: int | None) -> Iterato
         callbacks, steps = (), None
     shown = () if steps is None else (Bar(steps) if sys.stderr.isatty() else write_line,)
     with ExitStack() as held:
-        everyone: list[Listener] = [*map(_named, callbacks), *shown]
-        for callback in everyone:
-            held.callback(_close, callback)
-        yield lambda record: [
-            callback(record) for callback in (everyone if isinstance(record, StepRecord) else shown)
-        ]
+        named = [*map(_named, callbacks)]
+        for name, callback in (*named, *(("progress", each) for each in shown)):
+            held.callback(_close, name, callback)
+
+        def listener(record: StepRecord | Compiling) -> None:
+            if isinstance(record, StepRecord):
+                for name, callback in named:
+                    with _as_failure(name, f"step {record.step}"):
+                        callback(record)
+            for show in shown:
+                show(record)
+
+        yield listener
 
 
 def write_line(record: StepRecord | Compiling) -> None:
@@ -137,9 +137,3 @@ def _compiled(record: Compiling) -> str:
 def _words(record: StepRecord) -> str:
     evaluated = "" if record.eval_loss is None else f", eval {record.eval_loss:.4f}"
     return f"loss {record.loss:.4f}{evaluated}, {record.seconds * 1e3:.1f} ms"
-
-
-def _close(callback: Any) -> None:
-    close = getattr(callback, "close", None)
-    if callable(close):
-        close()

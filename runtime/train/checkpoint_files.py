@@ -3,8 +3,6 @@ which are damaged."""
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +13,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 
 from pipeloom.ir.errors import InputError, PipeloomError, in_brief
 
-from .checkpoint_reader import METADATA, Reader
-
-WHOLE = "expected a file as run --save wrote it"
+from .checkpoint_reader import METADATA, Reader, unreadable
 
 
 def latest(folder: str) -> Path:
@@ -52,8 +48,9 @@ def saved_keys(path: Path) -> Mapping[str, Any]:
 def check_files(path: Path) -> None:
     """Raises InputError, naming the file, where one of the checkpoint is missing or too short."""
     ends: dict[str, int] = {}
-    for name, offset, length in _parts(path):
-        ends[name] = max(ends.get(name, 0), offset + length)
+    for value in _metadata(path).storage_data.values():
+        name = value.relative_path
+        ends[name] = max(ends.get(name, 0), value.offset + value.length)
     for name, end in ends.items():
         file = path / name
         if not file.is_file():
@@ -66,45 +63,18 @@ def check_files(path: Path) -> None:
 
 @contextmanager
 def told(path: Path, done: str, kind: type[PipeloomError] = InputError) -> Iterator[None]:
-    """An error of torch.distributed.checkpoint as one line, which names the file that is damaged,
-    where one is."""
+    """An error of torch.distributed.checkpoint as one line, that of the first rank."""
     try:
         yield
     except CheckpointException as error:
         rank, (cause, _) = min(error.failures.items())
-        file = _damaged(path) if kind is InputError else None
-        if file is not None:
-            raise InputError(f"{file}: damaged; {WHOLE}") from error
-        words = in_brief(cause)
-        raise kind(f"{path}: cannot be {done}: rank {rank}: {words}") from error
-
-
-def _damaged(path: Path) -> Path | None:
-    """The first file with a part that is no longer what was written (each is a zip archive)."""
-    for name, offset, length in _parts(path):
-        file = path / name
-        with file.open("rb") as opened:
-            opened.seek(offset)
-            data = io.BytesIO(opened.read(length))
-        try:
-            with zipfile.ZipFile(data) as archive:
-                broken = archive.testzip()
-        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
-            return file
-        if broken is not None:
-            return file
-    return None
-
-
-def _parts(path: Path) -> list[tuple[str, int, int]]:
-    """The places of values: file, offset and length of each."""
-    values = _metadata(path).storage_data.values()
-    return [(value.relative_path, value.offset, value.length) for value in values]
+        if isinstance(cause, InputError):  # which names the file
+            raise cause from error
+        raise kind(f"{path}: cannot be {done}: rank {rank}: {in_brief(cause)}") from error
 
 
 def _metadata(path: Path) -> Metadata:
     try:
         return Reader(path).read_metadata()
     except Exception as error:
-        words = in_brief(error)
-        raise InputError(f"{path / METADATA}: cannot be read: {words}; {WHOLE}") from None
+        raise unreadable(path / METADATA, error) from None

@@ -8,33 +8,31 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Generator
+from contextlib import contextmanager
 from enum import Enum
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint import metadata
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import ReadItem
 
+from pipeloom.ir.errors import InputError, in_brief
+
 METADATA = ".metadata"  # which torch.distributed.checkpoint writes last
 _NAMES = {
-    "collections": {"OrderedDict"},
-    "pathlib": {"PosixPath", "WindowsPath"},
-    "torch": {"Size", "device"},
-    "torch.serialization": {"_get_layout"},
-    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
-    "torch.distributed.checkpoint.metadata": {
-        "BytesStorageMetadata",
-        "ChunkStorageMetadata",
-        "Metadata",
-        "MetadataIndex",
-        "StorageMeta",
-        "TensorProperties",
-        "TensorStorageMetadata",
-        "_MEM_FORMAT_ENCODING",
-    },
+    ("collections", "OrderedDict"),
+    ("pathlib", "PosixPath"),
+    ("pathlib", "WindowsPath"),
+    ("torch", "Size"),
+    ("torch", "device"),
+    ("torch.serialization", "_get_layout"),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
 }
 
 
@@ -44,8 +42,9 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("builtins", "getattr"):
             return _member
-        kind = getattr(torch, name, None) if module == "torch" else None
-        if isinstance(kind, torch.dtype) or name in _NAMES.get(module, ()):
+        kind = getattr({"torch": torch, metadata.__name__: metadata}.get(module), name, None)
+        own = isinstance(kind, type) and kind.__module__ == metadata.__name__
+        if own or isinstance(kind, torch.dtype) or (module, name) in _NAMES:
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"{module}.{name} has no place in a checkpoint")
 
@@ -57,8 +56,30 @@ def _member(kind: object, name: str) -> Enum:
     return kind[name]
 
 
+def unreadable(path: Path, error: Exception) -> InputError:
+    """The line on a file that is not what was written."""
+    words = f"cannot be read: {in_brief(error)}; expected a file as run --save wrote it"
+    return InputError(f"{path}: {words}")
+
+
+class _Files(FileSystem):
+    """Files whose names are in the errors of those who read them."""
+
+    @contextmanager
+    def create_stream(self, path: str | PathLike[str], mode: str) -> Generator[io.IOBase]:
+        try:
+            with super().create_stream(path, mode) as stream:
+                yield stream
+        except Exception as error:
+            raise unreadable(Path(path), error) from error
+
+
 class Reader(FileSystemReader):
     """A reader of a folder whose table of contents may hold names of torch's own alone."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.fs = _Files()
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
         """Raises UnpicklingError for other names."""

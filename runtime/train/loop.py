@@ -10,18 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor
 
 from pipeloom.ir.model.program import Program
 
 from ..measure.plan_deviation import other_size, over_the_limit
-from ..pipeline.model_source import EVAL_BATCH, ModelSource
+from ..pipeline.model_source import BATCH, EVAL_BATCH, ModelSource
 from ..pipeline.pipeline import Pipeline
 from ..probes.measuring import sequences
 from .checkpoint_files import latest
 from .checkpoints import Checkpoints
-from .replicas import ALONE, Replicas
+from .replicas import Replicas
 from .settings import RunSettings, dtype_of
 
 KEPT = 256  # steps whose marks are kept: of a long run they would be megabytes a minute
@@ -91,15 +90,15 @@ class TrainingLoop:
     """One rank's steps of ``source``, one after the other; all ranks of all ``replicas`` have one.
 
     ``step``: the number of the next; ``note``: where the checkpoint's optimizers overrule the
-    source's; ``records``: of the steps so far, the same on all ranks; ``listener``: told of each,
-    on the first rank alone.
+    source's; ``records``: of the steps so far, and ``peaks``: the most bytes of activations on each
+    rank, the same on all ranks; ``listener``: told of each step, on the first rank alone.
     """
 
     def __init__(
         self,
         source: ModelSource,
         settings: RunSettings,
-        replicas: Replicas = ALONE,
+        replicas: Replicas,
         listener: Listener | None = None,
     ) -> None:
         self._source, self._settings, self._replicas = source, settings, replicas
@@ -107,6 +106,7 @@ class TrainingLoop:
         self.step = 0
         self.note: str | None = None
         self._exceeds = False
+        self.peaks: list[int] = []
         self.records: list[StepRecord] = []
 
     def resume(self, pipeline: Pipeline) -> None:
@@ -137,7 +137,7 @@ class TrainingLoop:
         return measures
 
     def _next(self, pipeline: Pipeline) -> StepMeasure:
-        measure = train_step(pipeline, self._source, self.step, self._settings, self._replicas)
+        measure = self._measured(pipeline)
         self.step += 1
         evaluated = self._evaluated(pipeline) if self._due(self._settings.eval_every) else None
         rows = self._replicas.gather(
@@ -145,6 +145,7 @@ class TrainingLoop:
         )
         cells = [cell for row in rows for cell in row]
         peaks = [max(peak for _, _, peak, _ in column) for column in zip(*rows, strict=True)]
+        self.peaks = [*map(max, peaks, self.peaks or peaks)]
         record = StepRecord(
             self.step - 1,
             mean_loss([losses for losses, *_ in cells]),
@@ -161,13 +162,36 @@ class TrainingLoop:
             self._listener(record)
         return measure
 
+    def _measured(self, pipeline: Pipeline) -> StepMeasure:
+        """The next step on this rank, begun by all at once."""
+        inputs, targets = self._batch(pipeline, self.step, BATCH)
+        losses: list[Tensor] = []
+        self._replicas.barrier(pipeline)
+        start = time.perf_counter()
+        pipeline.step(inputs, target=targets, losses=losses, return_outputs=False)
+        pipeline.synchronize()
+        seconds = time.perf_counter() - start
+        return StepMeasure(
+            [loss.item() for loss in losses],
+            seconds,
+            pipeline.peak_memory,
+            sum(x.numel() for x in inputs),
+            pipeline.marks(),
+            pipeline.averages(),
+            sequences(inputs),
+        )
+
+    def _batch(self, pipeline: Pipeline, step: int, method: str) -> list[list[Tensor]]:
+        """Inputs and targets on the device, floating ones in the dtype that the model runs in."""
+        dtype, device = dtype_of(self._settings.dtype), pipeline.device
+        given = self._replicas.batch(self._source, step, pipeline.microbatches, method)
+        return [
+            [t.to(device, dtype if t.is_floating_point() else None) for t in part] for part in given
+        ]
+
     def _evaluated(self, pipeline: Pipeline) -> float:
         """The mean loss of what the source is evaluated on after so many steps."""
-        step, count = self.step, pipeline.microbatches
-        inputs, targets = (
-            _on(part, pipeline.device, self._settings.dtype)
-            for part in self._replicas.batch(self._source, step, count, EVAL_BATCH)
-        )
+        inputs, targets = self._batch(pipeline, self.step, EVAL_BATCH)
         losses: list[Tensor] = []
         pipeline.eval(inputs, target=targets, losses=losses, return_outputs=False)
         rows = self._replicas.gather(pipeline, [loss.item() for loss in losses])
@@ -188,41 +212,8 @@ class TrainingLoop:
             Checkpoints(pipeline, self._replicas).save(settings.save, self.step)
 
 
-def train_step(
-    pipeline: Pipeline,
-    model: ModelSource,
-    step: int,
-    settings: RunSettings,
-    replicas: Replicas = ALONE,
-) -> StepMeasure:
-    """One step on this rank, begun by all at once. ``step`` numbers the source's batches."""
-    given = replicas.batch(model, step, pipeline.microbatches)
-    inputs, targets = (_on(part, pipeline.device, settings.dtype) for part in given)
-    losses: list[Tensor] = []
-    replicas.barrier(pipeline)
-    start = time.perf_counter()
-    pipeline.step(inputs, target=targets, losses=losses, return_outputs=False)
-    pipeline.synchronize()
-    seconds = time.perf_counter() - start
-    return StepMeasure(
-        [loss.item() for loss in losses],
-        seconds,
-        pipeline.peak_memory,
-        sum(x.numel() for x in inputs),
-        pipeline.marks(),
-        pipeline.averages(),
-        sequences(inputs),
-    )
-
-
 def mean_loss(losses: Sequence[Sequence[float]]) -> float:
     """The mean over all microbatches, wherever their last stage ran: no order of them shows in a
     digit."""
     values = [loss for row in losses for loss in row]
     return math.fsum(values) / len(values)
-
-
-def _on(tensors: Sequence[Tensor], device: torch.device, dtype: str | None) -> list[Tensor]:
-    """The tensors on the device, floating ones in the dtype that the model runs in."""
-    moved = [t.to(device) for t in tensors]
-    return [t.to(dtype_of(dtype)) if t.is_floating_point() else t for t in moved]

@@ -18,7 +18,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Average, Program
 
 from ..launch.environment import world
-from ..pipeline.model_source import BATCH, ModelSource, checked_batch
+from ..pipeline.model_source import ModelSource, checked_batch
 from ..pipeline.pipeline import Pipeline
 from ..transport import new_group
 from .settings import RunSettings
@@ -53,7 +53,7 @@ class Replicas:
         return cls(len(rows), dist.get_rank() // ranks, group, data_group)
 
     def batch(
-        self, source: ModelSource, step: int, microbatches: int, method: str = BATCH
+        self, source: ModelSource, step: int, microbatches: int, method: str
     ) -> tuple[list[Tensor], list[Tensor]]:
         """This replica's microbatches: a share of ``source.batch``, or of what another ``method``
         gives, for all replicas' together."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -42,7 +42,7 @@ from ..stages.store import Stage, made
 from .callbacks import listening
 from .checkpoints import check_checkpoints
 from .loop import KEPT, Listener, TrainingLoop, finite, lost_loss
-from .replicas import ALONE, Replicas, count_replicas
+from .replicas import Replicas, count_replicas
 from .settings import DEFAULTS, RunSettings, dtype_of
 
 
@@ -143,40 +143,21 @@ def run_program(
         check_evaluation(named)
     problem = loaded.schedule.problem
     check_cut(as_planned(named, problem.profile), problem.stages)
-    ranks = problem.ranks
-    results = on_ranks(
-        train, ranks, (loaded, source, settings), settings, replicas, callbacks=callbacks
-    )
-    result: RunResult | None = results.get(0)
-    if result is not None and trace_path is not None:
-        write_json(dump_schedule(result.measured), trace_path)
-    return result
-
-
-def on_ranks(
-    function: Callable[..., Any],
-    ranks: int,
-    args: Sequence[Any],
-    settings: RunSettings,
-    replicas: int = 1,
-    *,
-    callbacks: Sequence[Listener | str] = (),
-) -> dict[int, Any]:
-    """``function(*args, listener)`` on ranks of the settings' kind; each one's result.
-
-    ``listener`` hands what it is given to the ``callbacks``, in this process.
-    """
     with listening(callbacks, settings.steps if settings.progress else None) as listener:
-        return launch_ranks(
-            function,
-            ranks,
-            args,
+        results = launch_ranks(
+            train,
+            problem.ranks,
+            (loaded, source, settings),
             replicas=replicas,
             device=settings.device,
             timeout=settings.timeout,
             message_timeout=settings.patience,
             listener=listener,
         )
+    result: RunResult | None = results.get(0)
+    if result is not None and trace_path is not None:
+        write_json(dump_schedule(result.measured), trace_path)
+    return result
 
 
 def train(
@@ -195,25 +176,22 @@ def train(
     first = loop.step
     history = loop.run(pipeline)
     pipeline.finish()
-    peaks = max(measure.peak for measure in history), pipeline.device_peak
-    rows = replicas.gather(pipeline, peaks)
-    sizes = pipeline.gather(parameter_bytes(pipeline.modules))
-    eager = replicas.gather(pipeline, pipeline.eager_stages)
-    remade = replicas.gather(pipeline, pipeline.remade_graphs)
+    own = parameter_bytes(pipeline.modules), pipeline.coverage, pipeline.device_peak
+    ends = pipeline.eager_stages, pipeline.remade_graphs
+    found = [row for rows in replicas.gather(pipeline, (*own, *ends)) for row in rows]
+    sizes, coverage, device_peaks, eager, remade = zip(*found, strict=True)
     seconds = [record.seconds for record in loop.records]
     settled = range(max(min(1, len(history) - 1), len(history) - KEPT), len(history))
     median = sorted(settled, key=seconds.__getitem__)[len(settled) // 2]
-    coverage = joined(pipeline.gather(pipeline.coverage))
     measured = pipeline.gather_trace(history[median].marks, history[median].averages)
     pipeline.close()
-    peak_memory = tuple(max(peak for peak, _ in of_rank) for of_rank in zip(*rows, strict=True))
-    exceeded = over_the_limit(program, peak_memory)
+    ranks = len(loop.peaks)
     notes = (
         loop.note,
         lost_loss([record.loss for record in loop.records], loop.records[0].step),
         other_size(program.schedule, history[0].sequences),
         other_model(program.schedule, {s: n for one in sizes for s, n in one.items()}),
-        exceeded,
+        over_the_limit(program, loop.peaks),
         pipeline.barrier_note,
         _of_stages(" runs eager: ", eager),
         _of_stages(": ", remade),
@@ -222,10 +200,9 @@ def train(
     return RunResult(
         losses=tuple(record.loss for record in loop.records),
         seconds=tuple(seconds),
-        peak_memory=peak_memory,
+        peak_memory=tuple(loop.peaks),
         device_peak=tuple(
-            max((peak for _, peak in of_rank if peak is not None), default=None)
-            for of_rank in zip(*rows, strict=True)
+            max(filter(None, device_peaks[rank::ranks]), default=None) for rank in range(ranks)
         ),
         measured=measured,
         planned=program.schedule,
@@ -233,20 +210,20 @@ def train(
         replicas=replicas.count,
         first_step=first,
         evaluations=tuple((r.step, r.eval_loss) for r in loop.records if r.eval_loss is not None),
-        coverage=tuple(coverage.values()),
+        coverage=tuple(joined(coverage[:ranks]).values()),
         measured_step=first + median,
     )
 
 
-def _of_stages(words: str, rows: Sequence[Sequence[Mapping[int, str]]]) -> str | None:
+def _of_stages(words: str, rows: Sequence[Mapping[int, str]]) -> str | None:
     """The stages of which there is something to say, with it after ``words``."""
-    found = {s: why for of_rank in rows for one in of_rank for s, why in one.items()}
+    found = {s: why for row in rows for s, why in row.items()}
     texts = [f"stage {s}{words}{why}" for s, why in sorted(found.items())]
     return "; ".join(texts) or None
 
 
 def make_pipeline(
-    program: Program, model: ModelSource, settings: RunSettings, *, replicas: Replicas = ALONE
+    program: Program, model: ModelSource, settings: RunSettings, *, replicas: Replicas
 ) -> Pipeline:
     """The pipeline of ``model`` in the settings' dtype and on their device, one of ``replicas``."""
     device = with_index(torch.device(settings.device))

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from queue import SimpleQueue
-from threading import Event, Thread
+from threading import Thread
 
 import torch
 import torch.distributed as dist
@@ -44,40 +44,25 @@ class GlooHandle:
 
 
 class PostedSend:
-    """A send that its transport's thread posts once ``ready`` has returned; keeps its tensor, and
-    the one that is ``kept``, alive."""
+    """A send that its transport's thread posts; keeps the tensors that it needs alive."""
 
-    __slots__ = ("_error", "_kept", "_posted", "_ready", "_tensor", "_timeout", "_work")
+    __slots__ = ("_kept", "_timeout", "_work")
 
     def __init__(
-        self,
-        tensor: Tensor,
-        timeout: timedelta,
-        ready: Callable[[], object] | None,
-        kept: Tensor | None,
+        self, work: Future[dist.Work], kept: tuple[Tensor, ...], timeout: timedelta
     ) -> None:
-        self._tensor, self._timeout, self._kept = tensor, timeout, kept
-        self._ready = ready
-        self._posted = Event()
-        self._work: dist.Work | None = None
-        self._error: Exception | None = None
-
-    def post(self, group: dist.ProcessGroup, peer: int, tag: int) -> None:
-        try:
-            if self._ready is not None:
-                self._ready()
-            self._work = group.send([self._tensor], peer, tag)
-        except RuntimeError as error:  # the rank that waits for it raises it
-            self._error = _readable(error)
-        self._posted.set()
+        self._work, self._kept, self._timeout = work, kept, timeout
 
     def wait(self) -> None:
-        self._posted.wait(self._timeout.total_seconds())
-        if self._error is not None:
-            raise self._error
-        if self._work is None:
-            raise timed_out("send operation to begin", self._timeout.total_seconds())
-        GlooHandle(self._work, self._tensor, self._timeout).wait()
+        """Raises as :meth:`GlooHandle.wait` does."""
+        seconds = self._timeout.total_seconds()
+        try:
+            work = self._work.result(seconds)
+        except TimeoutError:
+            if self._work.done():
+                raise
+            raise timed_out("send operation to begin", seconds) from None
+        GlooHandle(work, self._kept[0], self._timeout).wait()
 
 
 class GlooTransport(GroupTransport):
@@ -106,20 +91,25 @@ class GlooTransport(GroupTransport):
         return tag
 
     def _sent_by_thread(
-        self,
-        tensor: Tensor,
-        peer: int,
-        ready: Callable[[], object] | None = None,
-        *,
-        kept: Tensor | None = None,
+        self, tensor: Tensor, peer: int, ready: Callable[[], object] | None = None, *kept: Tensor
     ) -> Handle:
-        """A send that is posted by a thread, once ``ready`` has returned."""
-        handle = PostedSend(tensor, self.timeout, ready, kept)
+        """A send that is posted by a thread, once ``ready`` has returned; ``kept``: tensors that
+        stay alive until it has left."""
+        posted, tag = Future[dist.Work](), self._next_sent(peer)
+
+        def post() -> None:
+            try:
+                if ready is not None:
+                    ready()
+                posted.set_result(self.group.send([tensor], peer, tag))
+            except RuntimeError as error:  # the rank that waits for it raises it
+                posted.set_exception(_readable(error))
+
         if self._thread is None:
             self._thread = Thread(target=_run_all, args=(self._posts,), daemon=True)
             self._thread.start()
-        self._posts.put(partial(handle.post, self.group, peer, self._next_sent(peer)))
-        return handle
+        self._posts.put(post)
+        return PostedSend(posted, (tensor, *kept), self.timeout)
 
     def recv(self, buffer: Tensor, peer: int) -> Handle:
         tag = self._received[peer]
@@ -134,12 +124,6 @@ class GlooTransport(GroupTransport):
             return GlooHandle(post([tensor], peer, tag), tensor, self.timeout)
         except RuntimeError as error:
             raise _readable(error) from error
-
-    def releasing(self, buffer: Tensor) -> None:
-        return None
-
-    def beside(self, routes: Routes) -> GlooTransport:
-        return self.attached(GlooTransport(routes, self.device, self.outer))
 
     def disconnect(self) -> None:
         """A wait that times out closes all connections of its group, whatever is under way there:

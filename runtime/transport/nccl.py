@@ -127,9 +127,6 @@ class NcclTransport(GroupTransport):
         event.record(self._device.current())
         self._free[pointer] = event
 
-    def beside(self, routes: Routes) -> NcclTransport:
-        return self.attached(NcclTransport(routes, self.device, self.outer))
-
     def all_reduce(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
         known = (ranks, tensor.numel())
         if known in self._summed:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -34,7 +34,7 @@ class GroupTransport:
     def __init__(self, routes: Routes, device: torch.device, group: dist.ProcessGroup) -> None:
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
-        self.device, self.outer = device, group
+        self.device, self.place, self.outer = device, device, group
         self.timeout = routes.timeout
         self.replicas: ReplicaFaults | None = None
         self._attached: list[GroupTransport] = []
@@ -59,6 +59,12 @@ class GroupTransport:
         self._made.clear()
         self._groups.clear()
         del self.group  # a backend's threads end with the last reference to it
+
+    def beside(self, routes: Routes) -> Self:
+        return self.attached(type(self)(routes, self.place, self.outer))
+
+    def releasing(self, buffer: Tensor) -> Callable[[], None] | None:
+        return None
 
     def renew(self) -> None:
         pass

@@ -47,12 +47,13 @@ class StagedGlooTransport(GlooTransport):
 
     def __init__(self, routes: Routes, device: torch.device, group: dist.ProcessGroup) -> None:
         super().__init__(routes, CPU, group)
+        self.place = device
         self._accelerator = Device(device)
         self._copies = None if self._accelerator.is_host else self._accelerator.stream()
 
     def send(self, tensor: Tensor, peer: int) -> Handle:
         place = self._host_memory(tensor)
-        return self._sent_by_thread(place, peer, self._copied(tensor, place), kept=tensor)
+        return self._sent_by_thread(place, peer, self._copied(tensor, place), tensor)
 
     def recv(self, buffer: Tensor, peer: int) -> Handle:
         place = self._host_memory(buffer)
@@ -63,9 +64,6 @@ class StagedGlooTransport(GlooTransport):
         super().all_reduce(place, ranks)
         with torch.no_grad():
             tensor.copy_(place)
-
-    def beside(self, routes: Routes) -> StagedGlooTransport:
-        return self.attached(StagedGlooTransport(routes, self._accelerator.device, self.outer))
 
     def _host_memory(self, tensor: Tensor) -> Tensor:
         """Torch keeps pinned memory and uses it again once copies from and to it are done."""

@@ -115,12 +115,6 @@ def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(whole: list[float],
         assert losses(program_of("1f1b", 1), resume=str(own)) == whole[3:]
 
 
-def test_weights_that_are_sent_go_on_to_the_last_digit(saved: Path, whole: list[float]) -> None:
-    """From the first checkpoint, which is named."""
-    resume = str(saved / "step-000001")
-    assert losses(program_of("weipipe-interleave", 2), resume=resume) == whole[1:]
-
-
 @pytest.mark.slow
 def test_replicas_save_once(tmp_path: Path) -> None:
     replicas = program_of("1f1b", 1, data_parallel=True)
@@ -222,7 +216,11 @@ def test_what_does_not_fit_is_one_line_before_the_first_step(
     ("file", "data", "line"),
     [
         ("__1_0.distcp", None, "missing; expected [0-9]+ bytes, as .metadata says$"),
-        ("__1_0.distcp", b"x" * 2**20, "damaged; expected a file as run --save wrote it$"),
+        (
+            "__1_0.distcp",
+            b"x" * 2**20,
+            "cannot be read: .*; expected a file as run --save wrote it$",
+        ),
         (".metadata", b"", "cannot be read: EOFError: .*; expected a file as run --save wrote it$"),
     ],
 )
@@ -246,34 +244,18 @@ def test_what_cannot_be_written_is_one_line_and_the_last_one_stays(own: Path) ->
     assert latest(own) == "step-000002"
 
 
-@dataclass(frozen=True)
-class Faster(SmallGPT):
-    """By the same optimizer with another learning rate."""
-
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.Adam(parameters, lr=0.5)
-
-
 @pytest.mark.usefixtures("here")
 def test_options_that_the_checkpoint_overrules_are_noted(saved: Path, whole: list[float]) -> None:
-    result = run(program_of("1f1b", 1), Faster(), steps=STEPS, resume=str(saved))
+    result = run(program_of("1f1b", 1), SmallGPT(learning_rate=0.5), steps=STEPS, resume=str(saved))
     assert result is not None
     assert list(result.losses) == whole[2:]
     line = f"lr: {SmallGPT().learning_rate} of the checkpoint, not 0.5"
     assert (result.note or "").split("; ")[0] == line == result.to_dict()["note"].split("; ")[0]
 
 
-@dataclass(frozen=True)
-class Diverges(SmallGPT):
-    """Its first update takes all weights out of range."""
-
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=1e300)
-
-
 @pytest.mark.usefixtures("here")
 def test_a_loss_that_is_no_number_is_told_and_the_answer_is_json() -> None:
-    result = run(program_of("1f1b", 1), Diverges(), steps=3)
+    result = run(program_of("1f1b", 1), SmallGPT(learning_rate=1e300), steps=3)
     assert result is not None
     found = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert found["losses"] == [result.losses[0], None, None]

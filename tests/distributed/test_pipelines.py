@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import pickle
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -80,19 +80,6 @@ def test_a_run_whose_shapes_vary() -> None:
     assert len(result.losses) == 3
     with pytest.raises(ShapeError, match="varying_shapes=True lets it"):
         run_program(ALONE, Growing(), replace(settings, varying_shapes=False))
-
-
-@pytest.mark.usefixtures("here")
-def test_the_dtype_is_the_settings() -> None:
-    narrow, wide = (
-        run_program(ALONE, SOURCE, RunSettings(steps=2, dtype=dtype, seed=3))
-        for dtype in ("float32", "float64")
-    )
-    assert narrow is not None
-    assert wide is not None
-    assert narrow.losses == pytest.approx(wide.losses, rel=1e-4)
-    assert narrow.losses != wide.losses
-    assert 1.9 < wide.peak_memory[0] / narrow.peak_memory[0] <= 2.0
 
 
 def stepped(program: Program, **options: Any) -> Pipeline:
@@ -176,24 +163,6 @@ def _graphs(program: Program) -> tuple[list[tuple[int, int, int]], str]:
     return counts, why
 
 
-COUNTS = (4, 2, 6)
-
-
-def test_programs_are_made_once() -> None:
-    made: list[int] = []
-    pipeline = Pipeline(
-        compile_schedule(schedule("1f1b", 1, 4)),
-        [nn.Linear(2, 2)],
-        loss=nn.functional.mse_loss,
-        programs=lambda n: made.append(n) or compile_schedule(schedule("1f1b", 1, n)),
-    )
-    for count in (4, 2, 2, 6, 4, 6):
-        x = torch.ones(count, 2)
-        pipeline.step(x, target=x, microbatches=count)
-        assert {op.op.microbatch for op in pipeline.trace()} == {*range(count)}
-    assert made == [2, 6]
-
-
 def test_exchanges_leave_no_connections_of_relayed_norms_behind() -> None:
     """Two stages on three ranks: the last one relays nothing."""
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 3)
@@ -216,46 +185,6 @@ def _groups(programs: Sequence[Program]) -> list[int]:
     return found
 
 
-def refused(programs: Mapping[int, Program]) -> list[str]:
-    """What wrong numbers of microbatches are told before the first step, after which ranks go on,
-    and after it."""
-    first = programs[COUNTS[0]]
-
-    def of_family(count: int) -> Program:
-        if count == 3:
-            raise ZeroDivisionError("3 do not fit")
-        return programs[2] if count == 5 else programs[count]
-
-    pipeline = Pipeline.from_source(first, SOURCE, programs=of_family, transport=own())
-    unlike = {"microbatches": 2} if pipeline.rank else {"program": first}
-    asked: list[dict[str, Any]] = [unlike, {"microbatches": 2, "program": first}]
-    asked += [{"microbatches": count} for count in (2 + 2 * pipeline.rank, 0, True, 3, 5, 2, 3)]
-    told = []
-    for given in asked:
-        inputs, targets = SOURCE.batch(0, 2)
-        try:
-            pipeline.step(inputs, target=targets, **given)
-        except InputError as error:
-            told.append(str(error))
-    return told
-
-
-def test_wrong_numbers_are_refused_on_all_ranks() -> None:
-    programs = {n: compile_schedule(schedule("1f1b", 2, n), tied=[(0, 1)]) for n in COUNTS}
-    found = on_threads(refused, 2, (programs,), timeout=60)
-    assert found[0] == found[1]
-    assert found[0][0].startswith("program: expected one on all ranks, got ")
-    assert found[0][1:] == [
-        f"rank 0: microbatches: expected {COUNTS[0]}, as program= has, got 2",
-        "microbatches: expected one number on all ranks, got [2, 4]",
-        "rank 0: microbatches: expected a number of at least 1, got 0",
-        "rank 0: microbatches: expected a number of at least 1, got True",
-        "rank 0: programs: 3 microbatches: ZeroDivisionError: 3 do not fit",
-        "rank 0: programs: expected a program of 5 microbatches, got 2",
-        "programs: 3 microbatches: ZeroDivisionError: 3 do not fit",
-    ]
-
-
 @pytest.mark.parametrize(
     ("family", "ranks", "message"),
     [
@@ -269,7 +198,7 @@ def test_programs_that_cannot_share_stages_are_refused(
     other = compile_schedule(schedule(family, ranks, 2))
     pipeline = Pipeline(compile_schedule(schedule("1f1b", 1, 2)), [nn.Linear(2, 2)])
     with pytest.raises(InputError, match=f"program: {message}"):
-        pipeline.with_program(other)
+        pipeline.step(torch.ones(2, 2), target=torch.ones(2, 2), program=other)
 
 
 RANKS, MICROBATCHES = 3, 4

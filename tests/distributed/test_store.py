@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from threading import Event
 
@@ -165,31 +164,6 @@ def test_of_ranks_that_do_not_come_the_one_that_hangs_is_named(
     said = ends(9.0, lambda made: made.connected(lost.result, 9.0), lambda made: made.exchange(0))
     line = "rank 0: RuntimeError: Connection closed by peer [127.0.0.1]:1; no answer from rank 2"
     assert said == [(line, 2)] * 2
-
-
-def test_a_call_without_an_answer_is_given_up_and_the_next_at_once() -> None:
-    """Which asks nothing, for far longer than a test may take."""
-    answer, ended = Event(), Event()
-    try:
-        for seconds in (0.1, 1e6):
-            with pytest.raises(store.StoreLostError, match=SERVER):
-                store.within(seconds, lambda: answer.wait() and ended.set())
-    finally:
-        answer.set()
-    until(ended.is_set)
-    until(lambda: answers() == 3)
-    late = Event()
-    with pytest.raises(TimeoutError, match="Timed out waiting 100ms for a group"):
-        store.within(0.1, late.wait, "a group")  # not the store's fault
-    late.set()
-    assert answers() == 3
-
-
-def answers() -> int | None:
-    """What a call says, if the store is not given up for one before it."""
-    with suppress(store.StoreLostError):
-        return store.within(60.0, lambda: 3)
-    return None
 
 
 @pytest.mark.usefixtures("ctrl_c")

@@ -80,7 +80,7 @@ AXES: dict[str, tuple[Any, ...]] = {
     "adds_up": (False, True),
     "evaluates": (False, True),
     "restores": ("no", RANDOM, ANYWHERE),
-    "exchange": ("no", "count", "program", "beside"),
+    "exchange": ("no", "program"),
     "memory": (True, False),
     "thaws": (False, True),  # what was frozen is trained from the second step on
     **dict.fromkeys(PIECES, ("none", "some", "all")),

@@ -63,9 +63,7 @@ def run_cases(
 
 
 class Ranked:
-    """One rank of a case; ``ran`` is the pipeline of the last step."""
-
-    ran: Pipeline
+    """One rank of a case."""
 
     def __init__(self, case: Case, folder: str) -> None:
         self.case, self.folder, self.found = case, folder, Found()
@@ -102,7 +100,7 @@ class Ranked:
                 key = f"{s}.{name}".replace("_orig_mod.", "")
                 self.found.gradients[key] = None if p.grad is None else self._whole(p.grad, name)
                 self.found.parameters[key] = self._whole(p.detach(), name).clone()
-        self.found.norm = self.ran.grad_norm
+        self.found.norm = pipeline.grad_norm
         scale = pipeline.loss_scale
         self.found.scale = None if scale is None else scale.scale
         pipeline.close()
@@ -127,7 +125,7 @@ class Ranked:
             name: None if case[name] is None else getattr(torch, case[name])
             for name in ("param_dtype", "reduce_dtype")
         }
-        scale, counts = case["loss_scale"], case["exchange"] == "count"
+        scale = case["loss_scale"]
         loss: Any = {"metrics": with_metrics, "model": "model"}.get(case["loss"], mean_square)
         return Pipeline(
             case.program(case["microbatches"], resumed=resumed),
@@ -140,7 +138,6 @@ class Ranked:
             names=source(case["model"], case.stages).names(case.stages)
             if case.hugging
             else lambda stage, name: f"{stage}.{name}",
-            programs=partial(case.program, resumed=resumed) if counts else None,
             varying_shapes=case["lengths"] == "each step",
             clip_grad_norm=case["clip"],
             loss_scale=None if scale is None else LossScale(scale, interval=2),
@@ -193,16 +190,9 @@ class Ranked:
     def _train(self, pipeline: Pipeline, step: Step) -> None:
         case, count, losses = self.case, step.count, list[Tensor]()
         xs, given = self._given(step, count)
-        resumed, ran = step.resumed, pipeline
         if count != case["microbatches"]:
-            if case["exchange"] == "count":
-                given["microbatches"] = count
-            elif case["exchange"] == "program":
-                given["program"] = case.program(count, resumed=resumed)
-            else:
-                ran = pipeline.with_program(case.program(count, resumed=resumed))
-        self.ran = ran
-        output = ran.step(xs, losses=losses, update=step.update, **given)
+            given["program"] = case.program(count, resumed=step.resumed)
+        output = pipeline.step(xs, losses=losses, update=step.update, **given)
         mine = self._ended(pipeline, step, count, count)
         self.found.losses |= {(step.number, j): x.item() for j, x in zip(mine, losses, strict=True)}
         output = output["out"] if isinstance(output, dict) else output

@@ -5,6 +5,7 @@ from pipeloom.runtime.executor.offload import DeviceChannels
 from pipeloom.runtime.launch.environment import Gpu, backend_of, gpu_here, own_gpu
 from pipeloom.runtime.measure.device_clock import DeviceClock
 from pipeloom.runtime.measure.plan_deviation import over_the_limit, why_far_off
+from pipeloom.runtime.models.architectures import CLOSING, PLANNED
 from pipeloom.runtime.models.tokens import Tokens
 from pipeloom.runtime.optim.norm_groups import Processes, Side, assigned, check_sides
 from pipeloom.runtime.pipeline.model_source import check_evaluation, checked_batch, most_stages
@@ -20,6 +21,8 @@ from pipeloom.runtime.transport.nccl import NcclTransport
 from pipeloom.runtime.transport.staged_gloo import StagedGlooTransport
 
 __all__ = [
+    "CLOSING",
+    "PLANNED",
     "Compiling",
     "DeviceChannels",
     "DeviceClock",

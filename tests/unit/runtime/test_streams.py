@@ -105,7 +105,7 @@ class MadeUpStagedGloo(StagedGlooTransport, Arriving):
     def _host_memory(self, tensor: Any) -> Any:
         return Memory()
 
-    def _sent_by_thread(self, tensor: Any, peer: int, ready: Any = None, **kept: Any) -> Any:
+    def _sent_by_thread(self, tensor: Any, peer: int, ready: Any = None, *kept: Any) -> Any:
         self.posted.append((tensor, ready))
 
 

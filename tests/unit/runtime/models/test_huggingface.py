@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from pipeloom import HuggingFace
 from pipeloom.ir import InputError
 from pipeloom.runtime import LayeredSource, load_source
-from tests.support.inside import check_evaluation, most_stages
+from tests.support.inside import CLOSING, PLANNED, check_evaluation, most_stages
 
 hugging = pytest.importorskip("transformers")
 
@@ -32,25 +32,37 @@ NEW = {
 }
 GROUPED = NEW | {"num_key_value_heads": 2}
 TOKENS = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
-DROPOUTS = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("LlamaConfig", GROUPED),
-    "llama-tied": ("LlamaConfig", GROUPED | {"tie_word_embeddings": True}),
-    "qwen3": ("Qwen3Config", GROUPED | {"head_dim": 8}),
-    "mixtral": ("MixtralConfig", GROUPED | {"num_local_experts": 4}),
-    "gpt2": ("GPT2Config", OLD | DROPOUTS | {"n_positions": POSITIONS}),
+DROPOUTS = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2} | dict.fromkeys(
+    ("moe_intermediate_size", "shared_expert_intermediate_size"), 8
+)
+DEEPSEEK = dict.fromkeys(("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "v_head_dim"), 8) | {
+    "n_routed_experts": 4, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1,
+    "qk_rope_head_dim": 4,
+}  # fmt: skip
+MPT = {"d_model": WIDTH, "n_heads": HEADS, "n_layers": LAYERS, "max_seq_len": POSITIONS}
+CONFIGS: dict[str, dict[str, Any]] = {
     # projections before and after the layers, within a decoder of its own
-    "opt": ("OPTConfig", NEW | {"ffn_dim": 24, "word_embed_proj_dim": 8, "dropout": 0.0}),
+    "opt": NEW | {"ffn_dim": 24, "word_embed_proj_dim": 8, "dropout": 0.0},
     # layers that return tuples, and are told their positions by a tensor of slopes
-    "bloom": ("BloomConfig", OLD | {"hidden_size": WIDTH}),
-    "gpt-neox": ("GPTNeoXConfig", NEW),
+    "bloom": OLD | {"hidden_size": WIDTH},
+    "falcon": NEW | {"alibi": False},
+    "gpt2": OLD | DROPOUTS | {"n_positions": POSITIONS},
+    "gptj": OLD | DROPOUTS | {"n_positions": POSITIONS, "rotary_dim": 4},
+    "mamba": {key: NEW[key] for key in ("vocab_size", "hidden_size", "num_hidden_layers")},
+    "mpt": MPT | {"vocab_size": VOCABULARY},
+    "biogpt": NEW | dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0),
+    "deepseek_v3": NEW | EXPERTS | DEEPSEEK,
+    "qwen3": GROUPED | {"head_dim": 8},
+    "gpt_oss": GROUPED | EXPERTS | {"head_dim": 8},
+    **dict.fromkeys(("qwen2_moe", "qwen3_moe", "olmoe", "mixtral"), GROUPED | EXPERTS),
 }
 
 
 def saved(folder: Path, kind: str, **changed: Any) -> str:
     """The path of a configuration of one of the kinds."""
-    name, settings = CONFIGS[kind]
-    getattr(hugging, name)(**TOKENS | settings | changed).save_pretrained(folder)
+    settings = TOKENS | CONFIGS.get(kind, GROUPED) | changed
+    hugging.AutoConfig.for_model(kind, **settings).save_pretrained(folder)
     return str(folder)
 
 
@@ -81,30 +93,22 @@ def whole_model(source: HuggingFace, stages: list[nn.Module], dtype: torch.dtype
     return model.train()
 
 
-def through(stages: list[nn.Module], tokens: Tensor) -> Tensor:
-    """The output of the last of the stages."""
-    tensors: tuple[Tensor, ...] = (tokens,)
-    for stage in stages:
-        found = stage(*tensors)
-        tensors = found if isinstance(found, tuple) else (found,)
-    (out,) = tensors
-    return out
-
-
-@pytest.mark.parametrize("kind", ["llama-tied", "qwen3", "opt", "bloom", "gpt-neox"])
+@pytest.mark.parametrize("kind", sorted((*PLANNED, *CLOSING)))
 def test_loss_and_gradients_are_those_of_the_whole_model(kind: str, tmp_path: Path) -> None:
-    source = source_of(saved(tmp_path, kind))
+    tied = {"tie_word_embeddings": True} if kind == "llama" else {}
+    source = source_of(saved(tmp_path, kind, **tied))
     stages = stages_of(source, torch.float64)
     model = whole_model(source, stages, torch.float64)
     (tokens,), (labels,) = source.batch(0, 1)
     expected = model(input_ids=tokens, labels=labels).loss
     expected.backward()
-    loss = source.loss(through(stages, tokens), labels)
+    loss = source.loss(nn.Sequential(*stages)(tokens), labels)
     loss.backward()
-    assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-8 if kind == "gptj" else 1e-12)
     found = {n[2:]: p.grad for stage in stages for n, p in stage.named_parameters()}
+    near = 1e-7 if kind == "gptj" else 1e-12  # its table of rotations stays float32 in parts
     for name, parameter in model.named_parameters():
-        torch.testing.assert_close(found[name], parameter.grad, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(found[name], parameter.grad, rtol=near, atol=near)
 
 
 def test_a_model_drops_out_in_training_alone(tmp_path: Path) -> None:
@@ -114,14 +118,14 @@ def test_a_model_drops_out_in_training_alone(tmp_path: Path) -> None:
     stages = stages_of(source, torch.float32)
     model = whole_model(source, stages, torch.float32)
     (tokens,), _ = source.batch(0, 1)
-    through(stages, tokens)  # plans are made
+    nn.Sequential(*stages)(tokens)  # plans are made
     for training in (True, False, True):
         for module in [part for stage in stages for part in stage.modules()]:
             module.training = training
         torch.manual_seed(3)
         expected = model.train(training)(input_ids=tokens).logits
         torch.manual_seed(3)
-        torch.testing.assert_close(through(stages, tokens), expected)
+        torch.testing.assert_close(nn.Sequential(*stages)(tokens), expected)
 
 
 def test_layers_and_what_they_share_have_the_models_names(tmp_path: Path) -> None:
@@ -157,10 +161,9 @@ def test_drawn_weights_depend_on_the_seed_and_the_layer_alone(tmp_path: Path) ->
     assert not torch.equal(one[name], next_layer[name.replace(".1.", ".2.")])
 
 
-@pytest.mark.parametrize("kind", ["llama", "llama-tied", "mixtral", "gpt2"])
+@pytest.mark.parametrize("kind", ["llama", "qwen2_moe", "mixtral", "gpt2"])
 def test_weights_are_read_from_shards(kind: str, tmp_path: Path) -> None:
-    name, settings = CONFIGS[kind]
-    config = getattr(hugging, name)(**TOKENS | settings)
+    config = hugging.AutoConfig.for_model(kind, **TOKENS | CONFIGS.get(kind, GROUPED))
     model = hugging.AutoModelForCausalLM.from_config(config)
     model.save_pretrained(tmp_path, max_shard_size="10KB")
     assert (tmp_path / "model.safetensors.index.json").is_file()
@@ -179,64 +182,22 @@ def test_a_cast_part_keeps_the_frequencies_of_its_rotation(tmp_path: Path) -> No
     assert embedding.get_parameter("model.embed_tokens.weight").dtype is torch.bfloat16
 
 
-@pytest.mark.parametrize("dim", [0, 1, 2])
-def test_what_a_body_computes_after_its_last_module_is_found(
-    dim: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    forward = hugging.LlamaModel.forward
-
-    def flipped(*args: Any, **kwargs: Any) -> Any:
-        out = forward(*args, **kwargs)
-        out.last_hidden_state = out.last_hidden_state.flip(dim)
-        return out
-
-    path = saved(tmp_path, "llama")
-    monkeypatch.setattr(hugging.LlamaModel, "forward", flipped)
-    with pytest.raises(InputError, match="from its layers to its logits there is more than "):
-        load_source(f"hf:{path}")
-
-
-DECODER = {"vocab_size": 61, "d_model": WIDTH, "decoder_layers": LAYERS} | {
-    "decoder_attention_heads": HEADS,
-    "decoder_ffn_dim": 24,
-    "is_decoder": True,
-    "is_encoder_decoder": False,
-}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     (
-        DECODER | {"model_type": "bart", "encoder_layers": LAYERS},
-        "BartForCausalLM: its loss is another than the next token's cross entropy; a model source",
-    ),
-    (
         NEW | {"model_type": "nosuch", "auto_map": {"AutoConfig": "beside.Config"}},
-        "auto_map: .* 'nosuch': code that comes with a model is not run; a model source cuts other",
+        "model_type: expected biogpt, .* got 'nosuch': a model source cuts other models",
     ),
-    (GROUPED | {"model_type": "llama", "num_hidden_layers": "4"}, "config.json: .* expected int"),
-    (OLD | {"model_type": "gpt2", "n_layer": 0}, "config.json: n_layer: expected at least 1, got"),
-    ({"model_type": "t5", "is_encoder_decoder": True}, "t5: expected a decoder alone, found an"),
-    ({"model_type": "vit"}, "vit: expected a causal language model: "),
-    ({"model_type": "nosuch"}, "config.json: ValueError: .*`nosuch`"),
+    (GROUPED | {"model_type": "llama", "num_hidden_layers": "4"}, ".* expected int"),
+    (OLD | {"model_type": "gpt2", "n_layer": 0}, "n_layer: expected at least 1, got 0"),
     (
         GROUPED | {"model_type": "mixtral", "output_router_logits": True},
-        "mixtral: expected output_router_logits false, got true",
+        "expected output_router_logits false, got true",
     ),
     (
         GROUPED | {"model_type": "llama", "quantization_config": {"quant_method": "fp8"}},
-        "llama: expected weights to train, found quantization_config",
+        "expected weights to train, found quantization_config",
     ),
-    (NEW | {"model_type": "opt", "layerdrop": 0.1}, "opt: expected layerdrop 0"),
-    (
-        NEW | {"model_type": "rwkv", "attention_hidden_size": WIDTH},
-        "RwkvForCausalLM: its layers are called with more than one thing that others return",
-    ),
-    (
-        {"model_type": "ctrl", "n_layer": 2, "n_embd": WIDTH, "dff": 8, "n_head": 2},
-        "CTRLLMHeadModel: transformer.pos_encoding is in no module that tokens alone pass through",
-    ),
-    (
-        {"model_type": "bert", "is_decoder": True} | NEW,
-        "BertLMHeadModel: what has its layers is not called with inputs_embeds",
-    ),
+    (NEW | {"model_type": "opt", "layerdrop": 0.1}, "expected layerdrop 0"),
 ]
 
 
@@ -245,7 +206,7 @@ def test_what_cannot_be_cut_is_refused_in_a_line(
     config: dict[str, Any], why: str, tmp_path: Path
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match=f"^hf:{tmp_path}: {why}") as caught:
+    with pytest.raises(InputError, match=f"^hf:{tmp_path}: config.json: {why}") as caught:
         load_source(f"hf:{tmp_path}")
     assert "\n" not in str(caught.value)
 
@@ -303,7 +264,6 @@ def test_wrong_settings_are_named(settings: str, fault: str, tmp_path: Path) -> 
         load_source(f"hf:{saved(tmp_path, 'llama')},{settings}")
 
 
-ENDS = ("eos_token_id", "pad_token_id", "sep_token_id")
 NAME = "model.layers.1.mlp.up_proj.weight"
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -371,13 +331,3 @@ def test_a_checkpoint_of_the_base_model_has_its_prefix_added(folder: Path) -> No
     write(folder, state)
     found = block(HuggingFace(str(folder))).state_dict()
     assert torch.equal(found[NAME], state[NAME.removeprefix("model.")])
-
-
-def test_a_model_that_does_not_draw_a_part_alone_is_refused_in_a_line(tmp_path: Path) -> None:
-    heads = {"num_key_value_heads": 4, "bos_token_id": 0, "cls_token_id": 0}
-    config = hugging.ModernBertDecoderConfig(**GROUPED | heads | dict.fromkeys(ENDS, 1))
-    config.save_pretrained(tmp_path)
-    line = fault_of(tmp_path)
-    assert line.startswith("ModernBertDecoderForCausalLM: expected _init_weights to take a part")
-    assert "AttributeError" in line
-    assert "\n" not in line

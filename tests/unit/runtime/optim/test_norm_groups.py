@@ -9,8 +9,12 @@ import pytest
 from pipeloom.ir import InputError
 from tests.support.inside import Processes, Side, assigned, check_sides
 
-NONE = frozenset[int]()
-NAMES = {(0, "table.weight"): NONE, (0, "up.weight"): NONE, (1, "head.weight"): NONE}
+ONE, TWO = (0, 1), (0, 2)
+NAMES: dict[tuple[int, str], tuple[int, ...]] = {
+    (0, "table.weight"): (),
+    (0, "up.weight"): (0, 3),
+    (1, "head.weight"): (),
+}
 
 
 def mesh(*groups: tuple[Processes, ...] | None) -> list[Side]:
@@ -32,7 +36,7 @@ def joined(**changes: object) -> list[Side]:
         mesh(*[((0, 1),)] * 2, *[((2, 3),)] * 2),
         mesh((), (), (), ()),
         joined(data=(0, 1)),
-        joined(meshes=frozenset({(0, 1), (0,)})),
+        [replace(s, meshes=((0, 1),) * (i < 2)) for i, s in enumerate(UNTOLD)],
         [replace(side, needs_norm=False) for side in UNTOLD],
         [replace(s, data=(0, 1)) for s in mesh(((0, 1),), ((0, 1),), (), ())],
     ],
@@ -54,7 +58,14 @@ def test_processes_that_share_a_norm_or_are_known_not_to_are_fine(sides: list[Si
             [Side(0, (i,), data=(0, 1, 2), groups=((0, 1),) * (i < 2)) for i in range(3)],
             r"some of data_group \[0, 1, 2\], which averages them",
         ),
-        (joined(meshes=frozenset({(0, 2)})), r"mesh on processes \[0, 2\]: .* got \[0, 1\]"),
+        (
+            [
+                Side(0, (i,), groups=((0, 1),) * (i < 2), meshes=((1, 2),) * (i > 0))
+                for i in range(3)
+            ],
+            r"expected groups that make up one mesh of the processes \[0, 1, 2\]",
+        ),
+        (joined(meshes=((0, 2),)), r"mesh on processes \[0, 2\]: .* got \[0, 1\]"),
     ],
 )
 def test_others_are_told_what_they_miss(sides: list[Side], said: str) -> None:
@@ -62,23 +73,24 @@ def test_others_are_told_what_they_miss(sides: list[Side], said: str) -> None:
         check_sides(sides)
 
 
+TIED = [[(0, "table.weight"), (1, "head.weight")]]
+
+
 def test_shards_are_found_by_their_names() -> None:
-    tied = [[(0, "table.weight"), (1, "head.weight")]]
-    found = assigned({"table.*": 1, "h*": 1, "*p.weight": 0}, NAMES, tied)
-    assert found == {(0, "table.weight"): 1, (1, "head.weight"): 1, (0, "up.weight"): 0}
+    found = assigned({"table.*": TWO, "h*": TWO, "*p.weight": ONE}, NAMES, TIED, 0)
+    assert found == {(0, "table.weight"): TWO, (1, "head.weight"): TWO, (0, "up.weight"): ONE}
 
 
 @pytest.mark.parametrize(
     ("patterns", "said"),
     [
-        ({"*.bias": 0}, "'\\*.bias': no parameter of any stage"),
-        ({"up.*": 0, "*.weight": 1}, "expected one group a parameter, up.weight of stage 0"),
-        ({"table.*": 0}, "one group for all copies of a tied parameter"),
+        ({"up.*": ONE, "*.weight": TWO}, "expected one group a parameter, up.weight of stage 0"),
+        ({"table.*": ONE}, "one group for all copies of a tied parameter"),
+        ({"up.*": (0, 3)}, "expected none for a DTensor"),
     ],
 )
-def test_patterns_that_leave_it_open_are_refused(patterns: dict[str, int], said: str) -> None:
-    tied = [[(0, "table.weight"), (1, "head.weight")]]
+def test_patterns_that_leave_it_open_are_refused(
+    patterns: dict[str, tuple[int, ...]], said: str
+) -> None:
     with pytest.raises(InputError, match=said):
-        assigned(patterns, NAMES, tied)
-    with pytest.raises(InputError, match="expected none for a DTensor"):
-        assigned({"up.*": 0}, {(0, "up.weight"): frozenset({0})}, ())
+        assigned(patterns, NAMES, TIED, 0)

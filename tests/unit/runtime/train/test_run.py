@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-import tracemalloc
-from typing import Any, cast
+from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
 from examples.mlp import MLP
 from pipeloom import StepRecord, compile_schedule, run
 from pipeloom.ir import Program
-from pipeloom.runtime import ExecutionError, Pipeline, RunSettings, TrainingLoop
+from pipeloom.runtime import ExecutionError
 from tests.support.inside import Compiling, listening
 from tests.support.schedules import schedule
 
@@ -94,47 +91,3 @@ def test_progress_is_a_line_a_step_and_other_processes_of_torchrun_tell_nobody(
         "compiled 2 of 2 functions of the first rank's stages\n"
         "step 1: loss 1.5000, eval 2.0000, 10.0 ms\nnote: too much\n"
     )
-
-
-class Marked:
-    """A pipeline whose steps do nothing but leave a thousand marks each."""
-
-    rank = peak_memory = 0
-    microbatches = 1
-    device = torch.device("cpu")
-    grad_norm = None
-
-    def __init__(self) -> None:
-        self.program = program()
-
-    def step(self, *_: object, losses: list[Tensor], **__: object) -> None:
-        losses.append(torch.zeros(()))
-
-    def barrier(self) -> None:
-        pass
-
-    synchronize = barrier
-
-    def marks(self) -> list[float]:
-        return [0.5] * 1000
-
-    def averages(self) -> dict[int, tuple[float, float]]:
-        return {0: (0.0, 1.0)}
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
-
-
-def test_marks_of_a_long_run_do_not_pile_up() -> None:
-    """They were megabytes a minute and rank; those of the last 256 steps are kept."""
-    kept, steps = 256, 1024
-    loop = TrainingLoop(MLP(), RunSettings(steps=steps))
-    tracemalloc.start()
-    try:
-        history = loop.run(cast(Pipeline, Marked()))
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert [len(measure.marks) for measure in history] == [0] * (steps - kept) + [1000] * kept
-    assert sum(bool(measure.averages) for measure in history) == kept
-    assert peak < 2 * kept * 1000 * 8  # bytes
