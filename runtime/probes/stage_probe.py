@@ -71,8 +71,8 @@ class Reading(NamedTuple):
 
 
 class LedgerReader:
-    """Takes the place of StepEnd in an executor: reads the ledger at each ``step`` instruction while
-    ``reads`` is true."""
+    """Takes the place of StepEnd in an executor: reads the ledger at each ``step`` instruction,
+    while ``reads`` is true."""
 
     def __init__(self, memory: Memory, cells: Mapping[tuple[int, int], Cell]) -> None:
         self._memory = memory
