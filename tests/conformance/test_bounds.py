@@ -31,9 +31,7 @@ from pipeloom.ir import Link, Links, Sharing, Status
 from pipeloom.solver import Bound, Budget, lower_bound, lower_bounds, one_at_a_time, smallest_limit
 from pipeloom.solver.bounds.low_memory.activation_slots import slots
 from pipeloom.solver.bounds.low_memory.crossings import crossings
-from pipeloom.solver.bounds.low_memory.crossings_search import (
-    crossings_bound,
-)
+from pipeloom.solver.bounds.low_memory.crossings_search import crossings_bound
 from pipeloom.solver.bounds.milp_relaxation import relaxation, remat_relaxation
 from pipeloom.solver.bounds.several_stages.rank_flow import flow_bound
 from pipeloom.solver.bounds.several_stages.rank_moments import rank_relaxation

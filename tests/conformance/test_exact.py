@@ -16,15 +16,7 @@ from typing import Any
 
 import pytest
 
-from pipeloom.ir import (
-    Placement,
-    Problem,
-    Profile,
-    Schedule,
-    StageProfile,
-    parse_order,
-    timed,
-)
+from pipeloom.ir import Placement, Problem, Profile, Schedule, StageProfile, parse_order, timed
 from pipeloom.ir.litter import own, remove_litter
 from pipeloom.solver import (
     BACKENDS,

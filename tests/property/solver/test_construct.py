@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pipeloom.ir import (
-    Placement,
-    Problem,
-    Profile,
-    StageProfile,
-    Status,
-)
-from pipeloom.solver import (
-    Method,
-    build_family,
-    solve,
-)
+from pipeloom.ir import Placement, Problem, Profile, StageProfile, Status
+from pipeloom.solver import Method, build_family, solve
 
 # schedules that published ones do not reach, and ends that meet a bound --------------------------
 

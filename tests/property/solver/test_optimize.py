@@ -27,15 +27,7 @@ from pipeloom.ir import (
     verify_schedule,
 )
 from pipeloom.ir.kernels import seconds_compiling
-from pipeloom.solver import (
-    Method,
-    Progress,
-    Solving,
-    TimeLimit,
-    lower_bound,
-    objective_cost,
-    solve,
-)
+from pipeloom.solver import Method, Progress, Solving, TimeLimit, lower_bound, objective_cost, solve
 from tests.property.small_exact.instances import KINDS, problem_of
 from tests.support.large_problems import large_problem
 from tests.support.oracle import known_optimum

@@ -17,14 +17,7 @@ from pipeloom.ir import (
     verify_schedule,
 )
 from pipeloom.planner.explain.explanation import losses, why
-from pipeloom.solver import (
-    Method,
-    build_family,
-    lower_bound,
-    objective_cost,
-    solve,
-    within_memory,
-)
+from pipeloom.solver import Method, build_family, lower_bound, objective_cost, solve, within_memory
 from tests.support.large_problems import large_problem
 
 # what the optimizer finds with little work, by the method that is to find it ----------------------
