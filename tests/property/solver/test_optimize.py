@@ -123,10 +123,10 @@ def test_models_of_orders_bound_large_problems_far_above_the_closed_forms() -> N
 ZB_6_2B = StageProfile(29.718, 29.444, 19.927, m_b=303104.0, m_w=131072.0)
 
 
-def zero_bubble(limit: float, microbatches: int = 24) -> Problem:
+def zero_bubble(limit: float) -> Problem:
     """The 6.2B row of the zero bubble paper's table 5; ``limit`` in units of p M_B."""
     profile = Profile((ZB_6_2B,) * 8, 8, 0.527)
-    return Problem.linear(profile, microbatches, limit * 8 * ZB_6_2B.m_b)
+    return Problem.linear(profile, 24, limit * 8 * ZB_6_2B.m_b)
 
 
 def bubble_rate(schedule: Schedule) -> float:

@@ -60,8 +60,8 @@ STAGE = StageProfile(4.0, 5.0, 3.0, m_b=10.0, m_w=4.0, t_r=4.0, m_r=1.0, m_o=1.0
 PROFILE = Profile((STAGE,) * 4, 2, t_comm=0.5, host_link=Link(0.0, 1e-6))
 
 
-def posed(profile: Profile, limit: float, microbatches: int = 4) -> Problem:
-    return Problem(profile, microbatches, Placement.v(2), (limit,) * 2)
+def posed(profile: Profile, limit: float) -> Problem:
+    return Problem(profile, 4, Placement.v(2), (limit,) * 2)
 
 
 @pytest.mark.parametrize(

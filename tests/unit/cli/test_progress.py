@@ -63,9 +63,9 @@ def told(pipeloom: Command, profile: Path, monkeypatch: pytest.MonkeyPatch) -> C
     return call
 
 
-def now(at: float, best: float | None = 200.0, name: str = "") -> Searching:
+def now(at: float, best: float | None = 200.0) -> Searching:
     gap = None if best is None else (best - 100.0) / best
-    return Searching(name, Progress(at, best, 100.0, gap, "search"), False)
+    return Searching("", Progress(at, best, 100.0, gap, "search"), False)
 
 
 def test_a_terminal_shows_one_line_that_is_written_over(
