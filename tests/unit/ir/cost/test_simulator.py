@@ -113,9 +113,7 @@ def test_a_cycle_of_ops_and_transfers_is_named() -> None:
     ("transfer", "words"),
     [
         (Transfer(W, 0, 0, 0, 2, 0, 0), "outside 2 ranks and 1 stage"),
-        (Transfer(W, 1, 0, 0, 1, 0, 0), "outside 2 ranks and 1 stage"),
         (Transfer(W, 10**30, 10**30, 0, 10**30, 0, 0), "outside 2 ranks and 1 stage"),
-        (Transfer(W, 0, 0, 0, 1, 10**30, 0), f"after {10**30}, room 0, before 0"),
         (Transfer(W, 0, 0, 0, 1, 4, 0), "after 4, room 0, before 0"),
         (Transfer(W, 0, 0, 0, 1, 0, 4), "after 0, room 0, before 4"),
         (Transfer(W, 0, 0, 0, 1, 0, 0, 4), "after 0, room 4, before 0"),
