@@ -40,6 +40,7 @@ from tests.property.small_exact import checked, checks, faults, summary
 from tests.property.small_exact.checks import check_problem
 from tests.property.small_exact.instances import KINDS, problem_of
 from tests.support.large_problems import large_problem
+from tests.support.oracle import exhaustive_optimum
 
 TODAY = datetime.now(UTC).date().toordinal() * 10_000
 """A new seed every day."""
@@ -323,6 +324,15 @@ def test_two_copies_are_bounded_far_above_the_closed_forms(
     found = rank_relaxation(problem, cost, Budget(20.0))
     assert found is not None
     assert lower_bound(problem).value < 0.965 * cost < least < found.value
+
+
+def test_the_relaxation_can_beat_every_bound_in_closed_form() -> None:
+    stages = tuple(StageProfile(*times) for times in ((3, 1, 1), (1, 1, 3), (3, 2, 4)))
+    problem = Problem.linear(Profile(stages, 3, 0.5), 3, 2.0)
+    assert lower_bound(problem).value == pytest.approx(27.0)
+    assert exhaustive_optimum(problem) == 28.0
+    found = relaxation(linear_of(problem), problem.objective, 30.0)
+    assert found == pytest.approx(28.0, rel=1e-6)
 
 
 def test_places_in_memory_are_paid_for_by_copies() -> None:
