@@ -200,7 +200,7 @@ def check_sides(sides: Sequence[Side]) -> None:
             _check_group(sides, process, i, group)
     _check_grids(sides)
     every = [p for s in sides for p in (s.pipeline, s.data, *s.meshes, *(s.groups or ()))]
-    parts = joined(filter(None, every))
+    parts = joined(filter(None, dict.fromkeys(every)))
     if len(parts) > 1 and any(side.needs_norm and side.groups is None for side in sides):
         raise InputError(
             "norm_groups: expected the process groups over which parameters are shards, as "
@@ -232,7 +232,7 @@ def _check_grids(sides: Sequence[Side]) -> None:
     """Raises InputError where sums over the groups of a process, one after the other, would not be
     over all processes that they join."""
     own = [widest([*{*side.meshes, *(side.groups or ())}]) for side in sides]
-    for joint in joined(axis for axes in own for axis in axes):
+    for joint in joined(dict.fromkeys(axis for axes in own for axis in axes)):
         if any(prod(map(len, own[process])) != len(joint) for process in joint):
             raise InputError(
                 f"norm_groups: expected groups that make up one mesh of the processes {joint}"

@@ -120,7 +120,11 @@ class ForwardRounds:
             handed_on = [row[first : first + size] for row in interfaces]
             if executor is None or served != (size, handed_on):
                 executor = None  # its buffers go first
-                cells, executor = self._round(size, handed_on)
+                context = self._of(size)
+                cells = make_cells(context, handed_on)
+                executor = Executor(
+                    context, self._step_end, cells, self._runners, handed_on, label=LABEL
+                )
                 served = size, handed_on
             for (stage, j), cell in cells.items():
                 one = given[stage, first + j]
@@ -129,16 +133,6 @@ class ForwardRounds:
             executor.run()
             results += taken([(j, cell) for (s, j), cell in cells.items() if s == self._last])
         return results
-
-    def _round(
-        self, size: int, interfaces: Interfaces
-    ) -> tuple[Mapping[tuple[int, int], Cell], Executor]:
-        """Cells and executor for rounds of so many microbatches."""
-        context = self._of(size)
-        cells = make_cells(context, interfaces)
-        return cells, Executor(
-            context, self._step_end, cells, self._runners, interfaces, label=LABEL
-        )
 
     def _of(self, size: int) -> RankContext:
         """The context of a round of so many microbatches."""
