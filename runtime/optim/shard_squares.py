@@ -51,7 +51,7 @@ def sharded_over(parameter: nn.Parameter) -> Axes:
 
 
 def widest(axes: Sequence[Processes]) -> list[Processes]:
-    """Those that are no part of another one: sums over them are over all processes of any."""
+    """The maximal ones of ``axes``: a sum over these covers the processes of all axes."""
     return [axis for axis in axes if not any({*axis} < {*other} for other in axes)]
 
 

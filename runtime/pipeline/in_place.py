@@ -114,7 +114,7 @@ class StagesInPlace:
         )
 
     def _part(self, stage: int, probe: StageProbe, held: Mapping[str, int]) -> StagePart:
-        """What the rounds so far found, and one more, of which the bytes are."""
+        """The measurement of a stage: times of the rounds so far, bytes of one more round."""
         sizes, coverage = probe.sizes(partial(model_name, self._context.options.names))
         if self._interfaces:
             # the last stage sends nothing: it counts what it receives, as if it were cut further

@@ -30,7 +30,7 @@ READ, SEND_X, SEND_DY, FREE = "read", "send x", "send dy", "free"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is measured of stages beside F, B and W, and how often.
+    """Measurements of stages besides F, B and W, and their number of rounds.
 
     ``in_flight``: microbatches of a round; ``fused``: BW; ``recompute``: R, and what is held until
     then; ``offload``: what goes to the host, and what stays; ``pairs``: F and BW at once.
@@ -136,7 +136,7 @@ class MeasurementProgram:
             self.messages.append(tensor)
 
     def _send(self, word: str, j: int) -> None:
-        """What is handed on reaches nobody: it is only let go of."""
+        """Adds a send that no rank receives; it only releases the tensor."""
         kind, to = (TensorKind.X, 1) if word == SEND_X else (TensorKind.DY, -1)
         if self._takes[TensorKind.DY if kind is TensorKind.X else TensorKind.X]:
             tensor = ir.Tensor(kind, self._stage + to, j)

@@ -71,8 +71,8 @@ class Reading(NamedTuple):
 
 
 class LedgerReader:
-    """What an executor has instead of the end of a step: at each ``step`` the ledger is read, while
-    it ``reads``."""
+    """Takes the place of StepEnd in an executor: reads the ledger at each ``step`` instruction,
+    while ``reads`` is true."""
 
     def __init__(self, memory: Memory, cells: Mapping[tuple[int, int], Cell]) -> None:
         self._memory = memory

@@ -90,8 +90,8 @@ def _placed(stage: Stage, number: int, place: Place) -> Stage:
 
 
 def on_device(device: torch.device, dtype: torch.dtype | None) -> Place:
-    """What puts modules on the device and into the dtype, if there is one. What is sharded stays as
-    it is: with a dtype it raises InputError."""
+    """A function that moves a stage's module to the device and converts it to the dtype, if one is
+    given. Sharded modules stay as they are; with a dtype they raise InputError."""
 
     def place(make: Callable[[], nn.Module], stage: int) -> nn.Module:
         module = made(make, stage)

@@ -59,7 +59,7 @@ def check_exchange(program: Program, other: Program) -> None:
 
 
 def _unlike(program: Program, other: Program) -> Iterator[str]:
-    """What is expected of the ``other``, and what it has instead."""
+    """A line for each property that ``other`` must share with ``program`` and does not."""
     sent, new = (_sent(p.schedule) for p in (program, other))
     if sent != new:
         yield f"one that sends {sent}, as the pipeline's, not {new}"

@@ -31,9 +31,7 @@ from pipeloom.ir import Link, Links, Sharing, Status
 from pipeloom.solver import Bound, Budget, lower_bound, lower_bounds, one_at_a_time, smallest_limit
 from pipeloom.solver.bounds.low_memory.activation_slots import slots
 from pipeloom.solver.bounds.low_memory.crossings import crossings
-from pipeloom.solver.bounds.low_memory.crossings_search import (
-    crossings_bound,
-)
+from pipeloom.solver.bounds.low_memory.crossings_search import crossings_bound
 from pipeloom.solver.bounds.milp_relaxation import relaxation, remat_relaxation
 from pipeloom.solver.bounds.several_stages.rank_flow import flow_bound
 from pipeloom.solver.bounds.several_stages.rank_moments import rank_relaxation
@@ -107,7 +105,16 @@ def _rounded_twice(objective: Objective) -> Problem:
     return Problem.linear(Profile((stage,) * 2, 2, 4.0), 4, 2.709581261336364, objective)
 
 
-ONCE_TOO_HIGH = {
+ODD = {
+    "no times": Problem.linear(
+        Profile((StageProfile(0.0, 0.0, 0.0, 0.0, 0.0),) * 3, 3, 0.0), 4, 0.0
+    ),
+    "messages that take far longer": Problem.linear(Profile((UNIT,) * 3, 3, 1e6), 4, 2.0, MAKESPAN),
+    # no float holds how many microbatches fit
+    "a time that is hardly one": Problem.linear(
+        Profile((StageProfile(1e-310, 1.0, 1.0, 1.0, 0.5),) * 3, 3, 0.0), 3
+    ),
+    # bounds of these were once too high
     # last-forward was 73.425: of the 3 M_B's that fit, it left room for 2
     "room rounded down twice": _rounded_twice(Objective.PERIOD),
     "room rounded down twice, makespan": _rounded_twice(MAKESPAN),
@@ -128,8 +135,8 @@ ONCE_TOO_HIGH = {
 }
 
 
-@pytest.mark.parametrize("problem", ONCE_TOO_HIGH.values(), ids=ONCE_TOO_HIGH)
-def test_bounds_that_were_too_high_no_longer_are(problem: Problem) -> None:
+@pytest.mark.parametrize("problem", ODD.values(), ids=ODD)
+def test_odd_problems_are_bounded_and_solved(problem: Problem) -> None:
     found = check_problem(problem, 1.0, 100_000, 1.5)
     assert found.wrong == ()
     assert found.optimum is not None
@@ -303,7 +310,7 @@ def test_interleaved_stages_at_half_of_the_memory_are_bounded_above_the_closed_f
     assert found.name == "rank-flow"
     small = placed((UNIT,) * 4, 4, Placement.v(2), 4.0)
     assert flow_bound(small, 40.0, 45.0, Budget(20.0), 24).value <= 40.0
-    none = flow_bound(ONCE_TOO_HIGH["flow of no more than is known"], 20.0, 20.0, Budget(20.0), 24)
+    none = flow_bound(ODD["flow of no more than is known"], 20.0, 20.0, Budget(20.0), 24)
     assert "spans at least" in none.explained()[0]
 
 

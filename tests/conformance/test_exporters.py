@@ -127,19 +127,15 @@ def test_torchtitan_gets_the_modules_of_each_stage() -> None:
     }
 
 
-def hugging_face(*before: str, layers: str = "model.layers", head: str = "lm_head") -> Schedule:
-    """Two stages of a model with such modules, of four layers."""
+def test_torchtitan_gets_its_own_names_of_hugging_face_models_and_rotations_in_every_part() -> None:
     whole = model(4, Profile((), 2))
-    names = [before, *((f"{layers}.{i}",) for i in range(4)), (head,), ()]
+    blocks = [(f"model.layers.{i}",) for i in range(4)]
+    names = [("model.embed_tokens", "model.rotary_emb"), *blocks, ("lm_head",), ()]
     named = tuple(
-        replace(each, layers=tuple(replace(x, modules=found) for x in each.layers))
+        replace(each, layers=(replace(each.layers[0], modules=found),))
         for each, found in zip(whole.layers, names, strict=True)
     )
-    return scheduled(replace(whole, layers=named), (0, 3), Placement.linear(2))
-
-
-def test_torchtitan_gets_its_own_names_of_hugging_face_models_and_rotations_in_every_part() -> None:
-    schedule = hugging_face("model.embed_tokens", "model.rotary_emb")
+    schedule = scheduled(replace(whole, layers=named), (0, 3), Placement.linear(2))
     assert json.loads(export("torchtitan", schedule)) == [
         ["tok_embeddings", "rotary_emb", "layers.0", "layers.1"],
         ["layers.2", "layers.3", "lm_head", "rotary_emb"],

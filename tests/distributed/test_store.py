@@ -20,7 +20,7 @@ from pipeloom.runtime import ExecutionError, Pipeline, launch_ranks
 from pipeloom.runtime.launch import processes
 from pipeloom.runtime.transport import making, process_group, store
 from pipeloom.runtime.transport.making import meet
-from tests.failures.cases import RANKS, Doing, linears, made, squared, step
+from tests.failures.cases import RANKS, Odd, linears, made, squared, step
 from tests.support.launched import until
 
 
@@ -48,13 +48,13 @@ def stops_in_a_step(patience: float) -> None:
 MOMENTS: list[Callable[[float], None]] = [makes_none, does_not_connect, stops_in_a_step]
 
 
-def _stop() -> None:
+def _stop(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _pipeline(patience: float) -> Pipeline:
     first, *others = linears(RANKS)
-    stages = [Doing(_stop) if patience < 60.0 else first, *others]
+    stages = [Odd(_stop) if patience < 60.0 else first, *others]
     return Pipeline(made(), stages, loss=squared, timeout=patience)
 
 

@@ -198,10 +198,10 @@ def stepping_ahead() -> Pipeline:
     return pipeline(plan, linears(), optimizer=SGD, clip_grad_norm=1.0, timeout=2.0)
 
 
-def alone(microbatches: int = 4) -> Program:
+def alone() -> Program:
     """Two stages, both on one rank."""
     text = "0F{0} 1F{0} 1B{0} 0B{0} 1W{0} 0W{0}"
-    return compile_schedule(timed(by_hand(" ".join(map(text.format, range(microbatches))))))
+    return compile_schedule(timed(by_hand(" ".join(map(text.format, range(4))))))
 
 
 def waits_for_another_replica(hang: Hang) -> None:

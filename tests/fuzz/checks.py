@@ -10,8 +10,8 @@ import sys
 import tempfile
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import BinaryIO
 from xml.etree import ElementTree
@@ -38,32 +38,14 @@ class Outcome:
 
 def check(case: Case) -> Outcome:
     """Runs the case in this process."""
-    with captured() as streams, beneath() as raw:
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    with redirect_stdout(out), redirect_stderr(err), beneath() as raw:
         code = main(list(case.words))
-        found = [f"{name}: lost to the next cases" for name in _lost(streams)]
-        found += _by_libraries(raw)
-        answer, told = map(_written, streams.values())
+        lost = out.closed or err.closed or (sys.stdout, sys.stderr) != (out, err)
+        found = [*_by_libraries(raw), *(["a standard stream is lost to the next cases"] * lost)]
+    answer, told = map(_written, (out, err))
     faults = [*found, *_faults(case, code, answer, told)]
     return Outcome(code, tuple(faults))
-
-
-@contextmanager
-def captured() -> Iterator[Mapping[str, io.TextIOWrapper]]:
-    """Standard output and standard error of the meantime."""
-    before = {name: getattr(sys, name) for name in ("stdout", "stderr")}
-    streams = {name: io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for name in before}
-    vars(sys).update(streams)
-    try:
-        yield streams
-    finally:
-        vars(sys).update(before)
-
-
-def _lost(streams: Mapping[str, io.TextIOWrapper]) -> Iterator[str]:
-    """The streams that a command has closed, or has not put back."""
-    for name, stream in streams.items():
-        if stream.closed or getattr(sys, name) is not stream:
-            yield name
 
 
 def _written(stream: io.TextIOWrapper) -> str:

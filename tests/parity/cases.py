@@ -31,7 +31,7 @@ from pipeloom.ir import (
     timed,
 )
 from pipeloom.solver import FAMILIES, Route, Streaming, build_family, replicate, streamed
-from tests.support.random_schedules import random_order
+from tests.support.random_schedules import LEVERS, random_order, with_levers
 
 PIECES = (
     *("sometimes", "running mean", "late mean", "batch norm", "dropout", "generator", "experts"),
@@ -87,7 +87,6 @@ AXES: dict[str, tuple[Any, ...]] = {
     "all frozen": ("none", "some"),
 }
 PROFILED = StageProfile(*(2.0, 2.0, 1.5, 1.0, 0.5, 1e3, 1e6), t_fb=4.0, t_r=2.0, m_r=0.1, m_o=0.1)
-BACKWARDS = (OpKind.B, OpKind.BW)
 OF_PARTS = {*PIECES, "edges", "skips", "factor", "loss", "tied", "input", "thaws", "overflow"}
 LATER = ("adds_up", "ahead", "loss_scale", "overflow", "thaws")
 UNCUT = {"hook", "lengths"}
@@ -445,26 +444,10 @@ def _by_way(profile: Profile, count: int) -> Schedule:
 def given_up(schedule: Schedule, how: str, draw: Random) -> Schedule:
     """With activations recomputed (R) or offloaded (O) between F and B: of all microbatches, or of
     some each way."""
-    known = {"none": [""], "R": "R", "O": "O", "some": ["", "R", "O"]}
-    ways: Sequence[str] = known[how]
-    pairs = [
-        (s, j) for s in range(schedule.problem.stages) for j in range(schedule.problem.microbatches)
-    ]
-    chosen = {pair: draw.choice(ways) for pair in pairs}
-    if not any(chosen.values()):
+    ways = {"none": LEVERS[:1], "R": LEVERS[1:2], "O": LEVERS[2:], "some": LEVERS}[how]
+    if ways == LEVERS[:1]:
         return schedule
-    rows = [
-        [
-            Op(kind, op.stage, op.microbatch)
-            for op in schedule.ops(rank)
-            for way in [chosen[op.stage, op.microbatch]]
-            for kind in (
-                *([OpKind.L if way == "O" else OpKind.R] if way and op.kind in BACKWARDS else ()),
-                op.kind,
-                *([OpKind.O] if way == "O" and op.kind is OpKind.F else ()),
-            )
-        ]
-        for rank in range(schedule.problem.ranks)
-    ]
+    ranks = range(schedule.problem.ranks)
+    rows = [with_levers([*schedule.ops(rank)], draw, ways) for rank in ranks]
     made = Schedule.of(schedule.problem, rows, "custom")
     return timed(replace(made, updates=schedule.updates))

@@ -45,6 +45,13 @@ def written(path: Path, document: object) -> Path:
     return path
 
 
+def untimed(value: Any) -> Any:
+    """All of a document but how long solves took."""
+    if isinstance(value, dict):
+        return {key: untimed(each) for key, each in value.items() if key != "solve_seconds"}
+    return [untimed(each) for each in value] if isinstance(value, list) else value
+
+
 def profile_document(**changes: Any) -> dict[str, Any]:
     """Two ranks, one stage each, T_F = T_B = T_W = 1; ``None`` takes a key out."""
     stage = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5}

@@ -61,6 +61,12 @@ def with_ends(profile: LayeredProfile) -> LayeredProfile:
     return replace(profile, layers=(_as(first, "EMBEDDING"), *others, _as(last, "HEAD")))
 
 
+def equal_blocks(number: int) -> LayeredProfile:
+    """Layers that take the same times on two ranks, and messages that take none."""
+    blocks = model(number, Profile((), 2)).layers[1:-2]
+    return with_ends(LayeredProfile(blocks, (False,) * number, Profile((), 2, 0.0)))
+
+
 def _as(stage: StageProfile, kind: str) -> StageProfile:
     return replace(stage, layers=(replace(stage.layers[0], kind=LayerKind[kind]),))
 

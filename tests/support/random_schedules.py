@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -37,6 +38,8 @@ from tests.support.families import TRAVELLING, fits
 TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])
 SHARES = st.sampled_from([0.0, 0.25, 1.0])
 SEEDS = st.integers(0, 2**32)
+LEVERS: tuple[tuple[OpKind, ...], ...] = ((), (OpKind.R,), (OpKind.O, OpKind.L))
+"""Ways to treat activations: kept, recomputed, offloaded."""
 UNLIMITED = st.just(math.inf)
 PLANS = st.builds(
     Streaming,
@@ -127,15 +130,13 @@ def _enabled(op: Op, stages: int, fused: float, random: Random) -> list[Op]:
     return after
 
 
-def with_levers(row: list[Op], random: Random, ways: int = 2) -> list[Op]:
-    """``row`` with levers pulled here and there, each op of theirs anywhere it may be.
-
-    ``ways``: 0 for none, 1 for recomputation, 2 for offload as well.
-    """
+def with_levers(
+    row: list[Op], random: Random, ways: Sequence[tuple[OpKind, ...]] = LEVERS
+) -> list[Op]:
+    """``row`` with the ops of one of these ways for each F, each op anywhere it may be."""
     for op in [op for op in row if op.kind is OpKind.F]:
-        lever = random.choice([(), (OpKind.R,), (OpKind.O, OpKind.L)][: ways + 1])
         at = row.index(op)
-        for kind in lever:
+        for kind in random.choice(ways):
             at = random.randint(at + 1, _backward(row, op))
             row.insert(at, Op(kind, op.stage, op.microbatch))
     return row

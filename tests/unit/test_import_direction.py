@@ -1,9 +1,7 @@
 """The folders' import direction, as far as a linter cannot see it."""
 
-import ast
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -34,29 +32,11 @@ def test_planning_imports_no_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
 def test_calls_of_a_devices_module_are_in_one_file() -> None:
     """But for the functions that seed its generators, which graphs watch."""
     paths = (ROOT / "runtime").rglob("*.py")
     found = {path.name for path in paths if "torch.cuda" in path.read_text(encoding="utf-8")}
     assert found == {"device.py", "random_numbers.py"}
-
-
-@pytest.mark.parametrize("folder", ["benchmarks", "examples"])
-def test_scripts_use_the_library_not_the_command_line(folder: str) -> None:
-    paths = list((ROOT / folder).rglob("*.py"))
-    found = [
-        path for path in paths if any(f"{n}.".startswith("pipeloom.cli.") for n in imported(path))
-    ]
-    assert paths
-    assert found == []
 
 
 @pytest.mark.parametrize("room", ["ir", "solver", "runtime", "planner", "report"])

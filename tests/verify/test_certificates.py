@@ -34,7 +34,7 @@ from pipeloom.ir.verify.schedule_facts import read_facts
 from pipeloom.planner import certificate
 from pipeloom.solver import solve
 from pipeloom.solver.certificate import Refutation
-from tests.support.random_schedules import random_order, with_levers
+from tests.support.random_schedules import LEVERS, random_order, with_levers
 
 # certificates prove what they say, and nothing else is taken for a proof --------------------------
 
@@ -181,7 +181,7 @@ def any_schedule(seed: int) -> Schedule:
     objective = rng.choice(list(Objective))
     problem = Problem.linear(profile, microbatches, 1e6)
     rows = random_order(problem, 0.0, rng, forwards=rng.random())
-    order = tuple(pack(with_levers(row, rng, ways)) for row in rows)
+    order = tuple(pack(with_levers(row, rng, LEVERS[: ways + 1])) for row in rows)
     peak = simulate(Schedule(problem, order)).peak_memory
     profile_limit = Problem(profile, microbatches, problem.placement, peak, objective)
     found = timed(Schedule(profile_limit, order))

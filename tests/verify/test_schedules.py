@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from pipeloom import (
     InputError,
@@ -33,7 +32,7 @@ from pipeloom import (
 from pipeloom.ir import DataParallel, Link, Links
 from tests.support.families import families_of
 from tests.support.mutants import Document, Mutant, edited, mutants
-from tests.support.random_schedules import schedules
+from tests.support.random_schedules import SEEDS, schedules
 
 HERE = Path(__file__).parent
 PROFILE = Profile(
@@ -98,104 +97,56 @@ def test_what_the_simulator_times_the_verifier_finds_right(schedule: Schedule) -
     assert verify_schedule(through_text(schedule)) == []
 
 
-@given(schedules(), st.integers(0, 2**32))
+@given(schedules(), SEEDS)
 def test_orders_that_can_never_run_are_wrong_to_both(schedule: Schedule, seed: int) -> None:
     """Shuffled, an order runs or it does not; if not, no times make it pass: all are zero here."""
-    profile = replace(
-        schedule.problem.profile, stages=(NOTHING,) * schedule.problem.stages, t_comm=0.0
-    )
-    schedule = replace(schedule, problem=replace(schedule.problem, profile=profile))
-    order, random = list(schedule.order), Random(seed)
-    rank = random.choice([r for r, row in enumerate(order) if len(row)])
-    order[rank] = order[rank][random.sample(range(len(order[rank])), len(order[rank]))]
-    shuffled = replace(schedule, order=tuple(order))
-    document = through_text(schedule)
-    try:
-        document["order"] = through_text(replace(shuffled, timing=simulate(shuffled)))["order"]
-    except InvalidScheduleError:
-        keys = ("kind", "stage", "microbatch")
-        document["order"] = [
-            [
-                dict(zip(("op", *keys[1:]), (op.kind.name, op.stage, op.microbatch), strict=True))
-                | {"start": 0.0, "end": 0.0}
-                for op in shuffled.ops(r)
-            ]
-            for r in range(len(order))
-        ]
-        assert verify_schedule(document) != []
-        return
-    assert not [line for line in verify_schedule(document) if not line.startswith("report: ")]
+    problem, random = schedule.problem, Random(seed)
+    timeless = replace(problem.profile, stages=(NOTHING,) * problem.stages, t_comm=0.0)
+    document = through_text(replace(schedule, problem=replace(problem, profile=timeless)))
+    random.shuffle(random.choice([row for row in document["order"] if row]))
+    shuffled = replace(load_schedule(document), timing=None)
+    if [line for line in verify_schedule(document) if not line.startswith("report: ")]:
+        with pytest.raises(InvalidScheduleError):
+            simulate(shuffled)
+    else:
+        assert simulate(shuffled).makespan == 0.0
 
 
-def drop(document: Document, random: Random) -> None:
-    row = _some_row(document, random)
-    del row[random.randrange(len(row))]
+def change(document: Document, what: str, random: Random) -> None:
+    """Of one op; ``schedule_mutants.txt`` has limits and reports that are wrong."""
+    row = random.choice(document["order"])
+    at, other = random.sample(range(len(row)), 2)
+    op, end = row[at], row[-1]["end"]
+    match what:
+        case "dropped":
+            del row[at]
+        case "repeated":
+            row.append({**op, "start": end, "end": end + 1.0})
+        case "shifted":
+            by = 0.01 if op["start"] < 0.01 else random.choice([-0.01, 0.01])
+            row[at] = {**op, "start": op["start"] + by, "end": op["end"] + by}
+        case "stretched":
+            op["end"] += 0.01
+        case "swapped":
+            row[at], row[other] = row[other], op
+        case "renamed":
+            key = random.choice(["stage", "microbatch"])
+            op[key] = (op[key] + 1) % 3
+        case "moved":
+            others = [each for each in document["order"] if each is not row]
+            random.choice(others).append(row.pop())
 
 
-def repeat(document: Document, random: Random) -> None:
-    row = _some_row(document, random)
-    row.append({**random.choice(row), "start": row[-1]["end"], "end": row[-1]["end"] + 1.0})
+CHANGES = ("dropped", "repeated", "shifted", "stretched", "swapped", "renamed", "moved")
 
 
-def shift(document: Document, random: Random) -> None:
-    op = random.choice(_some_row(document, random))
-    by = random.choice([-0.01, 0.01])
-    op["start"], op["end"] = max(0.0, op["start"] + by), op["end"] + by
-    if op["start"] == 0.0:
-        op["start"] += 0.01
-
-
-def stretch(document: Document, random: Random) -> None:
-    random.choice(_some_row(document, random))["end"] += 0.01
-
-
-def swap(document: Document, random: Random) -> None:
-    row = _some_row(document, random)
-    i, j = random.sample(range(len(row)), 2)
-    row[i], row[j] = row[j], row[i]
-
-
-def rename(document: Document, random: Random) -> None:
-    op = random.choice(_some_row(document, random))
-    key = random.choice(["stage", "microbatch"])
-    op[key] = (op[key] + 1) % 3
-
-
-def move(document: Document, random: Random) -> None:
-    source, target = random.sample(range(3), 2)
-    document["order"][target].append(document["order"][source].pop())
-
-
-def squeeze(document: Document, random: Random) -> None:
-    rank = random.randrange(3)
-    document["memory_limit"][rank] = document["report"]["peak_memory"][rank] * 0.999
-
-
-def misreport(document: Document, random: Random) -> None:
-    key = random.choice(["period", "makespan", "bubble_rate"])
-    document["report"][key] += 0.001
-
-
-def boast(document: Document, random: Random) -> None:
-    cost = document["report"]["period"]
-    bound = cost * random.choice([0.99, 1.01])
-    document["report"] |= {"lower_bound": bound, "gap": 0.0, "status": "optimal"}
-
-
-def _some_row(document: Document, random: Random) -> list[Document]:
-    row: list[Document] = random.choice(document["order"])
-    return row
-
-
-@pytest.mark.parametrize(
-    "mutate", [drop, repeat, shift, stretch, swap, rename, move, squeeze, misreport, boast]
-)
+@pytest.mark.parametrize("what", CHANGES)
 @pytest.mark.parametrize("name", families_of(3))
-def test_every_change_is_noticed(name: str, mutate: Any) -> None:
+def test_every_change_is_noticed(name: str, what: str) -> None:
     document = written(f"{name}, P = 3")
     for seed in range(12):
         changed = copy.deepcopy(document)
-        mutate(changed, Random(seed))
+        change(changed, what, Random(seed))
         assert verify_schedule(changed) != [], seed
 
 

@@ -90,8 +90,8 @@ class StepSetup:
             raise ExecutionError(f"rank {self._context.role.rank}: {error}") from error
 
     def inferred(self) -> Interfaces:
-        """What stages hand on of the cells' contents; all ranks call it, unless a step has run and
-        shapes stay. Raises ShapeError, alike on all."""
+        """The shapes and dtypes that stages pass on, inferred from the cells' contents by all ranks
+        together; those of the last step if shapes do not vary. Raises ShapeError on all ranks."""
         if self.executor is None or self._context.options.varying_shapes:
             return self._shapes.interfaces(self.cells)
         return self.interfaces

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import pipeloom
 from pipeloom import InfeasibleError, InputError, Profile, StageProfile
 from pipeloom.ir import LayeredProfile, footprint
-from tests.support.layered_profiles import layered, model, with_ends
+from tests.support.layered_profiles import equal_blocks, layered, with_ends
 
 TIME = st.one_of(st.sampled_from([0.0, 1.0, 3.0]), st.floats(0.1, 3.0))
 
@@ -21,11 +21,6 @@ def stage_profiles(draw: st.DrawFn) -> StageProfile:
     m_b = draw(st.sampled_from([0.0, 1.0, 1.0, 1.3]))
     m_w = m_b * draw(st.sampled_from([0.0, 0.5, 0.94, 1.0]))
     return StageProfile(draw(TIME), draw(TIME), draw(TIME), m_b, m_w)
-
-
-def equal_blocks(number: int) -> LayeredProfile:
-    cluster = Profile((), 2, 0.0)
-    return LayeredProfile(model(number, cluster).layers[1:-2], (False,) * number, cluster)
 
 
 def assert_bounds_all(profile: Profile | LayeredProfile, microbatches: int, most: int) -> None:

@@ -13,15 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pipeloom.ir import LayeredProfile, Objective, Placement, Problem, Profile, Schedule
-from pipeloom.solver import (
-    Cut,
-    Cutter,
-    Order,
-    Rules,
-    best_partition,
-    iteration_time,
-    solve,
-)
+from pipeloom.solver import Cut, Cutter, Order, Rules, best_partition, iteration_time, solve
 from pipeloom.solver.bounds.feasibility import needs
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.cut_bounds import least_load

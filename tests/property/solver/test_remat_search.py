@@ -31,16 +31,7 @@ from pipeloom.solver import lower_bounds, smallest_limit, solve
 from pipeloom.solver.core.relaxations import plain, without_offloading, without_recomputing
 from pipeloom.solver.remat.portfolio import one_at_a_time_with_remat
 from tests.support.large_problems import large_problem
-from tests.support.random_schedules import lever_schedules, schedules
-
-
-@given(schedules() | lever_schedules(), st.sampled_from(Objective))
-def test_no_bound_is_above_a_schedule(schedule: Schedule, objective: Objective) -> None:
-    timing = simulate(schedule)
-    problem = replace(schedule.problem, memory_limit=timing.peak_memory, objective=objective)
-    cost = timing.cost(objective)
-    for bound in lower_bounds(problem):
-        assert bound.value <= cost * (1 + 1e-9), bound
+from tests.support.random_schedules import lever_schedules
 
 
 @settings(max_examples=25)
@@ -69,8 +60,8 @@ STAGE = StageProfile(4.0, 5.0, 3.0, m_b=10.0, m_w=4.0, t_r=4.0, m_r=1.0, m_o=1.0
 PROFILE = Profile((STAGE,) * 4, 2, t_comm=0.5, host_link=Link(0.0, 1e-6))
 
 
-def posed(profile: Profile, limit: float, microbatches: int = 4) -> Problem:
-    return Problem(profile, microbatches, Placement.v(2), (limit,) * 2)
+def posed(profile: Profile, limit: float) -> Problem:
+    return Problem(profile, 4, Placement.v(2), (limit,) * 2)
 
 
 @pytest.mark.parametrize(

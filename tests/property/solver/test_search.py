@@ -11,20 +11,12 @@ from pipeloom.ir import (
     Placement,
     Problem,
     Profile,
-    Schedule,
     StageProfile,
     dump_schedule,
     verify_schedule,
 )
 from pipeloom.planner.explain.explanation import losses, why
-from pipeloom.solver import (
-    Method,
-    build_family,
-    lower_bound,
-    objective_cost,
-    solve,
-    within_memory,
-)
+from pipeloom.solver import Method, build_family, lower_bound, objective_cost, solve, within_memory
 from tests.support.large_problems import large_problem
 
 # what the optimizer finds with little work, by the method that is to find it ----------------------
@@ -90,14 +82,10 @@ def test_the_method_finds_what_memory_allows(method: Method, problem: Problem, m
 CHUNK = StageProfile(1.0, 1.2, 0.8, 1.0, 0.5, t_fb=2.25)
 
 
-def dualpipev(ranks: int = 2, microbatches: int = 8) -> Schedule:
-    return build_family("dualpipev", Profile((CHUNK,) * 2 * ranks, ranks, 0.1), microbatches)
-
-
 @pytest.mark.parametrize("solver", ["auto", "heuristic"])
 @pytest.mark.parametrize("limit", [5.0, 8.0])
 def test_optimize_pairs_no_worse_than_dualpipev(solver: str, limit: float) -> None:
-    built = dualpipev()
+    built = build_family("dualpipev", Profile((CHUNK,) * 4, 2, 0.1), 8)
     problem = replace(built.problem, memory_limit=(limit,) * 2)
     found = solve(problem, solver=solver, work_limit=4)
     assert any(found.pairs)

@@ -22,12 +22,7 @@ from pipeloom.ir import (
     parse_schedule,
     verify_schedule,
 )
-from pipeloom.solver import (
-    FAMILIES,
-    build_family,
-    lower_bounds,
-    solve,
-)
+from pipeloom.solver import FAMILIES, build_family, lower_bounds, solve
 from tests.property.small_exact.instances import problem_of
 
 

@@ -7,13 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeloom import build
-from tests.support.command_line import (
-    Command,
-    Done,
-    layers_document,
-    profile_document,
-    written,
-)
+from tests.support.command_line import Command, Done, layers_document, profile_document, written
 from tests.support.inner import main
 
 

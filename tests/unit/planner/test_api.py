@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pipeloom
-from pipeloom import InputError, Profile, StageProfile, dump_schedule
+from pipeloom import Profile, StageProfile, dump_schedule
 from pipeloom.ir import Link, Links
 from pipeloom.planner import Event, Note
 from tests.support.command_line import profile_document
@@ -52,24 +51,6 @@ def test_weights_are_sent_within_device_memory_whatever_the_microbatches() -> No
     for microbatches in (3, 9):
         answer = pipeloom.optimize(profile, microbatches, passing="weights", work_limit=0.5)
         assert answer.schedule.problem.microbatches == microbatches
-
-
-@pytest.mark.parametrize(
-    ("changes", "key"),
-    [
-        ({"stages": (replace(FINE, t_b=float("nan")), FINE)}, "t_b"),
-        ({"stages": ()}, "stages"),
-        ({"tied": ((0, 9),)}, "tied"),
-        ({"memory_limit": (2.0, float("nan"))}, "memory_limit"),
-    ],
-)
-def test_profiles_that_are_objects_are_held_to_the_rules_of_files(
-    changes: dict[str, Any], key: str
-) -> None:
-    profile = replace(Profile((FINE, FINE), 2), **changes)
-    for call in (pipeloom.optimize, partial(pipeloom.build, "1f1b")):
-        with pytest.raises(InputError, match=rf"profile: .*{key}"):
-            call(profile, 4)
 
 
 def test_costs_count_what_is_left_of_averaging() -> None:

@@ -22,20 +22,6 @@ def built(family: str, cut: tuple[int, ...]) -> Schedule:
     return pipeloom.build_family(family, LAYERS.cut(cut), MICROBATCHES)
 
 
-@pytest.mark.parametrize(
-    ("family", "cut"),
-    [("1f1b", (0, 4)), ("interleaved-1f1b:2", (0, 1, 4, 6)), ("interleaved-1f1b:3", range(6))],
-)
-def test_a_layout_comes_back_as_what_megatron_runs(
-    family: str, cut: tuple[int, ...], tmp_path: Path
-) -> None:
-    made, file = built(family, tuple(cut)), tmp_path / "layout.txt"
-    file.write_text(pipeloom.export(made, "megatron-layout").text)
-    read = pipeloom.import_(file, "megatron-layout", LAYERS, microbatches=MICROBATCHES)
-    assert read.problem == made.problem
-    assert [read.ops(rank) for rank in range(RANKS)] == [made.ops(rank) for rank in range(RANKS)]
-
-
 def test_a_family_that_splits_stages_is_read_with_the_profile_it_was_made_from(
     tmp_path: Path,
 ) -> None:

@@ -20,7 +20,7 @@ from pipeloom import (
     solve,
     verify,
 )
-from pipeloom.ir import Link, Links, Report, timed
+from pipeloom.ir import Link, Links, timed
 from pipeloom.planner import certificate
 from pipeloom.solver import is_feasible, lower_bound, one_at_a_time
 from tests.support.by_hand import by_hand
@@ -30,11 +30,9 @@ STAGE = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)
 FAST = ["links twice as fast", "links without delay"]
 
 
-def why(problem: Problem, value: float | None = None, bound: str | None = None) -> Any:
-    """The reason that a schedule has whose report claims ``value`` by ``bound``."""
-    report = value and Report(problem.objective, "optimized", lower_bound=value, bound=bound)
-    made = timed(Schedule(problem, one_at_a_time(problem), report=report or None))
-    return explain(made, seconds=0.0).reason
+def explained(problem: Problem) -> Any:
+    """Of one microbatch after the other."""
+    return explain(timed(Schedule(problem, one_at_a_time(problem))), seconds=0.0)
 
 
 def table5(name: str, share: float) -> Problem:
@@ -52,7 +50,7 @@ def limited(problem: Problem, limit: float) -> Problem:
 
 
 def test_the_head_and_the_tail_of_rank_0_are_why() -> None:
-    reason = why(table5("6.2B-24", 1.0))
+    reason = explained(table5("6.2B-24", 1.0)).reason
     assert (reason.name, reason.rank) == ("head-tail", 0)
     assert reason.words == (
         "rank 0 computes for 1898.1 ms and idles at least 289.4 ms",
@@ -64,7 +62,7 @@ def test_the_head_and_the_tail_of_rank_0_are_why() -> None:
 
 
 def test_the_busiest_rank_is_why_where_memory_is_ample() -> None:
-    reason = why(linear((1.0, 3.0), 0.0, 6, math.inf))
+    reason = explained(linear((1.0, 3.0), 0.0, 6, math.inf)).reason
     assert reason.rank == 1
     assert reason.words == (
         "rank 1 computes for 54 ms and runs one op at a time",
@@ -125,8 +123,7 @@ def test_what_more_memory_and_faster_links_buy() -> None:
 def test_memory_of_the_rank_that_helps_most_is_bought() -> None:
     profile = Profile((replace(STAGE, m_b=2.0), replace(STAGE, m_b=3.0)) * 2, 2, 0.1)
     two = Problem(profile, 6, Placement.interleaved(2, 2), (5.0, 9.0))
-    made = timed(Schedule(two, one_at_a_time(two)))
-    found = explain(made, seconds=0.0)
+    found = explained(two)
     changes = {each.what: each.bound for each in found.changes}
     more = {"rank 0 alone": (7.0, 9.0), "every rank": (7.0, 12.0)}
     for where, limits in more.items():
@@ -158,8 +155,7 @@ SENDS = (replace(STAGE, activation_bytes=2e6),) * 2
 )
 def test_links_get_faster_however_they_are_given(profile: Profile) -> None:
     """One microbatch there and back: all of its messages count."""
-    problem = Problem.linear(profile, 1)
-    found = explain(timed(Schedule(problem, one_at_a_time(problem))), seconds=0.0)
+    found = explained(Problem.linear(profile, 1))
     twice, free = (next(x.bound for x in found.changes if x.what == what) for what in FAST)
     assert found.reason.value - twice == pytest.approx(twice - free)
     assert free == pytest.approx(5.0)

@@ -12,9 +12,9 @@ import pytest
 
 import pipeloom
 from pipeloom import InfeasibleError, InputError, Profile, verify_schedule
-from pipeloom.ir import LayeredProfile, PlacementKind, Status
+from pipeloom.ir import PlacementKind, Status
 from pipeloom.planner import Answer
-from tests.support.layered_profiles import model, with_ends
+from tests.support.layered_profiles import equal_blocks, model
 
 RANKS, MICROBATCHES = 2, 4
 LAYERS = model(7, Profile((), RANKS, 0.2), head=2.0)
@@ -29,12 +29,6 @@ def asked(profile: Any, system: str, microbatches: int = MICROBATCHES, **more: A
 
 def kind_of(answer: Answer) -> PlacementKind:
     return answer.schedule.problem.placement.kind
-
-
-def equal_layers(number: int) -> LayeredProfile:
-    """Layers that take the same times, and messages that take none."""
-    layers = model(number, Profile((), RANKS, 0.0)).layers[1:-2]
-    return with_ends(LayeredProfile(layers, (False,) * number, Profile((), RANKS, 0.0)))
 
 
 def every_cost(memory_limit: float = math.inf) -> float:
@@ -68,19 +62,21 @@ def test_megatron_gets_the_best_of_all_its_cuts_and_schedules(limit: float, tmp_
     assert not [note for note in layout.notes if "not this schedule" in note]
     file.write_text(layout.text)
     read = pipeloom.import_(file, "megatron-layout", LAYERS, microbatches=MICROBATCHES)
-    assert read.problem.profile.stages == stages
+    problem = answer.schedule.problem
+    assert read.problem == replace(problem, memory_limit=(math.inf,) * RANKS)
+    assert all(read.ops(rank) == answer.schedule.ops(rank) for rank in range(RANKS))
 
 
 @pytest.mark.parametrize(("blocks", "chunks"), [(10, 5), (12, 6), (16, 8)])
 def test_as_many_stages_a_rank_as_layers_allow_are_looked_at(blocks: int, chunks: int) -> None:
-    answer = asked(equal_layers(blocks), "megatron", 2, **ENOUGH)
+    answer = asked(equal_blocks(blocks), "megatron", 2, **ENOUGH)
     assert answer.schedule.problem.placement.name == f"interleaved:{chunks}"
     assert answer.cost == 3 * blocks + 3
     assert answer.lower_bound <= answer.cost
 
 
 def test_what_is_not_looked_at_keeps_its_bound() -> None:
-    layers = equal_layers(10)
+    layers = equal_blocks(10)
     ended = asked(layers, "megatron", 2, should_stop=lambda: True, work_limit=None)
     assert ended.lower_bound == pytest.approx(30.0)
     assert ended.status is not Status.OPTIMAL

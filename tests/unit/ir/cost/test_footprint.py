@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir import (
-    Profile,
-    Schedule,
-    StageProfile,
-    footprint,
-    simulate,
-    traffic,
-)
+from pipeloom.ir import Profile, Schedule, StageProfile, footprint, simulate, traffic
 from pipeloom.ir.cost.spread import ExpectedMakespan, sampled_makespans
 from pipeloom.solver import build_family, replicate
 

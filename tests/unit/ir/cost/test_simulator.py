@@ -113,9 +113,7 @@ def test_a_cycle_of_ops_and_transfers_is_named() -> None:
     ("transfer", "words"),
     [
         (Transfer(W, 0, 0, 0, 2, 0, 0), "outside 2 ranks and 1 stage"),
-        (Transfer(W, 1, 0, 0, 1, 0, 0), "outside 2 ranks and 1 stage"),
         (Transfer(W, 10**30, 10**30, 0, 10**30, 0, 0), "outside 2 ranks and 1 stage"),
-        (Transfer(W, 0, 0, 0, 1, 10**30, 0), f"after {10**30}, room 0, before 0"),
         (Transfer(W, 0, 0, 0, 1, 4, 0), "after 4, room 0, before 0"),
         (Transfer(W, 0, 0, 0, 1, 0, 4), "after 0, room 0, before 4"),
         (Transfer(W, 0, 0, 0, 1, 0, 0, 4), "after 0, room 4, before 0"),
@@ -155,9 +153,6 @@ def test_a_list_that_deadlocks_is_named_and_sending_order_mends_it() -> None:
     assert simulate(mended).transfers.tolist() == [[0.0, 2.0], [8.0, 10.0]]
 
 
-# schedules in which both weights and activations travel -------------------------------------------
-
-
 # pairs of an F and a BW that run at once: their times, their file, what waits for them ------------
 
 
@@ -166,17 +161,6 @@ def profile(ranks: int, share: float = 1.0, t: tuple[float, ...] = (1.0, 1.0, 1.
     t_f, t_b, t_w = t
     stage = StageProfile(t_f, t_b, t_w, weight_bytes=1.0, t_fb=share * (t_f + t_b + t_w))
     return Profile((stage,) * ranks, ranks)
-
-
-def test_a_pair_takes_what_the_stage_that_saves_less_allows() -> None:
-    one, other = StageProfile(1.0, 1.0, 1.0, t_fb=2.0), StageProfile(2.0, 2.0, 1.0, t_fb=4.5)
-    unknown = StageProfile(1.0, 1.0, 1.0)
-    stages = Profile((one, other, unknown, StageProfile(1.0, 1.0, 1.0, t_fb=0.5)), 4)
-    assert stages.pair_time(0, 0) == 2.0
-    assert stages.pair_time(0, 1) == 1.0 + 3.0 - 0.5
-    assert stages.pair_time(1, 0) == 2.0 + 2.0 - 0.5
-    assert stages.pair_time(0, 2) == 3.0
-    assert stages.pair_time(3, 3) == 2.0  # no less than the BW alone
 
 
 def paired() -> Schedule:

@@ -7,14 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeloom.cli.arguments import limit
-from pipeloom.ir import (
-    Op,
-    OpKind,
-    Profile,
-    Schedule,
-    StageProfile,
-    footprint,
-)
+from pipeloom.ir import Op, OpKind, Profile, Schedule, StageProfile, footprint
 from pipeloom.ir.model.ops import pack, unpack
 from pipeloom.ir.model.schedule import staleness, versions
 from pipeloom.ir.units import sufficient_size

@@ -17,7 +17,7 @@ import pytest
 
 from pipeloom import InputError, plan, sweep
 from pipeloom.planner import LostWorkersError, Workers
-from tests.support.command_line import ENVIRONMENT
+from tests.support.command_line import ENVIRONMENT, untimed
 from tests.support.launched import until
 from tests.support.tasks import killed_once, missing_module, until_nobody_waits
 
@@ -89,13 +89,6 @@ def test_a_sweep_is_the_same_as_in_one_process_though_a_worker_is_killed(
     assert told[-1].startswith("4 of 4 solved")
     assert untimed(one.to_dict()) == untimed(spread.to_dict())
     assert one.picture() == spread.picture()
-
-
-def untimed(value: Any) -> Any:
-    """All of a sweep but how long solves took."""
-    if isinstance(value, dict):
-        return {key: untimed(each) for key, each in value.items() if key != "solve_seconds"}
-    return [untimed(each) for each in value] if isinstance(value, list) else value
 
 
 def written(folder: Path, **where: Any) -> dict[str, bytes]:

@@ -9,15 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeloom.ir import (
-    InfeasibleError,
-    Placement,
-    Problem,
-    Profile,
-    StageProfile,
-    dump_schedule,
-    verify_schedule,
-)
+from pipeloom.ir import Placement, Problem, Profile, StageProfile, dump_schedule, verify_schedule
 from pipeloom.solver import (
     NEVER,
     Solving,
@@ -27,7 +19,6 @@ from pipeloom.solver import (
     placements,
     solve,
 )
-from pipeloom.solver.families.bidirectional.chimera import Chimera
 from pipeloom.solver.placement import search as placement_search
 from pipeloom.solver.placement.search import (
     Chosen,
@@ -143,20 +134,6 @@ def test_two_copies_of_the_weights_leave_less_for_activations() -> None:
     too_small = replace(TWO_WAYS, device_memory=(6.5, 6.5))
     found = entry(best_placement(too_small, 4, search, copies=2), "bidirectional")
     assert "too small for rank" in (found.why_not or "")
-
-
-@pytest.mark.parametrize("limit", [2.0, 3.0, 4.0])
-def test_with_less_memory_chimera_holds_fewer_microbatches(limit: float) -> None:
-    """Its own shape needs 5 here: one microbatch after the other is twice as long and more."""
-    profile = Profile((STAGE,) * 4, 4, 0.1)
-    problem = Problem(profile, 8, Placement.bidirectional(4), (limit,) * 4)
-    assert Chimera().supports(problem) is None
-    with pytest.raises(InfeasibleError, match="chimera"):
-        Chimera().build(problem)
-    found = Solving.of(problem).begin(60.0)
-    assert found.known_timing.period < 0.5 * 8 * (4 * 5.0 + 2 * 3 * 0.1)
-    assert max(found.known_timing.peak_memory) <= limit
-    assert verify_schedule(dump_schedule(found)) == []
 
 
 HEAVY = replace(STAGE, m_b=2.0, m_w=0.0, weight_bytes=1.0, grad_bytes=1.0, optimizer_bytes=2.0)

@@ -58,16 +58,6 @@ def test_stages_are_used_where_there_are_both(pipeloom: Command, write: Write) -
     assert ["partition" in pipeloom(*words, *way).json for way in ways] == [False, True]
 
 
-def test_the_smallest_device_is_named(pipeloom: Command, write: Write) -> None:
-    """With the embedding and three blocks 50 of weights and 3.25; with the head and the others 50
-    and 5."""
-    words = ["-m", 4, *SHORT, "--placement", "linear"]
-    done = pipeloom("optimize", write(device_memory=50.0), *words)
-    line = "no cut fits in device_memory; the smallest feasible one is 55, for rank 1"
-    assert (done.code, line in done.err) == (1, True)
-    assert pipeloom("optimize", write(device_memory=55.0), *words).code == 0
-
-
 def test_limits_are_swept_with_a_cut_each(pipeloom: Command, layers: Path, tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     words = ["sweep", layers, "-m", 6, "--memory-limits", "1,5,9,30", *SHORT]
