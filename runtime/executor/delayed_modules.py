@@ -9,8 +9,8 @@ here each is called by itself, as often as the F of the microbatch had called it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ from ..tensors.trees import tensors
 from .deferred_linear import add
 
 if TYPE_CHECKING:
-    from .stage_runner import Cell, Runs
+    from .stage_runner import Cell, Runs, StageRunner
 
 FUSED = ("fuse_wgrad_accumulation", "_accumulate_into_main_grad")
 """What modules that add to ``main_grad`` instead of ``grad`` have set."""
@@ -122,13 +122,11 @@ def _computed(module: nn.Module) -> set[int]:
     return found
 
 
-Done: TypeAlias = Callable[[set[int]], None]
 _under_way: list[DelayedCalls] = []  # the calls of the F that runs
 
 
-def around(modules: Sequence[nn.Module], memory: Memory, runs: Runs, done: Done) -> Runs:
-    """F, B and W of a stage with such ``modules``; ``done`` is told the parameters that got a
-    gradient by them in a W."""
+def around(modules: Sequence[nn.Module], memory: Memory, runs: Runs, runner: StageRunner) -> Runs:
+    """F, B and W of a stage with such ``modules``, given the ``runs`` of its ``runner`` without."""
     forward, backward, weight = runs
     for module in modules:
         if _called not in module._forward_hooks.values():
@@ -152,7 +150,9 @@ def around(modules: Sequence[nn.Module], memory: Memory, runs: Runs, done: Done)
     def finished(cell: Cell) -> None:
         weight(cell)
         if cell.delayed is not None:
-            done(cell.delayed.run())
+            found = cell.delayed.run()
+            if runner.watched is not None:
+                runner.watched.weight(found)
 
     return counted, fused, finished
 

@@ -2,11 +2,11 @@
 
 ::
 
-    prepare:  1F0; send x2.0 to 2; ...   ->   [partial(runner.forward, cell), partial(send, ...)]
+    prepare:  1F0; send x2.0 to 2; ...   ->   [partial(runner.forward, cell), message.post, ...]
     step:     for call in calls: call()
 
 Where ops are short this is the runtime's cost, and most of it is code that left the caches while
-an op ran: an instruction becomes few calls of few frames, and what can be looked up is, once.
+an op ran. :mod:`.instruction_calls` has what each instruction is prepared to.
 
 In a step that torch's profiler watches, each instruction runs under its own text (``2F0``,
 ``send x2.0 to 2``; in an evaluation ``eval 2F0``), which Kineto's traces, HTA and, by
@@ -15,30 +15,21 @@ In a step that torch's profiler watches, each instruction runs under its own tex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from pipeloom.ir.model import program as ir
-from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.ops import Op
 
 from ..device import Device
-from ..measure.memory import Turns
-from ..measure.op_timer import Call, Clock, make_clock
+from ..measure.op_timer import Clock, make_clock
 from ..rank.context import RankContext
-from ..tensors.receive_buffers import ReceiveBuffers
 from ..tensors.stage_interface import StageInterface
-from ..transport.posted import RepeatedMessage, receiving, sending
+from .instruction_calls import InstructionCalls
 from .instructions_seen import failed, under_texts
-from .messages import pass_gradient, pass_output
-from .pacing import paced
-from .remat_ops import calls
-from .speculative_rerun import SpeculativeRerun
 from .stage_runner import Cell, StageRunner
-from .tensor_routing import routes
 
 if TYPE_CHECKING:
     from ..optim.step_end import StepEnd
@@ -63,25 +54,14 @@ class Executor:
         *,
         label: str = "",
     ) -> None:
-        self.program, rank = context.program, context.transport.rank
-        self.transport, self._memory, self._label = context.transport, context.memory, label
-        self._cells, self.runners, self.step_end = cells, runners, step_end
-        self._routing = routes(context, cells, interfaces)
-        self.row = self.program.instructions[rank]
-        given = context.buffers or ReceiveBuffers(context.device)
-        self._buffers = [
-            given.take(place, self._routing[buffer.kind].spec(buffer.kind, buffer.stage))
-            for place, buffer in enumerate(self.program.buffers[rank])
-        ]
+        self.program, self.rank, self._label = context.program, context.transport.rank, label
+        self.runners, self.step_end = runners, step_end
+        self.row = self.program.instructions[self.rank]
         self.ops: list[Op] = [i.op for i in self.row if isinstance(i, ir.Compute)]
-        self._stretched = paced(context)
         self.clock: Clock = make_clock(2 * len(self.ops), context.device)
         self._anchors = not Device(context.device).is_host  # else the clock needs no start
-        self._marks = 0
-        self.under_way: dict[tuple[type, ir.Tensor], RepeatedMessage] = {}
-        self.received: dict[ir.Tensor, Tensor] = {}
-        self.receives: dict[ir.Tensor, RepeatedMessage] = {}
-        self._prepared = [_MAKERS[type(each)](self, each) for each in self.row]
+        made = InstructionCalls(self, context, cells, interfaces)
+        self._prepared = [made.of(each) for each in self.row]
         self.calls = [call for calls in self._prepared for call in calls]
         self._positions = [at for at, calls in enumerate(self._prepared) for _ in calls]
 
@@ -98,74 +78,3 @@ class Executor:
                 call()
         except Exception as error:
             raise failed(self, positions[index], error) from error
-
-    def _receive(self, receive: ir.Receive) -> Sequence[Call]:
-        tensor = receive.tensor
-        place = self._routing[tensor.kind].fitting(tensor, self._buffers[receive.buffer])
-        self.received[tensor] = place
-        message = receiving(self.transport, place, receive.source)
-        self.under_way[ir.WaitReceive, tensor] = self.receives[tensor] = message
-        return _present(message.post, self.turns(tensor, place)[0])
-
-    def _send(self, send: ir.Send) -> Sequence[Call]:
-        take = self._routing[send.tensor.kind].taking(send.tensor)
-        message = sending(self.transport, take, send.target)
-        self.under_way[ir.WaitSend, send.tensor] = message
-        return [message.post]
-
-    def _wait_receive(self, wait: ir.WaitReceive) -> Sequence[Call]:
-        tensor = wait.tensor
-        give = self._routing[tensor.kind].giving(tensor, self.received[tensor])
-        return [self.under_way.pop((ir.WaitReceive, tensor)).wait, give]
-
-    def _wait_send(self, wait: ir.WaitSend) -> Sequence[Call]:
-        return [self.under_way.pop((ir.WaitSend, wait.tensor)).wait]
-
-    def _freeing(self, free: ir.Free) -> Sequence[Call]:
-        place = self.received.pop(free.tensor)
-        return _present(self.turns(free.tensor, place)[1], self.transport.releasing(place))
-
-    def turns(self, tensor: ir.Tensor, place: Tensor) -> Turns | tuple[None, None]:
-        """The calls that count a tensor of activations; none for weights and their gradients."""
-        counts = tensor.kind in (ir.TensorKind.X, ir.TensorKind.DY)
-        return (self._memory.turns(place) if counts else None) or (None, None)
-
-    def _compute(self, compute: ir.Compute) -> Sequence[Call]:
-        op = compute.op
-        cell = self._cells[op.stage, op.microbatch]
-        run: Call = partial(calls(self.runners[op.stage], op.kind, cell), cell)
-        timed = self.clock.timed(self._stretched(run, op), self._marks)
-        self._marks += 2
-        return [timed, *self._hand_over(op, cell)]
-
-    def _hand_over(self, op: Op, cell: Cell) -> Sequence[Call]:
-        """Passes the result on where its next stage runs on this rank, too."""
-        if op.kind is OpKind.F:
-            target, hand_over = (op.stage + 1, op.microbatch), pass_output
-        elif op.kind in (OpKind.B, OpKind.BW):
-            target, hand_over = (op.stage - 1, op.microbatch), pass_gradient
-        else:
-            return []
-        return [partial(hand_over, cell, self._cells[target])] if target in self._cells else []
-
-
-def _present(*calls: Call | None) -> list[Call]:
-    return [call for call in calls if call is not None]
-
-
-_MAKERS: dict[type, Callable[[Executor, Any], Sequence[Call]]] = {
-    ir.Compute: Executor._compute,
-    ir.Receive: Executor._receive,
-    ir.Send: Executor._send,
-    ir.WaitReceive: Executor._wait_receive,
-    ir.WaitSend: Executor._wait_send,
-    ir.Free: Executor._freeing,
-    ir.Reduce: lambda executor, reduce: [executor.step_end.reduce(reduce.stages)],
-    ir.Average: lambda executor, average: [executor.step_end.average(average.stage)],
-    ir.Step: lambda executor, step: [executor.step_end.step(step.stage)],
-    ir.Relay: lambda executor, relay: [
-        executor.step_end.check_norm
-        if relay.kind is ir.RelayKind.SUMS
-        else SpeculativeRerun(executor)
-    ],
-}

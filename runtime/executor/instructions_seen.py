@@ -43,7 +43,7 @@ def failed(executor: Executor, position: int, error: Exception) -> PipeloomError
     row = executor.row
     item, peer = row[position], _peer(row, row[position])
     where = (
-        f"rank {executor.transport.rank}: instruction {position} of {len(row)} "
+        f"rank {executor.rank}: instruction {position} of {len(row)} "
         f"({_place(executor, position)}), "
         f"{str(item)!r}{'' if peer is None else f', peer rank {peer}'}"
     )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from pipeloom.ir.model import program as ir
 
 if TYPE_CHECKING:
-    from .executor import Executor
+    from .instruction_calls import InstructionCalls
 
 
 class SpeculativeRerun:
@@ -33,9 +33,10 @@ class SpeculativeRerun:
     are not waited for yet, and buffers that the ledger counts.
     """
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor, self._posted = executor, [*executor.under_way.values()]
-        turns = [executor.turns(tensor, place) for tensor, place in executor.received.items()]
+    def __init__(self, made: InstructionCalls) -> None:
+        self._executor, self._receives = made.executor, made.receives
+        self._posted = [*made.under_way.values()]
+        turns = [made.turns(tensor, place) for tensor, place in made.received.items()]
         self._releases = [release for _, release in turns if release is not None]
 
     def __call__(self) -> None:
@@ -46,7 +47,7 @@ class SpeculativeRerun:
         step_end.clear_gradients()
         if not again:
             return
-        late = [executor.receives[t] for t in stale(executor.program, executor.transport.rank)]
+        late = [self._receives[t] for t in stale(executor.program, executor.rank)]
         for message in late:
             message.post()
         for message in (*self._posted, *late):

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.weight_coverage import WeightCoverage
 
 from ..dtensors import arrived, is_dtensor
 from ..measure.gradient_watch import GradientWatch
@@ -58,10 +57,8 @@ class Cell:
         recomputed: bool = False,
         offloaded: OffloadedActivations | None = None,
     ) -> None:
-        self.queue = queue
-        self.interface = interface
-        self.recomputed = recomputed
-        self.offloaded = offloaded
+        self.queue, self.interface = queue, interface
+        self.recomputed, self.offloaded = recomputed, offloaded
         self.delayed: DelayedCalls | None = None
         self.graphs: Any = None
         self.kept: Any = None
@@ -136,7 +133,7 @@ class StageRunner:
         runs: Runs = self._forward, self._backward, self._weight
         self.delayed = delayed_modules(stage, module)
         if self.delayed:
-            runs = around(self.delayed, memory, runs, self._weighted)
+            runs = around(self.delayed, memory, runs, self)
         self._run_as(*runs)
 
     def _run_as(
@@ -153,12 +150,6 @@ class StageRunner:
     def prepare(self, cell: Cell, inputs: Sequence[Any]) -> None:
         """Makes ready what runs the ops of a microbatch with arguments like ``inputs``: nothing
         where the module does."""
-
-    def covered(self, name: Callable[[int, str], str]) -> WeightCoverage | None:
-        """The coverage since ``watched`` was set, which ends with it, by the names that ``name``
-        gives; None where nothing was watched."""
-        watched, self.watched = self.watched, None
-        return None if watched is None else watched.found(self.stage, name)
 
     def _forward(self, cell: Cell) -> None:
         inputs, queue = cell.inputs, cell.queue
@@ -179,7 +170,7 @@ class StageRunner:
         if self.watched is None or cell.queue is None:
             self._differentiate(cell)
         else:
-            with self.watched.backward(self.module):
+            with self.watched.backward(self.module, cell.queue):
                 self._differentiate(cell)
         if self.stage > 0:
             cell.dx = tuple([_gradient(x, cell.dy) for x in cell.inputs if x.requires_grad])
@@ -195,14 +186,7 @@ class StageRunner:
 
     def _weight(self, cell: Cell) -> None:
         assert cell.queue is not None
-        if self.watched is not None:
-            self._weighted(cell.queue.parameters())
         cell.queue.run()
-
-    def _weighted(self, parameters: set[int]) -> None:
-        """W computes the gradients of the parameters with these ids."""
-        if self.watched is not None:
-            self.watched.weight(parameters)
 
     def _hand_on(self, cell: Cell, output: Any) -> None:
         interface = cell.interface

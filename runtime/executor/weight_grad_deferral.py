@@ -14,6 +14,7 @@ queue knows (``again``). Elsewhere B is autograd's alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Self, cast
 
 import torch
@@ -169,11 +170,8 @@ def run_backward(roots: tuple[GradientEdge | Tensor, ...], gradients: tuple[Tens
     """
     if not roots:
         return
-    if gradients[0].is_cpu:
-        _run_here(roots, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
-        return
-    # in this thread too, not in torch's one for each device: no context needs to be carried there
-    with torch.autograd.set_multithreading_enabled(False):
+    # on a GPU in this thread, too, not in torch's one for each: no context to be carried there
+    with nullcontext() if gradients[0].is_cpu else torch.autograd.set_multithreading_enabled(False):
         _run_here(roots, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
 from pipeloom.ir.model.weight_coverage import WeightCoverage
+
+if TYPE_CHECKING:
+    from ..executor.stage_runner import StageRunner
+    from ..executor.weight_grad_deferral import WeightQueue
 
 
 class GradientWatch:
@@ -24,8 +29,8 @@ class GradientWatch:
         self._in_w: set[int] = set()
 
     @contextmanager
-    def backward(self, module: nn.Module) -> Iterator[None]:
-        """A context for a B of the stage's ``module``."""
+    def backward(self, module: nn.Module, queue: WeightQueue) -> Iterator[None]:
+        """A context for a B of the stage's ``module``, after which ``queue`` waits for its W."""
         hooks = []
         for name, parameter in module.named_parameters():
             if parameter.requires_grad:
@@ -38,9 +43,10 @@ class GradientWatch:
         finally:
             for _, hook in hooks:
                 hook.remove()
+        self.weight(queue.parameters())
 
     def weight(self, parameters: Iterable[int]) -> None:
-        """W computed the gradients of the parameters with these ids."""
+        """W computes the gradients of the parameters with these ids."""
         self._in_w.update(parameters)
 
     def cut(self, module: nn.Module, in_b: Collection[str], trained: Collection[str]) -> None:
@@ -65,3 +71,10 @@ class GradientWatch:
     def _seen(self, parameter: int, gradients: tuple[Tensor | None, ...]) -> None:
         if gradients[0] is not None:
             self._in_b.add(parameter)
+
+
+def covered(runner: StageRunner, name: Callable[[int, str], str]) -> WeightCoverage | None:
+    """What ``runner.watched`` has found, which ends with it, by the names that ``name`` gives; None
+    where nothing was watched."""
+    watched, runner.watched = runner.watched, None
+    return None if watched is None else watched.found(runner.stage, name)

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from pipeloom.ir.errors import InputError, in_brief
+from pipeloom.ir.errors import InputError, did_you_mean, in_brief
 
 from ..pipeline.model_source import ModelSource
 from .huggingface import HuggingFace
@@ -98,7 +98,10 @@ def _attribute(module: ModuleType, name: str, path: str) -> Any:
         try:
             value = getattr(value, part)
         except AttributeError:
-            raise InputError(f"{name}: {module.__name__} has no attribute {path}") from None
+            public = [known for known in dir(value) if not known.startswith("_")]
+            raise InputError(
+                f"{name}: {module.__name__} has no attribute {path}{did_you_mean(part, public)}"
+            ) from None
     return value
 
 

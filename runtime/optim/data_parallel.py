@@ -55,9 +55,9 @@ class Averaging:
         starts: bool,
     ) -> None:
         self._group, self._dtype, self._apart = group, context.options.sum_dtype, apart
-        self._timeout = timedelta(seconds=context.options.timeout)
+        on_host = device_of(modules.values()).type == "cpu"
+        self._timeout = timedelta(seconds=context.options.timeout) if on_host else None
         self._faults, self._sharded = context.transport.replicas, sharded
-        self._on_host = device_of(modules.values()).type == "cpu"
         home = {id(p): s for s, module in modules.items() for p in module.parameters()}
         self._own = {
             s: [p for p in module.parameters() if home[id(p)] == s] for s, module in modules.items()
@@ -115,15 +115,12 @@ class Averaging:
         self._under_way.clear()
 
     def _wait(self, stage: int, work: dist.Work) -> None:
-        if self._on_host:
-            what = f"the average of stage {stage} over the replicas"
-            wait_for(work, self._timeout, what, self._faults)
-        else:
-            work.wait()
+        what = f"the average of stage {stage} over the replicas"
+        wait_for(work, self._timeout, what, self._faults)
 
     def _arrival(self, work: dist.Work) -> torch.futures.Future[float] | None:
         """When the collective is over; None where torch does not know: on GPUs, of shards."""
-        if self._on_host:
+        if self._timeout is not None:
             with suppress(RuntimeError):
                 return work.get_future().then(lambda _: time.perf_counter())
         return None

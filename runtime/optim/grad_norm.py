@@ -139,12 +139,12 @@ def make_norm_sum(context: RankContext) -> tuple[NormSum | None, Call]:
     """
     options, device = context.options, context.device
     if not options.needs_norm:
-        return None, _nothing
+        return None, lambda: None
     check_norm_options(context.program, options.clip_grad_norm, options.optimizer)
     order = stepping(context.role.holders)
     if not context.relays:
         others = (rank for rank in range(context.transport.size) if rank not in order)
-        return GatheredNorm(context.transport, (*order, *others), device), _nothing
+        return GatheredNorm(context.transport, (*order, *others), device), lambda: None
     pairs = list(pairwise(order))
     channels = {*pairs, *((after, before) for before, after in pairs)}
     own = context.transport.beside(Routes.of(channels, (), options.timeout))
@@ -152,10 +152,6 @@ def make_norm_sum(context: RankContext) -> tuple[NormSum | None, Call]:
         return None, own.close
     relay = NormRelay(own, order, device)
     return relay, relay.close
-
-
-def _nothing() -> None:
-    """No connections of its own."""
 
 
 def check_norm_options(

@@ -29,8 +29,7 @@ from pipeloom.ir.errors import InputError
 
 from ..rank.context import RankContext
 from ..rank.options import NormGroups, PipelineOptions
-from ..stages.gradient_squares import squares_of
-from ..stages.tie_detection import Group
+from ..stages.tie_detection import Group, joined
 from ..transport import gather_early
 from .copies import CopiesCheck, Named
 from .shard_squares import (
@@ -40,6 +39,7 @@ from .shard_squares import (
     mesh_axes,
     processes_of,
     sharded_over,
+    squares_of,
     widest,
 )
 
@@ -199,7 +199,8 @@ def check_sides(sides: Sequence[Side]) -> None:
         for i, group in enumerate(side.groups or ()):
             _check_group(sides, process, i, group)
     _check_grids(sides)
-    parts = _parts([p for s in sides for p in (s.pipeline, s.data, *s.meshes, *(s.groups or ()))])
+    every = [p for s in sides for p in (s.pipeline, s.data, *s.meshes, *(s.groups or ()))]
+    parts = joined(filter(None, dict.fromkeys(every)))
     if len(parts) > 1 and any(side.needs_norm and side.groups is None for side in sides):
         raise InputError(
             "norm_groups: expected the process groups over which parameters are shards, as "
@@ -231,19 +232,8 @@ def _check_grids(sides: Sequence[Side]) -> None:
     """Raises InputError where sums over the groups of a process, one after the other, would not be
     over all processes that they join."""
     own = [widest([*{*side.meshes, *(side.groups or ())}]) for side in sides]
-    for joined in _parts([axis for axes in own for axis in axes]):
-        if any(prod(map(len, own[process])) != len(joined) for process in joined):
+    for joint in joined(dict.fromkeys(axis for axes in own for axis in axes)):
+        if any(prod(map(len, own[process])) != len(joint) for process in joint):
             raise InputError(
-                f"norm_groups: expected groups that make up one mesh of the processes {joined}"
+                f"norm_groups: expected groups that make up one mesh of the processes {joint}"
             )
-
-
-def _parts(joined: Sequence[Processes]) -> list[list[int]]:
-    """The processes, apart where nothing joins them."""
-    parts: list[set[int]] = []
-    for processes in map(set, dict.fromkeys(joined)):
-        touching = [part for part in parts if part & processes]
-        parts = [part for part in parts if not part & processes]
-        if processes:
-            parts.append(processes.union(*touching))
-    return sorted(map(sorted, parts))

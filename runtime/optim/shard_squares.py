@@ -18,9 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..dtensors import is_dtensor
-from ..stages.gradient_squares import squares_of, summed
-from ..transport import ReplicaFaults
+from ..dtensors import is_dtensor, local
+from ..transport import ReplicaFaults, wait_for
 
 Processes: TypeAlias = tuple[int, ...]
 Axes: TypeAlias = frozenset[Processes]
@@ -86,7 +85,39 @@ class ShardSquares:
         found = sum(squares_of(own) * n / processes for n, own in by_shards.items())
         for group in self._groups:
             what = "the norm over the shards"
-            (found,) = summed(
-                [found], group, self._device, self._timeout, what, faults=self._faults
-            )
+            found = summed(found, group, self._device, self._timeout, what, faults=self._faults)
         return found
+
+
+@torch.no_grad()
+def squares_of(parameters: Sequence[nn.Parameter]) -> float:
+    """The sum of squares of the parameters' gradients, of DTensors over the part that is here; one
+    wait for the device."""
+    gradients = [local(p.grad) for p in parameters if p.grad is not None]
+    if not gradients:
+        return 0.0
+    wide = [torch.float32 if g.dtype.itemsize < 4 else g.dtype for g in gradients]
+    pairs = zip(gradients, wide, strict=True)
+    norms = [torch.linalg.vector_norm(g, dtype=dtype).double() for g, dtype in pairs]
+    return float(torch.stack(norms).square().sum())
+
+
+def summed(
+    value: float,
+    group: dist.ProcessGroup,
+    device: torch.device,
+    timeout: timedelta,
+    what: str,
+    *,
+    faults: ReplicaFaults | None = None,
+) -> float:
+    """The sum of the values of all processes of ``group``, the same bits on all; the host waits.
+
+    Raises ConnectionError where that takes longer on a CPU, saying of ``what``,
+    or a fault is found.
+    """
+    total = torch.tensor(value, dtype=torch.float64, device=device)
+    work = dist.all_reduce(total, group=group, async_op=True)
+    assert work is not None
+    wait_for(work, timeout if device.type == "cpu" else None, what, faults)
+    return float(total)

@@ -12,10 +12,10 @@ import torch.distributed as dist
 from pipeloom.ir.errors import InputError, PipeloomError
 from pipeloom.ir.model.program import Program
 
+from ..optim.shard_squares import summed
 from ..optim.step_end import StepEnd
 from ..rank.consistency import check_agreement
 from ..rank.context import RankContext
-from ..stages.gradient_squares import summed
 from ..transport import agreed, gathered
 
 
@@ -79,7 +79,7 @@ class FirstStep:
         mine = str(fault or ""), own.updates, own.given, own.microbatches
         trained = [] if averaging is None else averaging.trained()
         summed(  # for its time limit: from here on no replica waits for another
-            [0.0],
+            0.0,
             group,
             self._context.device,
             timedelta(seconds=options.timeout),

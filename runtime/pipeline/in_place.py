@@ -98,12 +98,11 @@ class StagesInPlace:
             memory=self._memory,
             buffers=None,
         )
-        cells = make_cells(made)
+        cells = make_cells(made, interfaces)
         sources = [self._setup.cells[stage, j] for j in microbatches]
         runner = self._setup.runner(stage, self._memory, stashing=False)
         runner.keep_outputs = False
         for (_, j), cell in cells.items():
-            cell.interface = interfaces[stage][j] if stage < len(interfaces) else None
             cell.options, inputs = sources[j].options, sources[j].inputs
             if stage > 0:
                 inputs = made_up(interfaces[stage - 1][j], context.device)

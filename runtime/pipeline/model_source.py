@@ -50,22 +50,16 @@ def skips_of(source: ModelSource, count: int) -> Sequence[tuple[int, int]]:
     return () if skips is None else skips(count)
 
 
-def names_of(source: ModelSource, count: int) -> ModelNames | None:
-    """The names of stages' parameters in the whole model, as :class:`Pipeline` takes them, from the
-    optional method ``names``."""
-    names: Callable[[int], ModelNames] | None = getattr(source, "names", None)
-    return None if names is None else names(count)
-
-
 def options_of(source: ModelSource, count: int, *, train: bool = True) -> Options:
     """The options of a :class:`Pipeline` that a source of ``count`` stages gives; its optimizer to
     ``train`` alone."""
+    names: Callable[[int], ModelNames] | None = getattr(source, "names", None)  # an optional method
     return {
         "loss": source.loss,
         "optimizer": source.optimizer if train else None,
         "tied": source.tied(count),
         "skips": skips_of(source, count),
-        "names": names_of(source, count),
+        "names": None if names is None else names(count),
     }
 
 

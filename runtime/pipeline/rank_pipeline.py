@@ -158,8 +158,9 @@ class RankPipeline:
         self._given = self._instead(self._given, program)
         return self._given
 
-    def _beside(self, program: Program, before: RankContext | None = None) -> Self:
-        """The pipeline of another program; with the connections of ``before`` where they serve."""
+    def _instead(self, last: RankPipeline | None, program: Program) -> RankPipeline:
+        """The pipeline of a step's own program, in place of the last such one's, with this one's
+        connections where they serve; all ranks call it."""
         self.finish()  # until then ranks may know the loss scale unlike each other
         own = self._options.optimizer
         optimizer = None if own is None else taken_over(self.optimizers.values())
@@ -176,21 +177,16 @@ class RankPipeline:
         if isinstance(self.store, StreamedStages):
             other.store = self.store.by(program.schedule, self.rank)
         other._replicas = self._replicas
+        before = replace(self._context, buffers=self._buffers)
         with ExitStack() as held:
             with options.made_together():
                 role = RankRole.of(program, self.rank)
                 other._open(role, options, held, starts=False, before=before)
             other._held = held.pop_all()
-        return other
-
-    def _instead(self, last: RankPipeline | None, program: Program) -> RankPipeline:
-        """The pipeline of a step's own program, in place of the last such one's; all ranks call
-        it."""
-        new = self._beside(program, replace(self._context, buffers=self._buffers))
-        new._setup.follow((last or self)._setup)
+        other._setup.follow((last or self)._setup)
         if last is not None:
             last._held.close()
-        return new
+        return other
 
     def _release(self) -> None:
         """Gives back the connections, first those of a step's own program."""

@@ -15,7 +15,7 @@ from pipeloom.ir.model.weight_coverage import WeightCoverage
 
 from ..executor.executor import Executor
 from ..executor.stage_runner import Cell, StageRunner
-from ..measure.gradient_watch import GradientWatch
+from ..measure.gradient_watch import GradientWatch, covered
 from ..measure.memory import Memory
 from ..measure.op_timer import Call
 from ..tensors.stage_interface import StageInterface
@@ -148,7 +148,7 @@ class StageProbe:
             found["m_r"] = min(again.waiting, found["m_b"])
         if (moved := held.get(OFFLOADED)) is not None:
             found |= {"m_o": min(moved.waiting, found["m_b"]), "offload_bytes": moved.out}
-        return found, self.runner.covered(name)
+        return found, covered(self.runner, name)
 
     def _held(self, way: int) -> _Held:
         """The most bytes of any microbatch that was run in this way."""

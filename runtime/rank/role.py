@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.program import Program
-from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.model.transfers import holders
 from pipeloom.ir.units import counted
 
@@ -34,7 +33,7 @@ class RankRole:
     @classmethod
     def of(cls, program: Program, rank: int) -> RankRole:
         users, homes = users_of(program), holders(program.schedule)
-        passing = passed_on(program.schedule, rank)
+        passing = {t.stage for t in program.schedule.transfers if rank in (t.source, t.target)}
         needed = [
             s
             for s, (running, holding) in enumerate(zip(users, homes, strict=True))
@@ -74,11 +73,6 @@ def users_of(program: Program) -> list[list[int]]:
         for stage in sorted({i.op.stage for i in row if isinstance(i, ir.Compute)}):
             users[stage].append(rank)
     return users
-
-
-def passed_on(schedule: Schedule, rank: int) -> set[int]:
-    """The stages whose weights or gradients come by ``rank``, whether or not it runs them."""
-    return {t.stage for t in schedule.transfers if rank in (t.source, t.target)}
 
 
 def averaged(program: Program, rank: int) -> list[int]:

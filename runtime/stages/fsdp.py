@@ -89,7 +89,7 @@ class ShardedModule:
             _check_policy(stage, part)
         for part in self._parts:
             part._get_fsdp_state()._lazy_init()  # what a root says of itself changes here
-        self._own = [_Own.of(part) for part in self._parts]
+        self._own = [setting for part in self._parts for setting in _settings(part)]
         for part in self._parts:
             part.set_requires_gradient_sync(False, recurse=False)
             part.set_reshard_after_forward(False, recurse=False)
@@ -139,8 +139,8 @@ class ShardedModule:
         for parameter, grad_dtype in zip(self._trained, self._grad_dtypes, strict=True):
             parameter.whole.grad = None
             parameter.whole.grad_dtype = grad_dtype
-        for own in self._own:
-            own.restore()
+        for owner, name, value in self._own:
+            setattr(owner, name, value)
 
     @torch.no_grad()
     def scatter(self, dtype: torch.dtype | None) -> list[Sum]:
@@ -263,31 +263,12 @@ def resident_stages(
     return ShardedStages(modules, group, seconds, faults)
 
 
-@dataclass(frozen=True, slots=True)
-class _Own:
-    """The settings of one part by ``fully_shard``: whether it reduces, and when it releases.
-
-    torch has calls that set it, none that tell it.
-    """
-
-    state: Any
-    automatic: bool | None
-    groups: Sequence[tuple[Any, Mapping[str, Any]]]
-
-    @classmethod
-    def of(cls, part: FSDPModule) -> _Own:
-        state = part._get_fsdp_state()
-        groups = [
-            (group, {name: getattr(group, name) for name in SET})
-            for group in parameter_groups(part)
-        ]
-        return cls(state, state._auto_reshard_after_forward, groups)
-
-    def restore(self) -> None:
-        self.state._auto_reshard_after_forward = self.automatic
-        for group, values in self.groups:
-            for name, value in values.items():
-                setattr(group, name, value)
+def _settings(part: FSDPModule) -> list[tuple[Any, str, Any]]:
+    """The settings of one part by ``fully_shard``, each with what has it and its name: whether it
+    reduces, and when it releases. torch has calls that set them, none that tell them."""
+    owners = [(group, name) for group in parameter_groups(part) for name in SET]
+    owners.append((part._get_fsdp_state(), "_auto_reshard_after_forward"))
+    return [(owner, name, getattr(owner, name)) for owner, name in owners]
 
 
 def _gathering(part: FSDPModule) -> list[dist.Work]:

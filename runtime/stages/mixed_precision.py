@@ -22,16 +22,6 @@ class MixedPrecision:
     param: torch.dtype
     reduce: torch.dtype
 
-    @classmethod
-    def of(
-        cls,
-        master: torch.dtype,
-        param: torch.dtype | None = None,
-        reduce: torch.dtype | None = None,
-    ) -> MixedPrecision:
-        """Unless said, ``param`` is the parameters' own dtype, ``reduce`` that of ``param``."""
-        return cls(master, param or master, reduce or param or master)
-
     @property
     def mixed(self) -> bool:
         """Whether the parameters that are computed with are no masters."""

@@ -63,7 +63,9 @@ class StreamedStages(StageStore):
         super().__init__(modules)
         _check_apart(self._modules)
         master = common_dtype(list(self._modules.values()), device, master)
-        self.precision = MixedPrecision.of(master, param_dtype, reduce_dtype)
+        self.precision = MixedPrecision(
+            master, param_dtype or master, reduce_dtype or param_dtype or master
+        )
         mine = owned(schedule)[rank]
         self._stages = {
             s: _Stage(module, s in mine, self.precision, device)

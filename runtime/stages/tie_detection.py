@@ -19,9 +19,8 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import combinations
-from typing import Any, TypeAlias
+from itertools import chain, combinations
+from typing import Any, TypeAlias, TypeVar
 from weakref import ref
 
 from torch import nn
@@ -32,6 +31,7 @@ from pipeloom.ir.errors import InputError
 
 Member: TypeAlias = tuple[int, str]
 Group = Sequence[Member]
+_Joined = TypeVar("_Joined", Member, int)
 
 
 def stages_of(group: Group) -> tuple[int, ...]:
@@ -49,15 +49,9 @@ def tied_stages(tied: Iterable[Group]) -> list[tuple[int, ...]]:
     return sorted({stages for stages in map(stages_of, tied) if len(stages) > 1})
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """A parameter's places in the whole model, ``every`` one the same on all ranks, and those that
-    its stage ``kept``."""
-
-    every: tuple[Hashable, ...]
-    kept: tuple[Hashable, ...]
-
-
+# a parameter's places in the whole model, every one the same on all ranks, and those that its stage
+# kept
+Places: TypeAlias = tuple[tuple[Hashable, ...], tuple[Hashable, ...]]
 _Registered: TypeAlias = "list[tuple[ref[nn.Module], str, ref[nn.Parameter]]]"
 # of parameters that were registered outside of their stage, too
 _MADE: MutableMapping[nn.Parameter, Places] = WeakTensorKeyDictionary()
@@ -103,19 +97,16 @@ def _apart(named: Iterable[tuple[Hashable, int, bool]]) -> dict[int, Places]:
         if inside:
             kept.setdefault(key, []).append(place)
     return {
-        key: Places(tuple(every[key]), tuple(mine))
+        key: (tuple(every[key]), tuple(mine))
         for key, mine in kept.items()
         if len(mine) < len(every[key])
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """One rank's view: ``groups`` of parameters that are one object; the places of those that stand
-    outside of their stage, too, every one and those kept, and their shapes."""
-
-    groups: list[list[Member]]
-    places: dict[Member, tuple[tuple[Hashable, ...], tuple[Hashable, ...], tuple[int, ...]]]
+# of parameters that stand outside of their stage, too: every place and those kept, and their shapes
+_Standing: TypeAlias = dict[
+    Member, tuple[tuple[Hashable, ...], tuple[Hashable, ...], tuple[int, ...]]
+]
 
 
 def find_ties(
@@ -137,9 +128,9 @@ def find_ties(
         if not all(0 <= stage < count for stage, _ in group):
             raise InputError(f"tied: expected stages of 0..{count - 1}, got {list(group)}")
     told = {(s, name) for group in tied for s, name in group}
-    rows = [_Seen(*row) for row in gather(_seen(_named(given, told), own))]
-    seen = [group for row in rows for group in row.groups]
-    return joined([*tied, *seen, *_matching(rows)])
+    seen, places = zip(*gather(_seen(_named(given, told), own)), strict=True)
+    named = [[(stage, name) for stage, name in group] for group in tied]
+    return joined([*named, *chain(*seen), *_matching(places)])
 
 
 def _named(
@@ -158,22 +149,22 @@ def _named(
 def _seen(
     named: Sequence[tuple[Member, nn.Parameter]], own: Mapping[int, nn.Module]
 ) -> tuple[Any, ...]:
-    """The fields of a :class:`_Seen`, as Python literals."""
+    """Groups of parameters that are one object on this rank, and its :data:`_Standing` ones."""
     objects: dict[int, list[Member]] = {}
     for member, parameter in named:
         objects.setdefault(id(parameter), []).append(member)
     mine = [(member, parameter) for member, parameter in named if member[0] in own]
-    places = ((m, _MADE.get(p), tuple(p.shape)) for m, p in mine)
+    standing = ((m, _MADE.get(p), tuple(p.shape)) for m, p in mine)
     return (
         [group for group in objects.values() if len(group) > 1],
-        {m: (place.every, place.kept, shape) for m, place, shape in places if place is not None},
+        {m: (*places, shape) for m, places, shape in standing if places is not None},
     )
 
 
-def _matching(rows: Sequence[_Seen]) -> list[list[Member]]:
+def _matching(rows: Iterable[_Standing]) -> list[list[Member]]:
     """Parameters that stand in the same places, of which each stage kept others."""
     alike: dict[Hashable, dict[Member, tuple[Hashable, ...]]] = {}
-    for member, (every, kept, shape) in (item for row in rows for item in row.places.items()):
+    for member, (every, kept, shape) in (item for row in rows for item in row.items()):
         alike.setdefault((every, shape), {})[member] = kept
     return [
         list(group)
@@ -182,10 +173,11 @@ def _matching(rows: Sequence[_Seen]) -> list[list[Member]]:
     ]
 
 
-def joined(groups: Iterable[Iterable[Member]]) -> list[list[Member]]:
+def joined(groups: Iterable[Iterable[_Joined]]) -> list[list[_Joined]]:
     """The groups with those that share a member made one; each ascending, and all of them."""
-    apart: list[set[Member]] = []
-    for group in ({(stage, name) for stage, name in group} for group in groups):
+    apart: list[set[_Joined]] = []
+    for group in map(set, groups):
         common = [other for other in apart if other & group]
-        apart = [*(other for other in apart if not other & group), group.union(*common)]
+        apart = [other for other in apart if not other & group]
+        apart.append(group.union(*common))
     return sorted(map(sorted, apart))

@@ -83,11 +83,10 @@ def _check_folder(folder: str, begin: int) -> None:
         probe.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
-    later = [name for step, name in sorted(complete(path).items()) if step > begin]
-    if later:
+    if later := [name for step, name in sorted(complete(path).items()) if step > begin]:
         raise InputError(
             f"{folder}: expected no checkpoint after step {begin}, where the run begins, got "
-            f"{later[0].name}: --resume goes on from it"
+            f"{later[-1].name}: --resume goes on from it"
         )
 
 

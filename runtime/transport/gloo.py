@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
-from queue import SimpleQueue
-from threading import Thread
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .base import Handle, Routes, in_short, timed_out
+from .base import Handle, Routes, in_short
+from .posting_thread import PostingThread
 from .process_group import GroupTransport
 
 TAGS = 1 << 30
@@ -43,28 +42,6 @@ class GlooHandle:
             raise _readable(error) from error
 
 
-class PostedSend:
-    """A send that its transport's thread posts; keeps the tensors that it needs alive."""
-
-    __slots__ = ("_kept", "_timeout", "_work")
-
-    def __init__(
-        self, work: Future[dist.Work], kept: tuple[Tensor, ...], timeout: timedelta
-    ) -> None:
-        self._work, self._kept, self._timeout = work, kept, timeout
-
-    def wait(self) -> None:
-        """Raises as :meth:`GlooHandle.wait` does."""
-        seconds = self._timeout.total_seconds()
-        try:
-            work = self._work.result(seconds)
-        except TimeoutError:
-            if self._work.done():
-                raise
-            raise timed_out("send operation to begin", seconds) from None
-        GlooHandle(work, self._kept[0], self._timeout).wait()
-
-
 class GlooTransport(GroupTransport):
     """One process group whose tags are the messages' numbers, one sequence a channel."""
 
@@ -77,39 +54,24 @@ class GlooTransport(GroupTransport):
         self._received: dict[int, int] = defaultdict(lambda: 1)
         # posting a long send copies as much of it as the kernel takes: not in the thread that
         # computes
-        self._posts: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread: Thread | None = None
+        self._thread = PostingThread()
 
     def send(self, tensor: Tensor, peer: int) -> Handle:
         if tensor.nbytes <= SHORT:
             return self._posted(self.group.send, tensor, peer, self._next_sent(peer))
         return self._sent_by_thread(tensor, peer)
 
+    def _sent_by_thread(
+        self, tensor: Tensor, peer: int, ready: Callable[[], object] | None = None
+    ) -> Handle:
+        """A send that is posted by a thread, once ``ready`` has returned."""
+        post = partial(self._posted, self.group.send, tensor, peer, self._next_sent(peer))
+        return self._thread.send(post, ready, self.timeout)
+
     def _next_sent(self, peer: int) -> int:
         tag = self._sent[peer]
         self._sent[peer] = tag % TAGS + 1
         return tag
-
-    def _sent_by_thread(
-        self, tensor: Tensor, peer: int, ready: Callable[[], object] | None = None, *kept: Tensor
-    ) -> Handle:
-        """A send that is posted by a thread, once ``ready`` has returned; ``kept``: tensors that
-        stay alive until it has left."""
-        posted, tag = Future[dist.Work](), self._next_sent(peer)
-
-        def post() -> None:
-            try:
-                if ready is not None:
-                    ready()
-                posted.set_result(self.group.send([tensor], peer, tag))
-            except RuntimeError as error:  # the rank that waits for it raises it
-                posted.set_exception(_readable(error))
-
-        if self._thread is None:
-            self._thread = Thread(target=_run_all, args=(self._posts,), daemon=True)
-            self._thread.start()
-        self._posts.put(post)
-        return PostedSend(posted, (tensor, *kept), self.timeout)
 
     def recv(self, buffer: Tensor, peer: int) -> Handle:
         tag = self._received[peer]
@@ -135,9 +97,7 @@ class GlooTransport(GroupTransport):
                     group.recv([token], peer, NEVER).wait(timedelta(milliseconds=1))
 
     def close(self) -> None:
-        if self._thread is not None:
-            self._posts.put(None)
-            self._thread.join()
+        self._thread.close()
         super().close()
 
 
@@ -145,8 +105,3 @@ def _readable(error: RuntimeError) -> OSError:
     """Gloo's error without the place in Gloo's source, as the exception that Python has for it."""
     text = in_short(str(error))
     return TimeoutError(text) if text.startswith("Timed out") else ConnectionError(text)
-
-
-def _run_all(calls: SimpleQueue[Callable[[], None] | None]) -> None:
-    while (call := calls.get()) is not None:
-        call()

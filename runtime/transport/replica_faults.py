@@ -73,10 +73,13 @@ class ReplicaFaults:
 
 
 def wait_for(
-    work: dist.Work, timeout: timedelta, what: str, faults: ReplicaFaults | None = None
+    work: dist.Work, timeout: timedelta | None, what: str, faults: ReplicaFaults | None = None
 ) -> None:
     """Waits for ``work`` on a CPU. Raises ConnectionError where it takes longer, or fails, and with
-    what is found of ``faults``."""
+    what is found of ``faults``. ``timeout``: None on a GPU, where the current stream waits."""
+    if timeout is None:
+        work.wait()
+        return
     try:
         if faults is None:
             work.wait(timeout)

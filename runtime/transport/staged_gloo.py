@@ -53,7 +53,7 @@ class StagedGlooTransport(GlooTransport):
 
     def send(self, tensor: Tensor, peer: int) -> Handle:
         place = self._host_memory(tensor)
-        return self._sent_by_thread(place, peer, self._copied(tensor, place), tensor)
+        return self._sent_by_thread(place, peer, self._copied(tensor, place))
 
     def recv(self, buffer: Tensor, peer: int) -> Handle:
         place = self._host_memory(buffer)
@@ -70,7 +70,7 @@ class StagedGlooTransport(GlooTransport):
         return torch.empty_like(tensor, device=CPU, pin_memory=self._copies is not None)
 
     def _copied(self, tensor: Tensor, place: Tensor) -> Callable[[], object] | None:
-        """Begins the copy; what it returns waits for its end."""
+        """Begins the copy; what it returns waits for its end, and keeps ``tensor`` until then."""
         if self._copies is None:
             place.copy_(tensor)
             return None
@@ -79,4 +79,9 @@ class StagedGlooTransport(GlooTransport):
             place.copy_(tensor, non_blocking=True)
             done = self._accelerator.event()
             done.record(self._copies)
-        return done.synchronize  # 1
+
+        def copied() -> Tensor:
+            done.synchronize()  # 1
+            return tensor
+
+        return copied

@@ -22,7 +22,6 @@ import torch
 from torch import nn
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.ops import Op
 from pipeloom.ir.units import counted
 
 from ...executor.executor import Executor
@@ -38,7 +37,7 @@ from ...transport import agreed, gathered
 from ..step_arguments import StepData
 from ..step_inputs import Result, StepInputs, taken
 from .forward_only import forward_only
-from .setup import StepSetup
+from .setup import StepSetup, make_cells
 from .shape_inference import Interfaces, ShapeInference
 
 LABEL = "eval "
@@ -90,9 +89,9 @@ class ForwardRounds:
         transport, store = self._context.transport, self._context.store
         count = self._count(data, asked)
         cells = {
-            (op.stage, first + op.microbatch): Cell(None)
+            (s, first + j): cell
             for first in range(0, count, self._microbatches)
-            for op in self._forwards(min(self._microbatches, count - first))
+            for (s, j), cell in make_cells(self._of(min(self._microbatches, count - first))).items()
         }
         inputs = StepInputs(self._context, cells, count, varying=True)
         judged = wants_losses or data.target is not None
@@ -121,7 +120,11 @@ class ForwardRounds:
             handed_on = [row[first : first + size] for row in interfaces]
             if executor is None or served != (size, handed_on):
                 executor = None  # its buffers go first
-                cells, executor = self._round(size, handed_on)
+                context = self._of(size)
+                cells = make_cells(context, handed_on)
+                executor = Executor(
+                    context, self._step_end, cells, self._runners, handed_on, label=LABEL
+                )
                 served = size, handed_on
             for (stage, j), cell in cells.items():
                 one = given[stage, first + j]
@@ -131,26 +134,9 @@ class ForwardRounds:
             results += taken([(j, cell) for (s, j), cell in cells.items() if s == self._last])
         return results
 
-    def _round(
-        self, size: int, interfaces: Interfaces
-    ) -> tuple[Mapping[tuple[int, int], Cell], Executor]:
-        """Cells and executor for rounds of so many microbatches."""
-        context = replace(self._context, program=self._program(size))
-        cells = {
-            (op.stage, op.microbatch): Cell(
-                None, interfaces[op.stage][op.microbatch] if op.stage < self._last else None
-            )
-            for op in self._forwards(size)
-        }
-        return cells, Executor(
-            context, self._step_end, cells, self._runners, interfaces, label=LABEL
-        )
-
-    def _forwards(self, size: int) -> list[Op]:
-        """The forwards of this rank in a round of so many microbatches."""
-        row = self._program(size).instructions[self._context.role.rank]
-        ops = [item.op for item in row if hasattr(item, "op")]
-        return sorted(ops, key=lambda op: (op.stage, op.microbatch))
+    def _of(self, size: int) -> RankContext:
+        """The context of a round of so many microbatches."""
+        return replace(self._context, program=self._program(size))
 
     def _count(self, data: StepData, asked: int | None) -> int:
         """The number of microbatches: as the lists of any rank say, or some were ``asked``, else

@@ -22,7 +22,7 @@ from ...executor.stage_runner import Cell, StageRunner
 from ...executor.weight_grad_deferral import WeightQueue
 from ...executor.weight_stashing import StashingRunner
 from ...graphs.graph_runner import GraphRunner, runner_kind
-from ...measure.gradient_watch import GradientWatch
+from ...measure.gradient_watch import GradientWatch, covered
 from ...measure.memory import Memory
 from ...measure.plan_deviation import LEAST_BYTES
 from ...optim.step_end import StepEnd
@@ -32,6 +32,7 @@ from ...rank.options import IN_MODEL
 from ...stages.fsdp import ShardedStages
 from ...stages.streamed_weights import StreamedStages
 from ...tensors.skip_connections import Skips
+from ..step_inputs import Cells
 from .shape_inference import Interfaces, ShapeInference, made_up
 
 NEAR = 0.01
@@ -113,8 +114,7 @@ class StepSetup:
 
     def _made(self) -> Executor:
         context, interfaces = self._context, self.interfaces
-        for (s, j), cell in self.cells.items():
-            cell.interface = interfaces[s][j] if s < len(interfaces) else None
+        hand_on(self.cells, interfaces)
         self._trace()
         if context.buffers is not None:
             Device(context.device).synchronize()  # what was received there has been read
@@ -154,7 +154,7 @@ class StepSetup:
         for graphed in self.graphed.values():
             graphed.settled = True
         for s, runner in self.runners.items():
-            found = runner.covered(partial(model_name, self._context.options.names))
+            found = covered(runner, partial(model_name, self._context.options.names))
             if found is not None:
                 self.coverage[s] = found
 
@@ -203,14 +203,23 @@ class StepSetup:
         return self._context.store.precision.master
 
 
-def make_cells(context: RankContext) -> dict[tuple[int, int], Cell]:
-    """The cells of the rank, one for each (stage, microbatch); those with a W get a queue."""
+def hand_on(cells: Cells, interfaces: Interfaces) -> None:
+    """Tells the cells what their stages hand on, by stage and microbatch; the last one nothing."""
+    for (s, j), cell in cells.items():
+        cell.interface = interfaces[s][j] if s < len(interfaces) else None
+
+
+def make_cells(
+    context: RankContext, interfaces: Interfaces | None = None
+) -> dict[tuple[int, int], Cell]:
+    """The cells of the rank, one for each (stage, microbatch); those with a W get a queue.
+    ``interfaces``: what stages hand on, where that is known."""
     memory, host = context.memory, Host(context.device)
     pairs: dict[tuple[int, int], set[OpKind]] = {}
     for item in context.program.instructions[context.role.rank]:
         if isinstance(item, ir.Compute):
             pairs.setdefault((item.op.stage, item.op.microbatch), set()).add(item.op.kind)
-    return {
+    cells = {
         pair: Cell(
             WeightQueue(memory) if OpKind.W in kinds else None,
             recomputed=OpKind.R in kinds,
@@ -218,3 +227,5 @@ def make_cells(context: RankContext) -> dict[tuple[int, int], Cell]:
         )
         for pair, kinds in sorted(pairs.items())
     }
+    hand_on(cells, interfaces or [])
+    return cells

@@ -52,6 +52,7 @@ def test_an_instance_or_a_callable_is_a_source(module: str, attribute: str) -> N
     ("name", "expected"),
     [
         ("{}:missing", "{}:missing: .* has no attribute missing"),
+        ("{}:numbr", "{}:numbr: .* has no attribute numbr; did you mean number\\?"),
         ("{}:number", "{}:number: int has no stages, tied, loss, batch, optimizer"),
         ("{}:net", "{}:net: Linear has no .*own-model.md makes a source of a module"),
         ("{}:Partial", "{}:Partial: .*Partial has no stages, tied, batch, optimizer"),

@@ -119,6 +119,8 @@ def test_a_run_goes_on_where_it_was_saved(pipeloom: Command, untied: Path, tmp_p
     assert [record.loss for record in told] == first.json["losses"] == whole["losses"][:2]
     rest = pipeloom(*words, "--steps", 4, *save, "--resume", tmp_path / "saved", "-q")
     assert (rest.json["first_step"], rest.json["losses"]) == (2, whole["losses"][2:])
+    again = pipeloom(*words, "--steps", 4, *save, "-q")
+    assert (again.code, "4: --resume goes on from it" in again.err) == (2, True)
 
 
 @pytest.mark.parametrize("option", ["--model", "--callback"])

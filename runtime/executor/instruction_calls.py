@@ -1,0 +1,150 @@
+"""What each instruction of a rank is prepared to, once for all steps: calls without arguments.
+
+::
+
+    1F0; send x2.0 to 2; ...   ->   [[timed(partial(runner.forward, cell))], [message.post], ...]
+
+An instruction becomes few calls of few frames, and what can be looked up is looked up here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from pipeloom.ir.model import program as ir
+from pipeloom.ir.model.ops import Op, OpKind
+
+from ..measure.memory import Turns
+from ..measure.op_timer import Call
+from ..rank.context import RankContext
+from ..tensors.receive_buffers import ReceiveBuffers
+from ..tensors.stage_interface import StageInterface
+from ..transport.posted import RepeatedMessage, receiving, sending
+from .messages import pass_gradient, pass_output
+from .pacing import paced
+from .remat_ops import calls
+from .speculative_rerun import SpeculativeRerun
+from .stage_runner import Cell
+from .tensor_routing import routes
+
+if TYPE_CHECKING:
+    from .executor import Executor
+
+
+class InstructionCalls:
+    """The calls of the instructions of ``executor``'s rank, made in their order.
+
+    Until an instruction's calls are made, of those before it: ``under_way``: the messages that are
+    not waited for yet; ``received``: the tensors in buffers that are not freed yet. ``receives``:
+    all messages that the rank receives.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        context: RankContext,
+        cells: Mapping[tuple[int, int], Cell],
+        interfaces: Sequence[Sequence[StageInterface]],
+    ) -> None:
+        self.executor, self._cells = executor, cells
+        self._transport, self._memory = context.transport, context.memory
+        self._routing = routes(context, cells, interfaces)
+        given = context.buffers or ReceiveBuffers(context.device)
+        self._buffers = [
+            given.take(place, self._routing[buffer.kind].spec(buffer.kind, buffer.stage))
+            for place, buffer in enumerate(context.program.buffers[context.transport.rank])
+        ]
+        self._stretched = paced(context)
+        self._marks = 0
+        self.under_way: dict[tuple[type, ir.Tensor], RepeatedMessage] = {}
+        self.received: dict[ir.Tensor, Tensor] = {}
+        self.receives: dict[ir.Tensor, RepeatedMessage] = {}
+
+    def of(self, instruction: ir.Instruction) -> Sequence[Call]:
+        """The calls of the next instruction."""
+        return _MAKERS[type(instruction)](self, instruction)
+
+    def _receive(self, receive: ir.Receive) -> Sequence[Call]:
+        tensor = receive.tensor
+        place = self._routing[tensor.kind].fitting(tensor, self._buffers[receive.buffer])
+        self.received[tensor] = place
+        message = receiving(self._transport, place, receive.source)
+        self.under_way[ir.WaitReceive, tensor] = self.receives[tensor] = message
+        return _present(message.post, self.turns(tensor, place)[0])
+
+    def _send(self, send: ir.Send) -> Sequence[Call]:
+        take = self._routing[send.tensor.kind].taking(send.tensor)
+        message = sending(self._transport, take, send.target)
+        self.under_way[ir.WaitSend, send.tensor] = message
+        return [message.post]
+
+    def _wait_receive(self, wait: ir.WaitReceive) -> Sequence[Call]:
+        tensor = wait.tensor
+        give = self._routing[tensor.kind].giving(tensor, self.received[tensor])
+        return [self.under_way.pop((ir.WaitReceive, tensor)).wait, give]
+
+    def _wait_send(self, wait: ir.WaitSend) -> Sequence[Call]:
+        return [self.under_way.pop((ir.WaitSend, wait.tensor)).wait]
+
+    def _freeing(self, free: ir.Free) -> Sequence[Call]:
+        place = self.received.pop(free.tensor)
+        return _present(self.turns(free.tensor, place)[1], self._transport.releasing(place))
+
+    def turns(self, tensor: ir.Tensor, place: Tensor) -> Turns | tuple[None, None]:
+        """The calls that count a tensor of activations; none for weights and their gradients."""
+        counts = tensor.kind in (ir.TensorKind.X, ir.TensorKind.DY)
+        return (self._memory.turns(place) if counts else None) or (None, None)
+
+    def _compute(self, compute: ir.Compute) -> Sequence[Call]:
+        op = compute.op
+        cell = self._cells[op.stage, op.microbatch]
+        run: Call = partial(calls(self.executor.runners[op.stage], op.kind, cell), cell)
+        timed = self.executor.clock.timed(self._stretched(run, op), self._marks)
+        self._marks += 2
+        return [timed, *self._hand_over(op, cell)]
+
+    def _hand_over(self, op: Op, cell: Cell) -> Sequence[Call]:
+        """Passes the result on where its next stage runs on this rank, too."""
+        if op.kind is OpKind.F:
+            target, hand_over = (op.stage + 1, op.microbatch), pass_output
+        elif op.kind in (OpKind.B, OpKind.BW):
+            target, hand_over = (op.stage - 1, op.microbatch), pass_gradient
+        else:
+            return []
+        return [partial(hand_over, cell, self._cells[target])] if target in self._cells else []
+
+    def _reduce(self, reduce: ir.Reduce) -> Sequence[Call]:
+        return [self.executor.step_end.reduce(reduce.stages)]
+
+    def _average(self, average: ir.Average) -> Sequence[Call]:
+        return [self.executor.step_end.average(average.stage)]
+
+    def _step(self, step: ir.Step) -> Sequence[Call]:
+        return [self.executor.step_end.step(step.stage)]
+
+    def _relay(self, relay: ir.Relay) -> Sequence[Call]:
+        if relay.kind is ir.RelayKind.SUMS:
+            return [self.executor.step_end.check_norm]
+        return [SpeculativeRerun(self)]
+
+
+def _present(*calls: Call | None) -> list[Call]:
+    return [call for call in calls if call is not None]
+
+
+_MAKERS: dict[type, Callable[[InstructionCalls, Any], Sequence[Call]]] = {
+    ir.Compute: InstructionCalls._compute,
+    ir.Receive: InstructionCalls._receive,
+    ir.Send: InstructionCalls._send,
+    ir.WaitReceive: InstructionCalls._wait_receive,
+    ir.WaitSend: InstructionCalls._wait_send,
+    ir.Free: InstructionCalls._freeing,
+    ir.Reduce: InstructionCalls._reduce,
+    ir.Average: InstructionCalls._average,
+    ir.Step: InstructionCalls._step,
+    ir.Relay: InstructionCalls._relay,
+}
