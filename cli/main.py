@@ -82,7 +82,9 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             others = [name for name in COMMANDS if unknown[1] in _parser(name)[0].options]
             elsewhere = f"; it is an option of {', '.join(others)}"
-            return elsewhere if others else did_you_mean(unknown[1], self.options)
+            begun = [name for name in self.options if name.startswith(unknown[1])]
+            near = did_you_mean(unknown[1], begun, 0.3) or did_you_mean(unknown[1], self.options)
+            return elsewhere if others else near
         lists = any(",..." in str(action.metavar) for action in self._actions)
         several = lists and re.match(r"unrecognized arguments: [0-9]", message)
         return "; several values of an option are one word, with commas: 8,10" if several else ""

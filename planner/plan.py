@@ -270,7 +270,8 @@ class Plan:
                 each.found.schedule,
                 str(each.found.configuration.run.microbatches),
                 each.step_ms,
-                f"{each.prediction.step_ms_low:.0f} to {each.prediction.step_ms_high:.0f}",
+                f"{duration(each.prediction.step_ms_low)} to "
+                f"{duration(each.prediction.step_ms_high)}",
                 each.lower_bound,
                 f"{each.prediction.memory_gib:.1f}",
                 f"{each.free_gib:.1f}",
@@ -280,8 +281,8 @@ class Plan:
         ]
         lines = [
             *legend([each.name for each in self.plans], self._reasons),
-            "M: microbatches per replica; likely: the range in ms that holds four of five measured "
-            "runs (docs/predict.md)",
+            "M: microbatches per replica; likely: the range that holds four of five measured runs "
+            "(docs/predict.md)",
             "step: the shortest found; plans below the first row are searched only until they "
             "cannot win, so a longer search may find a step as short as their bound",
         ]

@@ -60,10 +60,10 @@ def plan_placement(
     stopped. Raises NothingFits, InputError where the stages of the profile, called ``where``,
     cannot be shared out.
     """
-    if profile.num_stages % profile.ranks:
+    if profile.num_stages < profile.ranks:
         raise InputError(
-            f"{where}: stages: expected a multiple of {profile.ranks}, got {profile.num_stages}: "
-            "--placement FILE takes the rank of each stage"
+            f"{where}: stages: expected at least {profile.ranks}, one per rank, got "
+            f"{profile.num_stages}: --placement FILE takes the rank of each stage"
         )
     entries = bounded_placements(
         profile,
@@ -73,6 +73,7 @@ def plan_placement(
         copies=1 if slow else copies,
         kinds=kinds,
         change=partial(slowed, slow=slow),
+        slow=slow,
     )
     asked = search.options
     question = PlacementQuestion(entries, asked)

@@ -1,4 +1,4 @@
-"""What each instruction of a rank is prepared to, once for all steps: calls without arguments.
+"""The calls without arguments that each instruction of a rank becomes, once for all steps.
 
 ::
 

@@ -6,10 +6,9 @@ Successive halving of placements, one solve each: they share the time while they
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from heapq import heapreplace
 from typing import Protocol, TypeAlias
 
 from pipeloom.ir.errors import InfeasibleError
@@ -24,6 +23,7 @@ from ..core.schedule_cost import iteration_time
 from ..core.stopping import NEVER, StoppingCriterion, TimeLimit, clock
 from ..core.tolerances import CLOSED, ROUNDING
 from ..core.worker_threads import POLL
+from .balanced import balanced
 from .replication import BIDIRECTIONAL, KEPT, assumed, why_one_way, why_unchecked
 
 
@@ -278,11 +278,13 @@ def bounded_placements(
     copies: int | None = None,
     kinds: Collection[PlacementKind] = tuple(PlacementKind),
     change: Callable[[Problem], Problem] = lambda problem: problem,
+    slow: Mapping[int, float] | None = None,
 ) -> list[Contender | TriedPlacement]:
     """All placements of ``profile`` with their bounds, with at most ``copies`` of its weights.
 
     ``copies`` None: 2 where the profile has what tells whether they fit, else 1. ``change`` is
-    applied to the problem of each placement. Activations keep the memory limit, and what the
+    applied to the problem of each placement; ``slow``: by rank, how many times as long it then
+    takes. Activations keep the memory limit, and what the
     weights, gradients and optimizer state of a rank's stages leave of ``device_memory``.
     """
 
@@ -290,7 +292,12 @@ def bounded_placements(
         limit = room(profile, placement, profile.limit_from(memory_limit))
         return change(Problem(profile, microbatches, placement, limit, objective))
 
-    entries = [_entry(problem_of(*placed)) for placed in placements(profile, kinds)]
+    placed = list(placements(profile, kinds))
+    if PlacementKind.CUSTOM in kinds and profile.num_stages > profile.ranks:
+        shared = balanced(profile, slow or {}, profile.limit_from(memory_limit))
+        if all(shared != placement for _, placement in placed):
+            placed.append((profile, shared))
+    entries = [_entry(problem_of(*each)) for each in placed]
     if copies != 1:
         why_not = why_one_way(profile, microbatches)
         if why_not is None and copies is None:
@@ -357,25 +364,10 @@ def placements(
             found.append(Placement.v(ranks))
         elif each % 2 == 0:
             found.append(Placement.wave(ranks, each // 2))
-        if cut == 1 and chunks > 1:
-            found.append(balanced(profile))
         for placement in found:
             if placement not in seen and placement.kind in kinds:
                 seen.add(placement)
                 yield placed, placement
-
-
-def balanced(profile: Profile) -> Placement:
-    """The stages shared out by work, the longest first, each to the rank with the least so far
-    (LPT; Graham, 1969); ranks are numbered by their first stages."""
-    work = [stage.t_f + stage.fused for stage in profile.stages]
-    loads, owner = [(0.0, 0, rank) for rank in range(profile.ranks)], dict[int, int]()
-    for stage in sorted(range(len(work)), key=lambda stage: -work[stage]):
-        load, stages, owner[stage] = loads[0]
-        heapreplace(loads, (load + work[stage], stages + 1, owner[stage]))
-    owners = [owner[stage] for stage in range(len(work))]
-    numbers = {rank: number for number, rank in enumerate(dict.fromkeys(owners))}
-    return Placement.of_stages([numbers[rank] for rank in owners], ranks=profile.ranks)
 
 
 def cuts(profile: Profile) -> tuple[int, ...]:

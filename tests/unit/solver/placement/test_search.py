@@ -20,6 +20,7 @@ from pipeloom.solver import (
     solve,
 )
 from pipeloom.solver.placement import search as placement_search
+from pipeloom.solver.placement.balanced import balanced
 from pipeloom.solver.placement.search import (
     Chosen,
     StartSolve,
@@ -72,6 +73,20 @@ def test_stages_of_unlike_work_are_shared_out_evenly() -> None:
     assert chosen.best.problem.placement.owners == (0, 0, 1, 2, 1, 2)
     assert entry(chosen, "custom").bound == pytest.approx(7 * 10.0)
     assert chosen.tried[0].note == "stages on ranks 0,0,1,2,1,2"
+
+
+def test_work_is_shared_out_by_what_ranks_can_do_and_hold() -> None:
+    """Of seven equal stages a rank that takes twice as long has one; without it, the first ones,
+    which hold most, are where the limit is largest."""
+    profile = Profile((STAGE,) * 7, 3)
+    assert balanced(profile, {1: 2.0}, (9.0,) * 3).owners.count(1) == 1
+    owners = balanced(profile, {}, (2.0, 1.0, 5.0)).owners
+    assert (owners[0], sorted(map(owners.count, range(3)))) == (2, [2, 2, 3])
+    # longest first alone has 16 on one rank
+    uneven = tuple(StageProfile(work, 0.0, 0.0) for work in (7.0, 7.0, 6.0, 6.0, 5.0, 5.0, 4.0))
+    work = [stage.t_f for stage in uneven]
+    shared = balanced(Profile(uneven, 3), {}, (9.0,) * 3).owners
+    assert max(sum(w for w, o in zip(work, shared, strict=True) if o == r) for r in range(3)) == 14
 
 
 def test_the_best_of_all_is_no_worse_than_each_of_them() -> None:
