@@ -74,7 +74,7 @@ class GradientWatch:
 
 
 def covered(runner: StageRunner, name: Callable[[int, str], str]) -> WeightCoverage | None:
-    """The findings of ``runner.watched``, which ends with it, by the names that ``name`` gives; None
-    where nothing was watched."""
+    """The findings of ``runner.watched``, by the names that ``name`` gives, and the end of the
+    watch; None where nothing was watched."""
     watched, runner.watched = runner.watched, None
     return None if watched is None else watched.found(runner.stage, name)
