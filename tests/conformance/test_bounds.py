@@ -10,7 +10,6 @@ import math
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
@@ -38,7 +37,7 @@ from pipeloom.solver.bounds.several_stages.rank_moments import rank_relaxation
 from pipeloom.solver.core.linear_instance import LinearInstance
 from tests.property.small_exact import checked, checks, faults, summary
 from tests.property.small_exact.checks import check_problem
-from tests.property.small_exact.instances import KINDS, problem_of
+from tests.property.small_exact.instances import KINDS, placed, problem_of
 from tests.support.large_problems import large_problem
 from tests.support.oracle import exhaustive_optimum
 
@@ -50,19 +49,6 @@ BOUNDS = {
 }
 UNIT = StageProfile(1.0, 1.0, 1.0, 1.0, 1.0)
 MAKESPAN = Objective.MAKESPAN
-
-
-def placed(
-    stages: tuple[StageProfile, ...],
-    microbatches: int,
-    placement: Placement,
-    limit: float,
-    objective: Objective = Objective.PERIOD,
-    **profile: Any,
-) -> Problem:
-    ranks = 1 + max(placement.owners)
-    whole = Profile(stages, ranks, **{"t_comm": 0.0} | profile)
-    return Problem(whole, microbatches, placement, (limit,) * ranks, objective)
 
 
 @pytest.mark.parametrize("count", [40, pytest.param(3000, marks=pytest.mark.slow)])

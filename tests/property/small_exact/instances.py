@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,21 @@ MOST_RANKS = 6
 
 Rng = np.random.Generator
 Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+def placed(
+    stages: tuple[StageProfile, ...],
+    microbatches: int,
+    placement: Placement,
+    limit: float,
+    objective: Objective = Objective.PERIOD,
+    **profile: Any,
+) -> Problem:
+    """Stages placed as they are, with the same limit for each rank and no delays; ``profile``:
+    other keys of the profile."""
+    ranks = 1 + max(placement.owners)
+    whole = Profile(stages, ranks, **{"t_comm": 0.0} | profile)
+    return Problem(whole, microbatches, placement, (limit,) * ranks, objective)
 
 
 def problem_of(kind: str, seed: int) -> Problem:

@@ -28,7 +28,7 @@ from pipeloom.ir import (
 )
 from pipeloom.ir.kernels import seconds_compiling
 from pipeloom.solver import Method, Progress, Solving, TimeLimit, lower_bound, objective_cost, solve
-from tests.property.small_exact.instances import KINDS, problem_of
+from tests.property.small_exact.instances import KINDS, placed, problem_of
 from tests.support.large_problems import large_problem
 from tests.support.oracle import known_optimum
 
@@ -77,27 +77,17 @@ NO_DECIMALS = tuple(
 )
 
 
-def on_two(
-    stages: tuple[StageProfile, ...],
-    microbatches: int,
-    placement: Placement,
-    limit: float,
-    objective: Objective = Objective.PERIOD,
-) -> Problem:
-    return Problem(Profile(stages, 2, 0.0), microbatches, placement, (limit,) * 2, objective)
-
-
 @pytest.mark.parametrize(
     ("problem", "least"),
     [
         # the best period is had where a rank's first op starts after its input has come
-        (on_two(UNEQUAL_RANK, 3, Placement.interleaved(2, 2), 4.2260567181501), 33.0),
+        (placed(UNEQUAL_RANK, 3, Placement.interleaved(2, 2), 4.2260567181501), 33.0),
         (Problem.linear(Profile((LINEAR,) * 4, 4, 0.0), 9, 3.0), 32.2),
         (Problem.linear(Profile(NO_DECIMALS, 4, 0.123456789), 6, 2.0), 33.17946347),
         # windows of some ops take no time, and are not to be refuted
-        (on_two((HASTY,) * 4, 6, Placement.v(2), 6.9), 12.0),
+        (placed((HASTY,) * 4, 6, Placement.v(2), 6.9), 12.0),
         # one microbatch at a time passes both of a rank's stages
-        *((on_two((CHUNK,) * 4, 3, Placement.v(2), 2.0, each), 25.0) for each in Objective),
+        *((placed((CHUNK,) * 4, 3, Placement.v(2), 2.0, each), 25.0) for each in Objective),
     ],
 )
 def test_models_of_all_orders_find_and_prove_the_optimum(problem: Problem, least: float) -> None:
