@@ -203,7 +203,7 @@ def _one_placement(
         return answer
     if start is not None:
         return answer
-    limits |= {"kinds": kinds, "change": partial(slowed, slow=slow)}
+    limits |= {"kinds": kinds, "change": partial(slowed, slow=slow), "slow": slow}
     own = problem.placement
     return with_others(answer, partial(other_bounds, stages, microbatches, own, **limits))
 
