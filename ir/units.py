@@ -33,7 +33,7 @@ def sufficient_size(memory: float) -> str:
     return _prefixed(shown, 5) + ("B" if memory >= 1000 else "")
 
 
-def gigabytes_meant(limit: float, least: float) -> str:
+def unit_meant(limit: float, least: float) -> str:
     """``; did you mean 30GB?`` of a limit of 30 where at least ``least`` bytes are needed; MB where
     these are enough."""
     if not (limit < 1e3 and 1e6 <= least <= limit * 1e9):

@@ -32,7 +32,6 @@ from .configurations.predict_line import predict_line
 from .configurations.reasons import parts_of, reason
 from .configurations.space import Space
 from .models.reading import ModelLike
-from .models.run import Sharding
 from .optimize import check_limits, positive
 from .predict import ClusterLike, Prediction, cautions, cluster_of
 from .prediction.step import StepTimes
@@ -146,7 +145,7 @@ class Plan:
                 seen.setdefault((*degrees, each.configuration.passing), each)
         alike = groupby(seen.values(), lambda each: f"{each.step_ms:.9g}")
         first = [(each, len(others)) for _, (each, *others) in alike]
-        rest = [one for one in first[SHOWN:] if _is_fsdp(one[0])][:1]
+        rest = [one for one in first[SHOWN:] if one[0].configuration.is_fsdp][:1]
         return tuple(PlannedConfiguration(self.space, *one) for one in first[:SHOWN] + rest)
 
     @property
@@ -320,11 +319,6 @@ class Plan:
         if found.order is None:
             line = predict_line(self.space, self.where, found, found.schedule)
             yield from ("", "this plan by predict:", f"  {line}")
-
-
-def _is_fsdp(found: Evaluated) -> bool:
-    run = found.configuration.run
-    return run.sharding is Sharding.FSDP and run.dp == run.gpus
 
 
 def _devices(space: Space) -> str:

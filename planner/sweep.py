@@ -21,7 +21,7 @@ from pipeloom.ir.model.schedule import Status
 from pipeloom.ir.units import counted
 from pipeloom.report.svg.frontier import Frontier, FrontierPoint, frontier_svg
 from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.core.schedule_cost import status_under
+from pipeloom.solver.core.schedule_cost import cost_and_memory, status_under
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.families import FAMILIES
@@ -411,7 +411,7 @@ def _better(row: Evaluation, known: Evaluation | None, limit: float) -> Evaluati
     """``row``, or the one known of a smaller limit, under this limit, where that costs less, or as
     much in less memory."""
     report = row.schedule.report
-    if known is None or report is None or _cost_and_memory(row) <= _cost_and_memory(known):
+    if not (known and report) or cost_and_memory(row.schedule) <= cost_and_memory(known.schedule):
         return row
     found, problem = known.schedule.known_report, known.schedule.problem
     under = _under(limit, problem, row.schedule.problem)
@@ -420,10 +420,6 @@ def _better(row: Evaluation, known: Evaluation | None, limit: float) -> Evaluati
         report = replace(report, **_bounded(under, known.cost))
     taken = replace(known.schedule, problem=under, report=report)
     return replace(row, planned=taken, assumed=known.assumed)
-
-
-def _cost_and_memory(row: Evaluation) -> tuple[float, float]:
-    return float(f"{row.iteration_time:.9g}"), row.peak_memory
 
 
 def _bounded(problem: Problem, cost: float) -> dict[str, Any]:

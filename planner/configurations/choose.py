@@ -23,7 +23,7 @@ from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.stopping import FirstOf
 from pipeloom.solver.core.tolerances import CLOSED
 
-from ..models.run import Sharding, TrainingRun
+from ..models.run import TrainingRun
 from ..solving.progress import Event, Listener, Note, unheard
 from ..solving.workers import Workers, in_order, stop_asked
 from .bounds import Bounds, ConfigurationBound
@@ -153,13 +153,15 @@ class SpaceSearch:
 
     def _evaluate_fsdp(self) -> None:
         """The best of FSDP over all GPUs, the usual baseline, whether or not it may win."""
-        space, fitting = self.space, list[BoundedConfiguration]()
-        for run in (run for run in space.degrees() if run.dp == run.gpus > 1):
-            for one in space.configurations(run, self.bounds.cut):
-                bound = self.bounds.of(one)
-                fits = bound.memory_gib <= space.cluster.gpu.memory_gib
-                if fits and one.run.sharding is Sharding.FSDP:
-                    fitting.append(BoundedConfiguration(space.model, space.cluster, one, bound))
+        space = self.space
+        runs = (run for run in space.degrees() if run.dp == run.gpus > 1)
+        each = (one for run in runs for one in space.configurations(run, self.bounds.cut))
+        asked = [
+            BoundedConfiguration(space.model, space.cluster, one, self.bounds.of(one))
+            for one in each
+            if one.is_fsdp
+        ]
+        fitting = [one for one in asked if one.bound.memory_gib <= space.cluster.gpu.memory_gib]
         if fitting and not self.options.should_stop():
             self._take(evaluate(min(fitting, key=lambda each: each.bound.step_ms)))
 

@@ -49,6 +49,11 @@ class Configuration:
     offload: bool = False
 
     @property
+    def is_fsdp(self) -> bool:
+        """Whether it is FSDP over all GPUs, without another degree."""
+        return self.run.sharding is Sharding.FSDP and self.run.dp == self.run.gpus
+
+    @property
     def name(self) -> str:
         """``tp8 pp4 dp2 vp2 b1 full zero1``; what is 1 or none is left out."""
         run = self.run

@@ -17,7 +17,7 @@ from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, Status, Timing
-from pipeloom.ir.units import amount, gigabytes_meant, sufficient_size
+from pipeloom.ir.units import amount, sufficient_size, unit_meant
 from pipeloom.report.summaries import gap, scope, transfer_note, uncosted
 from pipeloom.solver.core.schedule_cost import status_under
 from pipeloom.solver.core.tolerances import ROUNDING
@@ -181,7 +181,7 @@ class Evaluation:
             return str(error)
         of = " of device memory" if error.device else ""
         size, given = sufficient_size(error.smallest), error.given
-        meant = gigabytes_meant(given, error.smallest) if given else ""
+        meant = unit_meant(given, error.smallest) if given else ""
         return f"infeasible: needs {size}{of} on rank {error.rank}{meant}"
 
     @property

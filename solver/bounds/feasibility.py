@@ -8,7 +8,7 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.units import gigabytes_meant, sufficient_size
+from pipeloom.ir.units import sufficient_size, unit_meant
 
 from ..core.relaxations import least_kept
 from ..core.tolerances import ROUNDING
@@ -58,7 +58,7 @@ def check_feasible(problem: Problem) -> None:
     size, typed = sufficient_size(least), sufficient_size(given)
     raise InfeasibleError(
         f"memory limit {typed} is too small for rank {rank}: one microbatch holds {size} there; "
-        f"the smallest feasible limit is {size}{gigabytes_meant(given, least)}",
+        f"the smallest feasible limit is {size}{unit_meant(given, least)}",
         smallest=least,
         rank=rank,
         given=given,

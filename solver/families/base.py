@@ -18,7 +18,7 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, Transfer
-from pipeloom.ir.units import counted, gigabytes_meant, sufficient_size
+from pipeloom.ir.units import counted, sufficient_size, unit_meant
 
 from ..core.tolerances import ROUNDING
 
@@ -163,7 +163,7 @@ def finished(
         raise InfeasibleError(
             f"{name}: rank {rank} holds {sufficient_size(peak[rank])}, more than its memory limit "
             f"{sufficient_size(limit[rank])}; the smallest limit for this family is "
-            f"{sufficient_size(peak[rank])}{gigabytes_meant(limit[rank], peak[rank])}",
+            f"{sufficient_size(peak[rank])}{unit_meant(limit[rank], peak[rank])}",
             smallest=peak[rank],
             rank=rank,
             given=limit[rank],

@@ -75,8 +75,8 @@ class Refinement:
             if best := self._may_win(done):
                 done.append(best[0])
                 left -= self._round(best[:1], left)
-            elif self._look_on(min(LOOKING, left)):
-                left -= min(LOOKING, left)
+            elif self._look_on(share := min(LOOKING, left)):
+                left -= share
             else:
                 break
             if math.isfinite(self.budget.time.left):

@@ -19,7 +19,7 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import sufficient_size
 
 from ..bounds import lower_bound
-from ..core.schedule_cost import iteration_time
+from ..core.schedule_cost import cost_and_memory, iteration_time
 from ..core.stopping import NEVER, StoppingCriterion, TimeLimit, clock
 from ..core.tolerances import CLOSED, ROUNDING
 from ..core.worker_threads import POLL
@@ -110,7 +110,7 @@ class SuccessiveHalving:
     def best(self) -> Schedule | None:
         """The cheapest schedule; of those that cost the same, the one with the least memory."""
         found = [each.schedule for each in self.contenders if each.schedule is not None]
-        return min(found, key=_cost_and_memory, default=None)
+        return min(found, key=cost_and_memory, default=None)
 
     @property
     def cost(self) -> float:
@@ -211,11 +211,6 @@ class SuccessiveHalving:
 
     def _may_win(self, contender: Contender) -> bool:
         return not contender.done and contender.bound < self.cost * (1 - CLOSED)
-
-
-def _cost_and_memory(schedule: Schedule) -> tuple[float, float]:
-    cost = iteration_time(schedule)
-    return float(f"{cost:.9g}"), max(schedule.known_timing.peak_memory)
 
 
 CUTS = (1, 2, 3, 4)  # stages per rank into which a profile of one stage per rank is cut
