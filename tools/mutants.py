@@ -3,8 +3,12 @@
 Usage: ``python -m tools.mutants ROOM TESTS... [--count 20] [--seed 0] [--seconds 60]``,
 for example ``python -m tools.mutants ir/cost tests/property/ir tests/conformance``. Each mutant is
 one changed operator, comparison, constant or condition in a copy of the tree. It is killed if
-pytest fails or takes longer than ``--seconds``. Kernels, which numba keeps compiled, and lines that
-only raise or describe are left alone. Survivors are listed; some of them change nothing.
+pytest fails or takes longer than ``--seconds``, twice as long as the tests may take without it.
+Kernels, which numba keeps compiled, and lines that only raise or describe are left alone. Survivors
+are listed; some of them change nothing.
+
+``--other TREE TESTS...`` compares two suites: mutants are drawn among those of both trees, and each
+runs against the tests of its tree.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -40,6 +45,13 @@ class Mutant:
     path: Path
     node: ast.expr
     new: str
+    place: str
+    """The names of its class and function, and a number among the same texts in there."""
+
+    @property
+    def key(self) -> tuple[Path, str, str, str]:
+        """The same for the same mutant of another tree."""
+        return self.path, self.place, ast.unparse(self.node), self.new
 
     def __str__(self) -> str:
         return f"{self.path}:{self.node.lineno}: {ast.unparse(self.node)} -> {self.new}"
@@ -59,13 +71,14 @@ def is_kernel(node: ast.AST) -> bool:
     return any("kernel" in ast.unparse(each) for each in decorators)
 
 
-def expressions(node: ast.AST) -> Iterator[ast.expr]:
-    """Those that may be changed below a node."""
+def expressions(node: ast.AST, place: str = "") -> Iterator[tuple[str, ast.expr]]:
+    """Those that may be changed below a node, each with the names of its class and function."""
     for child in ast.iter_child_nodes(node):
         if not (isinstance(child, QUIET) or is_kernel(child)):
             if isinstance(child, ast.expr):
-                yield child
-            yield from expressions(child)
+                yield place, child
+            name = getattr(child, "name", None) if isinstance(child, ast.stmt) else None
+            yield from expressions(child, f"{place}.{name}" if name else place)
 
 
 def changed(node: ast.expr) -> str | None:
@@ -93,13 +106,23 @@ def mutants(tree: Path, room: str) -> list[Mutant]:
     """All of a room's files."""
     found = []
     for path in sorted((tree / room).rglob("*.py")):
-        for node in expressions(ast.parse(path.read_text())):
+        counts = Counter[tuple[str, str]]()
+        for place, node in expressions(ast.parse(path.read_text())):
             if (new := changed(node)) is not None:
-                found.append(Mutant(path.relative_to(tree), node, new))
+                text = place, ast.unparse(node)
+                counts[text] += 1
+                where = f"{place} {counts[text]}"
+                found.append(Mutant(path.relative_to(tree), node, new, where))
     return found
 
 
-def killed(tree: Path, tests: Sequence[str], seconds: float) -> bool:
+def common(trees: Sequence[Path], room: str) -> list[tuple[Mutant, ...]]:
+    """The mutants that all trees have: of the same file, class and function, and the same text."""
+    found = [{mutant.key: mutant for mutant in mutants(tree, room)} for tree in trees]
+    return [tuple(one[key] for one in found) for key in found[0] if all(key in o for o in found)]
+
+
+def failed(tree: Path, tests: Sequence[str], seconds: float) -> bool:
     """Whether the tests fail, or take too long."""
     words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     environment = os.environ | {"PYTHONPATH": f"{tree / 'src'}:{tree}"}
@@ -119,6 +142,16 @@ def killed(tree: Path, tests: Sequence[str], seconds: float) -> bool:
     return code != 0
 
 
+def killed(mutant: Mutant, tree: Path, tests: Sequence[str], seconds: float) -> bool:
+    """Whether the tests find the mutant."""
+    original = (tree / mutant.path).read_bytes()
+    mutant.write(tree)
+    try:
+        return failed(tree, tests, seconds)
+    finally:
+        (tree / mutant.path).write_bytes(original)
+
+
 def main() -> int:
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -127,24 +160,31 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--tree", type=Path, default=ROOT, help="another checkout")
+    parser.add_argument("--other", nargs="+", metavar=("TREE", "TESTS"), help="another checkout")
     args = parser.parse_args()
+    suites = {ROOT: args.tests}
+    if args.other:
+        suites[Path(args.other[0])] = args.other[1:]
     with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "tree"
-        shutil.copytree(args.tree, tree, symlinks=True, ignore=shutil.ignore_patterns(".*"))
-        if killed(tree, args.tests, 10 * args.seconds):
-            print("the tests fail as they are")
-            return 2
-        drawn = random.Random(args.seed).sample(mutants(tree, args.room), args.count)
-        survivors = []
-        for mutant in drawn:
-            original = (tree / mutant.path).read_bytes()
-            mutant.write(tree)
-            if not killed(tree, args.tests, args.seconds):
-                survivors.append(mutant)
-                print(f"survived  {mutant}", flush=True)
-            (tree / mutant.path).write_bytes(original)
-    print(f"{args.room}: {len(drawn) - len(survivors)} of {len(drawn)} killed")
+        trees = [Path(folder) / f"tree{number}" for number in range(len(suites))]
+        for source, tree in zip(suites, trees, strict=True):
+            shutil.copytree(source, tree, symlinks=True, ignore=shutil.ignore_patterns(".*"))
+            first = failed(tree, suites[source], 10 * args.seconds)  # compiles kernels
+            if first or failed(tree, suites[source], args.seconds / 2):
+                print(f"{source}: the tests fail, or take too long, as they are")
+                return 2
+        drawn = random.Random(args.seed).sample(common(trees, args.room), args.count)
+        found = [0] * len(suites)
+        for each in drawn:
+            for number, (mutant, tree, tests) in enumerate(
+                zip(each, trees, suites.values(), strict=True)
+            ):
+                if killed(mutant, tree, tests, args.seconds):
+                    found[number] += 1
+                else:
+                    print(f"survived {list(suites)[number].name}: {mutant}", flush=True)
+    for source, count in zip(suites, found, strict=True):
+        print(f"{source.name}: {args.room}: {count} of {len(drawn)} killed")
     return 0
 
 

@@ -20,7 +20,6 @@ from pipeloom.solver import smallest_limit
 from .. import Case, Claim, Column, Rows, Size, Table, of_part, plain, violations
 from .. import Row as Figures
 from ..published.tables import Row, load_rows
-from .heuristic import published
 from .unequal import KINDS, M_B, ODD_SHARES, unequal
 
 SHARES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5)
@@ -249,5 +248,5 @@ def _of_row(
     row: Row, share: float, time_limit: float, objective: Objective = Objective.PERIOD
 ) -> Instance:
     problem = Problem.linear(row.profile, row.microbatches, row.limit(share), objective)
-    known = published(row, share) if objective is Objective.PERIOD else None
+    known = row.heuristic.get(share) if objective is Objective.PERIOD else None
     return Instance(f"{row}@{share:.4g}", str(row), problem, time_limit, share, known)

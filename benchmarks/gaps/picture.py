@@ -7,25 +7,23 @@ from typing import Any
 
 from pipeloom.report import Frontier, FrontierPoint, frontier_svg
 
-from .heuristic import NAME
-
 SCOPE = "one stage per rank, passing activations"
 
 
 def picture(row: str, cells: Iterable[dict[str, Any]]) -> str:
     """An SVG of the recorded cells of one row of table 5, limits in units of M_B."""
-    known = [cell for cell in cells if cell["row"] == row and "error" not in cell]
-    if not known:
-        raise SystemExit(f"nothing is recorded for {row}: run the sets table5 and below first")
+    known = [cell for cell in cells if cell["row"] == row]
     points = [
         FrontierPoint(_limit(c), c["bubble"], c["bound_bubble"], c["status"] == "optimal")
         for c in known
     ]
     heuristic = [
-        (NAME, _limit(cell), cell["published"]) for cell in known if cell["published"] is not None
+        ("published heuristic", _limit(cell), cell["published"])
+        for cell in known
+        if cell["published"] is not None
     ]
-    first = known[0]
-    title = f"{row.rsplit('-', 1)[0]}, {first['ranks']} ranks, {first['microbatches']} microbatches"
+    words = "{ranks} ranks, {microbatches} microbatches".format(**known[0])
+    title = f"{row.rsplit('-', 1)[0]}, {words}"
     return frontier_svg(Frontier(title, "period", points, heuristic, scope=SCOPE))
 
 

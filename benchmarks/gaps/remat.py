@@ -44,7 +44,6 @@ def _found(problem: Problem) -> dict[str, Any] | None:
         return None
     assert violations(schedule) == []
     timing, report = schedule.known_timing, schedule.known_report
-    assert report.solve_seconds is not None
     kinds = [op.kind for rank in range(problem.ranks) for op in schedule.ops(rank)]
     counts = [kinds.count(kind) for kind in (OpKind.F, OpKind.R, OpKind.O)]
     return {
@@ -52,7 +51,6 @@ def _found(problem: Problem) -> dict[str, Any] | None:
         "bound": report.known_bound,
         "bound_name": report.bound,
         "stays_recomputed_offloaded": [counts[0] - counts[1] - counts[2], *counts[1:]],
-        "seconds": round(report.solve_seconds, 1),
     }
 
 
@@ -80,7 +78,6 @@ def _of(way: str, figure: Callable[[dict[str, Any]], Any]) -> Callable[[Row], An
 def _columns(way: str) -> Iterator[Column]:
     yield Column(f"{way}: ms", _of(way, lambda found: found["period"]), ".1f")
     yield Column("gap", _of(way, _gap), ".1%")
-    yield Column("s", _of(way, lambda found: found["seconds"]), ".0f")
 
 
 def _count(kind: int) -> Callable[[Row], Any]:

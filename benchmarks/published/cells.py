@@ -34,10 +34,4 @@ class Row:
 
 def load_rows() -> list[Row]:
     data = json.loads(Path(__file__).with_name("weipipe.json").read_text(encoding="utf-8"))
-    rows = []
-    for table in data["tables"]:
-        for row in table["rows"]:
-            shape = table["gpus"], data["layers"], row["H"], row["S"], row["G"]
-            memory = row.get("memory_GB", {})
-            rows.append(Row(table["id"], *shape, row["winner"], row["throughput"], memory))
-    return rows
+    return [Row(**row) for row in data["rows"]]

@@ -1,10 +1,9 @@
-"""Weight-passing families as published: bubbles by formula, by turns and as built, and the bytes
-that they send."""
+"""Weight-passing families as published: bubbles by formula and as built, and the bytes that they
+send."""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pipeloom import Objective, Profile, StageProfile, build_family
-from pipeloom.ir import OpKind, traffic
+from pipeloom.ir import traffic
 from pipeloom.solver import FAMILIES
 
 from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part, plain
@@ -65,7 +64,6 @@ def _built(name: str, ranks: int, count: int, words: str, profile: Profile) -> R
         "times": words,
         "equal": words == "1/1/1",
         "formula": found,
-        "turns": 1.0 - timing.work / (ranks * turns_time(name, profile, count)),
         "built": built,
         "as_formula": found is None or math.isclose(built, found, abs_tol=1e-9),
     }
@@ -75,20 +73,6 @@ def formula(name: str, ranks: int, count: int) -> float | None:
     """The bubble rate of the makespan at equal times and no delay, P dividing M, M > P."""
     turns = TURNS[name]
     return None if turns is None else (ranks - 1) / (turns * count + ranks - 1)
-
-
-def turns_time(name: str, profile: Profile, count: int) -> float:
-    """The time of an iteration whose turns last as long as their busiest rank, without delays."""
-    longest: dict[int, float] = defaultdict(float)
-    for row in _turns(name, profile.ranks, count):
-        work: dict[int, float] = defaultdict(float)
-        for turn, op in row:
-            stage = profile.stages[op.stage]
-            times = {OpKind.F: stage.t_f, OpKind.B: stage.t_b, OpKind.W: stage.t_w}
-            work[turn] += times.get(op.kind, stage.t_b + stage.t_w)
-        for turn, time in work.items():
-            longest[turn] = max(longest[turn], time)
-    return sum(longest.values())
 
 
 def _turns(name: str, ranks: int, count: int) -> Any:
@@ -130,13 +114,13 @@ def judge(rows: Rows) -> Iterator[Claim]:
     yield Claim(BUBBLES, words, met == len(equal))
 
 
-def _three(name: str) -> Column:
+def _both(name: str) -> Column:
     def cell(rows: list[Row]) -> str | None:
         row = next((row for row in rows if row["family"] == name), None)
         if row is None:
             return None
         formula = "-" if row["formula"] is None else digits(row["formula"])
-        return f"{formula} / {digits(row['turns'])} / {digits(row['built'])}"
+        return f"{formula} / {digits(row['built'])}"
 
     return Column(name, cell)
 
@@ -145,7 +129,7 @@ columns = {
     BUBBLES: Table(
         *plain({"P": "ranks", "M": "microbatches"}, "d"),
         *plain({"T_F/T_B/T_W": "times"}),
-        *map(_three, TURNS),
+        *map(_both, TURNS),
         by=lambda row: (row["ranks"], row["microbatches"], row["times"]),
     ),
     SENT: Table(

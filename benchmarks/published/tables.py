@@ -29,7 +29,8 @@ PUBLISHED_RULE, OWN_RULE = (f"{INTERLEAVED}, {rule}" for rule in ("as published"
 class Row:
     """One row: ``profile`` has one stage per rank, ``chunks`` is K of interleaved-1f1b.
 
-    ``published`` gives the bubble rate of each family, to four digits.
+    ``published`` gives the bubble rate of each family, to four digits; ``heuristic`` those that the
+    authors' heuristic reaches, by the limit as a multiple of P x M_B.
     """
 
     model: str
@@ -37,6 +38,7 @@ class Row:
     microbatches: int
     chunks: int
     published: dict[str, float]
+    heuristic: dict[float, float]
 
     def __str__(self) -> str:
         return f"{self.model}-{self.microbatches}"
@@ -63,7 +65,9 @@ def _row(entry: dict[str, Any], of_rank: int) -> Row:
     stage = StageProfile(**{key: of_rank * value for key, value in times.items()})
     profile = Profile((stage,) * entry["ranks"], entry["ranks"], t_comm, name=entry["model"])
     chunks = entry.get("chunks", of_rank)
-    return Row(entry["model"], profile, entry["microbatches"], chunks, entry["published"])
+    heuristic = {float(share): rate for share, rate in entry.get("heuristic", {}).items()}
+    known = entry["published"], heuristic
+    return Row(entry["model"], profile, entry["microbatches"], chunks, *known)
 
 
 def cases(size: Size) -> Iterator[Case]:

@@ -1,0 +1,61 @@
+"""Seconds of commands, each in a process of its own, with compiled kernels in the cache."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+
+from .. import Case, Claim, Row, Rows, Size, Table, plain
+
+PART, RUNS = "commands", 9
+PROFILE = str(Path(__file__).parents[2] / "examples" / "profiles" / "zb-6.2b.json")
+PIPELOOM = ("-m", "pipeloom")
+COMMANDS = {
+    "import pipeloom": ("-c", "import pipeloom"),
+    "a command starts": (*PIPELOOM, "optimize", "--help"),
+    "first schedule": (*PIPELOOM, "build", "zb-h1", PROFILE, "-m", "24"),
+    "proven optimum": (
+        *PIPELOOM, "optimize", PROFILE, "-m", "24", "--memory-limit", "16", "--placement", "linear",
+    ),
+}  # fmt: skip
+MOST_SECONDS = 6.0
+"""The longest that a command may take that proves its schedule optimal."""
+
+
+def cases(size: Size) -> Iterator[Case]:
+    for name in COMMANDS:
+        yield Case(PART, name, timed=True)
+
+
+def measure(case: Case) -> Row:
+    """The median and the longest of several runs, after one that fills caches."""
+    seconds = [_seconds(COMMANDS[case.name]) for _ in range(RUNS + 1)][1:]
+    return {"runs": RUNS, "seconds": median(seconds), "longest_seconds": max(seconds)}
+
+
+def _seconds(words: Sequence[str]) -> float:
+    begin = time.perf_counter()
+    subprocess.run([sys.executable, *words], capture_output=True, check=True)
+    return time.perf_counter() - begin
+
+
+def judge(rows: Rows) -> Iterator[Claim]:
+    for row in rows:
+        if row["case"] == "proven optimum":
+            words = (
+                "`pipeloom optimize` proves a schedule of 8 ranks and 24 microbatches optimal in "
+                f"{row['seconds']:.1f} s, from the start of the process to its end."
+            )
+            yield Claim(PART, words, row["longest_seconds"] <= MOST_SECONDS)
+
+
+columns = {
+    PART: Table(
+        *plain({"from start to end of the process": "case", "runs": "runs"}),
+        *plain({"median s": "seconds", "longest s": "longest_seconds"}, ".2f"),
+    )
+}
