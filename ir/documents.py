@@ -1,4 +1,4 @@
-"""The ways to give a JSON object: itself, or its file. Imports nothing heavy."""
+"""Input types: a JSON object, or the file that holds it. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 FilePath: TypeAlias = str | os.PathLike[str]
-"""A file's name; ``-`` is standard input."""
+"""The name of a file; ``-`` is standard input."""
 Document: TypeAlias = FilePath | Mapping[str, Any]
 """A JSON object, or the file that holds one."""
 
 
 def named(path: FilePath) -> str:
-    """How a message calls an input."""
+    """The name of an input in messages."""
     return "standard input" if path == "-" else os.fspath(path)

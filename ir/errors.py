@@ -1,4 +1,4 @@
-"""The small tree of errors that pipeloom raises on purpose."""
+"""The exceptions that pipeloom raises on purpose."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 _RAW = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _RAW_TOO = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufffe\uffff")
-"""Characters of these categories, and these, move, colour or reorder what a terminal shows, or
-cannot stand in XML or UTF-8."""
+"""Unicode categories and characters that are escaped in messages: they move, colour or reorder text
+in a terminal, or are not valid in XML or UTF-8."""
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""``text`` with each control character but those to ``keep`` escaped: ``\x1b[31m``."""
+    r"""Escape the control characters of ``text`` as in ``\x1b[31m``, except those in ``keep``."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(c if c in keep or not _is_raw(c) else _escaped(c) for c in text)
@@ -31,7 +31,7 @@ def _escaped(character: str) -> str:
 
 
 class PipeloomError(Exception):
-    """Base of every error raised on purpose; the command line prints it without a traceback."""
+    """Base class of all errors raised on purpose; commands print them without a traceback."""
 
     exit_code = 2
 
@@ -42,31 +42,34 @@ class PipeloomError(Exception):
 
 
 def did_you_mean(given: str, known: Iterable[str], likeness: float = 0.6) -> str:
-    """``; did you mean zb-h1?`` for ``ZB-H1``, or nothing if no known word is like it."""
+    """``; did you mean zb-h1?`` for ``ZB-H1``; empty if no known word is similar.
+
+    ``likeness``: the least similarity, 0 to 1 (:func:`difflib.get_close_matches`).
+    """
     words = {word.lower(): word for word in known}
     near = get_close_matches(given.lower(), words, 1, likeness)
     return f"; did you mean {words[near[0]]}?" if near else ""
 
 
 def in_words(error: BaseException) -> str:
-    """The message of an error of ours; of another its kind before it: ``ValueError: bad``."""
+    """The message of an error; with its type, ``ValueError: bad``, if it is not one of ours."""
     if isinstance(error, PipeloomError):
         return str(error)
     return f"{type(error).__name__}: {error}"
 
 
 def in_brief(error: BaseException) -> str:
-    """The kind of an error and the first line of its message."""
+    """The type of an error and the first line of its message."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def of_rank(rank: int, text: str) -> str:
-    """``rank 2: …``, said once."""
+    """``rank 2: TEXT``; the prefix is added only once."""
     return text if text.startswith(f"rank {rank}:") else f"rank {rank}: {text}"
 
 
 class InputError(PipeloomError):
-    """An input is wrong. ``errors`` holds one readable line for each thing that is."""
+    """An input is wrong. ``errors``: one line per fault."""
 
     def __init__(self, *errors: str) -> None:
         self.errors: tuple[str, ...] = errors
@@ -78,7 +81,7 @@ class InputError(PipeloomError):
 
 
 class OutputError(PipeloomError):
-    """Standard output does not take what is written; nobody is told where its reader has left."""
+    """Standard output cannot be written. Nothing is printed if its reader has closed the pipe."""
 
     exit_code = 1
 
@@ -93,7 +96,7 @@ class OutputError(PipeloomError):
 
 @contextmanager
 def standard_output() -> Iterator[None]:
-    """Raises OutputError where standard output does not take what is written meanwhile."""
+    """Context manager: writing to standard output raises OutputError instead of OSError."""
     try:
         yield
     except OSError as error:
@@ -101,16 +104,17 @@ def standard_output() -> Iterator[None]:
 
 
 class UnsupportedError(InputError):
-    """A profile is sound but none for what is asked: a table of schedules has a row of that."""
+    """The profile is valid but cannot be used for this request; ``compare`` shows it in a row."""
 
 
 class InfeasibleError(PipeloomError):
-    """No schedule meets the memory limit, or with ``device`` none was found that the devices hold.
+    """No schedule fits in the memory limit or, with ``device``, in the devices' memory.
 
-    ``smallest`` is the smallest feasible limit (in the profile's unit of memory), or what a device
-    has to hold in the schedule found that exceeds its memory least; ``rank`` the rank that needs
-    it. Both are None where several placements or schemes were compared, each with limits of its
-    own. ``given``: the limit that was too small, where one was.
+    With ``device``, none may have been found although one exists. ``smallest``: the smallest
+    feasible limit (in the profile's unit of memory); with ``device``, the device memory that the
+    schedule needs which exceeds it least. ``rank``: the rank that needs it. Both are None if
+    several placements or schemes with different limits were compared. ``given``: the limit that was
+    too small, if there is one.
     """
 
     exit_code = 1
@@ -132,11 +136,11 @@ class InfeasibleError(PipeloomError):
 
     @property
     def smallest_key(self) -> str:
-        """The key of ``smallest`` in the JSON of commands."""
+        """The key of ``smallest`` in the JSON output of commands."""
         return "smallest_device_memory" if self.device else "smallest_memory_limit"
 
     def to_dict(self) -> dict[str, Any]:
-        """The answer of ``--json`` where nothing is feasible."""
+        """The JSON object that ``--json`` prints."""
         if self.smallest is None:
             return {"status": "infeasible"}
         known = {self.smallest_key: self.smallest, "rank": self.rank}
@@ -144,7 +148,7 @@ class InfeasibleError(PipeloomError):
 
 
 class InvalidScheduleError(PipeloomError):
-    """A schedule or program breaks the rules; ``violations`` holds one line for each breach."""
+    """A schedule or program is not valid; ``violations`` has one line per violation."""
 
     exit_code = 1
 

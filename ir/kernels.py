@@ -1,8 +1,9 @@
-"""Compiled loops, kept on disk by numba; an entry there that is damaged is compiled again.
+"""Functions compiled by numba, with a cache on disk that tolerates damaged entries.
 
-Numba unpickles what its cache holds, and raises, or runs damaged machine code, where somebody has
-cut a file off or a disk has lost a block. Here each entry has a digest before it. Where nothing can
-be kept, as on a full disk, each process compiles for itself.
+Numba unpickles its cache entries; if a file is truncated or a disk block is lost, it raises or runs
+damaged machine code. Here each entry is preceded by its digest, and a damaged entry is compiled
+again. If the cache cannot be written, as on a full disk, each process compiles the functions
+itself.
 """
 
 from __future__ import annotations
@@ -27,23 +28,25 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def kernel(function: Function, *, inline: Literal["never", "always"] = "never") -> Function:
-    """Decorates a function that numba compiles without the interpreter's lock, and keeps where a
-    folder may be written."""
+    """Compile ``function`` with numba, without the interpreter lock.
+
+    The machine code is cached if there is a folder that can be written.
+    """
     compiled: Any = numba.njit(nogil=True, inline=inline)(function)
-    with suppress(RuntimeError):  # there is no such folder
+    with suppress(RuntimeError):  # no folder can be written
         compiled.enable_caching()
         compiled._cache._cache_file.__class__ = _CheckedFile
     return cast("Function", compiled)
 
 
 class _CheckedFile(IndexDataCacheFile):
-    """Entries of one kernel; those that are damaged count as absent."""
+    """The cache of one kernel; damaged entries count as absent."""
 
     def _load_index(self) -> Any:
         files: Any = super()
         try:
             return files._load_index()
-        except Exception:  # whatever unpickling of damaged bytes raises
+        except Exception:  # unpickling damaged bytes can raise anything
             return {}
 
     def load(self, key: Any) -> Any:
@@ -55,7 +58,7 @@ class _CheckedFile(IndexDataCacheFile):
 
     def save(self, key: Any, data: Any) -> None:
         files: Any = super()
-        with suppress(OSError):  # a full disk
+        with suppress(OSError):  # such as a full disk
             files.save(key, data)
 
     def _load_data(self, name: str) -> Any:
@@ -74,7 +77,7 @@ class _CheckedFile(IndexDataCacheFile):
 
 
 class _CompileClock(event.Listener):
-    """Counts the seconds in which at least one thread compiles; passes are nested."""
+    """Measures the seconds in which at least one thread compiles; compiler passes are nested."""
 
     def __init__(self) -> None:
         self._lock, self._passes, self._since, self._before = Lock(), 0, 0.0, 0.0
@@ -102,5 +105,5 @@ event.register("numba:run_pass", _CLOCK)  # type: ignore[no-untyped-call]
 
 
 def seconds_compiling() -> float:
-    """How long this process has compiled kernels so far; loading them from disk does not count."""
+    """Seconds that this process has spent compiling kernels, without loads from the cache."""
     return _CLOCK.seconds

@@ -1,5 +1,8 @@
-"""Leftovers of a process that is killed: folders with its number in their names, which the next
-start removes, and processes, which the kernel ends with it."""
+"""Removes what killed processes leave behind.
+
+Folders with the number of an ended process in their names are removed at the next start; child
+processes are ended by the kernel together with their parent.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,19 @@ from functools import cache, partial
 from pathlib import Path
 from zlib import crc32
 
-_PR_SET_PDEATHSIG = 1  # of sys/prctl.h
+_PR_SET_PDEATHSIG = 1  # from sys/prctl.h
 
 
 def own(prefix: str) -> str:
-    """The beginning of the names of this process's folders."""
+    """The prefix of the names of this process's folders."""
     return f"{prefix}{_machine()}-{os.getpid()}-"
 
 
 def remove_litter(prefix: str, parent: Path | None = None) -> None:
-    """Removes folders whose process has ended, as after SIGKILL: this user's and this machine's
-    alone; by default those among the temporary files."""
+    """Remove folders of this user and this machine whose process has ended, as after SIGKILL.
+
+    ``parent``: the folder that contains them, by default the folder of temporary files.
+    """
     prefix = f"{prefix}{_machine()}-"
     for folder in (parent or Path(tempfile.gettempdir())).glob(f"{prefix}*-*"):
         number = folder.name.removeprefix(prefix).partition("-")[0]
@@ -38,7 +43,10 @@ def remove_litter(prefix: str, parent: Path | None = None) -> None:
 
 @cache
 def _machine() -> str:
-    """Four digits for where a process's number is known: others may share the folder."""
+    """Four hexadecimal digits that identify the machine and PID namespace.
+
+    A process number is valid only there, and other machines may use the same folder.
+    """
     container = ""
     with suppress(OSError):
         container = str(Path("/proc/self/ns/pid").readlink())
@@ -56,9 +64,12 @@ def _runs(process: int) -> bool:
 
 
 def tied_to_parent() -> Callable[[], object] | None:
-    """Asks the kernel to end the process that calls it, be it stopped, once the thread that started
-    that does; on Linux alone."""
+    """A function that makes the kernel kill the calling process when its parent thread ends.
+
+    It is to be called in the child process, and also works if the child is stopped. None on systems
+    other than Linux.
+    """
     if sys.platform != "linux":
         return None
-    prctl = ctypes.CDLL(None).prctl  # loaded here: between fork and exec nothing may be
+    prctl = ctypes.CDLL(None).prctl  # loaded here, as it must not be between fork and exec
     return partial(prctl, _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

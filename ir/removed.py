@@ -1,7 +1,7 @@
-"""Names that were removed since the tree that was called 0.1.0, each with what takes its place.
+"""Names that were removed since version 0.1.0, each with its replacement.
 
-An old name is refused with this line instead of "unrecognized arguments". The table is kept for one
-version.
+Use of an old name is refused with this line instead of "unrecognized arguments". The table is kept
+for one version.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ REMOVED: dict[str, str] = {
 
 
 def telling_removed(function: Callable[P, R]) -> Callable[P, R]:
-    """``function``, which raises a TypeError that says so for a keyword that was an option once."""
+    """Decorator: keyword arguments that were removed raise TypeError with their line."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -66,6 +66,6 @@ def telling_removed(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def replaced(name: str) -> str | None:
-    """The line for a ``name`` as it is written in :data:`REMOVED`; None if it is not there."""
+    """The message for the removed ``name``, as written in :data:`REMOVED`; None if not in it."""
     line = REMOVED.get(name)
     return None if line is None else f"was removed in 0.2.0; {line}"

@@ -1,4 +1,4 @@
-"""Sizes of memory, times and counts in words; the unit of memory is the profile's."""
+"""Sizes of memory, times and counts as text; the unit of memory is the profile's."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ _PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
 def amount(memory: float) -> str:
-    """``7.94``, ``1.61 M``: four digits at most."""
+    """``7.94``, ``1.61 M``: at most four digits."""
     return _prefixed(memory, 4)
 
 
 def memory_size(memory: float) -> str:
-    """``7.94``, ``1.61 MB``: as :func:`amount`; what is large enough for a prefix is in bytes."""
+    """``7.94``, ``1.61 MB``: like :func:`amount`; numbers from 1000 up are taken as bytes."""
     return f"{amount(memory)}B" if math.isfinite(memory) and memory >= 1000 else amount(memory)
 
 
 def memory_unit(most: float) -> str:
-    """`` in the profile's unit`` if sizes up to ``most`` are too small for bytes, else nothing."""
+    """`` in the profile's unit`` if ``most``, the largest size shown, is too small for bytes."""
     return "" if most >= 1000 else " in the profile's unit"
 
 
 def sufficient_size(memory: float) -> str:
-    """``7.94``, ``2.1 GB``, ``1.6107 GB``: five digits, rounded up, so that it suffices as a
-    limit."""
+    """``7.94``, ``2.1 GB``, ``1.6107 GB``: at most five digits, rounded up.
+
+    The text can be used as a memory limit: it is never below ``memory``.
+    """
     if not 0 < memory < math.inf:
         return memory_size(memory)
     shown = float(f"{memory:.5g}")
@@ -34,8 +36,10 @@ def sufficient_size(memory: float) -> str:
 
 
 def unit_meant(limit: float, least: float) -> str:
-    """``; did you mean 30GB?`` of a limit of 30 where at least ``least`` bytes are needed; MB where
-    these are enough."""
+    """``; did you mean 30GB?`` for a limit of 30 if at least ``least`` bytes are needed.
+
+    MB if so many megabytes are enough. Empty if a missing unit does not explain the limit.
+    """
     if not (limit < 1e3 and 1e6 <= least <= limit * 1e9):
         return ""
     unit = "MB" if least <= limit * 1e6 else "GB"
@@ -52,8 +56,11 @@ def _prefixed(memory: float, digits: int) -> str:
 
 
 def duration(milliseconds: float, most: float | None = None) -> str:
-    """``12.011 s``, ``812.9 ms``, ``45.1 us``: five digits at most, in the unit of ``most``, the
-    time itself by default, and where the number would have an exponent otherwise."""
+    """``12.011 s``, ``812.9 ms``, ``45.1 us``: at most five digits.
+
+    The unit is that of the time ``most`` (ms), by default ``milliseconds`` itself, or if the number
+    would have an exponent otherwise.
+    """
     if most is not None and "e-" not in (shown := _in_unit_of(most, milliseconds)):
         return shown
     return _in_unit_of(milliseconds, milliseconds)
@@ -68,7 +75,7 @@ def _in_unit_of(most: float, milliseconds: float) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """``1 rank``, ``3 microbatches``; ``thing``: one of them."""
+    """``1 rank``, ``3 microbatches``; ``thing`` is the singular."""
     if count == 1:
         return f"1 {thing}"
     return f"{count} {thing}{'es' if thing.endswith('h') else 's'}"

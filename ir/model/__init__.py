@@ -1,1 +1,1 @@
-"""The vocabulary: op, profile, problem, placement, schedule and program."""
+"""The basic types: op, profile, problem, placement, schedule and program."""

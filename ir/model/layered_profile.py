@@ -1,4 +1,4 @@
-"""A profile by layers, from which stages are cut."""
+"""A profile by layers, which can be cut into stages."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SUMMED_WHERE_KNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class LayeredProfile:
-    """Layers in forward order, each with the times and sizes of a stage of its own.
+    """Layers in forward order, each with its own times and sizes.
 
-    ``tied[i]``: layers i and i+1 are never cut apart. ``cluster``: all else that a profile says; it
-    has no stages, and its ``tied`` are groups of layers that share parameters.
+    ``tied[i]``: layers i and i+1 are always in the same stage. ``cluster``: all other fields of the
+    profile; it has no stages, and its ``tied`` are groups of layers that share parameters.
     """
 
     layers: tuple[StageProfile, ...]
@@ -37,9 +37,9 @@ class LayeredProfile:
         return replace(self.cluster, stages=self.layers)
 
     def cut(self, starts: Sequence[int]) -> Profile:
-        """The profile of the stages that begin at these layers, the first of them 0.
+        """The profile of the stages that begin at the layers ``starts``, ascending from 0.
 
-        Raises UnsupportedError for more than ``max_stages`` of them.
+        Raises UnsupportedError if there are more than ``max_stages`` stages.
         """
         self.cluster.check_stages(len(starts))
         ends = pairwise((*starts, len(self.layers)))
@@ -47,7 +47,7 @@ class LayeredProfile:
         return replace(self.cluster, stages=stages, tied=self._tied_stages(starts))
 
     def _tied_stages(self, starts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-        """Groups of stages that share parameters once layers are cut at ``starts``."""
+        """The groups of stages that share parameters when the layers are cut at ``starts``."""
         stages_of = (
             {bisect_right(starts, layer) - 1 for layer in group} for group in self.cluster.tied
         )
@@ -55,7 +55,11 @@ class LayeredProfile:
 
 
 def joined(stages: Sequence[StageProfile]) -> StageProfile:
-    """Consecutive stages as one, which sends as the last one; a sum with unknown parts is so."""
+    """Merge consecutive stages into one.
+
+    Times and memory are summed; a sum with an unknown part is None. The size of the messages is
+    that of the last stage.
+    """
     number = max(len(stage.each) for stage in stages)
     if number:
         columns = ([stage.at(j) for stage in stages] for j in range(number))
@@ -74,7 +78,10 @@ def joined(stages: Sequence[StageProfile]) -> StageProfile:
 
 
 def _spread(stages: Sequence[StageProfile]) -> float | None:
-    """The mean by time, as if the parts of an op were late together; None where none is known."""
+    """The time-weighted mean of the stages' spreads, or None if none is known.
+
+    This treats the parts of an op as fully correlated. An unknown spread counts as 0.
+    """
     if all(stage.spread is None for stage in stages):
         return None
     times = [stage.t_f + stage.t_b + stage.t_w for stage in stages]
@@ -83,15 +90,21 @@ def _spread(stages: Sequence[StageProfile]) -> float | None:
 
 
 def _at_once(stages: Sequence[StageProfile]) -> float | None:
-    """Their F's and BW's run at once, those of which nothing else is known one after the other."""
+    """The sum of the stages' times of F and BW run at once; None if no stage has ``t_fb``.
+
+    Stages without ``t_fb`` run F and BW one after the other.
+    """
     if all(stage.t_fb is None for stage in stages):
         return None
     return sum(stage.t_f + stage.fused - stage.saving for stage in stages)
 
 
 def _offloaded(stages: Sequence[StageProfile]) -> float | None:
-    """Bytes moved where all stages are offloaded; None where that is M_B less ``m_o`` of each, or
-    one cannot be."""
+    """Bytes that are moved when all stages are offloaded, one way.
+
+    None if a stage cannot be offloaded, or if no stage has ``offload_bytes``, since M_B - ``m_o``
+    applies then.
+    """
     if all(s.offload_bytes is None for s in stages) or any(s.m_o is None for s in stages):
         return None
     return sum(stage.moved for stage in stages)

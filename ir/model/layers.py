@@ -1,4 +1,4 @@
-"""The layers that a model is cut between: what each is, and what it is called."""
+"""Layers, between which a model is cut: their kinds and names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class LayerKind(Enum):
-    """The kinds of layers that other systems' layouts tell apart."""
+    """The kinds of layers that the layouts of other systems distinguish."""
 
     EMBEDDING = "embedding"
     BLOCK = "block"
@@ -18,9 +18,10 @@ class LayerKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A piece of the model that no cut divides.
+    """A part of the model that is never cut.
 
-    ``modules``: the model's names of what it consists of; a loss that no module computes has none.
+    ``modules``: the model's names of the modules that it consists of; empty for a loss that no
+    module computes.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Links: how long a message takes from rank to rank, and which wires it occupies meanwhile."""
+"""Links between ranks: delays of messages and the wires that they occupy."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from .ops import FloatArray
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One link: latency in milliseconds, bandwidth in gigabytes (1e9 bytes) a second."""
+    """One link: latency in milliseconds, bandwidth in gigabytes (1e9 bytes) per second."""
 
     latency: float
     gigabytes_per_second: float
 
     def delay(self, size: float) -> float:
-        """Milliseconds to carry ``size`` bytes."""
+        """Milliseconds to send ``size`` bytes."""
         return self.latency + size / (self.gigabytes_per_second * 1e6)
 
 
 class Sharing(Enum):
-    """Which messages share a wire; a wire carries one at a time.
+    """Which messages share a wire; a wire carries one message at a time.
 
-    PAIRS: each ordered pair of ranks has a wire of its own. PORTS: each rank has one wire out and
-    one wire in. RING: ranks 0, 1, ..., P-1, 0 in a circle, a wire each way between neighbours; a
-    message goes the shorter way round, upwards where both are as long, over all wires on it at
-    once.
+    PAIRS: each ordered pair of ranks has its own wire. PORTS: each rank has one outgoing and one
+    incoming wire. RING: ranks 0, 1, ..., P-1, 0 form a circle with one wire in each direction
+    between neighbours; a message takes the shorter direction (upwards if both are equally long) and
+    occupies all wires on its route.
     """
 
     PAIRS = "pairs"
@@ -44,12 +44,14 @@ Groups: TypeAlias = tuple[tuple[Pair, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The link between any two ranks, and the pairs ``(a, b, link)`` that differ, both directions.
+    """The ``default`` link between two ranks, and exceptions ``(a, b, link)``, valid in both
+    directions.
 
-    ``shared``: which messages share wires; groups of pairs are wires that the pairs of a group
-    share, beside each pair's own. In a ring ``default`` is a hop between neighbours, and a pair
-    further apart that has no entry of its own takes the sum of the latencies and the least of the
-    bandwidths on its way. Of two entries for one pair the first counts.
+    ``shared``: which messages share wires. If it is a tuple of groups of pairs, each group is one
+    wire that its pairs share, in addition to each pair's own wire. In a ring, ``default`` is the
+    hop between neighbours; a pair that is further apart and has no entry in ``pairs`` has the sum
+    of the latencies and the minimum of the bandwidths on its route. If a pair has two entries, the
+    first one counts.
     """
 
     default: Link
@@ -57,14 +59,15 @@ class Links:
     shared: Sharing | Groups = Sharing.PAIRS
 
     def delays(self, size: float, ranks: int) -> FloatArray:
-        """Milliseconds for ``size`` bytes from rank (row) to rank, shape (P, P), diagonal 0."""
+        """Milliseconds to send ``size`` bytes from rank (row) to rank, shape (P, P), diagonal 0."""
         latency, rate = self.matrices(ranks)
         result: FloatArray = latency + size / (rate * 1e6)
         np.fill_diagonal(result, 0.0)
         return result
 
     def matrices(self, ranks: int) -> tuple[FloatArray, FloatArray]:
-        """Latency in ms and gigabytes a second from rank (row) to rank, both (P, P)."""
+        """Latency in ms and bandwidth in gigabytes per second from rank (row) to rank, both (P, P).
+        """
         latency = np.full((ranks, ranks), self.default.latency, dtype=np.float64)
         rate = np.full((ranks, ranks), self.default.gigabytes_per_second, dtype=np.float64)
         self._enter_pairs(latency, rate)
@@ -74,7 +77,7 @@ class Links:
         return latency, rate
 
     def _enter_pairs(self, latency: FloatArray, rate: FloatArray) -> None:
-        for a, b, link in reversed(self.pairs):  # so that the first of two for one pair counts
+        for a, b, link in reversed(self.pairs):  # the first of two entries counts
             latency[a, b] = latency[b, a] = link.latency
             rate[a, b] = rate[b, a] = link.gigabytes_per_second
 
@@ -92,10 +95,10 @@ class Links:
         return own, *(f"group {k}" for k, group in enumerate(self.shared) if pair in group)
 
     def shares(self, source: int, target: int, ranks: int) -> tuple[float, ...]:
-        """For how much of its time a message from ``source`` to ``target`` keeps each of its wires.
+        """The fraction of a message's duration for which it occupies each of its :meth:`wires`.
 
-        One that passes a slow hop of a ring comes at that hop's pace, and the faster ones
-        carry others beside it.
+        In a ring, a message is as slow as the slowest hop on its route. A faster hop is occupied
+        for a smaller fraction of the time, and carries other messages in the rest of it.
         """
         wires = self.wires(source, target, ranks)
         if self.shared is not Sharing.RING:
@@ -106,7 +109,7 @@ class Links:
 
 
 def _hops(source: int, target: int, ranks: int) -> Iterator[Pair]:
-    """The neighbours that a message passes, the shorter way round the ring."""
+    """The hops between neighbours on the shorter route round the ring."""
     up = (target - source) % ranks
     step, number = (1, up) if 2 * up <= ranks else (-1, ranks - up)
     for i in range(number):
@@ -114,7 +117,7 @@ def _hops(source: int, target: int, ranks: int) -> Iterator[Pair]:
 
 
 def _go_round(latency: FloatArray, rate: FloatArray) -> None:
-    """Fills in all pairs that are no neighbours on the ring from those that are."""
+    """Fill in latency and bandwidth, in place, of all pairs that are not neighbours on the ring."""
     ranks = len(latency)
     here = np.arange(ranks)
     hop_latency, hop_rate = latency[here, (here + 1) % ranks], rate[here, (here + 1) % ranks]
@@ -123,5 +126,5 @@ def _go_round(latency: FloatArray, rate: FloatArray) -> None:
         last, there = (here + far - 1) % ranks, (here + far) % ranks
         total, least = total + hop_latency[last], np.minimum(least, hop_rate[last])
         latency[here, there], rate[here, there] = total, least
-        if 2 * far < ranks:  # else the way back goes on round the ring
+        if 2 * far < ranks:  # else the reverse pair is upwards, too, and set above
             latency[there, here], rate[there, here] = total, least

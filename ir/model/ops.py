@@ -1,9 +1,10 @@
-"""Ops: what one rank does to one microbatch on one stage, as objects, as text and as integers.
+"""Ops, as objects, as text and as integers.
 
-Text form: ``2F0`` is the forward of microbatch 0 on stage 2; the other kinds likewise.
+An op is the work of one rank on one microbatch and one stage. As text, ``2F0`` is the forward of
+microbatch 0 on stage 2; the other kinds are written in the same way.
 
-Packed form, for arrays of thousands of ops: one 64-bit integer, of which bits 0-2 are the kind,
-bits 3-22 the stage and the rest the microbatch, so that kernels decode it by shifts alone.
+The packed form, for arrays of thousands of ops, is one 64-bit integer: the kind in bits 0-2, the
+stage in bits 3-22, the microbatch above. Kernels decode it with shifts.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ MICROBATCH_SHIFT = 23
 KIND_MASK = (1 << STAGE_SHIFT) - 1
 STAGE_MASK = (1 << (MICROBATCH_SHIFT - STAGE_SHIFT)) - 1
 CLASS_MASK = (1 << MICROBATCH_SHIFT) - 1
-"""Kind and stage."""
+"""The bits of kind and stage."""
 
 
 class OpKind(IntEnum):
-    """F forward; B gradient of the stage's input; W gradient of its weights; BW both as one op.
+    """F: forward. B: gradient of the stage's input. W: gradient of its weights. BW: both as one op.
 
-    What a microbatch holds between F and B may be given up: R computes it again, O takes it out to
-    the host and L loads it back (:mod:`..cost.remat`).
+    R recomputes the activations before B; O offloads them to the host, and L loads them back
+    (:mod:`..cost.remat`).
     """
 
     F = 0
@@ -44,12 +45,12 @@ class OpKind(IntEnum):
 
     @property
     def copies(self) -> bool:
-        """Whether it runs beside the rank's ops, on a stream of copies between device and host."""
+        """Whether the op copies between device and host, beside the rank's other ops."""
         return self >= OpKind.O
 
 
 KINDS = tuple(OpKind)
-"""By number, which a call of the enumeration takes five times as long for."""
+"""The kinds by number. Indexing it is five times as fast as calling ``OpKind``."""
 _TEXT = re.compile(r"(\d+)(F|BW|B|W|R|O|L)(\d+)")
 
 
@@ -66,7 +67,7 @@ class Op:
 
     @classmethod
     def parse(cls, text: str) -> Op:
-        """The op that prints as ``text``. Raises ValueError where there is none."""
+        """Parse an op. Raises ValueError if ``text`` is not an op."""
         match = _TEXT.fullmatch(text)
         if match is None:
             raise ValueError(
@@ -93,7 +94,7 @@ def pack(ops: Iterable[Op]) -> IntArray:
 
 
 def pack_all(kind: OpKind, stages: int | IntArray, microbatches: IntArray) -> IntArray:
-    """The packed form of one op of ``kind`` for each of ``microbatches``, (N,), and ``stages``."""
+    """The packed ops of one kind for ``microbatches``, (N,), on ``stages``, one number or (N,)."""
     packed: IntArray = microbatches << MICROBATCH_SHIFT | stages << STAGE_SHIFT | int(kind)
     return packed
 
@@ -104,12 +105,13 @@ def unpack(packed: IntArray) -> list[Op]:
 
 
 def fields_of(packed: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Kind, stage and microbatch of each packed op."""
+    """Kind, stage and microbatch of each packed op, each of the shape of ``packed``."""
     return packed & KIND_MASK, packed >> STAGE_SHIFT & STAGE_MASK, packed >> MICROBATCH_SHIFT
 
 
 def offsets_of(order: Sequence[IntArray]) -> IntArray:
-    """Positions of each rank's first op once all ops are one array, then their number: (P + 1,)."""
+    """The start of each rank's ops in the concatenation of all ranks' ops, then its length,
+    (P + 1,)."""
     return np.cumsum([0, *map(len, order)]).astype(np.int64)
 
 
@@ -124,7 +126,10 @@ def parse_order(text: str) -> list[Op]:
 
 
 def split_backwards(row: IntArray) -> IntArray:
-    """A packed ``row`` with each BW as B and then W, which gives the input's gradient earlier."""
+    """A copy of the packed ``row`` in which each BW is replaced by B, then W.
+
+    The gradient of the stage's input is then available earlier.
+    """
     kinds = row & KIND_MASK
     fused = kinds == OpKind.BW
     ops = np.repeat(row, 1 + fused)

@@ -1,4 +1,4 @@
-"""Placements: which rank runs the ops of each stage and microbatch, and what is sent for it."""
+"""Placements: which rank runs each stage and microbatch, and which tensors ranks send for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .ops import IntArray
 
 
 class Passing(Enum):
-    """The tensors that are sent between ranks; it follows from where ops are placed."""
+    """The tensors that ranks send to each other; it follows from the placement."""
 
     ACTIVATIONS = "activations"
     WEIGHTS = "weights"
@@ -21,7 +21,7 @@ class Passing(Enum):
 
 
 class PlacementKind(Enum):
-    """The placements that have a constructor of their own, and all others."""
+    """The placements that have their own constructor; CUSTOM is any other one."""
 
     LINEAR = "linear"
     INTERLEAVED = "interleaved"
@@ -34,12 +34,12 @@ class PlacementKind(Enum):
 
 @dataclass(frozen=True)
 class Placement:
-    """Which rank runs the ops of (stage, microbatch).
+    """The rank that runs the ops of each (stage, microbatch).
 
-    ``table``: of each stage, the ranks of microbatches 0, 1, ..., which repeat: one column where
-    all microbatches of a stage are on one rank; one row where all stages of a microbatch are.
-    ``size``: stages per rank or waves, where the kind has such a number. Placements
-    are equal where tables and passing are, whatever their names.
+    ``table[s][j]``: the rank of stage s, microbatch j. Columns repeat: with one column, all
+    microbatches of a stage are on one rank. A single row applies to all stages. ``size``: stages
+    per rank, or waves, for kinds that have such a number. Placements are equal if their tables and
+    passing are equal, whatever their names.
     """
 
     passing: Passing
@@ -50,7 +50,7 @@ class Placement:
 
     @property
     def name(self) -> str:
-        """``interleaved:2``."""
+        """The name as on the command line, such as ``interleaved:2``."""
         kind = self.kind.value
         return self.own_name or (kind if self.size is None else f"{kind}:{self.size}")
 
@@ -58,8 +58,10 @@ class Placement:
     def of_stages(
         cls, owners: Sequence[int], name: str | None = None, ranks: int | None = None
     ) -> Placement:
-        """Stage s on rank ``owners[s]`` of ``ranks``, by default as many as have stages;
-        activations are passed."""
+        """Stage s on rank ``owners[s]``; activations are sent.
+
+        ``ranks``: the number of ranks, by default the highest rank in ``owners`` plus 1.
+        """
         owner = np.array(owners, dtype=np.int64)[:, np.newaxis]
         placement = cls.of_ops(Passing.ACTIVATIONS, ranks or 1 + max(owners), owner)
         return replace(placement, own_name=name)
@@ -68,8 +70,11 @@ class Placement:
     def of_ops(
         cls, passing: Passing, ranks: int, owner: IntArray, name: str | None = None
     ) -> Placement:
-        """(Stage s, microbatch j) on rank ``owner[s, j]``, of the kind that says so if one does:
-        the one of this ``name``, where it has one."""
+        """Stage s of microbatch j on rank ``owner[s, j]``.
+
+        If a placement with its own constructor has this table, that one is returned; with a
+        ``name`` only if it has this name. Otherwise the kind is CUSTOM.
+        """
         if passing is not Passing.MIXED:
             owner = owner[:1] if passing is Passing.WEIGHTS else owner[:, :1]
         for known in _known(passing, ranks, len(owner)):
@@ -91,31 +96,33 @@ class Placement:
 
     @classmethod
     def v(cls, ranks: int) -> Placement:
-        """Two stages per rank: 0..P-1 down the ranks, P..2P-1 back up; both ends are on rank 0."""
+        """Two stages per rank: 0..P-1 from rank 0 up to P-1, P..2P-1 back to rank 0."""
         return replace(cls.wave(ranks, 1), kind=PlacementKind.V, size=None)
 
     @classmethod
     def wave(cls, ranks: int, waves: int) -> Placement:
-        """Stages down the ranks and back up, ``waves`` times: 2 ``waves`` stages per rank."""
+        """Stages from rank 0 to P-1 and back, ``waves`` times: 2 ``waves`` stages per rank."""
         down = tuple((rank,) for rank in range(ranks))
         table = (*down, *reversed(down)) * waves
         return cls(Passing.ACTIVATIONS, table, PlacementKind.WAVE, waves)
 
     @classmethod
     def round_robin(cls, ranks: int) -> Placement:
-        """Microbatch j on rank j mod P; weights are passed."""
+        """Microbatch j on rank j mod P; weights are sent."""
         return cls(Passing.WEIGHTS, (tuple(range(ranks)),), PlacementKind.ROUND_ROBIN)
 
     @classmethod
     def bidirectional(cls, ranks: int) -> Placement:
-        """Stage s of an even microbatch on rank s, of an odd one on rank P-1-s, each with a copy of
-        its weights."""
+        """Stage s on rank s for even microbatches, on rank P-1-s for odd ones.
+
+        Each stage has two copies of its weights. Activations are sent in both directions.
+        """
         table = tuple((rank, ranks - 1 - rank) for rank in range(ranks))
         return cls(Passing.MIXED, table, PlacementKind.BIDIRECTIONAL)
 
     @cached_property
     def owners(self) -> tuple[int, ...]:
-        """The rank of each stage where activations are passed."""
+        """The rank of each stage, (S,); only for placements that send activations."""
         return tuple(row[0] for row in self.table)
 
     def matrix(self, stages: int, microbatches: int) -> IntArray:
@@ -125,12 +132,12 @@ class Placement:
         return np.array(np.broadcast_to(columns, (stages, microbatches)))
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
-        """The stages that live on ``rank``, for any microbatch, unless weights alone are passed."""
+        """The stages that ``rank`` runs for some microbatch; not defined if weights are sent."""
         return tuple(s for s, ranks in enumerate(self.table) if rank in ranks)
 
 
 def _known(passing: Passing, ranks: int, stages: int) -> Iterator[Placement]:
-    """Placements of every kind that exist for so many ranks and stages."""
+    """The placements with their own constructor for these numbers of ranks and stages."""
     chunks, rest = divmod(stages, ranks)
     if passing is Passing.WEIGHTS:
         yield Placement.round_robin(ranks)

@@ -13,7 +13,7 @@ from .profile import Profile
 
 
 class Objective(Enum):
-    """The cost of an iteration: without an optimizer barrier (period) or with one (makespan)."""
+    """The cost to minimize: period (no barrier at the optimizer step) or makespan (with one)."""
 
     PERIOD = "period"
     MAKESPAN = "makespan"
@@ -21,10 +21,10 @@ class Objective(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One instance: every valid schedule of it keeps the placement and the memory limit.
+    """A scheduling problem; its valid schedules keep the placement and the memory limit.
 
-    ``memory_limit`` is one number per rank, ``math.inf`` where there is none. Raises InputError
-    where the profile has numbers for another number of microbatches.
+    ``memory_limit``: one number per rank; ``math.inf`` is unlimited. Raises InputError if the
+    profile has times for another number of microbatches.
     """
 
     profile: Profile
@@ -49,7 +49,7 @@ class Problem:
         memory_limit: float | None = None,
         objective: Objective = Objective.PERIOD,
     ) -> Problem:
-        """One stage per rank, the profile's own memory limit unless one is given."""
+        """One stage per rank; ``memory_limit`` defaults to that of the profile."""
         return cls(
             profile,
             microbatches,
@@ -60,12 +60,12 @@ class Problem:
 
     @property
     def ranks(self) -> int:
-        """How many ranks there are, P."""
+        """The number of ranks, P."""
         return self.profile.ranks
 
     @property
     def stages(self) -> int:
-        """How many stages there are, S."""
+        """The number of stages, S."""
         return self.profile.num_stages
 
     @property

@@ -1,6 +1,6 @@
-"""The profile: how long each stage computes, what it holds, and how far apart the ranks are.
+"""The profile: times and sizes of a model's stages, and the links between ranks.
 
-Times are milliseconds, memory is bytes; any one consistent unit works.
+Times are milliseconds, memory is bytes; any consistent unit works.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ _DIVIDED = (
     *("t_f", "t_b", "t_w", "t_fb", "t_r", "t_bw", "m_b", "m_w"),
     *("weight_bytes", "grad_bytes", "optimizer_bytes", "offload_bytes"),
 )
-_CAPPED = ("m_r", "m_o")  # by the part's M_B
+_CAPPED = ("m_r", "m_o")  # at most the part's M_B
 
 
 @dataclass(frozen=True, slots=True)
 class StageProfile:
-    """One stage's times and sizes for one microbatch.
+    """Times and sizes of one stage for one microbatch.
 
-    ``t_f``, ``t_b``, ``t_w``: T_F, T_B, T_W; ``t_bw``: of a fused BW; None: T_B + T_W.
-    ``m_b``: memory held from the start of F to the end of B; ``m_w``: what of it stays until W
-    ends. ``t_fb``: of its F and its BW run at once, as one op (:mod:`..cost.overlap`); None: as
-    long as one after the other. ``activation_bytes``: what this stage sends to the next one.
-    Unknown sizes are None. ``layers``: those that it was cut from, where they are known.
+    ``t_f``, ``t_b``, ``t_w``: T_F, T_B, T_W. ``t_bw``: time of a BW op; None: T_B + T_W. ``t_fb``:
+    time of F and BW run at once, as one op (:mod:`..cost.overlap`); None: they take as long as one
+    after the other. ``m_b``: memory held from the start of F to the end of B. ``m_w``: the part of
+    it that is held until the end of W. ``activation_bytes``: size of the stage's output. Unknown
+    sizes are None. ``layers``: the layers that the stage consists of, if known.
 
-    ``t_r``, ``m_r``: of a microbatch that is to be recomputed, how long that takes and what is held
-    until then. ``m_o``: what stays on the device of one that is offloaded; ``offload_bytes``: what
-    moves, each way (None: M_B less ``m_o``). None where the stage cannot.
+    For recomputation, ``t_r`` is the time of R, and ``m_r`` the memory held from F to the start of
+    R. For offload, ``m_o`` is the memory that stays on the device, and ``offload_bytes`` the bytes
+    moved, each way (None: M_B - ``m_o``). ``t_r`` or ``m_o`` is None if the stage cannot be
+    recomputed or offloaded.
 
-    ``each``: the same of every microbatch where they are unlike; all else is their mean then.
-    ``spread``: the relative standard deviation of its ops' times (:mod:`..cost.spread`); None where
-    it is not known.
+    ``each``: one profile per microbatch if microbatches differ; the other fields are then their
+    means. ``spread``: relative standard deviation of the op times (:mod:`..cost.spread`), if known.
     """
 
     t_f: float
@@ -68,49 +68,49 @@ class StageProfile:
 
     @classmethod
     def of(cls, each: Sequence[StageProfile]) -> StageProfile:
-        """The stage of these microbatches: the one that they are all like, or their mean."""
+        """The stage of these microbatches; their numbers are kept in ``each`` if they differ."""
         first = each[0]
         if all(one == first for one in each):
             return first
         return replace(first, **_means(each), each=tuple(each))
 
     def at(self, microbatch: int) -> StageProfile:
-        """The times and sizes of one microbatch."""
+        """The stage's profile for one microbatch."""
         return self.each[microbatch] if self.each else self
 
     def changed(self, change: Callable[[StageProfile], StageProfile]) -> StageProfile:
-        """``change`` of the stage, or of it for every microbatch."""
+        """The stage with ``change`` applied, for each microbatch if microbatches differ."""
         return StageProfile.of(tuple(map(change, self.each))) if self.each else change(self)
 
     def scaled(self, by: float, keys: Iterable[str]) -> StageProfile:
-        """The stage with the figures of these keys ``by`` times as large, where they are known."""
+        """The stage with the fields ``keys`` multiplied by ``by``; unknown values stay unknown."""
         figures = {key: getattr(self, key) for key in keys}
         known = {key: figure * by for key, figure in figures.items() if figure is not None}
         return replace(self, **known)
 
     @property
     def kept(self) -> float:
-        """Memory that a microbatch which is recomputed holds until its R."""
+        """Memory that a recomputed microbatch holds from its F to its R."""
         return self.m_b if self.m_r is None else self.m_r
 
     @property
     def fused(self) -> float:
-        """How long B and W take as one op."""
+        """Time of B and W as one op."""
         return self.t_b + self.t_w if self.t_bw is None else self.t_bw
 
     @property
     def moved(self) -> float:
-        """Bytes out to the host, or back, where it is offloaded."""
+        """Bytes moved to the host, and back, if a microbatch is offloaded."""
         return self.m_b - (self.m_o or 0.0) if self.offload_bytes is None else self.offload_bytes
 
     @property
     def saving(self) -> float:
-        """Time saved where its F and its BW run at once; negative where that takes longer."""
+        """Time saved by running F and BW at once; negative if that takes longer."""
         return 0.0 if self.t_fb is None else self.t_f + self.fused - self.t_fb
 
 
 def _means(each: Sequence[StageProfile]) -> dict[str, Any]:
-    """The mean of each figure that is not the same of all, where all have it."""
+    """The mean of each field that differs between the profiles."""
     columns = {key.name: [getattr(one, key.name) for one in each] for key in fields(StageProfile)}
     unlike = {key: column for key, column in columns.items() if column.count(column[0]) < len(each)}
     return {key: math.fsum(column) / len(each) for key, column in unlike.items()}
@@ -118,10 +118,10 @@ def _means(each: Sequence[StageProfile]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class DataParallel:
-    """``size`` replicas of the whole pipeline, the ranks of one number joined by ``link``.
+    """Data parallelism: ``size`` replicas of the pipeline; ``link`` joins ranks of the same number.
 
-    ``exposed``: the time of averaging that is not hidden behind ops, as a multiple of what the link
-    takes for the gradients once; more than 1 where they are averaged several times.
+    ``exposed``: the averaging time that ops do not hide, as a multiple of one all-reduce of the
+    gradients over the link; above 1 if they are averaged several times.
     """
 
     size: int
@@ -129,8 +129,10 @@ class DataParallel:
     exposed: float = 1.0
 
     def time(self, gradient: float) -> float:
-        """Milliseconds to average ``gradient`` bytes (:mod:`..cost.gradient_averaging`), as far as
-        they are not hidden."""
+        """Milliseconds, as far as exposed, of a ring all-reduce of ``gradient`` bytes.
+
+        See :mod:`..cost.gradient_averaging`.
+        """
         return self.exposed * 2 * (self.size - 1) * self.link.delay(gradient / self.size)
 
 
@@ -138,15 +140,17 @@ class DataParallel:
 class Profile:
     """Times and sizes of a model's stages on a cluster; see ``docs/formats.md``.
 
-    ``t_comm`` is one delay between any two different ranks or a full matrix (row: sender).
-    ``memory_limit`` bounds activations, one number per rank; None is unlimited. ``host_link`` is
-    each rank's own, as fast in both directions at once. ``tied``: groups of stages, each ascending,
-    that share parameters. ``micro_batch``: sequences in the microbatches that were measured, None
-    where it is not known. ``microbatches``: how many there are, where it has a number for each of
-    them. ``max_stages``: the most stages that the model can be cut into; None where it is not
-    known. ``barrier``: whether all ranks wait for each other before each optimizer step.
-    A single entry of ``stages`` is shared by ``shared_by`` stages, by default one per rank, as in a
-    file; once made, the stages are listed, and ``shared_by`` is 1.
+    - ``stages``: a single entry is repeated ``shared_by`` times, by default once per rank. After
+      construction ``stages`` is complete and ``shared_by`` is 1.
+    - ``t_comm``: one delay between any two ranks, or a matrix (row: sender).
+    - ``memory_limit``: limit of activations, one number per rank; None is unlimited.
+    - ``device_memory``: limit of all memory of the device, one number per rank; None is unlimited.
+    - ``host_link``: each rank's own link to the host, equally fast in both directions at once.
+    - ``tied``: groups of stages, each ascending, that share parameters.
+    - ``micro_batch``: sequences per measured microbatch, if known.
+    - ``microbatches``: the number of microbatches, if the profile has a number for each of them.
+    - ``max_stages``: the largest number of stages that the model can be cut into, if known.
+    - ``barrier``: whether all ranks wait for each other before each optimizer step.
     """
 
     stages: tuple[StageProfile, ...]
@@ -173,24 +177,25 @@ class Profile:
 
     @property
     def num_stages(self) -> int:
-        """How many stages there are, S."""
+        """The number of stages, S."""
         return len(self.stages)
 
     @property
     def unlike(self) -> bool:
-        """Whether microbatches differ on any stage."""
+        """Whether microbatches differ in any stage."""
         return any(stage.each for stage in self.stages)
 
     def offload_time(self, stage: int, microbatch: int = 0) -> float | None:
-        """How long the stage's activations take out to the host, or back; None where they stay."""
+        """Milliseconds to copy the stage's activations to the host, or back; None if it cannot
+        offload."""
         of = self.stages[stage].at(microbatch)
         return None if self.host_link is None or of.m_o is None else self.host_link.delay(of.moved)
 
     def delays(self, size: float | None) -> FloatArray:
-        """Delay from rank to rank (row: sender), shape (P, P), diagonal 0.
+        """Delay in ms of a message of ``size`` bytes from rank (row) to rank, (P, P), diagonal 0.
 
-        ``t_comm`` where it is given, else what ``links`` need for a message of ``size`` bytes
-        (an unknown size counts as 0), else 0.
+        ``t_comm`` if it is given, otherwise from ``links`` (an unknown size counts as 0), otherwise
+        0.
         """
         if self.t_comm is None:
             return self.link_delays(size or 0.0)
@@ -201,13 +206,13 @@ class Profile:
         return matrix
 
     def link_delays(self, size: float) -> FloatArray:
-        """Delay of a message of ``size`` bytes over ``links``, shape (P, P); 0 without links."""
+        """Delay in ms of ``size`` bytes over ``links``, shape (P, P); 0 without links."""
         if self.links is None:
             return np.zeros((self.ranks, self.ranks))
         return self.links.delays(size, self.ranks)
 
     def wires(self, messages: Sequence[Pair]) -> list[tuple[str, ...]]:
-        """The names of the wires that a message of each (from rank, to rank) occupies."""
+        """The wires, by name, that a message between each (source rank, target rank) occupies."""
         links = self.links
         if links is None:
             return [()] * len(messages)
@@ -215,7 +220,7 @@ class Profile:
         return [wires(*pair) for pair in messages]
 
     def wire_shares(self, messages: Sequence[Pair]) -> list[tuple[float, ...]]:
-        """For how much of its time a message of each keeps each wire that it occupies."""
+        """For each (source, target), the fraction of its time that a message occupies each wire."""
         links = self.links
         if links is None:
             return [()] * len(messages)
@@ -223,17 +228,19 @@ class Profile:
         return [shares(*pair) for pair in messages]
 
     def changed(self, change: Callable[[StageProfile], StageProfile]) -> Profile:
-        """``change`` of each stage, or of it for every microbatch."""
+        """The profile with ``change`` applied to each stage (:meth:`StageProfile.changed`)."""
         return replace(self, stages=tuple(stage.changed(change) for stage in self.stages))
 
     def split(self, chunks: int) -> Profile:
-        """Each stage cut evenly into ``chunks`` consecutive ones; messages stay as large, and
-        so does what is kept for recomputation or offload. The last stage sends nothing on: its
-        chunks send each other as much as the stage receives. Which chunks of tied stages share
-        parameters is not known: all of them are tied.
+        """The profile with each stage cut evenly into ``chunks`` consecutive stages.
 
-        Raises ValueError for fewer than one chunk, UnsupportedError for more than ``max_stages``
-        stages.
+        Times and memory are divided. Message sizes, ``m_r`` and ``m_o`` are not (the latter two are
+        at most the chunk's M_B). The last stage has no output: its chunks send each other as much
+        as the stage receives. All chunks of tied stages are tied, as it is unknown which of them
+        share parameters.
+
+        Raises ValueError if ``chunks`` is below 1, and UnsupportedError if there would be more than
+        ``max_stages`` stages.
         """
         if chunks < 1:
             raise ValueError(f"cannot cut a stage into {chunks} chunks")
@@ -249,8 +256,7 @@ class Profile:
         return replace(self, stages=stages, tied=tied)
 
     def check_stages(self, number: int, where: str = "") -> None:
-        """Raises UnsupportedError, naming the profile as ``where``, where ``number`` stages are
-        more than ``max_stages``."""
+        """Raise UnsupportedError if ``number`` exceeds ``max_stages``; ``where`` names the file."""
         if self.max_stages is not None and number > self.max_stages:
             file = f"{where}: " if where else ""
             raise UnsupportedError(
@@ -260,23 +266,23 @@ class Profile:
 
     @property
     def pairs_known(self) -> bool:
-        """Whether it is known of every stage how long a pair takes."""
+        """Whether every stage has a time for F and BW run at once."""
         return all(stage.t_fb is not None for stage in self.stages)
 
     def pair_time(self, forward: int, backward: int, first: int = 0, second: int = 0) -> float:
-        """Duration of the F of one stage and the BW of another (or the same) run at once, of the
-        ``first`` microbatch and the ``second``.
+        """Time of the F of stage ``forward`` and the BW of stage ``backward`` run at once.
 
-        The two save as much as the one of them that saves less, and take no less than either alone.
+        ``first`` and ``second`` are the microbatches of the F and of the BW. The pair saves the
+        smaller of the two stages' savings, and takes no less time than either op by itself.
         """
         f, b = self.stages[forward].at(first), self.stages[backward].at(second)
         least = max(f.t_f, b.fused)
         return max(least, f.t_f + b.fused - min(f.saving, b.saving))
 
     def limit_from(self, limit: float | None) -> tuple[float, ...]:
-        """One limit a rank: ``limit`` for all where given, else the profile's, else unlimited.
+        """The memory limit of each rank, (P,): ``limit``, else the profile's, else ``math.inf``.
 
-        Raises InputError where ``limit`` is no number or is negative.
+        Raises InputError if ``limit`` is not a number or is negative.
         """
         if limit is not None:
             check_limit(limit)
@@ -285,13 +291,13 @@ class Profile:
 
 
 def check_limit(limit: object) -> None:
-    """Raises InputError for what is no memory limit: a number that is not negative, or infinity."""
+    """Raise InputError unless ``limit`` is a number >= 0 or infinity."""
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
         raise InputError(f"memory_limit: expected a number >= 0 or inf, got {limit!r}")
 
 
 def _sending_like(stage: StageProfile, before: StageProfile) -> StageProfile:
-    """``stage`` whose messages are as large as those of the one before, of each microbatch."""
+    """``stage`` with the message sizes of the stage ``before``, for each microbatch."""
     number = max(len(stage.each), len(before.each), 1)
     return StageProfile.of(
         [

@@ -1,22 +1,23 @@
-"""The program: what each rank does, instruction by instruction.
+"""The program: the instructions of each rank.
 
 ::
 
     recv x1.0 from 0 into 3   post the receive of F(1, 0)'s input into buffer 3; does not block
-    wait recv x1.0            block until it is there
+    wait recv x1.0            block until it has arrived
     1F0                       compute
     send x2.0 to 2            post the send; does not block
     wait send x2.0            block until it has left (its receive must have been posted)
-    free x1.0                 its buffer may be used again
+    free x1.0                 its buffer may be reused
     reduce 0 7                sum the gradients of the parameters that these stages share
     relay sums from 0 to 2    add this rank's part of the norm to rank 0's sum, and pass it on
-    average 1                 begin to average the stage's gradient over the pipeline's replicas,
-                              without blocking: its step waits
-    step 1                    the optimizer's step of a stage that this rank owns
-    relay verdict from 2 to 0 in the next iteration: what the sum of all says of that step
+    average 1                 start averaging the stage's gradient over the pipeline's replicas;
+                              does not block, but the stage's step waits for it
+    step 1                    the optimizer step of a stage that this rank owns
+    relay verdict from 2 to 0 in the next iteration: whether that step was right, by the sum of
+                              all ranks
 
-Messages between two ranks in one direction form a channel: they are received in the order in
-which they are sent.
+The messages from one rank to another form a channel. They are received in the order in which they
+are sent.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from .schedule import Schedule
 
 
 class TensorKind(Enum):
-    """The content of a message, named by who needs it.
+    """The content of a message, named after the op or transfer that it belongs to.
 
     ``x2.0``: the input of F(2, 0). ``dy2.0``: the input of B(2, 0), the gradient of the stage's
-    output. ``w2.5``, ``dw2.5``: stage 2's weights or their gradient, on their transfer 5 (the
-    index into the schedule's transfers).
+    output. ``w2.5``, ``dw2.5``: stage 2's weights or their gradient in transfer 5, an index into
+    the schedule's transfers.
     """
 
     X = "x"
@@ -45,7 +46,8 @@ class TensorKind(Enum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Tensor:
-    """A tensor that is sent; ``index`` is the microbatch, or the transfer of a weight."""
+    """A tensor that is sent; ``index`` is the microbatch, or for weights and gradients the
+    transfer."""
 
     kind: TensorKind
     stage: int
@@ -131,7 +133,7 @@ class Step:
 
 
 class RelayKind(Enum):
-    """Numbers sent along a norm relay: partial ``SUMS`` one way, the ``VERDICT`` of all back."""
+    """The numbers of a norm relay: partial ``SUMS`` in one direction, the ``VERDICT`` back."""
 
     SUMS = "sums"
     VERDICT = "verdict"
@@ -139,7 +141,10 @@ class RelayKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """Waits for numbers from ``source`` (None: first), then passes them on (None: last)."""
+    """Wait for numbers from ``source`` (None on the first rank), then send them to ``target``.
+
+    ``target`` is None on the last rank.
+    """
 
     kind: RelayKind
     source: int | None
@@ -158,10 +163,10 @@ Instruction: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A place for received tensors of one kind.
+    """A buffer for received tensors of one kind.
 
-    Activations and their gradients: of this stage, which all have the same shape. Weights and
-    their gradients: of any stage, of which this one is the largest.
+    For activations and their gradients: those of ``stage``, which all have one shape. For weights
+    and their gradients: those of any stage; ``stage`` is the largest of them.
     """
 
     kind: TensorKind
@@ -173,7 +178,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Program:
-    """Per rank: instructions and receive buffers; ``schedule`` is what it was compiled from."""
+    """The instructions and receive buffers of each rank, compiled from ``schedule``."""
 
     schedule: Schedule
     instructions: tuple[tuple[Instruction, ...], ...]

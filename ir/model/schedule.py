@@ -1,10 +1,8 @@
-"""The schedule: who computes what in which order, and what is known of it.
+"""The schedule: the order of ops on each rank, its timing and its report.
 
-Versions of weights, and lagging gradients, where the optimizer steps after each microbatch.
-
-A microbatch whose F ran before other microbatches' updates has its B with the weights that its F
-used: its rank keeps that version until then (weight stashing, PipeDream, 2019). The gradient is
-then added to newer weights than it was computed with.
+If the optimizer steps after each microbatch, ranks keep several versions of the weights. A
+microbatch's B uses the weights that its F used, which are kept until then (weight stashing,
+PipeDream, 2019). Its gradient is then added to newer weights than it was computed with.
 """
 
 from __future__ import annotations
@@ -25,18 +23,18 @@ Made = TypeVar("Made")
 
 
 OPTIMIZED = "optimized"
-"""The family of a schedule that is of none."""
+"""The family of a schedule that no published family has made."""
 
 
 class Status(StrEnum):
-    """``OPTIMAL`` only where cost and lower bound are equal to within 1e-6 relative."""
+    """``OPTIMAL`` if cost and lower bound are equal to within 1e-6 relative, else ``FEASIBLE``."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
 
 
 class Updates(Enum):
-    """When the optimizer steps a stage: once an iteration, or after each microbatch's gradient."""
+    """When the optimizer steps: once per iteration, or after each microbatch's gradient."""
 
     ITERATION = "iteration"
     MICROBATCH = "microbatch"
@@ -51,16 +49,18 @@ class TransferKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One copy of a stage's weights, or of their gradient, moving from ``source`` to ``target``.
+    """A message with a copy of a stage's weights, or with their gradient.
 
-    Weights may be used on the sender as before; a gradient leaves with all that was added to it,
-    and what the sender adds from then on leaves with the next one. ``copy`` tells apart the copies
-    of one tensor that are under way; a copy's transfers are in the order in which they happen. It
-    starts when its copy's transfer before it has ended, the first ``after`` ops of ``source`` are
-    done, and the first ``room`` ops of ``target``, which has a buffer for it from then on.
-    ``before``: the position in ``target``'s order of the first op that needs it (the number of its
-    ops where none does). ``blocks``: the position in ``source``'s order of the first op that waits
-    until it has ended; None where none does.
+    The sender can still use weights that it has sent. A gradient leaves with everything that was
+    added to it; what the sender adds later leaves with the next gradient. ``copy`` distinguishes
+    copies of one tensor that are in use at the same time; the transfers of a copy are listed in the
+    order in which they happen.
+
+    The transfer starts when the previous transfer of its copy has ended, the first ``after`` ops of
+    rank ``source`` are done, and the first ``room`` ops of rank ``target`` are done (there is a
+    buffer from then on). ``before``: the position in ``target``'s order of the first op that needs
+    it, or the number of its ops if none does. ``blocks``: the position in ``source``'s order of the
+    first op that waits for the end of the transfer, or None.
     """
 
     kind: TransferKind
@@ -75,7 +75,7 @@ class Transfer:
 
     @property
     def item(self) -> tuple[TransferKind, int, int]:
-        """The tensor that is sent: kind, stage and copy."""
+        """The tensor that is sent, as (kind, stage, copy)."""
         return self.kind, self.stage, self.copy
 
     def __str__(self) -> str:
@@ -86,18 +86,20 @@ class Transfer:
 
 
 class Transfers(tuple[Transfer, ...]):
-    """The transfers of a schedule and of those that differ from it in times alone, with what is
-    worked out of them (:func:`once`)."""
+    """The transfers of a schedule, with a cache of values derived from them (:func:`once`).
+
+    Schedules that differ only in their times share one object.
+    """
 
     def __reduce__(self) -> tuple[type[Transfers], tuple[tuple[Transfer, ...]]]:
         return Transfers, (tuple(self),)
 
 
 def once(transfers: Sequence[Transfer], make: Callable[[Sequence[Transfer]], Made]) -> Made:
-    """The result of ``make`` on a schedule's transfers, made for the first that asks."""
+    """``make(transfers)``, computed once if ``transfers`` is a :class:`Transfers`."""
     if not isinstance(transfers, Transfers):
         return make(transfers)
-    known: dict[Any, Any] = vars(transfers)  # by function: names alone may be those of others
+    known: dict[Any, Any] = vars(transfers)  # by function: names are not unique
     if make not in known:
         known[make] = make(transfers)
     found: Made = known[make]
@@ -105,7 +107,7 @@ def once(transfers: Sequence[Transfer], make: Callable[[Sequence[Transfer]], Mad
 
 
 class Averaged(NamedTuple):
-    """When a rank averages the gradient of ``stage`` over the replicas of the pipeline, in ms."""
+    """The interval, in ms, in which a rank averages a stage's gradient over the replicas."""
 
     stage: int
     start: float
@@ -114,12 +116,12 @@ class Averaged(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timing:
-    """When each op runs: ``start[r][i]`` and ``end[r][i]`` are those of rank r's i-th op.
+    """Start and end of each op, in ms: ``start[r][i]`` and ``end[r][i]`` are for rank r's i-th op.
 
-    ``peak_memory`` is the largest sum of M_B and M_W held, one number per rank;
-    ``transfers`` is (number of transfers, 2), start and end of each. ``beside``: where each
-    rank's order has O's and L's, which do not occupy it; empty where there are none.
-    ``averages``: of each rank, in their order; empty where there are no replicas.
+    ``peak_memory``: the largest sum of M_B and M_W that each rank holds, (P,). ``transfers``: start
+    and end of each transfer, (T, 2). ``beside``: the positions of O and L ops, which do not occupy
+    the rank, in each rank's order; empty if there are none. ``averages``: the averages of each
+    rank, in order; empty without replicas.
     """
 
     start: tuple[FloatArray, ...]
@@ -131,12 +133,12 @@ class Timing:
 
     @property
     def took(self) -> tuple[FloatArray, ...]:
-        """How long each op of each rank takes."""
+        """Duration of each op, in ms, one array per rank."""
         return tuple(end - start for start, end in zip(self.start, self.end, strict=True))
 
     @property
     def spans(self) -> tuple[float, ...]:
-        """Time of each rank from its first op's start to its last op's end."""
+        """Time from the start of each rank's first op to the end of its last, in ms, (P,)."""
         return tuple(
             float(end[-1] - start[0]) if len(start) else 0.0
             for start, end in zip(self.start, self.end, strict=True)
@@ -144,7 +146,7 @@ class Timing:
 
     @property
     def averaged_spans(self) -> tuple[float, ...]:
-        """The same until all that the rank averages is averaged."""
+        """:attr:`spans`, extended to the end of the rank's last gradient average, in ms, (P,)."""
         rows = self.averages or ((),) * len(self.start)
         return tuple(
             max([span, *(one.end - float(start[0]) for one in row)]) if len(start) else 0.0
@@ -162,7 +164,8 @@ class Timing:
 
     @property
     def work(self) -> float:
-        """The summed duration of ops that occupy a rank; those that run at once count once."""
+        """The sum of the durations, in ms, of all ops that occupy a rank; overlapping ops count
+        once."""
         beside = self.beside or ((),) * len(self.start)
         rows = zip(self.start, self.end, beside, strict=True)
         return float(sum(_busy(np.delete(a, at), np.delete(b, at)) for a, b, at in rows))
@@ -171,10 +174,10 @@ class Timing:
         return self.period if objective is Objective.PERIOD else self.makespan
 
     def iteration_time(self, objective: Objective) -> float:
-        """Milliseconds of one iteration by itself, by ``objective``, until all gradients are
-        averaged; without replicas it is :meth:`cost`.
+        """Milliseconds of a single iteration, until all gradients are averaged over the replicas.
 
-        Where iterations follow each other and share the wires, a step takes
+        It is measured like the objective: per rank (period) or over all ranks (makespan). Without
+        replicas it equals :meth:`cost`. For iterations that follow each other and share wires, see
         :func:`pipeloom.ir.cost.steady_state.steady_state.step_time`.
         """
         if objective is Objective.PERIOD:
@@ -184,32 +187,32 @@ class Timing:
         return max([first + self.makespan, *last]) - first
 
     def exposed(self, objective: Objective) -> float:
-        """Exposed gradient averaging: what it adds to the cost; ops hide the rest of it."""
+        """Milliseconds that gradient averaging adds to the cost; ops hide the rest."""
         return self.iteration_time(objective) - self.cost(objective)
 
     def bubble_rate(self, objective: Objective) -> float:
-        """``1 - work / (P * cost)``; 0 where nothing takes any time."""
+        """``1 - work / (P * cost)``; 0 if the cost is 0."""
         total = len(self.start) * self.cost(objective)
         return 1.0 - self.work / total if total > 0 else 0.0
 
 
 def _busy(start: FloatArray, end: FloatArray) -> float:
-    """Busy time of a rank whose ops begin once the one before ends, or together with it."""
+    """Busy time of a rank; each op starts after the previous one ends, or together with it."""
     alone = np.maximum(start, np.concatenate([start[:1], end[:-1]]))
     return float(np.sum(np.maximum(end - alone, 0.0)))
 
 
 def gap_between(cost: float, bound: float) -> float:
-    """(cost - bound) / cost; 0 where nothing takes time."""
+    """``(cost - bound) / cost``, at least 0; 0 if the cost is 0."""
     return max(0.0, (cost - bound) / cost) if cost > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a schedule came to be and how good it is known to be; unknown is None.
+    """How a schedule was found, and its proven quality; unknown values are None.
 
-    ``family``: the published family whose schedule it is, or :data:`OPTIMIZED`. ``method``: what
-    found the order; ``bound``: the argument of the lower bound.
+    ``family``: the published family of the schedule, or :data:`OPTIMIZED`. ``method``: the method
+    that found the order. ``bound``: the argument that proves ``lower_bound`` (ms).
     """
 
     objective: Objective
@@ -224,7 +227,7 @@ class Report:
 
     @property
     def known_bound(self) -> float:
-        """The lower bound, in ms. Raises ValueError where none is known."""
+        """The lower bound, in ms. Raises ValueError if it is unknown."""
         return _known(self.lower_bound, "lower bound")
 
 
@@ -239,11 +242,11 @@ def _known(value: _Known | None, what: str) -> _Known:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Schedule:
-    """An order of packed ops for each rank; ``timing`` is None until simulated or recorded.
+    """The order of packed ops on each rank; ``timing`` is None until simulated or measured.
 
-    ``pairs``: of each rank, where in its order an F begins that runs at once with the BW after it
-    (:mod:`..cost.overlap`); empty where no rank has any. ``updates``: :func:`staleness` says
-    what comes of those after each microbatch.
+    ``pairs``: for each rank, the positions in its order of F ops that run at once with the BW after
+    them (:mod:`..cost.overlap`); empty if there are none. ``updates``: if the optimizer steps after
+    each microbatch, gradients are stale (:func:`staleness`).
     """
 
     problem: Problem
@@ -277,36 +280,36 @@ class Schedule:
 
     @property
     def known_timing(self) -> Timing:
-        """The timing. Raises ValueError of a schedule that was not simulated or recorded."""
+        """The timing. Raises ValueError if the schedule was neither simulated nor measured."""
         return _known(self.timing, "timing")
 
     @property
     def known_report(self) -> Report:
-        """The report. Raises ValueError where there is none."""
+        """The report. Raises ValueError if there is none."""
         return _known(self.report, "report")
 
     def ops(self, rank: int) -> list[Op]:
-        """The ops of a rank, in its order."""
+        """The ops of a rank, in order."""
         return unpack(self.order[rank])
 
     def op_times(self) -> Iterator[tuple[Op, float]]:
-        """Each op, and how long it takes, in ms. Raises ValueError without a timing."""
+        """Each op with its duration in ms. Raises ValueError without a timing."""
         for row, took in zip(self.order, self.known_timing.took, strict=True):
             yield from zip(unpack(row), took.tolist(), strict=True)
 
     @property
     def streamed(self) -> set[int]:
-        """The stages whose weights or gradients are sent, to ranks that do not own them."""
+        """The stages whose weights or gradients are sent to ranks that do not own them."""
         return {transfer.stage for transfer in self.transfers}
 
     @property
     def num_ops(self) -> int:
-        """How many ops all ranks have together."""
+        """The number of ops of all ranks."""
         return sum(map(len, self.order))
 
 
 def staleness(schedule: Schedule) -> tuple[int, ...]:
-    """The number of updates by which a microbatch's gradient lags at most, of each stage, (S,)."""
+    """For each stage, the most updates by which a gradient lags behind the weights, (S,)."""
     return tuple(
         max((now - used for used, now, _ in _uses(schedule, stage)), default=0)
         for stage in range(schedule.problem.stages)
@@ -314,7 +317,7 @@ def staleness(schedule: Schedule) -> tuple[int, ...]:
 
 
 def versions(schedule: Schedule) -> tuple[int, ...]:
-    """The number of versions of each stage's weights that are kept at most at one time, (S,)."""
+    """For each stage, the most versions of its weights that are kept at the same time, (S,)."""
     return tuple(
         max((kept for _, _, kept in _uses(schedule, stage)), default=1)
         for stage in range(schedule.problem.stages)
@@ -322,7 +325,10 @@ def versions(schedule: Schedule) -> tuple[int, ...]:
 
 
 def refuse_where_stale(schedule: Schedule, **options: object) -> None:
-    """Raises InputError for an option that needs all gradients, where updates come before."""
+    """Raise InputError if any of ``options`` is set and the optimizer steps after each microbatch.
+
+    These options need the gradients of all microbatches before the first step.
+    """
     if schedule.updates is Updates.ITERATION:
         return
     for name, value in options.items():
@@ -333,12 +339,14 @@ def refuse_where_stale(schedule: Schedule, **options: object) -> None:
 
 
 def _uses(schedule: Schedule, stage: int) -> Iterator[tuple[int, int, int]]:
-    """Before each update of ``stage``: the version that it is computed with, the newest one, and
-    how many are kept: those that microbatches under way use, the newest, and the one being made.
+    """For each update of ``stage``: version used, newest version, and number of versions kept.
+
+    The update's gradient was computed with the version used. Kept are the versions that other
+    unfinished microbatches use, and the new one.
     """
     if schedule.updates is Updates.ITERATION:
         return
-    used: dict[int, int] = {}  # by microbatch, from its F on
+    used: dict[int, int] = {}  # version by microbatch, from its F to its W
     now = 0
     for op in _ops(schedule, stage):
         if op.kind is OpKind.F:

@@ -1,9 +1,9 @@
-"""Weight transfers: items and their journeys, the owners of weights, and delays.
+"""Transfers of weights: items and their routes, the owners of stages, sizes and delays.
 
-An item is one copy of a stage's weights or one accumulator D of its gradient. Its transfers, in
-the order in which the schedule lists them, are its journey. The weights' copies set out from the
-stage's owner, which keeps the true weights and steps the optimizer; every D ends there. What a
-rank adds to a stage's gradient leaves with the next D of that stage that leaves it.
+An item is one copy of a stage's weights or one accumulator D of its gradient. Its transfers, in the
+order in which the schedule lists them, are its journey. Copies of the weights start at the stage's
+owner, which keeps the weights and runs the optimizer step; every D ends there. What a rank adds to
+a stage's gradient leaves with the next D of that stage.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Item: TypeAlias = tuple[TransferKind, int, int]  # kind, stage, copy
 
 
 def journeys(transfers: Sequence[Transfer]) -> dict[Item, list[int]]:
-    """Each item's transfers, as indices, in the order in which they happen."""
+    """The indices of each item's transfers, in order."""
     result: defaultdict[Item, list[int]] = defaultdict(list)
     for i, transfer in enumerate(transfers):
         result[transfer.item].append(i)
@@ -31,7 +31,7 @@ def journeys(transfers: Sequence[Transfer]) -> dict[Item, list[int]]:
 
 
 def previous(transfers: Sequence[Transfer]) -> list[int | None]:
-    """For each transfer, the one before it on its item's journey; None for the first."""
+    """For each transfer, the index of its item's previous transfer; None for the first."""
     last: dict[Item, int] = {}
     result = []
     for i, transfer in enumerate(transfers):
@@ -41,15 +41,16 @@ def previous(transfers: Sequence[Transfer]) -> list[int | None]:
 
 
 def earlier_ones(transfers: Sequence[Transfer]) -> IntArray:
-    """:func:`previous` as an array, -1 for the first."""
+    """:func:`previous` as an array, (T,), with -1 for None."""
     return np.array([-1 if e is None else e for e in previous(transfers)], dtype=np.int64)
 
 
 def owners(schedule: Schedule) -> tuple[int, ...]:
-    """The rank of each stage's true weights and optimizer state, shape (S,).
+    """The rank that keeps each stage's weights and optimizer state, shape (S,).
 
-    It is where the weights set out and D ends; a stage that is not streamed is owned by the
-    rank that runs it (where several do, see :func:`holders`, by that of microbatch 0).
+    It is where the copies of the weights start and every D ends. A stage that is not streamed is
+    owned by the rank that runs it; if there are several (:func:`holders`), by the rank of
+    microbatch 0.
     """
     problem = schedule.problem
     result = problem.owner[:, 0].tolist()
@@ -59,7 +60,7 @@ def owners(schedule: Schedule) -> tuple[int, ...]:
 
 
 def _homes(transfers: Sequence[Transfer]) -> dict[int, int]:
-    """The owner of each streamed stage."""
+    """The owner of each streamed stage, by stage."""
     found = {}
     for (kind, stage, _), journey in journeys(transfers).items():
         first, last = transfers[journey[0]], transfers[journey[-1]]
@@ -68,10 +69,11 @@ def _homes(transfers: Sequence[Transfer]) -> dict[int, int]:
 
 
 def holders(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
-    """The ranks that have each stage's weights for good, and step them: (S,), each ascending.
+    """The ranks that permanently hold each stage's weights and step them: (S,), each ascending.
 
-    The owner alone; or, of a stage that is not streamed, all ranks that run it. Where they are
-    several the stage is *replicated*: they sum its gradients and all step alike.
+    For a streamed stage, only the owner; otherwise all ranks that run the stage. If there are
+    several, the stage is *replicated*: its gradients are summed, and all its ranks take the same
+    step.
     """
     users, streamed = schedule.problem.owner, schedule.streamed
     return tuple(
@@ -81,7 +83,7 @@ def holders(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
 
 
 def owned(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
-    """The stages that each rank owns or has a replica of, ascending, one tuple a rank."""
+    """For each rank, the stages that it owns or has a replica of, ascending."""
     homes = holders(schedule)
     return tuple(
         tuple(stage for stage, ranks in enumerate(homes) if rank in ranks)
@@ -92,7 +94,7 @@ def owned(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
 def size(profile: Profile, kind: TransferKind, stage: int) -> float:
     """Bytes of one transfer of the stage's weights or gradient.
 
-    Unknown gradient bytes count as the weights', unknown weight bytes as 0.
+    An unknown gradient size counts as the weights', an unknown weight size as 0.
     """
     sizes = profile.stages[stage]
     if kind is TransferKind.GRADIENT and sizes.grad_bytes is not None:
@@ -101,9 +103,10 @@ def size(profile: Profile, kind: TransferKind, stage: int) -> float:
 
 
 def transfer_delays(problem: Problem, transfers: Sequence[Transfer]) -> FloatArray:
-    """How long each transfer takes, shape (number of transfers,).
+    """The duration of each transfer in ms, (T,).
 
-    ``links`` with the transfer's :func:`size` where the profile has links, else ``t_comm``, else 0.
+    It follows from ``links`` and :func:`size` if the profile has links, else from ``t_comm``, else
+    it is 0.
     """
     delays = np.zeros(len(transfers))
     for (kind, stage), (places, source, target) in once(transfers, _by_tensor).items():
@@ -112,7 +115,7 @@ def transfer_delays(problem: Problem, transfers: Sequence[Transfer]) -> FloatArr
 
 
 def _by_tensor(transfers: Sequence[Transfer]) -> dict[tuple[TransferKind, int], list[list[int]]]:
-    """The transfers of each tensor, their sources and their targets."""
+    """For each (kind, stage): its transfers' indices, sources and targets."""
     found: dict[tuple[TransferKind, int], list[list[int]]] = defaultdict(lambda: [[], [], []])
     for x, t in enumerate(transfers):
         for column, value in zip(found[t.kind, t.stage], (x, t.source, t.target), strict=True):
@@ -121,16 +124,17 @@ def _by_tensor(transfers: Sequence[Transfer]) -> dict[tuple[TransferKind, int], 
 
 
 def delay_matrix(profile: Profile, kind: TransferKind, stage: int) -> FloatArray:
-    """Delay of the stage's weights or gradient from rank (row) to rank, shape (P, P)."""
+    """Delay in ms of the stage's weights or gradient from rank (row) to rank, shape (P, P)."""
     if profile.links is None:
         return profile.delays(None)
     return profile.link_delays(size(profile, kind, stage))
 
 
 def stepping(homes: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """The ranks that step a stage, in the order in which their parts of a norm are added up.
+    """The ranks that step any stage, in the order in which their parts of the norm are summed.
 
-    By the first stage that they step (``homes`` are :func:`holders`), which also begins first.
+    They are sorted by the lowest stage that they step; the ranks of low stages start first.
+    ``homes``: :func:`holders`.
     """
     first: dict[int, int] = {}
     for stage, ranks in enumerate(homes):

@@ -1,4 +1,4 @@
-"""The weight gradients of a stage that W computes, and those that its B has computed already."""
+"""Which weight gradients of a stage W computes, and which its B has already computed."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-NAMED = 3  # parameters, those of one name but for numbers taken as one, that a line names
-ENOUGH = 0.99  # of a stage's elements: what is said only where it is asked for
+NAMED = 3  # most names in one line; names that differ only in their numbers count as one
+ENOUGH = 0.99  # a stage with this share in W or more is listed only on request
 
 
 @dataclass(frozen=True, slots=True)
 class WeightCoverage:
-    """The parameters of one stage that got a gradient, with their elements, by the model's names.
+    """The parameters of one stage that got a gradient: name in the model and number of elements.
 
-    ``in_w``: those whose gradient W computed, ``in_b``: those of which B computed it, or a part. It
-    prints as ``W computes 99.6 % of stage 1's gradients; in B: experts.*.weight``.
+    ``in_w``: parameters whose gradient W computed. ``in_b``: those whose gradient B computed, at
+    least in part. ``str`` gives
+    ``W computes 99.6 % of stage 1's gradients; in B: experts.*.weight``.
     """
 
     stage: int
@@ -26,12 +27,12 @@ class WeightCoverage:
 
     @property
     def share(self) -> float:
-        """The share of W in all elements, from 0 to 1; 1 where there are none."""
+        """The share of W in all elements, from 0 to 1; 1 if there are none."""
         in_b = sum(self.in_b.values())
         return 1 - in_b / ((sum(self.in_w.values()) + in_b) or 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object: elements, the share of W, and the elements by name that are in B."""
+        """The JSON object: number of elements, share of W, and the elements in B by name."""
         elements = sum(self.in_w.values()) + sum(self.in_b.values())
         return {"elements": elements, "share": self.share, "in_b": dict(self.in_b)}
 
@@ -39,14 +40,14 @@ class WeightCoverage:
         return self.of(f"stage {self.stage}")
 
     def of(self, part: str) -> str:
-        """The line, in which the stage is called ``part``."""
-        # rounded down: what is not all of them does not read as 100 %
+        """The line of text, in which the stage is called ``part``."""
+        # rounded down, so that 100 % means all
         words = f"W computes {math.floor(1e3 * self.share) / 10:g} % of {part}'s gradients"
         return f"{words}; in B: {_shown(self.in_b)}" if self.in_b else words
 
 
 def joined(found: Iterable[Mapping[int, WeightCoverage]]) -> dict[int, WeightCoverage]:
-    """One for each stage, of those that several ranks found."""
+    """Merge what several ranks found into one entry per stage."""
     merged: dict[int, WeightCoverage] = {}
     for row in found:
         for stage, one in row.items():
@@ -58,12 +59,12 @@ def joined(found: Iterable[Mapping[int, WeightCoverage]]) -> dict[int, WeightCov
 
 
 def worth_telling(coverage: Iterable[WeightCoverage]) -> list[WeightCoverage]:
-    """Coverage of the stages of which B computes more than a hundredth."""
+    """The stages in which B computes more than 1 % of the elements."""
     return [one for one in coverage if one.share < ENOUGH]
 
 
 def _shown(elements: Mapping[str, int]) -> str:
-    """The largest first; names that differ by numbers alone as one."""
+    """The largest names first; names that differ only in their numbers are merged."""
     sizes: dict[str, int] = {}
     for name, count in elements.items():
         pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
