@@ -1,1 +1,1 @@
-"""The cost model, asked by all others: times, memory and traffic of a schedule."""
+"""The cost model: times, memory and traffic of a schedule."""

@@ -1,4 +1,4 @@
-"""The cost model's numbers as arrays: the one place where a problem turns into delays and sizes."""
+"""A problem's delays and sizes as arrays, derived from the problem only here."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..model.profile import Profile, StageProfile
 
 @kernel
 def of_kind(table: FloatArray, row: int, stage: int, microbatch: int) -> float:
-    """An entry of a table by row and stage, and by microbatch where these are unlike.
+    """``table[row, stage]``, or ``table[row, stage, microbatch]`` if microbatches differ.
 
-    Which of the two it is a kernel is compiled for: where microbatches are alike nothing is added.
+    The branch is decided when a kernel is compiled, so it costs nothing at run time.
     """
     if table.ndim == 2:
         return float(table[row, stage])
@@ -26,7 +26,7 @@ def of_kind(table: FloatArray, row: int, stage: int, microbatch: int) -> float:
 
 @kernel
 def of_pair(table: FloatArray, stage: int, microbatch: int) -> float:
-    """An entry of a table by stage, and by microbatch where these are unlike."""
+    """``table[stage]``, or ``table[stage, microbatch]`` if microbatches differ."""
     if table.ndim == 1:
         return float(table[stage])
     return float(table[stage, microbatch])
@@ -36,13 +36,17 @@ def of_pair(table: FloatArray, stage: int, microbatch: int) -> float:
 class Costs:
     """Times and sizes of a problem of S stages, M microbatches and P ranks, as arrays.
 
-    ``durations``: (7, S), by :class:`OpKind`; infinite for what a stage cannot. ``owner``: (S, M),
-    the rank of each pair. ``into_f[s, j]``: delay from the end of F(s-1, j) to F(s, j), 0 at stage
-    0. ``into_b[s, j]``: delay from the end of B(s+1, j) to B(s, j), 0 at the last stage. ``m_b``,
-    ``m_w``: (S,). ``kept``: (3, S), memory held between F and B by the choice of :mod:`.remat` for
-    a microbatch: M_B where the stage cannot. ``limit``: (P,), infinite where there is none. Where
-    microbatches are unlike all that is by stage has one more axis at the end, the microbatch:
-    (7, S, M), (S, M) and so on (:func:`of_kind`, :func:`of_pair`).
+    - ``durations``: (7, S), rows by :class:`OpKind`; infinite if the stage cannot run the op.
+    - ``owner``: (S, M), the rank of each stage and microbatch.
+    - ``into_f[s, j]``: delay from the end of F(s-1, j) to F(s, j), 0 at stage 0.
+    - ``into_b[s, j]``: delay from the end of B(s+1, j) to B(s, j), 0 at the last stage.
+    - ``m_b``, ``m_w``: (S,).
+    - ``kept``: (3, S), memory held between F and B, rows by the choice for the microbatch
+      (:mod:`.remat`); M_B if the stage does not have the choice.
+    - ``limit``: (P,), infinite if there is none.
+
+    If microbatches differ, every array by stage has the microbatch as an additional last axis:
+    (7, S, M), (S, M) and so on. :func:`of_kind` and :func:`of_pair` read both forms.
     """
 
     durations: FloatArray
@@ -75,7 +79,7 @@ class Costs:
         return cls(durations, owner, into_f, into_b, m_b, m_w, kept, limit)
 
     def of_ops(self, packed: IntArray) -> FloatArray:
-        """How long each of these packed ops takes."""
+        """The duration of each packed op."""
         return np.asarray(self.durations[fields_of(packed)[: self.durations.ndim]])
 
 
@@ -92,14 +96,13 @@ def _tables(profile: Profile, microbatch: int) -> tuple[FloatArray, ...]:
 
 
 def _copy_times(profile: Profile, microbatch: int) -> FloatArray:
-    """Durations of O, and of L, by stage."""
+    """The duration of O, and of L, by stage; infinite if the stage cannot be offloaded."""
     times = (profile.offload_time(s, microbatch) for s in range(profile.num_stages))
     return np.array([np.inf if time is None else time for time in times], dtype=np.float64)
 
 
 def _kept(profile: Profile, stages: Sequence[StageProfile]) -> FloatArray:
-    """Memory of a microbatch between F and B, (3, S), by choice: it stays, is recomputed, is
-    offloaded."""
+    """Memory of a microbatch between F and B, (3, S): if it stays, is recomputed, is offloaded."""
     able = profile.host_link is not None
     rows = [
         [s.m_b for s in stages],
@@ -110,13 +113,13 @@ def _kept(profile: Profile, stages: Sequence[StageProfile]) -> FloatArray:
 
 
 def _microbatches(profile: Profile, stage: int) -> Sequence[StageProfile]:
-    """The stage's microbatches where they are unlike, else one for all."""
+    """The profile of each microbatch on the stage, or a single one if they are equal."""
     of = profile.stages[stage]
     return of.each or (of,)
 
 
 def _delays(profile: Profile) -> dict[float | None, FloatArray]:
-    """The delay from rank to rank for each size of activation that a stage sends."""
+    """The matrix of delays for each activation size that occurs in the profile."""
     every = (_microbatches(profile, s) for s in range(profile.num_stages))
     sizes = {one.activation_bytes for each in every for one in each}
     if profile.t_comm is not None:

@@ -1,6 +1,6 @@
 """The dependency graph of a schedule: which ops and transfers wait for which, and why.
 
-Nodes are numbered: the ops from 0, rank after rank; then the transfers as listed.
+Nodes are numbers: first the ops, rank after rank, then the transfers in the order of the schedule.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class EdgeKind(Enum):
 
 
 def edges_of(pairs: Sequence[tuple[int, int]]) -> Edges:
-    """Edges without delay."""
+    """Edges without delay from (origin, target) pairs of nodes."""
     origin, to = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     return undelayed(origin, to)
 
@@ -61,7 +61,10 @@ def _where(which: npt.NDArray[np.bool_], edges: Edges) -> Edges:
 
 
 class MessageTable(NamedTuple):
-    """Messages by their fields, as :class:`..model.schedule.Transfer` has them, (n,) each."""
+    """Fields of :class:`..model.schedule.Transfer` for n messages, (n,) each.
+
+    ``blocks`` is :data:`NEVER` where the transfer's is None.
+    """
 
     source: IntArray
     target: IntArray
@@ -72,7 +75,7 @@ class MessageTable(NamedTuple):
 
     @classmethod
     def of(cls, rows: Sequence[tuple[int, int, int, int, int, int | None]]) -> MessageTable:
-        """From the fields of each, in that order."""
+        """A table from the fields of each message. Raises InvalidScheduleError on overflow."""
         try:
             table = np.array(rows, dtype=np.float64).reshape(-1, 6)  # nan where blocks is None
         except OverflowError:
@@ -81,7 +84,7 @@ class MessageTable(NamedTuple):
 
     @classmethod
     def of_transfers(cls, transfers: Sequence[Transfer]) -> MessageTable:
-        """The fields of a schedule's transfers, as listed."""
+        """A table with one row per transfer."""
         return cls.of(
             [(t.source, t.target, t.after, t.room, t.before, t.blocks) for t in transfers]
         )
@@ -89,8 +92,11 @@ class MessageTable(NamedTuple):
     def edges(
         self, offsets: IntArray, leaves: IntArray, arrives: IntArray
     ) -> dict[EdgeKind, Edges]:
-        """Between ops and messages, whose departures and arrivals are the nodes ``leaves`` and
-        ``arrives``, (n,) each; ``offsets``: where each rank's ops begin, (P + 1,)."""
+        """The edges between ops and messages, by kind.
+
+        ``leaves`` and ``arrives``: the nodes of the messages' departures and arrivals, (n,) each.
+        ``offsets``: the start of each rank's ops among the nodes, (P + 1,).
+        """
         here, there, count = offsets[self.source], offsets[self.target], np.diff(offsets)
         after, room = np.flatnonzero(self.after > 0), np.flatnonzero(self.room > 0)
         before = np.flatnonzero(self.before < count[self.target])
@@ -104,10 +110,10 @@ class MessageTable(NamedTuple):
 
 
 class Successors(NamedTuple):
-    """All edges by the node that they leave, for a kernel.
+    """All edges sorted by origin, for kernels.
 
-    ``first``: (N + 1,), where each node's edges begin; ``to``: the node that each leads to;
-    ``delay``; ``missing``: (N,), the edges into each node.
+    ``first``: (N + 1,), the start of each node's outgoing edges. ``to``, ``delay``: target and
+    delay of each edge. ``missing``: (N,), the number of edges into each node.
     """
 
     first: IntArray
@@ -126,8 +132,12 @@ class Successors(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScheduleGraph:
-    """``offsets``: where each rank's ops begin, (P + 1,). ``ranks``: of each op. ``duration``: of
-    each op, then of each transfer. ``edges``: by what makes them, pairs and wires aside."""
+    """The nodes and edges of a schedule with P ranks.
+
+    ``offsets``: the start of each rank's ops, (P + 1,). ``ranks``: the rank of each op.
+    ``duration``: of each op, then of each transfer, in ms. ``edges``: by kind, without those that
+    pairs and wires add.
+    """
 
     schedule: Schedule
     offsets: IntArray
@@ -138,9 +148,12 @@ class ScheduleGraph:
 
     @classmethod
     def of(cls, schedule: Schedule, routes: MessageTable | None = None) -> ScheduleGraph:
-        """``routes``: of the transfers, where they are not the schedule's. Raises
-        InvalidScheduleError for a transfer out of range, a pair that is none, an op whose input is
-        never made."""
+        """The graph of ``schedule``.
+
+        ``routes``: the table of transfers, if it differs from the schedule's. Raises
+        InvalidScheduleError if a transfer is out of range, a pair is not an F and a BW, or the
+        input of an op is never computed.
+        """
         transfers = schedule.transfers
         routes = once(transfers, MessageTable.of_transfers) if routes is None else routes
         _check_ranges(schedule, routes)
@@ -172,7 +185,7 @@ class ScheduleGraph:
 
     @property
     def all_edges(self) -> list[Edges]:
-        """With what pairs add to them."""
+        """All edges, with those that pairs add; without wires."""
         return self.paired(list(self.edges.values()), 0, len(self.duration))
 
     @property
@@ -180,10 +193,10 @@ class ScheduleGraph:
         return Successors.of(self.all_edges, len(self.duration))
 
     def paired(self, edges: Sequence[Edges], first_op: int, nodes: int) -> list[Edges]:
-        """``edges`` such that both ops of a pair wait for what either waits for, and not for each
-        other.
+        """Change ``edges`` such that both ops of a pair wait for what either of them waits for.
 
-        ``first_op``: the node of the first op; ``nodes``: above every node that an edge leads to.
+        The ops of a pair do not wait for each other. ``first_op``: the node of the first op.
+        ``nodes``: a number above every target of an edge.
         """
         begin, twin = pair_starts(self.schedule) + first_op, np.arange(nodes)
         twin[begin], twin[begin + 1] = begin + 1, begin
@@ -194,9 +207,11 @@ class ScheduleGraph:
         return [(origin[keep], to[keep], delay[keep]), (origin[both], other[both], delay[both])]
 
     def cycle(self) -> list[str]:
-        """Ops and transfers of which each waits for the next, the last being the first; empty where
-        the schedule can run, wires aside."""
-        import networkx as nx  # here: it takes its time to import
+        """Names of ops and transfers each of which waits for the next; the last one is the first.
+
+        Empty if the schedule can run (disregarding wires).
+        """
+        import networkx as nx  # imported here, as it is slow to import
 
         graph = nx.DiGraph()
         for origin, to, _ in self.all_edges:
@@ -216,7 +231,7 @@ class ScheduleGraph:
 
 
 def _check_ranges(schedule: Schedule, routes: MessageTable) -> None:
-    """Raises InvalidScheduleError, naming each transfer that is out of range."""
+    """Raise InvalidScheduleError that names each transfer beyond the ranks, stages or orders."""
     lengths = np.array([len(ops) for ops in schedule.order])
     ranks, stages = len(lengths), schedule.problem.stages
     outside = once(schedule.transfers, _stages) >= stages
@@ -244,12 +259,12 @@ def _check_ranges(schedule: Schedule, routes: MessageTable) -> None:
 
 
 def _stages(transfers: Sequence[Transfer]) -> FloatArray:
-    """The stage of each transfer, of any size, as a file may have it."""
+    """The stage of each transfer, (T,), as floats: a file may contain numbers beyond 64 bits."""
     return np.array([t.stage for t in transfers], dtype=np.float64)
 
 
 def _in_order(offsets: IntArray, flat: IntArray) -> Edges:
-    """Each op after the one before it on its rank; O's and L's as :mod:`.remat` says."""
+    """Edges from each op to the next one on its rank; O and L as described in :mod:`.remat`."""
     if bool(((flat & KIND_MASK) >= OpKind.O).any()):
         ops = [Op.unpack(op) for op in flat.tolist()]
         bounds = pairwise(offsets.tolist())
@@ -259,8 +274,8 @@ def _in_order(offsets: IntArray, flat: IntArray) -> Edges:
 
 
 def _with_copies(ops: Sequence[Op], first: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The edges between one rank's ops, numbered from ``first``, copies beside them."""
-    last: dict[OpKind, int] = {}  # copies out, copies back, and all else by F
+    """The same edges for one rank whose ops, nodes ``first`` to ``stop`` - 1, include O and L."""
+    last: dict[OpKind, int] = {}  # last O, last L, and under F the last other op
     copied: dict[tuple[OpKind, int, int], int] = {}
     for node in range(first, stop):
         op = ops[node]
@@ -276,7 +291,10 @@ def _with_copies(ops: Sequence[Op], first: int, stop: int) -> Iterator[tuple[int
 
 
 def _inputs(flat: IntArray, costs: Costs) -> Edges:
-    """Each op after the ops that make its inputs. Raises where such an op is missing."""
+    """Edges to each op from the ops that compute its inputs.
+
+    Raises InvalidScheduleError if such an op is missing.
+    """
     stages, microbatches = costs.owner.shape
     kind, stage, microbatch = fields_of(flat)
     makes = np.where(kind == OpKind.BW, OpKind.B, kind)

@@ -1,4 +1,4 @@
-"""The event kernel: first come, first served, on all wires at once or one after the other."""
+"""The event kernel: a simulation in which wires serve messages first come, first served."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from ..model.ops import FloatArray, IntArray
 
 
 class Wires(NamedTuple):
-    """Which wires each node occupies, for a kernel.
+    """The wires that each of N nodes occupies, for a kernel.
 
-    ``first``: (N + 1,), where each node's wires begin in ``number``; ``share``: as long as that, of
-    a node's duration, for how much it keeps each wire in turn; ``free``: zeros, one a wire.
+    ``first``: (N + 1,), the start of each node's wires in ``number``. ``share``: parallel to
+    ``number``, the fraction of the node's duration for which it occupies the wire, if it uses its
+    wires one after the other. ``free``: zeros, one per wire; the kernel keeps here when a wire is
+    free.
     """
 
     first: IntArray
@@ -33,8 +35,11 @@ class Wires(NamedTuple):
         shares: Sequence[Sequence[float]] | None = None,
         which: IntArray | None = None,
     ) -> Wires:
-        """Wires for ``bare`` nodes that have none, then for nodes that have these: each the entry
-        of its own, or that of its number in ``which``."""
+        """Wires for ``bare`` nodes that have none, followed by nodes that have some.
+
+        The wires of the latter nodes are ``names`` and ``shares``, one entry per node; with
+        ``which``, node i has the entry ``which[i]``. Shares default to 1.
+        """
         known: dict[str, int] = {}
         number = [known.setdefault(wire, len(known)) for wires in names for wire in wires]
         share = np.ones(len(number)) if shares is None else np.array([*chain(*shares)])
@@ -47,7 +52,8 @@ class Wires(NamedTuple):
         return cls(first, np.array(number, dtype=np.int64)[at], share[at], np.zeros(len(known)))
 
     def turns(self) -> tuple[IntArray, IntArray]:
-        """Each two nodes that come one right after the other over some wire, first and second."""
+        """Each two nodes that follow each other on a wire: an array of first and one of second
+        nodes."""
         node = np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
         by_wire = np.argsort(self.number, kind="stable")
         same = np.diff(self.number[by_wire]) == 0
@@ -59,9 +65,9 @@ def first_come(  # noqa: PLR0917, C901
     first: IntArray,  # (N + 1,) where each node's edges begin
     to: IntArray,  # (E,) node that each edge leads to; N + n is node n one round later
     delay: FloatArray,  # (E,)
-    missing: IntArray,  # (rounds * N,) edges into each node; what is left of them afterwards
+    missing: IntArray,  # (rounds * N,) edges into each node; afterwards, those without a time
     duration: FloatArray,  # (N,)
-    wire_first: IntArray,  # these four are :class:`Wires`
+    wire_first: IntArray,  # this and the next three are the fields of :class:`Wires`
     wires: IntArray,
     share: FloatArray,
     free: FloatArray,
@@ -69,19 +75,22 @@ def first_come(  # noqa: PLR0917, C901
     start: FloatArray,  # (rounds * N,) out
     end: FloatArray,  # (rounds * N,) zeros in, end times out
 ) -> IntArray:
-    """Times all nodes, ``rounds`` times over; those that could be timed, in the order in which they
-    come to their (last) wire's turn.
+    """Compute start and end of all nodes, in each of ``rounds`` iterations of the graph.
 
-    A node is ready once all that leads to it has ended. Each wire has a queue, which nodes join in
-    the order in which they become ready, the lower number first where they do so together: within
-    1e-9 of a round's work, or it would be rounding errors that decide between symmetrical messages.
-    ``at_once``: a node starts once all its wires are free and keeps them to its end. Else it passes
-    them one after the other: it joins a wire's queue when it starts on the wire before, keeps it
-    for its share of the time, and ends once it has left them all.
+    Returns the nodes that can start, in the order of their turns on their (last) wire. A node is
+    ready when all its predecessors have ended. Each wire has a queue that nodes join in the order
+    in which they become ready. Of nodes that become ready at the same time, the lowest number is
+    first; times within 1e-9 of an iteration's work count as the same, as otherwise rounding errors
+    would decide between symmetrical messages.
+
+    ``at_once``: a node starts when all its wires are free, and occupies them until it ends.
+    Otherwise it passes its wires one after the other: it joins the queue of a wire when it starts
+    on the previous one, occupies the wire for its share of the duration, and ends when it has left
+    all of them.
     """
     nodes, total = duration.shape[0], missing.shape[0]
     order = np.empty(total, dtype=np.int64)
-    came = np.zeros(total)  # at the end of the queue that a node is in
+    came = np.zeros(total)  # when each node joined its current queue
     done = 0
     moment = max(1e-9 * duration.sum(), 1e-300)
     queue = [(0.0, node, 0) for node in range(total) if missing[node] == 0]

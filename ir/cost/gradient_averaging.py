@@ -1,16 +1,20 @@
-"""Gradients averaged over replicas of the whole pipeline, beside its ops: data parallelism's cost.
+"""Data parallelism: the averaging of gradients over replicas of the pipeline, beside the ops.
 
-A rank averages each stage that it has for good (:func:`..model.transfers.holders`) as soon as it
-has all of its gradient: at the end of the stage's last W or BW there; at the end of its last op,
-and of the last gradient that comes home, where gradients are sent; at the end of the last op of all
-its ranks where the stage is replicated within the pipeline. It does so one after the other, as they
-become ready (of two at one time the lower stage first), over a link that carries nothing else. Ops
-do not wait for it, the optimizer's step does.
+A rank averages each stage that it permanently holds (:func:`..model.transfers.holders`) as soon as
+its gradient is complete:
 
-With D replicas a stage takes a ring all-reduce
-(:func:`.steady_state.iteration_graph.all_reduces`): 2 (D - 1) times a part of 1 / D of its
-gradient. For stages wrapped in ``fully_shard`` the second half of that is the gathering before the
-next step.
+- normally at the end of the stage's last W or BW on the rank;
+- if the stage's gradients are sent, at the end of the rank's last op and of the last gradient that
+  arrives;
+- if the stage is replicated within the pipeline, at the end of the last op of all its ranks.
+
+The rank averages one stage at a time, in the order in which they become ready (at the same time,
+the lower stage first), over a link that carries nothing else. Ops do not wait for it; the optimizer
+step does.
+
+With D replicas, a stage takes a ring all-reduce
+(:func:`.steady_state.iteration_graph.all_reduces`): 2 (D - 1) messages of 1 / D of its gradient.
+For stages wrapped in ``fully_shard``, the second half of it is the all-gather before the next step.
 """
 
 from __future__ import annotations
@@ -25,8 +29,10 @@ from ..model.transfers import holders, size
 
 
 class Due(NamedTuple):
-    """A stage that a rank averages, for ``duration`` ms. ``last``: the position in the rank's order
-    of the last op that adds to its gradient; None where more than that op must be over.
+    """A stage that a rank averages, in ``duration`` ms.
+
+    ``last``: the position in the rank's order of the last op that adds to the gradient; None if the
+    average also waits for other events.
     """
 
     rank: int
@@ -36,7 +42,7 @@ class Due(NamedTuple):
 
 
 def due(schedule: Schedule) -> list[Due]:
-    """All of them, by rank and stage; none where the profile has no replicas."""
+    """All averages, by stage and rank; empty if the profile has no replicas."""
     profile = schedule.problem.profile
     over = profile.data_parallel
     if over is None:
@@ -55,7 +61,7 @@ def due(schedule: Schedule) -> list[Due]:
 
 
 def averages(schedule: Schedule, timing: Timing) -> tuple[tuple[Averaged, ...], ...]:
-    """When each rank averages which stage, one tuple a rank; ``timing`` is that of the ops."""
+    """The intervals in which each rank averages its stages; ``timing`` is the timing of the ops."""
     found: list[list[Averaged]] = [[] for _ in timing.start]
     ready = [(_ready(schedule, timing, one), one) for one in due(schedule)]
     for at, one in sorted(ready, key=lambda pair: (pair[0], pair[1].stage)):
@@ -66,11 +72,11 @@ def averages(schedule: Schedule, timing: Timing) -> tuple[tuple[Averaged, ...], 
 
 
 def share_until(schedule: Schedule, timing: Timing, until: float) -> float:
-    """The share of the averages' durations with which the last of them ends at ``until``, no
-    earlier than all ops.
+    """The scale of the averages' durations at which the last one ends at ``until``; at least 0.
 
-    A rank's averages, one after the other, end at the latest of: when one of them is ready, and the
-    durations from that one on. So the share is the least that one of these leaves.
+    ``until`` is not before the end of the last op. A rank's averages run one after the other, so
+    they end at the maximum, over its averages, of: when that one is ready, plus its and all later
+    durations. The scale is the minimum that these terms leave (1 if there are no averages).
     """
     ready = sorted((_ready(schedule, timing, one), one.stage, one) for one in due(schedule))
     later = dict.fromkeys(range(len(timing.start)), 0.0)

@@ -1,12 +1,11 @@
-"""The cost model where weights are passed or ops run in pairs: the longest path through ops and
-transfers.
+"""The cost model if weights are sent or ops run in pairs: longest paths through ops and transfers.
 
-The contract's rules for ops hold as in :mod:`.simulator`. In addition an op waits for every
-transfer to its rank whose ``before``, and from it whose ``blocks``, is at or before its position,
-and a transfer starts as :class:`..model.schedule.Transfer` says and takes
-:func:`..model.transfers.transfer_delays`. A transfer occupies no rank. Where the profile has links
-it occupies the wires between its ranks, and those that share a wire go one after the other in the
-order of the list. Nothing here knows of turns or rings.
+The contract's rules for ops hold, as in :mod:`.simulator`. In addition, an op waits for every
+transfer to its rank whose ``before``, and every transfer from its rank whose ``blocks``, is at or
+before its position. A transfer starts as described in :class:`..model.schedule.Transfer`, takes
+:func:`..model.transfers.transfer_delays`, and does not occupy a rank. If the profile has links, it
+occupies the wires between its ranks; transfers on the same wire follow each other in the order of
+the schedule's list.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from .transfer_order import transfer_wires
 
 
 def simulate_transfers(schedule: Schedule) -> Timing:
-    """The time of every op and every transfer of ``schedule``.
+    """Simulate all ops and transfers of ``schedule``.
 
-    Raises InvalidScheduleError, naming what can never start and where, where a transfer is out
-    of range, an input is missing, or ops and transfers wait for each other.
+    Raises InvalidScheduleError, naming the first op of each rank that can never start, if a
+    transfer is out of range, an input is missing, or ops and transfers wait for each other.
     """
     if pulled(schedule.order):
         raise InvalidScheduleError(["R, O and L: expected none beside transfers or pairs"])
@@ -52,7 +51,7 @@ def simulate_transfers(schedule: Schedule) -> Timing:
 def _stuck(
     graph: ScheduleGraph, held_up: npt.NDArray[np.bool_], turns: tuple[IntArray, IntArray]
 ) -> list[str]:
-    """The first op of each rank that can never start, and the transfers that it waits for."""
+    """A line for each rank whose op can never start, with the transfers that it waits for."""
     schedule, ops = graph.schedule, graph.schedule.num_ops
     behind = {
         later - ops: earlier - ops
@@ -60,7 +59,7 @@ def _stuck(
         if held_up[earlier]
     }
     waiting = [(t, behind.get(i)) for i, t in enumerate(schedule.transfers) if held_up[ops + i]]
-    lines = []  # never empty: transfers wait for each other in list order, so a cycle has an op
+    lines = []  # never empty: a cycle has an op, as transfers wait only for earlier ones
     for rank, (first, last) in enumerate(pairwise(graph.offsets.tolist())):
         if not held_up[first:last].any():
             continue
@@ -83,6 +82,6 @@ def _named(schedule: Schedule, transfer: Transfer, behind: int | None) -> str:
 
 
 def peaks(schedule: Schedule) -> tuple[float, ...]:
-    """The most that each rank holds of M_B and M_W, shape (P,): its order alone decides it."""
+    """The largest sum of M_B and M_W that each rank holds, (P,). It depends only on the order."""
     rows = held(schedule.problem, schedule.order)
     return tuple(float(np.max(row, initial=0.0)) for row in rows)

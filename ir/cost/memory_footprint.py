@@ -1,4 +1,4 @@
-"""Memory that each rank holds at most while a schedule runs, by kind."""
+"""The peak memory of each rank, by kind."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .simulator import timed
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """In the profile's unit of memory, one number per rank; unknown sizes count as 0.
+    """Memory in the profile's unit, one number per rank; unknown sizes count as 0.
 
-    ``activations``: the most that M_B and M_W sum up to. ``weights``, ``gradients``, ``optimizer``:
-    of the stages that the rank owns, weights in all versions that it keeps. ``passing``: what
-    streamed weights and gradients need beside them: receive buffers, the weights of one stage
-    more while it computes, and that stage's gradient or all sums that are kept for D's yet to come
-    or to leave, whichever is more.
+    ``activations``: the peak of the sum of M_B and M_W. ``weights``, ``gradients``, ``optimizer``:
+    of the stages that the rank owns, with all versions of the weights that it keeps. ``passing``:
+    what streamed stages need in addition: receive buffers, the weights of one more stage during its
+    ops, and the larger of that stage's gradient and all gradient sums that wait for a D or for
+    being sent.
     """
 
     activations: tuple[float, ...]
@@ -36,10 +36,10 @@ class Footprint:
 
 
 def footprint(schedule: Schedule) -> Footprint:
-    """The footprint of the program that a schedule compiles to, whose receive buffers are as few
-    as there are tensors received and not yet freed (:mod:`pipeloom.compiler`).
+    """The footprint of the program that a schedule compiles to (:mod:`pipeloom.compiler`).
 
-    Raises InvalidScheduleError where it can never run.
+    The program has no more receive buffers than tensors that are received and not yet freed at one
+    time. Raises InvalidScheduleError if the schedule can never run.
     """
     schedule = timed(schedule)
     timing, profile, homes = schedule.timing, schedule.problem.profile, owned(schedule)

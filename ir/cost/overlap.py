@@ -1,9 +1,9 @@
-"""Pairs: an F and a BW that a rank runs at once, as one op of its own length.
+"""Pairs: an F and a BW that a rank runs at once, as one op with its own duration.
 
-``Schedule.pairs`` has, of each rank, where the pairs begin in its order: an F there, the BW of
-another (stage, microbatch) right after it. Both start when the rank is free and the inputs of both
-have come, and both end :meth:`..model.profile.Profile.pair_time` later. The order lists the F
-first, so what a rank holds counts both.
+For each rank, ``Schedule.pairs`` has the positions in its order at which pairs begin: an F at that
+position, and the BW of another (stage, microbatch) at the next one. Both start when the rank is
+free and the inputs of both have arrived; both end :meth:`..model.profile.Profile.pair_time` later.
+As the F is listed first, the rank holds the memory of both.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .cost_tables import Costs
 
 
 def overlap_saves(problem: Problem) -> bool:
-    """Whether the optimizer may make pairs, and its bounds are about schedules with them.
+    """Whether the optimizer may form pairs, so that its bounds must cover schedules with pairs.
 
-    Where they save time and activations alone are passed, with one copy of the weights or one each
-    way; R, O and L do not run beside pairs.
+    True if pairs save time, only activations are sent, with one copy of the weights or with one per
+    direction, and no stage has R or O, which cannot be combined with pairs.
     """
     placement = problem.placement
     one_way = placement.passing is Passing.ACTIVATIONS
@@ -36,7 +36,7 @@ def overlap_saves(problem: Problem) -> bool:
 
 
 def check_pairs(schedule: Schedule) -> None:
-    """Raises InvalidScheduleError, naming each pair that is no F and BW of different things."""
+    """Raise InvalidScheduleError, naming each pair that is not an F and the BW of another thing."""
     errors = []
     for rank, places in enumerate(schedule.pairs):
         for at in places:
@@ -57,14 +57,14 @@ def _is_pair(ops: Sequence[Op]) -> bool:
 
 
 def pair_starts(schedule: Schedule) -> IntArray:
-    """Positions at which pairs begin among all ranks' ops, one rank after the other."""
+    """The positions of the first op of each pair in the concatenation of all ranks' ops."""
     offsets = offsets_of(schedule.order).tolist()
     places = enumerate(schedule.pairs)
     return np.array([offsets[rank] + at for rank, row in places for at in row], dtype=np.int64)
 
 
 def op_durations(schedule: Schedule, flat: IntArray, costs: Costs) -> FloatArray:
-    """How long each of all ranks' ops takes, one rank after the other."""
+    """The duration of each op in ``flat``, the concatenation of all ranks' ops, with pairs."""
     durations, starts = costs.of_ops(flat).copy(), pair_starts(schedule)
     _, stage, microbatch = fields_of(flat)
     columns = (stage[starts], stage[starts + 1], microbatch[starts], microbatch[starts + 1])

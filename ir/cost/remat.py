@@ -1,21 +1,20 @@
-"""Recomputation and offload: activations that are given up for a while between F and B.
+"""Recomputation and offload: activations that are released for a while between F and B.
 
-Ops of one (stage, microbatch) on its rank, in order::
+The ops of one (stage, microbatch) on its rank, in order::
 
     F ......... B        stays: M_B is held
     F ... R ... B        recomputed: ``m_r`` is held, from R's start on M_B; R takes ``t_r``
     F  O ... L  B        offloaded: M_B is held, from O's end to L's start ``m_o``
 
-O and L run beside the rank's ops, as copies out to the host and copies back, one at a time each way
-in the order of the list. Their places in the list say when memory changes, so that what a rank
-holds depends on its order alone:
+O and L run beside the rank's other ops, as copies to the host and back, one at a time in each
+direction, in the order of the list. Memory changes at their positions in the list, so what a rank
+holds depends only on its order:
 
-- O starts once F has ended and the copy before it. What is listed after it starts after it has
-  ended.
-- L starts once what is listed before it has ended and the copy before it. Of what follows its B
-  alone waits for it.
+- O starts when its F and the previous O have ended. Ops listed after it start when it has ended.
+- L starts when the ops listed before it and the previous L have ended. Of the ops after it, only
+  its B waits for it.
 
-Schedules without them are timed by :mod:`.simulator`, as fast as if there were none.
+:mod:`.simulator` is compiled separately for schedules without these ops, which lose no time.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from ..model.schedule import Schedule
 from .cost_tables import Costs
 
 STAYS, RECOMPUTED, OFFLOADED = 0, 1, -1
-"""Choices for a (stage, microbatch): the rows of what :class:`.cost_tables.Costs` has by choice."""
+"""Choices for a (stage, microbatch), and the rows of :attr:`.cost_tables.Costs.kept`."""
 
 _F, _BW, _R, _O, _L = int(OpKind.F), int(OpKind.BW), int(OpKind.R), int(OpKind.O), int(OpKind.L)
 
-Choice = npt.NDArray[np.int8]  # (S, M), one of these
+Choice = npt.NDArray[np.int8]  # (S, M): STAYS, RECOMPUTED or OFFLOADED
 
 
 def pulled(order: Sequence[IntArray]) -> bool:
@@ -45,9 +44,10 @@ def pulled(order: Sequence[IntArray]) -> bool:
 
 
 def choice_of(problem: Problem, order: Sequence[IntArray]) -> Choice:
-    """The choice for each (stage, microbatch), read from the ops in ``order``.
+    """The choice for each (stage, microbatch), (S, M), read from the ops in ``order``.
 
-    Raises InvalidScheduleError where that is not one thing, or the profile does not have it.
+    Raises InvalidScheduleError if a microbatch has a wrong combination of R, O and L, or the
+    profile lacks their times or sizes.
     """
     flat = np.concatenate(order)
     kind, stage, microbatch = fields_of(flat)
@@ -73,14 +73,19 @@ def choice_of(problem: Problem, order: Sequence[IntArray]) -> Choice:
 
 
 def changes(costs: Costs) -> FloatArray:
-    """Change of a rank's memory at ops by kind and stage, (7, S), or by microbatch as
-    well, (7, S, M); nothing is recomputed here."""
+    """The change of a rank's memory by each op, (7, S), or (7, S, M) if microbatches differ.
+
+    For F, this assumes that the microbatch is not recomputed; R changes nothing.
+    """
     m_b, m_w, out = costs.m_b, costs.m_w, costs.kept[OFFLOADED]
     return np.stack([m_b, m_w - m_b, -m_w, -m_b, np.zeros_like(m_b), out - m_b, m_b - out])
 
 
 def held(problem: Problem, order: Sequence[IntArray]) -> list[FloatArray]:
-    """Memory of each rank from each of its ops on, (N,) each: its order alone decides it."""
+    """Memory of each rank after each of its ops has started, one array per rank.
+
+    It depends only on the order.
+    """
     costs = Costs.of(problem)
     change, rows = changes(costs), []
     choice = choice_of(problem, order) if pulled(order) else None
@@ -89,7 +94,7 @@ def held(problem: Problem, order: Sequence[IntArray]) -> list[FloatArray]:
         axes = change.ndim
         steps = change[(kind, stage, microbatch)[:axes]]
         if choice is not None:
-            before = np.maximum(choice[stage, microbatch], STAYS)  # O comes after F
+            before = np.maximum(choice[stage, microbatch], STAYS)  # offload frees memory only at O
             kept = costs.kept[(before, stage, microbatch)[:axes]]
             m_b = costs.m_b[(stage, microbatch)[: axes - 1]]
             steps = np.select([kind == _F, kind == _R], [kept, m_b - kept], steps)
@@ -98,7 +103,7 @@ def held(problem: Problem, order: Sequence[IntArray]) -> list[FloatArray]:
 
 
 def passed(schedule: Schedule, rank: int) -> FloatArray:
-    """When the rank is past each of its ops, (N,), never falling: it goes on at once from an L."""
+    """When the rank has passed each of its ops, (N,), non-decreasing; it does not wait for an L."""
     timing, row = schedule.timing, schedule.order[rank]
     assert timing is not None
     return np.maximum.accumulate(np.where((row & KIND_MASK) == _L, 0.0, timing.end[rank]))

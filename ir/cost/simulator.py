@@ -1,12 +1,12 @@
-"""The one cost model: from an order of ops to the time of each, by the contract's rules.
+"""The cost model: the start and end of each op, by the contract's rules, from the order of ops.
 
-An op starts when its rank is free and its inputs have come. The kernel is event driven: a rank
-runs its list until an input is missing, notes what it waits for, and is resumed by the op that
-makes it. Every op is visited once. It stays beside :mod:`.event_kernels` for its speed: to make the
-edges of a :mod:`.dependency_graph` takes longer than it runs.
+An op starts when its rank is free and its inputs have arrived. The kernel is event driven: a rank
+runs its list until an input is missing, records what it waits for, and is resumed by the op that
+computes it. Every op is visited once. It exists beside :mod:`.event_kernels` for its speed:
+building the edges of a :mod:`.dependency_graph` would take longer than this kernel runs.
 
-Where activations are recomputed or offloaded the rules are those of :mod:`.remat`. The kernel is
-compiled once for orders with them and once for those without, which it times as if there were none.
+Recomputation and offload follow the rules in :mod:`.remat`. The kernel is compiled twice, with and
+without them, so that orders without them lose no time.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
 _R, _O, _L = int(OpKind.R), int(OpKind.O), int(OpKind.L)
 
 RematArrays = tuple[Choice, FloatArray, FloatArray, FloatArray]
-"""Choices, (S, M); by choice memory kept between F and B, (3, S); scratch: since when a B's
-input is there again, -2 after O, (S, M); until when copies out and back are busy, (2, P)."""
+"""Choices, (S, M); memory kept between F and B by choice, (3, S); scratch: when a recomputed or
+loaded input of B is ready, -2 after O, (S, M); when the copies to the host and back end, (2, P)."""
 
 
 @kernel
 def run_kernel(  # noqa: PLR0917
     order: IntArray,  # (N,) packed ops, rank after rank
     first: IntArray,  # (P,) where each rank's ops begin,
-    stop: IntArray,  # (P,) and end; what is behind is left out
+    stop: IntArray,  # (P,) and end; later ops are left out
     durations: FloatArray,
     owner: IntArray,
     into_f: FloatArray,
@@ -62,9 +62,9 @@ def run_kernel(  # noqa: PLR0917
     peak: FloatArray,  # (P,) out
     f_end: FloatArray,  # (S, M) scratch
     b_end: FloatArray,  # (S, M) scratch
-    position: IntArray,  # (P,) out: where each rank stopped; stop where all ran
+    position: IntArray,  # (P,) out: where each rank stopped; its stop if all its ops ran
 ) -> bool:
-    """Times every op; False where some can never start."""
+    """Compute start and end of every op. Returns False if some ops can never start."""
     ranks = len(first)
     stages = owner.shape[0]
     f_end[:] = -1.0
@@ -165,7 +165,7 @@ def run_kernel(  # noqa: PLR0917
                 if stage + 1 < stages:
                     came = b_end[stage + 1, microbatch]
                     if came < 0.0:
-                        # B and BW of a stage send the same thing: wait for either, as B
+                        # B and BW send the same tensor: wait for either under the name of B
                         waits_for[rank] = (op + (1 << STAGE_SHIFT)) & ~KIND_MASK | _B
                         break
                     begin = max(now, came + into_b[stage, microbatch])
@@ -194,16 +194,16 @@ def run_kernel(  # noqa: PLR0917
 
 
 def remat_arrays(costs: Costs, choice: Choice) -> RematArrays:
-    """The kernel's arrays for recomputation and offload, with scratch."""
+    """The kernel's arrays for recomputation and offload, including scratch."""
     return choice, costs.kept, np.empty(costs.owner.shape), np.empty((2, len(costs.limit)))
 
 
 class Simulator:
-    """The kernel with its arrays made once, for orders of packed ops of one problem.
+    """The kernel with preallocated arrays, for many orders of one problem. Not thread-safe.
 
-    Orders are flat, rank after rank, split at ``offsets``, shape (P + 1,). After :meth:`run`,
-    ``start`` and ``end`` are those of each op, ``peak`` the memory of each rank, ``position`` where
-    each rank stopped. For one thread at a time.
+    An order is the concatenation of all ranks' packed ops, split at ``offsets``, (P + 1,). After
+    :meth:`run`, ``start`` and ``end`` are the times of each op in ms, ``peak`` is the peak memory
+    of each rank, and ``position`` the op at which each rank stopped.
     """
 
     def __init__(self, problem: Problem, offsets: IntArray, costs: Costs | None = None) -> None:
@@ -216,7 +216,10 @@ class Simulator:
         self._f_end, self._b_end = np.empty((2, problem.stages, problem.microbatches))
 
     def run(self, order: IntArray, choice: Choice | None = None) -> bool:
-        """Times every op; False where some can never start. ``choice``: (S, M), of R, O and L."""
+        """Simulate ``order``. Returns False if some ops can never start.
+
+        ``choice``: recomputation and offload, (S, M), if the order has R, O or L.
+        """
         c = self._costs
         return bool(
             run_kernel(
@@ -240,7 +243,7 @@ class Simulator:
         )
 
     def cost(self, order: IntArray) -> float:
-        """Period or makespan, as the problem's objective says; infinite where it cannot run."""
+        """The problem's objective (period or makespan) in ms; infinite if it can never run."""
         if not self.run(order):
             return float("inf")
         used = self.offsets[1:] > self.offsets[:-1]
@@ -251,10 +254,10 @@ class Simulator:
 
 
 def simulate(schedule: Schedule) -> Timing:
-    """The time of every op of ``schedule``.
+    """The timing of ``schedule``, with its averages over replicas.
 
-    Raises InvalidScheduleError, naming each stuck rank and the op it stops at, where the order
-    can never run (an input comes later than its use, or never).
+    Raises InvalidScheduleError, naming each stuck rank and its op, if the order can never run (an
+    input is computed after its use, or never).
     """
     timing = _simulated(schedule)
     if schedule.problem.profile.data_parallel is None:
@@ -285,7 +288,7 @@ def _simulated(schedule: Schedule) -> Timing:
 
 
 def _stuck(flat: IntArray, offsets: IntArray, position: IntArray) -> list[str]:
-    """The op that each rank stopped at, (P,), where that is not its end."""
+    """One line for each rank that stopped, at ``position``, before its end."""
     bounds = zip(position.tolist(), pairwise(offsets.tolist()), strict=True)
     return [
         f"rank {rank} can never start {Op.unpack(int(flat[at]))} (its op {at - first}): its input "
@@ -296,11 +299,11 @@ def _stuck(flat: IntArray, offsets: IntArray, position: IntArray) -> list[str]:
 
 
 def warm_up() -> None:
-    """Has the kernel ready: compiled on its first use on a machine, read from its cache later."""
+    """Load the kernel; it is compiled on its first use on a machine, and cached."""
     problem = Problem.linear(Profile((StageProfile(1.0, 1.0, 1.0),), 1), 1)
     simulate(Schedule.of(problem, [[Op(OpKind.F, 0, 0)]], ""))
 
 
 def timed(schedule: Schedule) -> Schedule:
-    """``schedule`` with its simulated timing."""
+    """A copy of ``schedule`` with its simulated timing."""
     return replace(schedule, timing=simulate(schedule))

@@ -1,8 +1,8 @@
-"""The makespans of a schedule where op times vary: its fixed order, simulated on many samples.
+"""Makespans of a schedule with random op times: its fixed order, simulated on many samples.
 
-The time of each op is drawn by itself, from a log-normal distribution whose mean is the profile's
-time and whose relative standard deviation is the stage's spread. Delays, transfers and copies to
-the host take what they take.
+The time of each op is drawn independently from a log-normal distribution; its mean is the profile's
+time, its relative standard deviation the stage's spread. Delays, transfers and copies to the host
+are not random.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from .overlap import pair_starts
 from .transfer_order import transfer_wires
 
 DRAWN, FEWEST, MOST = 2_000_000, 100, 1000
-"""Times that are drawn in all, by at least and at most so many samples."""
+"""Number of times to draw, and the least and greatest number of samples."""
 BATCH = 500_000
-"""Times that are drawn at once."""
+"""Number of times that are drawn at once."""
 COMPUTED = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.R)
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedMakespan:
-    """Makespans of a plan whose op times spread as its profile says, in ms, and the share of them
-    that is below the measured one."""
+    """Simulated makespans of a plan whose op times vary by the profile's spread.
+
+    ``mean``, ``p95``: in ms. ``share_below``: the share of samples below the measured makespan.
+    """
 
     mean: float
     p95: float
@@ -39,7 +41,7 @@ class ExpectedMakespan:
 
     @classmethod
     def of(cls, planned: Schedule, measured: float) -> ExpectedMakespan | None:
-        """None where the profile has no spread."""
+        """Compare ``measured``, in ms, with the plan. None if the profile has no spread."""
         spread = [stage.spread for stage in planned.problem.profile.stages]
         if all(each is None for each in spread):
             return None
@@ -60,8 +62,8 @@ def sampled_makespans(
 ) -> FloatArray:
     """Makespans of ``schedule``, in ms, without averaging over replicas, shape (samples,).
 
-    ``spread``: relative standard deviation of each stage's op times. Raises InvalidScheduleError
-    where the order can never run.
+    ``spread``: relative standard deviation of each stage's op times, (S,). Raises
+    InvalidScheduleError if the order can never run.
     """
     graph, ops = ScheduleGraph.of(schedule), schedule.num_ops
     paths, pairs = _Paths.of(schedule, graph), pair_starts(schedule)
@@ -81,14 +83,14 @@ def sampled_makespans(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Paths:
-    """Nodes in an order in which each follows its causes, with the edges into each."""
+    """The nodes in topological order, with the edges into each of them."""
 
     order: IntArray
     first: IntArray  # (N + 1,) where each node's edges begin
     origin: IntArray
     delay: FloatArray
-    begins: IntArray  # first op and
-    ends: IntArray  # last op of each rank that has any
+    begins: IntArray  # first op
+    ends: IntArray  # and last op of each rank that has ops
 
     @classmethod
     def of(cls, schedule: Schedule, graph: ScheduleGraph) -> _Paths:
@@ -106,7 +108,7 @@ class _Paths:
         return cls(order, first, origin[by_target], delay[by_target], begins, ends)
 
     def makespans(self, durations: FloatArray) -> FloatArray:
-        """The makespan of each sample of ``durations``, (N, n), shape (n,)."""
+        """The makespan in ms of each column of ``durations``, (N, n): shape (n,)."""
         end = np.empty(durations.shape)
         _run(self.order, self.first, self.origin, self.delay, durations, end)
         opened = (end[self.begins] - durations[self.begins]).min(axis=0)

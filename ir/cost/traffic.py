@@ -1,4 +1,4 @@
-"""Bytes over each link in an iteration."""
+"""Bytes sent over each link in an iteration."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..model.transfers import holders, size
 
 
 def traffic(schedule: Schedule) -> FloatArray:
-    """Bytes that each rank sends to each other one in an iteration, shape (P, P), row: sender.
+    """Bytes that each rank sends to each other rank in an iteration, (P, P), row: sender.
 
-    Activations and their gradients between stages on different ranks, ``activation_bytes`` each;
-    weights and gradients as the schedule's transfers have them. Unknown sizes count as in the
-    simulator: as 0, unknown gradient bytes as the weights'. The gradients of replicated stages are
-    summed round a ring of the ranks that have one: each sends 2 (n - 1) / n of them to the next.
+    This includes activations and their gradients between stages on different ranks,
+    ``activation_bytes`` each, and the schedule's transfers of weights and gradients. Unknown sizes
+    count as 0, unknown gradient sizes as the weights'. The gradients of a replicated stage are
+    summed round a ring of its n ranks: each sends 2 (n - 1) / n of them to the next.
     """
     problem = schedule.problem
     sent = activation_traffic(problem) + _reductions(schedule)
@@ -27,9 +27,9 @@ def traffic(schedule: Schedule) -> FloatArray:
 
 
 def over_wires(profile: Profile, amounts: FloatArray) -> dict[str, float]:
-    """The share of ``amounts``, from rank (row) to rank, shape (P, P), that each wire carries.
+    """The part of ``amounts``, (P, P), row: sender, that each wire carries, by the wire's name.
 
-    Wires that carry nothing, and all where the profile has no links, are left out.
+    Wires that carry nothing are left out. Empty if the profile has no links.
     """
     pairs: list[tuple[int, int]] = [(int(a), int(b)) for a, b in np.argwhere(amounts)]
     result: dict[str, float] = {}
@@ -45,12 +45,12 @@ def _reductions(schedule: Schedule) -> FloatArray:
     for stage, ranks in enumerate(holders(schedule)):
         share = 2 * (len(ranks) - 1) / len(ranks) * size(profile, TransferKind.GRADIENT, stage)
         for rank, following in zip(ranks, (*ranks[1:], ranks[0]), strict=True):
-            sent[rank, following] += share  # nothing where there is one
+            sent[rank, following] += share  # 0 for a single rank
     return sent
 
 
 def activation_traffic(problem: Problem) -> FloatArray:
-    """The part of :func:`traffic` that F's hand on and that comes back for it."""
+    """The part of :func:`traffic` that is activations and their gradients, (P, P)."""
     sent = np.zeros((problem.ranks, problem.ranks))
     owner = problem.owner
     for s, stage in enumerate(problem.profile.stages[:-1]):

@@ -1,4 +1,4 @@
-"""The order in which a schedule lists its transfers, where those on one wire take turns."""
+"""The order of a schedule's list of transfers, in which those on one wire follow each other."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from .event_kernels import Wires, first_come
 
 
 def in_sending_order(schedule: Schedule) -> Schedule:
-    """``schedule`` with its transfers listed as they set out where each wire takes the first ready.
+    """A copy of ``schedule``, without timing, whose transfers are listed in the order of departure.
 
-    So simulating it never deadlocks for its list, and gives those very times. Untimed; as it is
-    where the profile has no links. Raises InvalidScheduleError for a transfer out of range or an
-    op whose input is never made; where ops and transfers wait for each other whatever the list,
-    those that can never start come last, for the simulator to name.
+    The order is that in which each wire serves the first message that is ready. So the list never
+    causes a deadlock, and the simulator gives the same times. Without links or transfers, the
+    schedule is returned as it is. Raises InvalidScheduleError if a transfer is out of range or an
+    op's input is never computed. If ops and transfers wait for each other in any order of the list,
+    those that can never start come last, and the simulator names them.
     """
     if schedule.problem.profile.links is None or not schedule.transfers:
         return schedule
@@ -30,23 +31,23 @@ def in_sending_order(schedule: Schedule) -> Schedule:
 
 
 def transfer_wires(schedule: Schedule) -> Wires:
-    """The wires of the nodes of a :class:`ScheduleGraph`, of which transfers alone have any."""
+    """The wires of the nodes of a :class:`ScheduleGraph`; only transfers have any."""
     pairs, which = once(schedule.transfers, _pairs)
     names = schedule.problem.profile.wires(pairs)
     return Wires.of(schedule.num_ops, names, which=which)
 
 
 def _pairs(transfers: Sequence[Transfer]) -> tuple[list[Pair], IntArray]:
-    """The different ways of transfers, from rank to rank, and which of them each goes."""
+    """The distinct routes (source, target), and each transfer's index into them."""
     known: dict[Pair, int] = {}
     which = [known.setdefault((t.source, t.target), len(known)) for t in transfers]
     return list(known), np.array(which, dtype=np.int64)
 
 
 def listed(schedule: Schedule, order: IntArray) -> Schedule:
-    """``schedule``, untimed, with its transfers as ``order`` of ops and transfers has them.
+    """A copy of ``schedule``, without timing, whose transfers are listed as in ``order``.
 
-    Those that are not in it, as they can never start, come last.
+    ``order`` has nodes of ops and transfers. Transfers that are not in it come last.
     """
     started = [i - schedule.num_ops for i in order.tolist() if i >= schedule.num_ops]
     never = sorted(set(range(len(schedule.transfers))) - set(started))

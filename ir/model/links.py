@@ -66,8 +66,7 @@ class Links:
         return result
 
     def matrices(self, ranks: int) -> tuple[FloatArray, FloatArray]:
-        """Latency in ms and bandwidth in gigabytes per second from rank (row) to rank, both (P, P).
-        """
+        """Latency (ms) and bandwidth (gigabytes per second), each (P, P), row: sender."""
         latency = np.full((ranks, ranks), self.default.latency, dtype=np.float64)
         rate = np.full((ranks, ranks), self.default.gigabytes_per_second, dtype=np.float64)
         self._enter_pairs(latency, rate)

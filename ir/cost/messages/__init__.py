@@ -1,1 +1,1 @@
-"""Messages between ranks, and where their sends, receives and waits stand in the ranks' orders."""
+"""Messages between ranks, and the positions of their sends, receives and waits in each order."""

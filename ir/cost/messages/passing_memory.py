@@ -1,5 +1,7 @@
-"""Memory for weights and gradients on their way, as the compiled program holds it: buffers are
-taken and freed, and sums of gradients kept, in the order of :mod:`.placed_messages`."""
+"""Memory for weights and gradients that are sent, as in the compiled program.
+
+Buffers are taken and freed, and gradient sums kept, in the order of :mod:`.placed_messages`.
+"""
 
 from __future__ import annotations
 
@@ -18,28 +20,31 @@ from .placed_messages import SLACK, Messages, PlacedMessages, Post
 
 Sizes: TypeAlias = dict[TransferKind, list[float]]
 Event: TypeAlias = tuple[int, int]
-"""What happens, to which transfer or stage."""
+"""A :class:`What`, and the transfer or stage that it happens to."""
 
 
 class What(IntEnum):
-    """The things that happen on a rank to a transfer, or to a stage's gradient."""
+    """Events on a rank that concern a transfer, or the gradient of a stage."""
 
-    TAKES = 0  # a buffer for the transfer
-    FREES = 1  # that buffer
-    COMES = 2  # a gradient, here and below
-    GOES_ON = 3
-    SETS_OUT = 4
-    HAS_LEFT = 5  # one that set out here
-    ADDS = 6  # an op, to its stage's
+    TAKES = 0  # the transfer takes a receive buffer
+    FREES = 1  # it gives the buffer back
+    COMES = 2  # a gradient arrives
+    GOES_ON = 3  # a gradient that arrived here is sent on
+    SETS_OUT = 4  # a gradient is sent from its first rank
+    HAS_LEFT = 5  # the send of a gradient from its first rank has ended
+    ADDS = 6  # an op adds to its stage's gradient
 
 
 MOVES = (What.COMES, What.GOES_ON, What.SETS_OUT)
 
 
 def passing_memory(schedule: Schedule, homes: Sequence[Sequence[int]]) -> tuple[float, ...]:
-    """The most that each rank of a timed schedule holds beside the stages that it owns, ``homes``:
-    receive buffers, the weights of one stage more while it computes, and that stage's gradient or
-    all sums that are kept for D's yet to come or to leave, whichever is more."""
+    """Peak memory of streamed stages on each rank, (P,), in addition to the stages that it owns.
+
+    The sum of the receive buffers, of the weights of one more stage during its ops, and of the
+    larger of that stage's gradient and all gradient sums that wait for a D or for being sent.
+    ``schedule`` is timed; ``homes``: the stages that each rank owns.
+    """
     profile, transfers, found = schedule.problem.profile, schedule.transfers, []
     sizes = {k: [size(profile, k, s) for s in range(schedule.problem.stages)] for k in TransferKind}
     for rank, events in enumerate(_events(schedule)):
@@ -52,8 +57,11 @@ def passing_memory(schedule: Schedule, homes: Sequence[Sequence[int]]) -> tuple[
 
 
 def _buffers(events: Iterable[Event], transfers: Sequence[Transfer], sizes: Sizes) -> float:
-    """Receive buffers: one serves any stage of its kind, the largest of which counts; the one freed
-    last is taken first."""
+    """The total size of the receive buffers.
+
+    A buffer serves all stages of its kind and is as large as the largest of them. The buffer that
+    was freed last is taken first.
+    """
     weights, made = sizes[TransferKind.WEIGHT], list[tuple[TransferKind, int]]()
     idle: dict[TransferKind, list[int]] = {kind: [] for kind in TransferKind}
     taken: dict[int, int] = {}
@@ -77,12 +85,12 @@ def _sums(
     mine: frozenset[int],
     sizes: Sequence[float],
 ) -> float:
-    """The most that the rank keeps, at one time, of sums that are not in a D's buffer.
+    """The peak size of the gradient sums on a rank that are not in the buffer of a D.
 
-    A sum is there from the first op that adds to a stage's gradient while no D of it is, until a D
-    comes and takes it over; where D sets out from this rank the sum itself is what leaves.
+    A sum exists from the first op that adds to a stage's gradient while no D of the stage is on the
+    rank, until a D arrives and takes it over. A D that starts on this rank is the sum itself.
     """
-    kept, here = set[int](), set[int]()  # here: stages whose D is
+    kept, here = set[int](), set[int]()  # here: stages with a D on this rank
     now = most = 0.0
     for what, number in events:
         stage = number if what == What.ADDS else transfers[number].stage
@@ -105,7 +113,7 @@ def _sums(
 
 
 def _events(schedule: Schedule) -> list[list[Event]]:
-    """All that happens on each rank, in turn."""
+    """The events of each rank, in order."""
     placed, offsets = PlacedMessages.of(schedule, SLACK), offsets_of(schedule.order)
     messages, count = placed.messages, placed.messages.transfers
     ops, posts = _places(placed, offsets)
@@ -137,15 +145,17 @@ def _events(schedule: Schedule) -> list[list[Event]]:
 
 
 def _places(placed: PlacedMessages, offsets: IntArray) -> tuple[IntArray, IntArray]:
-    """The place of each op, and of each :class:`Post` of each transfer, (4, T): those of one rank
-    rise as in its program."""
+    """The positions of all ops, (N,), and of each :class:`Post` of each transfer, (4, T).
+
+    Positions on one rank ascend as in its program.
+    """
     rank, boundary, messages = placed.rank, placed.boundary, placed.messages
     counts = np.diff(offsets)
     at = np.arange(len(rank)) + offsets[rank] + boundary
     ops = np.arange(offsets[-1])
     ranks = np.repeat(np.arange(len(counts)), counts)
     ops += np.searchsorted(offsets[rank] + rank + boundary, ops + ranks, "right")
-    # the last waits for sends come after all else, but for the owner's weights
+    # the final waits for sends come last, except those for the owner's weights
     drained = (placed.post == Post.WAIT_SEND) & (boundary == counts[rank])
     at[drained & ~messages.own[placed.message]] += len(rank) + len(ops)
     posts = np.empty((len(Post), messages.count), dtype=np.int64)
@@ -154,8 +164,11 @@ def _places(placed: PlacedMessages, offsets: IntArray) -> tuple[IntArray, IntArr
 
 
 def _last_uses(schedule: Schedule, messages: Messages, ops: IntArray, posts: IntArray) -> IntArray:
-    """The place of the last use of each transfer's buffer, (T,): the wait for it, or until it has
-    gone on, or the last op that uses these weights. An op uses those that came last."""
+    """The position of the last use of each transfer's buffer, (T,).
+
+    This is the latest of: the wait for its receive, the wait for the send that passes it on, and
+    the last op that uses these weights. An op uses the weights that arrived last.
+    """
     last: IntArray = posts[Post.WAIT_RECEIVE].copy()
     onward = np.flatnonzero(messages.earlier >= 0)
     brought = messages.earlier[onward]

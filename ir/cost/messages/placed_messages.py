@@ -1,14 +1,11 @@
-"""Sends, receives and waits of all messages, as they stand between the ops of their ranks.
+"""All messages between ranks, and the positions of their sends, receives and waits among the ops.
 
-All ranks' entries follow one order of all that happens on all of them (:class:`EventOrder`): the
-send and the receive of a message stand where it leaves, its waits where it arrives or later. So
-no two ranks can wait for each other, whatever is sent. What never blocks is then brought forward
-past waits, which takes nothing away from any rank.
+If an op's input is computed on another rank, the activation (or the gradient that comes back) is a
+message. Weights and their gradients are messages as in the schedule's transfers.
 
-Messages between ranks, and when each is planned.
-
-Wherever an op's input is made on another rank, its activation (or the gradient that comes back) is
-a message; weights and their gradients are messages as the schedule's transfers say.
+The entries of all ranks follow one order of all events (:class:`EventOrder`): the send and the
+receive of a message are placed at its departure, its waits at its arrival or later. So ranks cannot
+deadlock. Then entries that never block are moved ahead of waits, which delays no rank.
 """
 
 from __future__ import annotations
@@ -33,14 +30,15 @@ from ..remat import passed
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Messages:
-    """The messages of a timed schedule, (n,) each: its transfers, as listed, then the activations
-    in the order of the ops that make them.
+    """The messages of a timed schedule, (n,) each: its transfers, as listed, then its activations
+    in the order of the ops that compute them.
 
-    A message leaves once the first ``after`` ops of the source are done and ``earlier``, the
-    message that brought it there (-1 where it is made there), has come. Its receive is posted once
-    the first ``room`` ops of the target are done. The op of the target at position ``before``
-    waits for it, the op of the source at ``blocks`` until it has left. ``leaves`` and ``arrives``
-    are planned times. ``used``: of the activations, the packed ops that need them.
+    A message leaves when the first ``after`` ops of its source are done and the message ``earlier``
+    that brought the tensor there has arrived (-1 if it is computed there). Its receive is posted
+    when the first ``room`` ops of its target are done. The target's op at position ``before`` waits
+    for it; the source's op at ``blocks`` waits until it has left. ``leaves``, ``arrives``: planned
+    times in ms. ``own``: whether it is the first transfer of a copy of the weights. ``used``: for
+    the activations only, the packed ops that need them.
     """
 
     routes: MessageTable
@@ -52,9 +50,12 @@ class Messages:
 
     @classmethod
     def of(cls, schedule: Schedule, slack: int) -> Messages:
-        """The receive of an activation is posted ``slack`` ops before the last moment that keeps
-        its send from waiting: the end of the last op of its rank that ends strictly before it
-        leaves."""
+        """The messages of ``schedule``.
+
+        The receive of an activation must be posted by the end of the rank's last op that ends
+        strictly before the message leaves, or the send would wait. It is posted ``slack`` ops
+        earlier.
+        """
         timing, graph = schedule.timing, ScheduleGraph.of(schedule)
         assert timing is not None, "the schedule is timed"
         made, used, delay = graph.edges[EdgeKind.ACTIVATION]
@@ -82,12 +83,12 @@ class Messages:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of messages, n."""
         return len(self.leaves)
 
     @property
     def transfers(self) -> int:
-        """How many of them, the first, are the schedule's transfers."""
+        """The number of transfers; they come first."""
         return self.count - len(self.used)
 
 
@@ -97,8 +98,10 @@ def counts_before(
     values: FloatArray | IntArray,
     side: Literal["left", "right"] = "left",
 ) -> IntArray:
-    """The count of numbers of its rank's row, which rise, before each of ``values``, (n,);
-    with ``side`` right, those equal to it too."""
+    """How many entries of the row ``rows[rank[i]]`` are below ``values[i]``, (n,).
+
+    Each row is ascending. With ``side`` "right", equal entries count, too.
+    """
     found, by_rank = np.zeros(len(rank), dtype=np.int64), np.argsort(rank, kind="stable")
     ends = np.cumsum(np.bincount(rank, minlength=len(rows)))
     for row, mine in zip(rows, np.split(by_rank, ends[:-1]), strict=True):
@@ -107,12 +110,12 @@ def counts_before(
 
 
 SLACK = 1
-"""Ops by which a rank sends earlier than planned what sets out from it, and receives earlier."""
+"""Ops by which a rank receives, and sends what starts on it, earlier than planned."""
 BoolArray = npt.NDArray[np.bool_]
 
 
 class Post(IntEnum):
-    """The four things that ranks do for a message."""
+    """The four entries of a message in the orders of its ranks."""
 
     RECEIVE = 0
     SEND = 1
@@ -122,28 +125,30 @@ class Post(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedMessages:
-    """Entries, (4n,) each, rank after rank, as it comes to them: each is ``post`` (:class:`Post`)
-    of ``message`` on ``rank``, once its first ``boundary`` ops are done. ``posted``: the messages
-    in the order in which they leave, (n,).
+    """The entries of all messages, (4n,) each, in the order of each rank, rank after rank.
+
+    An entry is the ``post`` (:class:`Post`) of ``message`` on ``rank``, after the rank's first
+    ``boundary`` ops. ``posted``: the messages in the order of their departures, (n,).
 
     ========== ======================== =====================================================
     \\          activations              weights and their gradients
     ========== ======================== =====================================================
-    send       after the op that made   of what sets out here: ``slack`` ops before the op in
-               them                     which it is planned to leave, for what it waits for may
-                                        be elsewhere; of the others: when it is planned to
-    receive    ``slack`` ops before it  where the schedule has room for it
-               is needed at the latest
-    wait for   at the end of the first  before the first op planned to start after it has
-    the send   op that ends after it    arrived, which an op that it blocks does; of the
-               has arrived              owner's weights that block none: after the last op
+    send       after the op that made   on the tensor's first rank: ``slack`` ops before the
+               them                     op in which it is planned to leave, as it may wait for
+                                        other ranks; on later ranks: when planned
+    receive    ``slack`` ops before the when the schedule has room for it
+               latest possible position
+    wait for   after the first op that  before the first op planned to start after its arrival
+    send       ends after their arrival (an op that it blocks does); for the owner's weights
+                                        that block no op: after the last op
     wait for   before the op that       before the first op that needs it, or the send that
-    it         needs it                 takes it on
+    receive    needs them               passes it on
     ========== ======================== =====================================================
 
-    Receives of a channel are in the order of its sends. ``slack`` 1 lets a rank be up to an op
-    later than planned: where every op's time varies by 20 %, slack 0 costs up to 2.3 % (more, the
-    longer messages take), slack 1 nothing and some buffers more (``benchmarks/overhead``).
+    The receives of a channel are in the order of its sends. With ``slack`` 1, a rank can be up to
+    one op later than planned. If the time of every op varies by 20 %, slack 0 costs up to 2.3 %
+    (more if messages take longer); slack 1 costs nothing except a few more buffers
+    (``benchmarks/overhead``).
     """
 
     messages: Messages
@@ -155,7 +160,7 @@ class PlacedMessages:
 
     @classmethod
     def of(cls, schedule: Schedule, slack: int) -> PlacedMessages:
-        """The messages of a timed schedule, placed."""
+        """Place the messages of a timed schedule."""
         messages = Messages.of(schedule, slack)
         plan, routes, each = EventOrder.of(schedule, messages), messages.routes, messages.count
         posted = np.argsort(plan.leaves)
@@ -179,7 +184,7 @@ class PlacedMessages:
 
 
 def _rising(boundaries: IntArray, channel: IntArray, posted: IntArray) -> IntArray:
-    """Each message's boundary, or that of one before it in its channel, if that is later."""
+    """Each message's boundary, raised to the largest one before it in its channel."""
     by_channel = posted[np.argsort(channel[posted], kind="stable")]
     lift = channel[by_channel] * (boundaries.max(initial=0) + 1)
     risen = np.empty_like(boundaries)
@@ -188,7 +193,7 @@ def _rising(boundaries: IntArray, channel: IntArray, posted: IntArray) -> IntArr
 
 
 def _sent(schedule: Schedule, messages: Messages, plan: EventOrder, slack: int) -> IntArray:
-    """The boundary at which the source posts the send, if its channel is free then."""
+    """The boundary at which the source posts each send, (n,), regardless of the channel's order."""
     timing, source = schedule.timing, messages.routes.source
     assert timing is not None
     boundary = plan.boundary(source, plan.leaves)
@@ -199,7 +204,7 @@ def _sent(schedule: Schedule, messages: Messages, plan: EventOrder, slack: int) 
 
 
 def _gone(schedule: Schedule, messages: Messages, plan: EventOrder) -> IntArray:
-    """The boundary at which the source makes sure that it has left."""
+    """The boundary at which the source waits for each send, (n,)."""
     source, transfers = messages.routes.source, messages.transfers
     past = [passed(schedule, rank) for rank in range(len(schedule.order))]
     count = np.diff(offsets_of(schedule.order))[source]
@@ -207,12 +212,12 @@ def _gone(schedule: Schedule, messages: Messages, plan: EventOrder) -> IntArray:
     ended = counts_before(past, source, messages.arrives) + 1
     late = np.minimum(np.maximum(boundary, ended), count)
     boundary[transfers:] = late[transfers:]
-    # the owner's weights take no buffer that could be given back
+    # the owner's weights are not in a receive buffer that could be given back
     return np.where(messages.own & (messages.routes.blocks == NEVER), count, boundary)
 
 
 def _awaited(messages: Messages, plan: EventOrder) -> tuple[IntArray, FloatArray]:
-    """The boundary and the place of the wait for each message."""
+    """The boundary at which the target waits for each message, and the place in the event order."""
     boundary, place = messages.routes.before.copy(), np.full(messages.count, np.inf)
     onward = np.flatnonzero(messages.earlier >= 0)
     brought = messages.earlier[onward]
@@ -220,14 +225,14 @@ def _awaited(messages: Messages, plan: EventOrder) -> tuple[IntArray, FloatArray
     sent = plan.boundary(messages.routes.source[onward], leaves)
     sooner = sent <= boundary[brought]
     boundary[brought[sooner]] = sent[sooner]
-    # half a place: after all that comes before the send, before the send itself
+    # half a place: directly before the send
     place[brought[sooner]] = leaves[sooner] - 0.5
     return boundary, place
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entries:
-    """Entries as in :class:`PlacedMessages`, in any order, with their place in the event order."""
+    """Entries as in :class:`PlacedMessages`, unordered, with their places in the event order."""
 
     messages: Messages
     rank: IntArray
@@ -237,14 +242,18 @@ class _Entries:
     message: IntArray
 
     def arranged(self) -> IntArray:
-        """The entries in the order in which ranks come to them, of one boundary those that never
-        block as early as they may be.
+        """The permutation that puts the entries into the order of the program.
 
-        First the receives of weights and gradients that need no wait: that they are posted is news
-        to the peer, which on Gloo goes the way of the data and would come after all that is sent
-        before. Then the sends that need none, as far as their channel's order allows; then the
-        waits for sends with the other receives, each right after the last of those before it that
-        gives back a buffer it may take, and before all waits for receives.
+        Entries are sorted by rank, boundary and place. Within a boundary, those that never block
+        are then moved ahead:
+
+        - First come the receives of weights and gradients that need no wait for a buffer. A posted
+          receive notifies the peer; on Gloo this notice uses the connection of the data, and would
+          arrive after all data sent before.
+        - Next are the sends that need no wait for a receive, as far as the order of their channel
+          allows.
+        - Each other receive is moved ahead of the waits for receives, to the last wait for a send
+          before it that gives back a buffer.
         """
         at = np.lexsort((self.message, self.place, self.boundary, self.rank))
         post, heavy = self.post[at], self.message[at] < self.messages.transfers
@@ -259,7 +268,7 @@ class _Entries:
         return at[by[np.lexsort((stage, group[by]))]]
 
     def _ready_sends(self, at: IntArray, group: IntArray) -> BoolArray:
-        """The sends among the entries ``at``, by boundary, that no wait there holds up."""
+        """A mask of the sends among the entries ``at`` that wait for nothing at their boundary."""
         post, message = self.post[at], self.message[at]
         sends, routes = post == Post.SEND, self.messages.routes
         waited = _so_far(post == Post.WAIT_RECEIVE, group)
@@ -273,7 +282,7 @@ class _Entries:
 
 
 def _so_far(flags: BoolArray, group: IntArray) -> BoolArray:
-    """Whether any of ``flags`` up to each entry is set in its group; groups follow each other."""
+    """Whether a flag is set at or before each entry in its group; groups are contiguous."""
     last = np.maximum.accumulate(np.where(flags, np.arange(len(flags)), -1))
     found: BoolArray = last >= np.searchsorted(group, group)
     return found
@@ -281,11 +290,11 @@ def _so_far(flags: BoolArray, group: IntArray) -> BoolArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventOrder:
-    """Places in one order of all ops, departures and arrivals, in which each follows its causes.
+    """One order of all ops, departures and arrivals, in which each event follows its causes.
 
-    ``ops[r][i]``: of the start of rank r's i-th op; ``leaves[x]``, ``arrives[x]``: of message x.
-    The order is by planned time; at one time messages come before ops, as far as they do not
-    wait for them.
+    ``ops[r][i]``: the place of the start of rank r's i-th op. ``leaves[x]``, ``arrives[x]``: the
+    places of message x. Events are sorted by planned time; at the same time, messages come before
+    ops unless they depend on them.
     """
 
     ops: tuple[IntArray, ...]
@@ -304,12 +313,12 @@ class EventOrder:
         return cls(tuple(np.split(place[:ops], offsets[1:-1])), place[ops::2], place[ops + 1 :: 2])
 
     def boundary(self, rank: IntArray, place: IntArray) -> IntArray:
-        """How many ops of each ``rank`` come before ``place``, (n,)."""
+        """The number of ops of ``rank`` before ``place``, both (n,)."""
         return counts_before(self.ops, rank, place)
 
 
 def _successors(messages: Messages, offsets: IntArray) -> Successors:
-    """Edges from each op (numbered rank after rank), then from each departure and arrival."""
+    """The edges from each op (numbered rank after rank), and from each departure and arrival."""
     ops, later = int(offsets[-1]), np.flatnonzero(messages.earlier >= 0)
     leaves = ops + 2 * np.arange(messages.count)
     behind = np.setdiff1d(np.arange(1, ops), offsets)
@@ -325,12 +334,12 @@ def _successors(messages: Messages, offsets: IntArray) -> Successors:
 @kernel
 def _in_order(
     times: FloatArray,  # (N,)
-    ops: int,  # of the nodes, the first
+    ops: int,  # number of nodes that are ops; they come first
     first: IntArray,  # (N + 1,) where each node's edges begin
     to: IntArray,  # (E,) node that each edge leads to
     missing: IntArray,  # (N,) edges into each node; zeros afterwards
 ) -> IntArray:
-    """The place of each node in an order by time, of nodes that are no ops first."""
+    """The place of each node in the topological order by time; of equal times, ops come last."""
     ready = [(times[n], int(n < ops), n) for n in range(len(times)) if missing[n] == 0]
     heapq.heapify(ready)
     place = np.zeros(len(times), dtype=np.int64)

@@ -1,1 +1,1 @@
-"""Iterations back to back, with messages that contend for links."""
+"""Consecutive iterations, with messages that contend for wires."""

@@ -1,11 +1,14 @@
-"""One iteration of a schedule as a graph that can be played again and again: see
-:mod:`.steady_state`.
+"""One iteration of a schedule as a graph that can be repeated; see :mod:`.steady_state`.
 
-Nodes: a gate for each rank, through which it begins the iteration; the ops, rank after rank; where
-there are links, a notice for each message; the messages: activations and gradients that change
-ranks, then transfers as listed; of each rank, the moment when all its ops are done and all its
-messages have arrived; the all-reduces, which come after that, and the averages over replicas that
-do; those that begin at an op's end, and come before it.
+The nodes, in order:
+
+- a gate per rank, through which it begins the iteration;
+- the ops, rank after rank;
+- with links, a notice per message;
+- the messages: activations and gradients between ranks, then the transfers as listed;
+- an end per rank: all its ops are done and all its messages have arrived;
+- the all-reduces, and the averages over replicas that begin at the end of their ranks;
+- the averages that begin at the end of an op, before the end of their rank.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from ..gradient_averaging import Due, due
 
 
 class AllReduce(NamedTuple):
-    """``ranks`` take part, ascending; ``duration`` in ms; ``wires`` by name."""
+    """An all-reduce among ``ranks``, ascending; ``duration`` in ms, ``wires`` by name."""
 
     ranks: tuple[int, ...]
     duration: float
@@ -45,12 +48,11 @@ class AllReduce(NamedTuple):
 
 
 def all_reduces(schedule: Schedule) -> list[AllReduce]:
-    """Ring all-reduces at the end of an iteration, one a replicated stage, in their order, that sum
-    its gradients over its ranks.
+    """The ring all-reduces at the end of an iteration, one per replicated stage, in stage order.
 
-    With h ranks, each sends its gradient cut in h parts to the next one, a part at a time, in
-    2 (h - 1) steps (Patarasuk and Yuan, 2009). The wires between them are occupied until it is
-    over.
+    They sum the stage's gradients over its ranks. With h ranks, each sends its gradient to the next
+    rank in h parts, one at a time, in 2 (h - 1) steps (Patarasuk and Yuan, 2009). All wires between
+    them are occupied until the all-reduce ends.
     """
     profile = schedule.problem.profile
     return [
@@ -67,16 +69,18 @@ def _all_reduce(profile: Profile, ranks: tuple[int, ...], bytes_each: float) -> 
     step = max(float(delays[hop]) for hop in hops)
     busy: dict[str, float] = {}
     for hop, wires in zip(hops, profile.wires(hops), strict=True):
-        for wire in wires:  # hops that share one take turns
+        for wire in wires:  # hops that share a wire use it one after the other
             busy[wire] = busy.get(wire, 0.0) + float(delays[hop])
     return AllReduce(ranks, 2 * (len(ranks) - 1) * max(step, *busy.values(), 0.0), tuple(busy))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IterationGraph:
-    """``successors``: node N + n is node n of the next iteration. ``within``, ``across``: the edges
-    into each node from the same iteration and from the one before. ``ops`` and ``transfers`` are
-    the places of those nodes.
+    """The graph of one iteration with N nodes.
+
+    ``successors``: the edges; node N + n is node n of the next iteration. ``within``, ``across``:
+    the number of edges into each node from the same and from the previous iteration, (N,). ``ops``,
+    ``transfers``: the positions of these nodes.
     """
 
     ranks: int
@@ -90,8 +94,11 @@ class IterationGraph:
 
     @classmethod
     def of(cls, schedule: Schedule, routes: MessageTable | None = None) -> IterationGraph:
-        """``routes``: of the transfers, where they are not the schedule's. Raises
-        InvalidScheduleError for a transfer out of range, an input that is never made."""
+        """The graph of ``schedule``.
+
+        ``routes``: the table of transfers, if it differs from the schedule's. Raises
+        InvalidScheduleError if a transfer is out of range or an input is never computed.
+        """
         graph, profile = ScheduleGraph.of(schedule, routes), schedule.problem.profile
         ranks, ops = profile.ranks, schedule.num_ops
         ways, (sums, early) = _ways(graph), _reductions(schedule)
@@ -128,10 +135,10 @@ class IterationGraph:
         )
 
     def play(self, iterations: int) -> tuple[FloatArray, FloatArray, FloatArray] | None:
-        """When all nodes start and end, (iterations, N), and when each rank begins the one after,
-        (P,).
+        """Simulate ``iterations`` repetitions.
 
-        None where they wait for each other.
+        Returns start and end of all nodes, (iterations, N) each, and when each rank begins the
+        iteration after the last, (P,), all in ms; None if nodes wait for each other.
         """
         nodes = len(self.duration)
         missing = np.tile(self.within + self.across, iterations + 1)
@@ -147,7 +154,10 @@ class IterationGraph:
 
 
 class _Places:
-    """Positions of an iteration's nodes; without notices ``notices`` are the messages."""
+    """The numbers of an iteration's nodes, by kind.
+
+    Without notices, ``notices`` are the messages.
+    """
 
     def __init__(self, *counts: int) -> None:
         bounds = np.cumsum([0, *counts]).tolist()
@@ -159,7 +169,7 @@ class _Places:
 
 
 def _ways(graph: ScheduleGraph) -> IntArray:
-    """From which rank to which each message goes, (2, n)."""
+    """Source and target rank of each message, (2, n)."""
     made, used, _ = graph.edges[EdgeKind.ACTIVATION]
     source = np.concatenate([graph.ranks[made], graph.routes.source])
     target = np.concatenate([graph.ranks[used], graph.routes.target])
@@ -167,7 +177,7 @@ def _ways(graph: ScheduleGraph) -> IntArray:
 
 
 def _wires(profile: Profile, bare: int, ways: IntArray, last: Sequence[tuple[str, ...]]) -> Wires:
-    """Wires of notices and messages that go ``ways``, then of the ``last`` nodes."""
+    """The wires of notices and messages between ``ways``, then those of the ``last`` nodes."""
     codes, which = np.unique(ways[0] * profile.ranks + ways[1], return_inverse=True)
     between: list[Pair] = [divmod(code, profile.ranks) for code in codes.tolist()]
     names, shares = profile.wires(between), profile.wire_shares(between)
@@ -177,7 +187,7 @@ def _wires(profile: Profile, bare: int, ways: IntArray, last: Sequence[tuple[str
 
 
 def _reductions(schedule: Schedule) -> tuple[list[AllReduce], list[Due]]:
-    """Reductions after all ops of their ranks, and averages that begin at an op's end."""
+    """Reductions that begin after all ops of their ranks, and averages that begin after an op."""
     averaged = due(schedule)
     late = [
         AllReduce((one.rank,), one.duration, _beside(one)) for one in averaged if one.last is None
@@ -186,10 +196,11 @@ def _reductions(schedule: Schedule) -> tuple[list[AllReduce], list[Due]]:
 
 
 def _of_messages(graph: ScheduleGraph, at: _Places, ways: IntArray) -> list[Edges]:
-    """The schedule's own edges, each from rank to rank by way of a message, which takes its delay.
+    """The schedule's edges; an edge between ranks goes through the node of its message.
 
-    A message leaves once its source has begun, and its target, which gives notice of that. A
-    rank's end comes after all that its messages wait for, wires aside.
+    A message leaves when its source and its target have begun the iteration; the target gives
+    notice of that. The end of a rank comes after everything that its messages wait for, except
+    wires.
     """
     made, used, _ = graph.edges[EdgeKind.ACTIVATION]
     count = len(made)
@@ -216,7 +227,7 @@ def _of_messages(graph: ScheduleGraph, at: _Places, ways: IntArray) -> list[Edge
 
 
 def _between_gates(graph: ScheduleGraph, at: _Places, ways: IntArray) -> list[Edges]:
-    """Gates before a rank's first op; its end after its last op and after what it receives."""
+    """Edges from gates to first ops, and to a rank's end from its last op and what it receives."""
     offsets = graph.offsets
     used = np.flatnonzero(np.diff(offsets))
     return [
@@ -228,12 +239,12 @@ def _between_gates(graph: ScheduleGraph, at: _Places, ways: IntArray) -> list[Ed
 
 
 def _beside(one: Due) -> tuple[str, ...]:
-    """The link to the replicas, which carries one stage's gradient at a time."""
+    """The link to the replicas; it carries one stage's gradient at a time."""
     return (f"replicas of {one.rank}",)
 
 
 def _averaged(graph: ScheduleGraph, at: _Places, early: Sequence[Due]) -> list[Edges]:
-    """From a stage's last op by its average to the rank's end."""
+    """Edges from a stage's last op through its average to the end of the rank."""
     last = [int(graph.offsets[one.rank]) + one.last for one in early if one.last is not None]
     ends = np.array([one.rank for one in early], dtype=np.int64)
     return [
@@ -243,7 +254,7 @@ def _averaged(graph: ScheduleGraph, at: _Places, early: Sequence[Due]) -> list[E
 
 
 def _to_next_gates(at: _Places, sums: Sequence[Sequence[int]]) -> Edges:
-    """From each rank's end by its all-reduces, one after the other, to its next gate."""
+    """Edges from each rank's end through its all-reduces, one after the other, to its next gate."""
     pairs: list[Pair] = []
     for rank, end in enumerate(at.ends.tolist()):
         own = [int(at.sums[k]) for k, members in enumerate(sums) if rank in members]

@@ -1,4 +1,4 @@
-"""When transfers leave: at any moment, as the schedule plans it, or between ops alone."""
+"""The moments at which transfers leave: as planned at any time, or only between ops."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from .steady_state import step_time
 
 
 def between_ops(schedule: Schedule) -> MessageTable:
-    """The transfers of ``schedule`` as ranks run it that do one thing at a time.
+    """The transfers of ``schedule`` as a rank sends them that can do so only between ops.
 
-    A compiled program names the place in a rank's order where a transfer is sent
-    (:mod:`pipeloom.compiler.passes.place_messages`). What is taken on leaves after the ops planned
-    to start before it does, and the next op waits for its coming. What sets out here is sent up to
-    :data:`SLACK` ops before it is planned to leave, and not before what goes the same way earlier.
-    Where anything could be sent while an op runs, the schedule is what happens; our runtime sends
-    in the program's order, over Gloo from the rank's thread, over NCCL on streams that wait for the
-    ops before: this is what happens there. Raises InvalidScheduleError where the schedule can never
-    run.
+    A compiled program has a position in the rank's order for each send
+    (:mod:`pipeloom.compiler.passes.place_messages`). A transfer that is passed on leaves after the
+    ops that are planned to start before it does, and the next op waits for its arrival. A transfer
+    that starts on the rank is sent up to :data:`SLACK` ops before it is planned to leave, but not
+    before an earlier one on the same channel.
+
+    If sends were possible during ops, the timing of the schedule would be exact. Our runtime sends
+    in the order of the program: over Gloo from the rank's thread, over NCCL on streams that wait
+    for the previous ops. Raises InvalidScheduleError if the schedule can never run.
     """
     timing = schedule.timing or simulate(schedule)
     transfers = schedule.transfers
@@ -34,7 +35,7 @@ def between_ops(schedule: Schedule) -> MessageTable:
     early = np.minimum(started, ended - SLACK)
     after = np.maximum(np.where(earlier < 0, early, started), routes.after)
     before, onward = routes.before.copy(), np.flatnonzero(earlier >= 0)
-    # ops that take no time may wait for each other at one moment
+    # ops of duration 0 could wait for each other
     past = np.maximum(started, ended)[onward]
     before[earlier[onward]] = np.minimum(before[earlier[onward]], past)
     channel = routes.source * len(schedule.order) + routes.target
@@ -43,24 +44,26 @@ def between_ops(schedule: Schedule) -> MessageTable:
 
 
 def step_between_ops(schedule: Schedule) -> float:
-    """Milliseconds of a steady step of the compiled program, which sends between ops: what steps
-    are compared by.
+    """Milliseconds of a steady step of the compiled program, which sends only between ops.
 
-    Raises InvalidScheduleError where the schedule can never run.
+    Steps of different schedules are compared by this. Raises InvalidScheduleError if the schedule
+    can never run.
     """
     return step_time(schedule, between_ops(schedule))
 
 
 def _in_turn(counts: IntArray, channel: IntArray, leaves: FloatArray) -> IntArray:
-    """No send and no receive of a channel before those of what is planned to leave earlier; what
-    leaves at one moment may leave in any order."""
+    """Raise ``counts`` so that in each channel they do not fall in the order of departure.
+
+    Messages that leave at the same time may leave in any order.
+    """
     by = np.lexsort((leaves, channel))
     lift = channel[by] * (counts.max(initial=0) + 1)
     most = np.append(0, np.maximum.accumulate(counts[by] + lift))
     later = (np.diff(channel[by]) != 0) | (np.diff(leaves[by]) != 0)
     places = np.arange(len(by))
     places[1:] *= later
-    first = np.maximum.accumulate(places)  # of those that leave at the moment
+    first = np.maximum.accumulate(places)  # first of those that leave at the same time
     risen = np.empty_like(counts)
     risen[by] = np.maximum(counts[by], most[first] - lift)
     return risen

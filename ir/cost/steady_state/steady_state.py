@@ -1,33 +1,33 @@
-"""Iterations of a schedule played one after the other, with everything on the wires.
+"""Consecutive iterations of a schedule, with all messages on the wires.
 
-What :mod:`..simulator` leaves out is here: activations and their gradients occupy wires as weights
-do, and the next iteration begins without a barrier. The order on a wire is not the schedule's list
-but first come, first served, as networks do it. Schemes that pass different things are compared,
-and measured steps predicted, by this.
+Unlike in :mod:`..simulator`, activations and their gradients occupy wires as weights do, and the
+next iteration begins without a barrier. A wire serves messages first come, first served, as
+networks do, not in the order of the schedule's list. This model compares schedules that send
+different tensors, and predicts measured steps.
 
-Rules, beside the contract's for ops and the schedule's for transfers (``after``, ``room``,
-``before``, ``blocks``), which hold within an iteration:
+Within an iteration, the contract's rules for ops and the schedule's rules for transfers (``after``,
+``room``, ``before``, ``blocks``) hold. In addition:
 
-- An activation or its gradient that changes ranks is a message; it sets out when its op ends and
-  takes what the cost model says (:class:`..cost_tables.Costs`).
-- Each wire has a queue, first come, first served. A message joins that of its first wire when it is
-  ready, and that of the next when it starts on the one before: frames pass one hop after the other.
-  It keeps its slowest wire for its whole time, a faster hop of a ring for as much less of it as
-  that is faster (:meth:`...model.links.Links.shares`), and has arrived when it has left them all.
-  Of two that come at one moment (but for rounding) the earlier iteration's goes first, then
-  activations before transfers, then as listed.
-- A message also waits for its receiver's notice that there is room: once the receiver has begun and
-  ``room`` holds, it goes back over the wires the other way. It takes no time there, but its turn.
-- A rank begins its next iteration once its ops are done, all that it was to receive in this one has
-  arrived and all that it sends is ready, wires aside: whoever carries messages has its copy then.
-  The weights that it owns are stepped then, and every receive is posted anew. Nothing leaves or
-  enters a rank before it has begun that iteration. The step itself takes no time.
-
-- Gradients are averaged over replicas of the pipeline beside all that, and before the next
-  iteration (:mod:`..gradient_averaging`).
-- The gradients of a replicated stage (:func:`...model.transfers.holders`) are summed before that,
-  once all its ranks are as far (:func:`.iteration_graph.all_reduces`); a rank does so stage by
-  stage.
+- An activation or its gradient that changes ranks is a message. It is ready when its op ends, and
+  takes the delay of the cost model (:class:`..cost_tables.Costs`).
+- Each wire has a queue, first come, first served. A message joins the queue of its first wire when
+  it is ready, and of the next one when it starts on the previous one, since frames are forwarded
+  hop by hop. It occupies its slowest wire for its whole duration, a faster hop of a ring for a
+  correspondingly smaller part (:meth:`...model.links.Links.shares`). It has arrived when it has
+  left all wires. Of messages that join at the same time (up to rounding), the earlier iteration's
+  goes first, then activations before transfers, then the order of the list.
+- A message also waits for a notice from its receiver that there is room. The notice is sent when
+  the receiver has begun the iteration and ``room`` holds. It waits in the queues of the wires in
+  the opposite direction, but takes no time there.
+- A rank begins its next iteration when its ops are done, everything that it receives in this one
+  has arrived, and everything that it sends is ready (not necessarily sent: the transport then has a
+  copy). Its owned weights are stepped then, and all receives are posted again. Nothing leaves or
+  enters a rank before it has begun the iteration. The step takes no time.
+- Gradients are averaged over replicas of the pipeline beside the ops, and before the next iteration
+  (:mod:`..gradient_averaging`).
+- The gradients of a replicated stage (:func:`...model.transfers.holders`) are summed before the
+  next iteration, when all its ranks have come that far (:func:`.iteration_graph.all_reduces`). A
+  rank does this one stage at a time.
 
 Without ``links`` there are no wires, and nothing waits for any.
 """
@@ -43,16 +43,16 @@ from ..simulator import simulate
 from .iteration_graph import IterationGraph
 
 _LENGTHS = (4, 8, 16, 32, 64)
-_TOLERANCE = 1e-9  # relative, on intervals between iterations
+_TOLERANCE = 1e-9  # relative, of the intervals between iterations
 
 
 def played(
     schedule: Schedule, iteration: IterationGraph, iterations: int
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Start and end of each node in each of ``iterations`` of the schedule's graph, and when each
-    rank is done with all of them.
+    """Simulate ``iterations`` repetitions of the schedule's graph.
 
-    Raises InvalidScheduleError where the schedule can never run.
+    Returns start and end of each node, (iterations, N) each, and when each rank has finished, (P,),
+    all in ms. Raises InvalidScheduleError if the schedule can never run.
     """
     found = iteration.play(iterations)
     if found is None:
@@ -62,14 +62,15 @@ def played(
 
 
 def step_time(schedule: Schedule, routes: MessageTable | None = None) -> float:
-    """Milliseconds from one iteration to the next once they follow each other steadily.
+    """Milliseconds per iteration in the steady state.
 
-    4 iterations are played, then 8, 16, 32 and 64, until the last ones repeat with a cycle of c,
-    at most a quarter of all: every rank ends each of the last 2 c iterations the same time after it
-    ended the one c before. That time over c is the answer. Where 64 do not repeat, it is the mean
-    of the last 32. ``routes``: of the transfers, where they are not the schedule's.
+    It simulates 4, 8, 16, 32 and 64 iterations, until the last ones repeat with a cycle of c
+    iterations, c at most a quarter of all: in the last 2 c iterations, every rank ends each one the
+    same time T after the one c iterations earlier. The result is T / c. If 64 iterations do not
+    repeat, it is the mean of the last 32. ``routes``: the table of transfers, if it differs from
+    the schedule's.
 
-    Raises InvalidScheduleError where the schedule can never run.
+    Raises InvalidScheduleError if the schedule can never run.
     """
     iteration = IterationGraph.of(schedule, routes)
     begin = np.zeros((1, 1))
