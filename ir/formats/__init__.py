@@ -1,4 +1,4 @@
-"""Profiles, schedules and programs as files; the formats are in ``docs/formats.md``."""
+"""Files of profiles, schedules and programs; ``docs/formats.md`` describes the formats."""
 
 from .atomic_write import check_writable as check_writable
 from .atomic_write import write_json as write_json

@@ -1,4 +1,4 @@
-"""Writing files so that an existing one is replaced at once or not at all."""
+"""Atomic writes: an existing file is replaced as a whole or not changed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ..errors import InputError, standard_output
 
 
 def write_json(document: dict[str, Any], path: str) -> None:
-    """:func:`write_text` for a JSON object."""
+    """Write a JSON object with :func:`write_text`."""
     write_text(json.dumps(document, allow_nan=False) + "\n", path)
 
 
 def write_text(text: str, path: str) -> None:
-    """Writes to ``path`` at once or not at all, or to standard output for ``-``.
+    """Write ``text`` to ``path`` atomically, or to standard output if ``path`` is ``-``.
 
-    Raises InputError, or OutputError, where it cannot be written.
+    Raises InputError or, for standard output, OutputError if it cannot be written.
     """
     write_bytes(text.encode(), path)
 
 
 def write_bytes(data: bytes, path: str) -> None:
-    """:func:`write_text` for bytes."""
+    """Like :func:`write_text`, for bytes."""
     if path == "-":
         with standard_output():
             sys.stdout.flush()
@@ -36,7 +36,7 @@ def write_bytes(data: bytes, path: str) -> None:
         return
     try:
         target = Path(path)
-        if target.exists() and not target.is_file():  # a pipe or a device: nothing to replace
+        if target.exists() and not target.is_file():  # a pipe or a device cannot be replaced
             target.write_bytes(data)
         else:
             _replace(data, _resolved(target))
@@ -45,7 +45,7 @@ def write_bytes(data: bytes, path: str) -> None:
 
 
 def check_writable(path: str) -> None:
-    """Raises InputError where :func:`write_text` would fail, so that long work is not lost."""
+    """Raise InputError if :func:`write_text` would fail; to be called before long work."""
     target = Path(path)
     try:
         if target.is_dir():
@@ -60,7 +60,7 @@ def check_writable(path: str) -> None:
 
 
 def _resolved(path: Path) -> Path:
-    """The path that a link points to. Raises OSError for links in a circle."""
+    """The path with links resolved. Raises OSError if links form a circle."""
     try:
         return path.resolve()
     except RuntimeError:

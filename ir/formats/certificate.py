@@ -1,4 +1,4 @@
-"""Certificates: a lower bound and the argument for it, declared for writers and for ``verify``."""
+"""Certificates: the format of files with a lower bound and the argument that proves it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_NODES = 1_000_000
 
 
 class Multiplied(TypedDict):
-    """An inequality of a stage, and what it is multiplied by."""
+    """An inequality of a stage, and its multiplier ``by``."""
 
     inequality: Words
     stage: Count
@@ -24,8 +24,12 @@ class Multiplied(TypedDict):
 
 
 class Node(TypedDict):
-    """A branch: ``count`` of ``stage`` is at most ``most`` (what comes first), or more; or a leaf:
-    ``multipliers``, for which the inequalities contradict each other."""
+    """A node of a proof by cases.
+
+    A branch distinguishes whether ``count`` of ``stage`` is at most ``most`` (the first child) or
+    more. A leaf has ``multipliers`` such that the sum of the multiplied inequalities is a
+    contradiction.
+    """
 
     count: NotRequired[Words]
     stage: NotRequired[Count]
@@ -40,10 +44,12 @@ def _not_removed(kind: object) -> object:
 
 
 class Argument(TypedDict):
-    """``work``, ``memory-time``, ``head-tail`` of a ``rank``, ``slots`` or ``crossings`` of a
-    ``stage``, ``through`` of a ``stage`` and ``microbatches`` that pass stage ``by``,
-    ``critical-path``, ``arrivals``; or ``moments`` with the tree that refutes a lower cost, each
-    node before its branches."""
+    """The argument that proves a bound; ``kind`` determines the other keys.
+
+    ``head-tail`` has a ``rank``; ``slots`` and ``crossings`` a ``stage``; ``through`` a ``stage``,
+    and the ``microbatches`` that pass stage ``by``; ``moments`` the ``nodes`` of a tree that
+    refutes all lower costs, each node before its children.
+    """
 
     kind: Annotated[
         Literal[
@@ -67,10 +73,10 @@ class Argument(TypedDict):
 
 
 class CertificateDocument(Document):
-    """No schedule of the instance costs less than ``lower_bound``, by ``argument``.
+    """A proof, by ``argument``, that no schedule of the instance costs less than ``lower_bound``.
 
-    The instance is that of the schedule beside which the certificate is checked. ``claimed``: the
-    schedule's own bound, where that is more and its argument has no certificate.
+    The instance is that of the schedule for which the certificate is verified. ``claimed``: the
+    bound in the schedule's file, if it is higher and its argument has no certificate.
     """
 
     format: Annotated[Literal["pipeloom.certificate"], Expected(f'"{CERTIFICATE}"')]

@@ -1,7 +1,7 @@
-"""The types of documents' fields: numbers within bounds, and one value or one list per rank.
+"""Types of the fields of documents: bounded numbers, and lists with one entry per rank.
 
-The context of a validation holds ``ranks``, ``stages`` and ``microbatches`` once these are known;
-where one of them is wrong, what depends on it is not to blame.
+The context of a validation holds ``ranks``, ``stages`` and ``microbatches`` once they are known.
+Checks that depend on an invalid number among them are skipped.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ..errors import printable
 from ..units import counted
 from .validation import Expected, Whole, said, wrong
 
-# larger ones are mistakes, and arrays of that size would exhaust memory
+# larger numbers are mistakes, and arrays of that size would exhaust memory
 MOST_RANKS, MOST_STAGES, MOST_LAYERS = 4096, 65_536, 512
 MOST_PAIRS = 1_000_000
-"""Stages times microbatches, of each of which a schedule's file has some 300 bytes."""
-LARGEST = 1e100  # so that thousands of them can be summed
-MOST_COST = 1e80  # what millions of ops and delays sum up to is still a number for a schedule
-SLOWEST = 1e-9  # gigabytes a second
+"""The most stages times microbatches; a schedule's file has about 300 bytes for each."""
+LARGEST = 1e100  # sums of thousands are still finite
+MOST_COST = 1e80  # sums of millions of ops and delays are below LARGEST
+SLOWEST = 1e-9  # gigabytes per second
 
 _Finite = Field(strict=True, ge=-LARGEST, le=LARGEST, allow_inf_nan=False)
 Number: TypeAlias = Annotated[float, _Finite, Expected("a finite number")]
@@ -48,7 +48,7 @@ _LIMITS = TypeAdapter(list[Amount | None])
 
 
 def _shown(text: str) -> str:
-    """Lets texts pass that may be shown as they are, on a terminal and in a picture."""
+    """Accept text that can be printed unchanged in a terminal and in a picture."""
     if printable(text) != text:
         raise wrong("no control characters in it")
     return text
@@ -61,13 +61,14 @@ Name: TypeAlias = Annotated[
 
 
 def known(info: ValidationInfo, key: str | None) -> int | None:
-    """``ranks``, ``stages`` or ``microbatches`` as far as the document has been read."""
+    """The number ``key`` (``ranks``, ``stages``, ``microbatches``) of the document, if read
+    already."""
     found: int | None = info.context.get(key) if info.context else None
     return found
 
 
 def keep(value: int, info: ValidationInfo) -> int:
-    """Lets what follows know the number, by the name of its field."""
+    """Store a number in the context, under the name of its field, for later checks."""
     if info.context is not None:
         info.context[info.field_name] = value
     return value
@@ -82,7 +83,7 @@ def _one_a_rank(rows: list[Any], info: ValidationInfo) -> list[Any]:
 
 
 def _limits(value: Any, info: ValidationInfo) -> tuple[float, ...] | None:
-    """One limit a rank: one given for all is each's, and null in a list is unlimited."""
+    """One limit per rank; a single number applies to all ranks, null in a list is unlimited."""
     if value is None:
         return None
     ranks = known(info, "ranks")

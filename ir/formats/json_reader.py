@@ -1,4 +1,4 @@
-"""Reading JSON so that every error of a file is reported at once, each with its key and value."""
+"""Reads JSON files; all faults of a file are reported at once, each with key and value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MADE_BY = {
     ("pipeloom.program", "pipeloom.profile"): ": optimize and then compile make one of a profile",
     ("pipeloom.certificate", "pipeloom.schedule"): ": optimize --certificate writes one",
 }
-"""The command that leads from one format to another."""
+"""Hints by (expected format, given format): the command that converts one into the other."""
 
 _TAKEN_BY = {
     "pipeloom.profile": ": optimize, build, compare and sweep take a profile",
@@ -33,14 +33,14 @@ _TAKEN_BY = {
     "pipeloom.lengths": ": pipeloom.pack takes lengths, in Python",
     "pipeloom.packing": ": it was removed in 0.2.0, pipeloom.pack returns schedules, in Python",
 }
-"""The commands for each format."""
+"""Hints by given format: the commands that take it."""
 
 
 _UNMARKED = {
     "model_type": "a model's config.json: predict and plan take it",
     "spreads": "what plan has written: its profile.json and schedule.json are in the same folder",
 }
-"""What files without ``format`` are, by one of their keys."""
+"""Descriptions of files without ``format``, by a key that they have."""
 
 _NOT_JSON = dict.fromkeys((".yaml", ".yml", ".toml"), "it is not read; write it as JSON") | {
     ".csv": "a profile is JSON; import reads a torch-csv of a schedule"
@@ -48,9 +48,9 @@ _NOT_JSON = dict.fromkeys((".yaml", ".yml", ".toml"), "it is not read; write it 
 
 
 def read_document(given: Document, name: str) -> tuple[dict[str, Any], str]:
-    """The JSON object, and how messages call it: its file, or ``name`` where it comes from none.
+    """The JSON object, and its name in messages: its file, or ``name`` if it is not from a file.
 
-    Raises InputError where the file cannot be read.
+    Raises InputError if the file cannot be read.
     """
     if isinstance(given, Mapping):
         return dict(given), name
@@ -60,7 +60,7 @@ def read_document(given: Document, name: str) -> tuple[dict[str, Any], str]:
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """The JSON object in ``path``, or on standard input for ``-``. Raises InputError."""
+    """The JSON object in the file ``path``, or on standard input for ``-``. Raises InputError."""
     name = "standard input" if path == "-" else path
     try:
         value = parse_json(read_text(path), name)
@@ -75,7 +75,10 @@ def read_json(path: str) -> dict[str, Any]:
 
 
 def read_text(path: str, expected: str = "JSON") -> str:
-    """The text of ``path``, or of standard input for ``-``; gzip is unpacked. Raises InputError."""
+    """The text of the file ``path``, or of standard input for ``-``. Raises InputError.
+
+    Files compressed with gzip are decompressed.
+    """
     name = "standard input" if path == "-" else path
     try:
         text = _unpacked(_read_bytes(path)).decode("utf-8-sig")
@@ -109,9 +112,9 @@ def _unpacked(data: bytes) -> bytes:
 
 
 def parse_json(text: str, name: str, *, others: bool = False) -> Any:
-    """The JSON value that ``text`` is; keys given twice are errors, unless ``others`` wrote it.
+    """The JSON value in ``text``. Raises InputError.
 
-    Raises InputError.
+    A duplicate key is an error, unless the file is of another program (``others``).
     """
     twice: list[str] = []
     hook = None if others else partial(_unique, twice=twice)
@@ -125,7 +128,7 @@ def parse_json(text: str, name: str, *, others: bool = False) -> Any:
         ) from None
     except RecursionError:
         raise InputError(f"{name}: not valid JSON: nested too deeply") from None
-    except ValueError:  # Python refuses whole numbers of more than 4300 digits
+    except ValueError:  # Python refuses integers of more than 4300 digits
         raise InputError(f"{name}: holds a whole number of thousands of digits") from None
     if twice:
         raise InputError(*(f"{name}: {key}: expected once, got it twice" for key in twice))
@@ -141,24 +144,24 @@ def _unique(pairs: list[tuple[str, Any]], twice: list[str]) -> dict[str, Any]:
 
 
 def show(value: object) -> str:
-    """``value`` as JSON, cut to a readable length."""
+    """``value`` as JSON, shortened to at most 60 characters."""
     text = json.dumps(value, default=str)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def format_hint(expected: str, given: object) -> str:
-    """The command that makes a file of the ``expected`` format of ``given``, or takes that."""
+    """The command that converts the format ``given`` to ``expected``, or one that takes it."""
     if not isinstance(given, str):
         return ""
     return _MADE_BY.get((expected, given)) or _TAKEN_BY.get(given, "")
 
 
 def unmarked_hint(data: object) -> str:
-    """Says what a file without ``format`` is, by a key that it has."""
+    """The description of a file without ``format``, if a key identifies it."""
     keys = data if isinstance(data, Mapping) else ()
     return next((f" (this is {words})" for key, words in _UNMARKED.items() if key in keys), "")
 
 
 def is_count(value: object) -> bool:
-    """Whether it is a whole number: ``True`` is none."""
+    """Whether ``value`` is an integer and not a bool."""
     return isinstance(value, int) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""The lengths of a batch's sequences, declared once."""
+"""The format of files with the lengths of a batch's sequences."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Length = Annotated[int, Whole(1, 1_000_000_000)]
 
 
 class LengthsDocument(Document):
-    """The sequences of one batch, and what a profile's microbatch was.
+    """The lengths, in tokens, of the sequences of one batch.
 
-    ``reference_length``: tokens of each sequence in the microbatch that the profile measured;
-    ``attention``: the share of times that grows with the square of a sequence's length.
+    ``reference_length``: tokens per sequence in the microbatches of the measured profile.
+    ``attention``: the share of times that grows with the square of the sequence length.
     """
 
     format: Annotated[Literal["pipeloom.lengths"], Expected('"pipeloom.lengths"')]
@@ -28,7 +28,7 @@ class LengthsDocument(Document):
 
 
 def parse_lengths(data: dict[str, Any], where: str) -> LengthsDocument:
-    """Raises InputError with a line for each fault, unknown keys among them."""
+    """Validate ``data``. Raises InputError with one line per fault, including unknown keys."""
     found = validated(LengthsDocument, data, where)
     known = ", ".join(LengthsDocument.model_fields)
     if found.model_extra:

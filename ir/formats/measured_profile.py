@@ -1,4 +1,4 @@
-"""A measured profile and what stands behind its times, with the JSON of both."""
+"""A measured profile with the statistics of its times, and the JSON of both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .profile_json import dump_layers, dump_profile
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A median and how far the middle half of its samples spreads, relative to it."""
+    """The median of some samples, and their interquartile range relative to it (``spread``)."""
 
     median: float
     spread: float
@@ -36,15 +36,17 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A profile and what stands behind its times.
+    """A profile with the statistics of its measured times, in ms.
 
-    ``times[s]``: milliseconds of F, B, W and BW of stage s, without the latter of a layer, and of R
-    where it was asked for; none where bytes alone were calculated; ``pairs[s]``: of an F and a BW
-    at once, where that was; ``delay``: one-way milliseconds of a message as large as the largest
-    activation (None: one process);
-    ``together``: whether the ranks were measured at the same time; ``by_layers``: each stage is a
-    layer that was measured by itself; ``coverage[s]``: which weight gradients W computed, as the
-    stages ran here; ``eager``: why stages that were to be graphs ran as they are.
+    - ``times[s]``: of F, B, W, and for stages of BW, in stage s; of R if requested. Empty if only
+      bytes were computed.
+    - ``delay``: one-way time of a message of the size of the largest activation; None with one
+      process.
+    - ``together``: whether the ranks were measured at the same time.
+    - ``pairs[s]``: of an F and a BW run at once, if measured.
+    - ``by_layers``: whether each stage is a layer that was measured by itself.
+    - ``coverage[s]``: which weight gradients W computed in this measurement.
+    - ``eager``: by stage, why it ran eagerly although it was to be a graph.
     """
 
     profile: Profile
@@ -57,7 +59,7 @@ class Measurement:
     eager: Mapping[int, str] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
-        """The profile as a JSON object, by layers where they were measured so."""
+        """The profile as a JSON object; by layers if they were measured separately."""
         profile = self.profile
         if self.by_layers:
             apart = (False,) * profile.num_stages
@@ -69,7 +71,7 @@ class Measurement:
         return found | ({"memory_limit": limits.pop()} if len(limits) == 1 else {})
 
     def record(self) -> dict[str, object]:
-        """The spreads as a JSON object, to keep beside the profile."""
+        """The statistics as a JSON object, to be kept with the profile."""
         return {
             "profile": self.profile.name,
             "together": self.together,
@@ -85,14 +87,14 @@ class Measurement:
 
 
 MIDDLE_HALF = 1.349
-"""Standard deviations that the middle half of a normal distribution spans."""
+"""The interquartile range of a normal distribution, in standard deviations."""
 
 
 def spread_of(times: Mapping[OpKind, Figure]) -> float | None:
-    """The relative standard deviation of a stage's ops, kind by kind and then the root of the mean
-    square by time; None where samples do not differ.
+    """The relative standard deviation of a stage's op times; None if the samples do not vary.
 
-    It follows from the middle halves, so that one op that was held up does not count.
+    It is estimated from the interquartile range of each kind of op, so that single outliers do not
+    count. The result is the time-weighted root mean square over the kinds, at most 1.
     """
     figures = [times[kind] for kind in times if not kind.copies and times[kind].samples > 1]
     total = math.fsum(figure.median for figure in figures)
@@ -101,10 +103,10 @@ def spread_of(times: Mapping[OpKind, Figure]) -> float | None:
 
 
 def fused_time(times: Mapping[OpKind, Figure]) -> float | None:
-    """T_BW; None where it was not measured, or is T_B + T_W as far as the samples tell.
+    """T_BW; None if it was not measured or does not differ significantly from T_B + T_W.
 
-    They do where it is further off than the three middle halves of samples, each by half of its
-    range.
+    It differs significantly if the difference exceeds the sum of half the interquartile ranges of
+    B, W and BW.
     """
     if OpKind.BW not in times:
         return None

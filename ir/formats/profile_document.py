@@ -1,9 +1,7 @@
-"""Profiles, by stages and by layers, declared once for all who read them.
+"""The format of profiles, by stages and by layers, declared once for all readers.
 
-What values mean and how they go together is not said here, but for what a shape depends on: ranks,
-stages and layers that there are. ``docs/formats.md`` describes all keys.
-
-All that a profile says but its stages, declared once: ranks, delays, links, memory, replicas.
+Only the shapes of values are checked here, and what they depend on: the numbers of ranks, stages
+and layers. ``docs/formats.md`` describes all keys.
 """
 
 from __future__ import annotations
@@ -78,7 +76,7 @@ def _shared(value: Any, info: ValidationInfo) -> Any:
 
 
 def _delays(value: Any, info: ValidationInfo) -> float | tuple[tuple[float, ...], ...] | None:
-    """One delay, or those from each rank (row) to each."""
+    """One delay, or a matrix with the delays from rank (row) to rank."""
     if value is None:
         return None
     ranks = known(info, "ranks")
@@ -103,7 +101,7 @@ _GROUPS = TypeAdapter(Groups)
 
 
 class LinkDocument(Document):
-    """``latency`` is 0 where it is absent, and in a pair that of the other links."""
+    """A link. ``latency`` defaults to 0, in ``pairs`` to that of the other links."""
 
     latency: Cost | None = None
     gigabytes_per_second: Bandwidth
@@ -113,21 +111,21 @@ PairLink: TypeAlias = Annotated[tuple[Rank, Rank, LinkDocument], BeforeValidator
 
 
 class LinksDocument(LinkDocument):
-    """The link of most pairs of ranks, those that differ, and which messages share a wire."""
+    """The link of most pairs of ranks, the exceptions, and which messages share a wire."""
 
     pairs: list[PairLink] | None = None
     shared: Annotated[str | Groups | None, PlainValidator(_shared)] = None
 
 
 class DataParallelDocument(LinkDocument):
-    """Replicas of the whole pipeline, and the link between the ranks of one number."""
+    """Replicas of the pipeline, and the link between ranks of the same number."""
 
     size: Annotated[int, Whole(1, MOST_RANKS)]
     exposed: Cost | None = None
 
 
 class ClusterDocument(Document):
-    """All that a profile says but its stages."""
+    """All keys of a profile except its stages or layers."""
 
     format: Annotated[Literal["pipeloom.profile"], Expected(f'"{PROFILE}"')]
     version: Version
@@ -150,7 +148,7 @@ _SPREADS = TypeAdapter(_SPREAD | list[_SPREAD] | None)
 
 
 def _tied_stages(value: Any, info: ValidationInfo) -> Ties:
-    """Groups of stages, which may be called by their number or by a layer of theirs."""
+    """Groups of tied stages; a stage is given by its number or by the name of one of its layers."""
     number = known(info, "stages") or 0
     places: dict[int | str, int] = {stage: stage for stage in range(number)}
     for s, stage in enumerate(info.data.get("stages", ())):
@@ -159,14 +157,17 @@ def _tied_stages(value: Any, info: ValidationInfo) -> Ties:
 
 
 def _tied_layers(value: Any, info: ValidationInfo) -> Ties:
-    """Groups of layers by their names."""
+    """Groups of tied layers, given by their names."""
     names = [layer.name for entry in info.data.get("layers", ()) for layer in entry.each()]
     places = {name: place for place, name in enumerate(names)}
     return _ties(value, places, "names of layers") if names else ()
 
 
 def _ties(value: Any, places: Mapping[Any, int], what: str) -> Ties:
-    """Groups of ``what`` that share parameters; ``places``: of each by what it may be called."""
+    """Groups of ``what`` that share parameters, as sorted tuples of places.
+
+    ``places``: the place of each number or name by which a member can be given.
+    """
     if not isinstance(value, list | None):
         raise wrong("a list")
     groups: list[tuple[int, ...]] = []
@@ -181,14 +182,14 @@ def _ties(value: Any, places: Mapping[Any, int], what: str) -> Ties:
             found.append(DocumentFault((i,), wrong(words), entry))
         elif group in groups:
             found.append(DocumentFault((i,), wrong("each group once"), entry))
-        elif len(group) > 1:  # else layers of one stage
+        elif len(group) > 1:  # otherwise, all are layers of one stage
             groups.append(group)
     raise_faults(found)
     return tuple(sorted(groups))
 
 
 def _unknown(members: Sequence[Any], places: Mapping[Any, int]) -> str:
-    """`` (embedding: no layer has this name; did you mean embed?)`` for the first such name."""
+    """`` (embedding: no layer has this name; did you mean embed?)`` for the first unknown name."""
     names = [name for name in places if isinstance(name, str)]
     for member in members:
         if names and isinstance(member, str) and member not in places:
@@ -197,7 +198,7 @@ def _unknown(members: Sequence[Any], places: Mapping[Any, int]) -> str:
 
 
 def _spread(value: Any, number: int | None, what: str) -> Spreads:
-    """One relative standard deviation, or one of each of ``number`` stages or layers."""
+    """One relative standard deviation, or one for each of ``number`` stages or layers."""
     try:
         found = _SPREADS.validate_python(value)
     except ValidationError:
@@ -224,7 +225,8 @@ def _at_least_stages(number: int, info: ValidationInfo) -> int:
 
 
 class ProfileDocument(ClusterDocument):
-    """A profile by stages; one entry is shared by ``num_stages`` stages, or one per rank."""
+    """A profile by stages. A single entry is shared by ``num_stages`` stages (default: one per
+    rank)."""
 
     stages: list[StageDocument]
     num_stages: Annotated[int, Whole(1, MOST_STAGES)] | None = Field(None, validate_default=True)
@@ -236,7 +238,7 @@ class ProfileDocument(ClusterDocument):
     @model_validator(mode="before")
     @classmethod
     def _by_layers(cls, data: Any) -> Any:
-        """Refuses a profile by layers in one line: its other keys are for other commands."""
+        """Refuse a profile by layers with one line; reports on its other keys would mislead."""
         if isinstance(data, dict) and "stages" not in data and data.get("layers") is not None:
             line = "missing; expected a list (it has layers, which optimize and build cut)"
             raise_faults([DocumentFault(("stages",), said(line))])
@@ -275,7 +277,7 @@ class LayeredProfileDocument(ClusterDocument):
     @field_validator("layers")
     @classmethod
     def _told_apart(cls, layers: list[LayerEntry]) -> list[LayerEntry]:
-        """Some layers, not too many, and no name of one, or else of a module, twice."""
+        """Check that there are 1 to MOST_LAYERS layers, with unique names and modules."""
         number = sum(entry.repeat or 1 for entry in layers)
         if not layers:
             raise wrong("at least one layer")

@@ -1,4 +1,4 @@
-"""Profiles, by stages or by layers, as JSON: reading with every error of the file, and writing."""
+"""Reads and writes profiles, by stages or by layers, as JSON; all faults are reported at once."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from .validation import keys_in_doubt, validated
 
 
 def load_profile(given: Document) -> Profile:
-    """Reads a profile, a file or what :func:`dump_profile` gives.
+    """Read a profile: the path of a file, or an object as :func:`dump_profile` returns it.
 
-    Raises InputError with every error of the file.
+    Raises InputError with every fault of the file.
     """
     return parse_profile(*read_document(given, "profile"))
 
@@ -49,8 +49,7 @@ def parse_layers(data: dict[str, Any], where: str) -> LayeredProfile:
 
 
 def doubtful_keys(data: dict[str, Any], where: str) -> list[str]:
-    """A line for each key of a profile, by stages or by layers, that looks like one misspelt, or
-    that only layers have."""
+    """A line for each key of a profile that looks misspelt or belongs to layers only."""
     if "stages" not in data:
         return [*keys_in_doubt(LayeredProfileDocument, data, where).values()]
     found = validated(ProfileDocument, data, where)
@@ -78,7 +77,7 @@ def profile_of(document: ProfileDocument) -> Profile:
 def spread_over(
     stages: tuple[StageProfile, ...], spread: float | Sequence[float] | None
 ) -> tuple[StageProfile, ...]:
-    """The stages with this spread of times, or with one each."""
+    """The stages with this relative standard deviation of op times, or one per stage."""
     if spread is None:
         return stages
     each = [float(spread)] * len(stages) if isinstance(spread, int | float) else spread
@@ -93,8 +92,11 @@ def cluster_of(
     stages: tuple[StageProfile, ...],
     tied: tuple[tuple[int, ...], ...],
 ) -> Profile:
-    """All that a profile says but its stages and ties, with these; ``entries``: of its stages or
-    layers."""
+    """A profile with these stages and ties, and otherwise as in the document.
+
+    ``entries``: the document's stages or layers, which determine the number of microbatches if they
+    have lists.
+    """
     host, replicas = document.host_link, document.data_parallel
     return Profile(
         stages=stages,
@@ -133,7 +135,7 @@ def layer_of(document: LayerDocument) -> Layer:
 
 
 def _link(document: LinkDocument, latency: float = 0.0) -> Link:
-    """``latency``: what it is where the document has none."""
+    """A link; ``latency`` is the default latency."""
     own = document.latency
     return Link(latency if own is None else own, document.gigabytes_per_second)
 
@@ -156,10 +158,10 @@ def _sharing(shared: str | list[list[tuple[int, int]]] | None) -> Sharing | Grou
 
 
 def dump_profile(profile: Profile) -> dict[str, Any]:
-    """The profile as a JSON object; parsing it gives an equal profile."""
+    """The profile as a JSON object; parsing it returns an equal profile."""
     document: dict[str, Any] = {"format": PROFILE, "version": 1, "name": profile.name}
     document["stages"] = _dump_stages(profile)
-    if profile.num_stages == 1:  # else it would be read as one that all ranks share
+    if profile.num_stages == 1:  # otherwise a reader would repeat the stage on all ranks
         document["num_stages"] = 1
     document["ranks"] = profile.ranks
     counts = {"micro_batch": profile.micro_batch, "max_stages": profile.max_stages}
@@ -191,7 +193,7 @@ def dump_profile(profile: Profile) -> dict[str, Any]:
 
 
 def dump_layers(profile: LayeredProfile) -> dict[str, Any]:
-    """The profile as a JSON object, one entry per layer; parsing it gives an equal one."""
+    """The profile as a JSON object, one entry per layer; parsing it returns an equal profile."""
     document = dump_profile(profile.as_stages)
     costs = document.pop("stages")
     document.pop("num_stages", None)
@@ -233,17 +235,17 @@ def _dump_stage(stage: StageProfile) -> dict[str, Any]:
 
 def _dump_stages(profile: Profile) -> list[dict[str, Any]]:
     stages = [_dump_stage(stage) for stage in profile.stages]
-    if profile.microbatches is not None and not profile.unlike and stages:  # else M is not told
+    if profile.microbatches is not None and not profile.unlike and stages:  # the file needs M
         stages[0]["t_f"] = [stages[0]["t_f"]] * profile.microbatches
     return stages
 
 
 def _dump_figure(stage: StageProfile, key: str) -> Any:
-    """One number, or one per microbatch where these differ."""
+    """One number, or one per microbatch if they differ."""
     each = [getattr(one, key) for one in stage.each]
     return each if len(set(each)) > 1 else getattr(stage.at(0), key)
 
 
 def finite(limits: tuple[float, ...]) -> list[float | None]:
-    """Memory limits as JSON has them: null where there is none."""
+    """Memory limits for JSON: null instead of infinity."""
     return [None if limit == math.inf else limit for limit in limits]

@@ -1,4 +1,4 @@
-"""Programs as JSON: reading with every error of the file at once, and writing."""
+"""Reads and writes programs as JSON; all faults are reported at once."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .validation import validated
 
 
 def load_program(given: Document) -> Program:
-    """Reads a program, a file or what :func:`dump_program` gives.
+    """Read a program: the path of a file, or an object as :func:`dump_program` returns it.
 
-    Raises InputError with every error of the file.
+    Raises InputError with every fault of the file.
     """
     return parse_program(*read_document(given, "program"))
 
@@ -36,7 +36,7 @@ def parse_program(data: dict[str, Any], where: str) -> Program:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """A million instructions make no cycles: looking for some took 70 % of the time."""
+    """Pause garbage collection: instructions form no cycles, and it took 70 % of the time."""
     running = gc.isenabled()
     gc.disable()
     try:
@@ -47,7 +47,7 @@ def _collector_paused() -> Iterator[None]:
 
 
 def parse_instruction(text: str) -> ir.Instruction:
-    """The instruction that prints as ``text``, whose form the document has checked."""
+    """The instruction with this text; the document has checked its form."""
     words = text.split(" ")
     make = _MAKE.get(words[0])
     return ir.Compute(Op.parse(text)) if make is None else make(words)
@@ -55,7 +55,7 @@ def parse_instruction(text: str) -> ir.Instruction:
 
 @lru_cache(1024)
 def _tensor(text: str) -> ir.Tensor:
-    """One object for all instructions about it that are near each other."""
+    """The tensor with this text; cached, so that nearby instructions share one object."""
     item, index = text.split(".")
     kind = item.rstrip("0123456789")
     return ir.Tensor(ir.TensorKind(kind), int(item[len(kind) :]), int(index))

@@ -1,7 +1,7 @@
-"""Schedules and programs, declared once: readers and verifiers take their shape from here alone.
+"""The format of schedules and programs, declared once for readers and verifiers.
 
-What values mean and how they go together is not said here, but for what a shape depends on: stages
-and microbatches that there are. ``docs/formats.md`` describes all keys.
+Only the shapes of values are checked here, and what they depend on: the numbers of stages and
+microbatches. ``docs/formats.md`` describes all keys.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCHEDULE, PROGRAM = "pipeloom.schedule", "pipeloom.program"
 
 
 def _no_level(value: object) -> None:
-    """For an op, which is no Document as there are many of them."""
+    """Refuse the removed key ``level`` of an op; ops are not Documents for the sake of speed."""
     if value is not None and (line := replaced("key level")):
         raise removed(line)
 
@@ -60,7 +60,7 @@ class AverageEntry(TypedDict):
     end: Amount
 
 
-_FORMER_BOUNDS: Mapping[str | None, str] = {  # names in files that older versions wrote
+_FORMER_BOUNDS: Mapping[str | None, str] = {  # former names of bounds, in files of older versions
     "lanes": "crossings-search",
     "levers-head": "remat-head",
     "levers-throughput": "remat-throughput",
@@ -68,7 +68,7 @@ _FORMER_BOUNDS: Mapping[str | None, str] = {  # names in files that older versio
 
 
 class ReportDocument(Document):
-    """How a schedule came to be and what it comes to; null where that is not known."""
+    """How a schedule was found and what it costs; unknown values are null."""
 
     objective: Literal["period", "makespan"] | None = None
     period: Number | None = None
@@ -77,7 +77,7 @@ class ReportDocument(Document):
     lower_bound: Amount | None = None
     bound: Words | None = None
     bound_name: Words | None = None
-    """``bound`` as older files call it."""
+    """The former name of ``bound``."""
     gap: Number | None = None
     status: Literal["optimal", "feasible"] | None = None
     peak_memory: list[Amount] | None = None
@@ -88,11 +88,11 @@ class ReportDocument(Document):
     seed: Count | None = None
     iteration_time: Number | None = None
     step: Number | None = None
-    """``iteration_time`` as older files call it."""
+    """The former name of ``iteration_time``."""
 
     @property
     def argument(self) -> str | None:
-        """The argument of the lower bound, as it is called today."""
+        """The argument of the lower bound by its current name."""
         name = self.bound or self.bound_name
         return _FORMER_BOUNDS.get(name, name)
 
@@ -105,7 +105,7 @@ def _as_in_profile(value: int, info: ValidationInfo) -> int:
 
 
 class ScheduleDocument(Document):
-    """An order of ops with times for each rank, of stages and microbatches that there are."""
+    """For each rank, its ops in order, with start and end."""
 
     format: Annotated[Literal["pipeloom.schedule"], Expected(f'"{SCHEDULE}"')]
     version: Version
@@ -156,7 +156,8 @@ class ScheduleDocument(Document):
     @field_validator("pairs")
     @classmethod
     def _places(cls, rows: Any, info: ValidationInfo) -> Any:
-        """An F at each place, and the BW that runs at once with it at the next."""
+        """Check that each place is in range: an F, and at the next place the BW run at once with
+        it."""
         order = info.data.get("order", ())
         for places, row in zip(rows or (), order, strict=False):
             if len(set(places)) < len(places) or max(places, default=0) >= max(1, len(row) - 1):
@@ -197,7 +198,7 @@ Buffer: TypeAlias = Annotated[
 
 
 class ProgramDocument(Document):
-    """Instructions for each rank, one a line, and the buffers that it receives into."""
+    """For each rank, its instructions as text, and its receive buffers."""
 
     format: Annotated[Literal["pipeloom.program"], Expected(f'"{PROGRAM}"')]
     version: Version

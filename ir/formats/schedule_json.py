@@ -1,4 +1,4 @@
-"""Schedules as JSON: reading with every error of the file at once, and writing."""
+"""Reads and writes schedules as JSON; all faults are reported at once."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from .schedule_document import SCHEDULE, OpEntry, ReportDocument, ScheduleDocume
 from .validation import validated
 
 _NUMBERS = ("stage", "from", "to", "copy", "after", "before", "room", "blocks")
-"""Keys of a transfer beside its kind and its times; others are other programs' own."""
-_ENDS = {"from": "source", "to": "target"}  # as Transfer calls them
+"""Keys of a transfer except its kind and times; any other keys are ignored."""
+_ENDS = {"from": "source", "to": "target"}  # names of Transfer's fields
 _NAMES = [kind.name for kind in OpKind]
 _KINDS = {name: number for number, name in enumerate(_NAMES)}
-_FORMER_METHODS = (  # families in files of before 0.2.0, which had no ``method``
+_FORMER_METHODS = (  # before 0.2.0 there was no ``method``; these were families
     "search", "warm-start", "periodic", "backward-tail", "unrolled", "enumeration", "cp-sat", "ilp",
     "one-at-a-time",
 )  # fmt: skip
 
 
 def load_schedule(given: Document) -> Schedule:
-    """Reads a schedule, its recorded times included: a file, or what :func:`dump_schedule` gives.
+    """Read a schedule with its times: the path of a file, or a result of :func:`dump_schedule`.
 
-    Raises InputError with every error found.
+    Raises InputError with every fault of the file.
     """
     return parse_schedule(*read_document(given, "schedule"))
 
@@ -55,8 +55,11 @@ def parse_schedule(data: dict[str, Any], where: str) -> Schedule:
 
 
 def schedule_of(document: ScheduleDocument, where: str) -> Schedule:
-    """The schedule that a document describes. Raises InputError where ``where`` holds no ops, or
-    some that end before they start."""
+    """The schedule that a document describes.
+
+    ``where``: the name of the file. Raises InputError if there are no ops, or some end before they
+    start.
+    """
     _check_times(document, where)
     profile = profile_of(document.profile)
     order = tuple(map(_packed, document.order))
@@ -95,7 +98,7 @@ def _check_times(document: ScheduleDocument, where: str) -> None:
 
 
 def _packed(row: list[OpEntry]) -> IntArray:
-    """The packed form of one rank's ops: see :mod:`..model.ops`."""
+    """The packed form of one rank's ops; see :mod:`..model.ops`."""
     packed = [
         op["microbatch"] << MICROBATCH_SHIFT | op["stage"] << STAGE_SHIFT | _KINDS[op["op"]]
         for op in row
@@ -104,7 +107,7 @@ def _packed(row: list[OpEntry]) -> IntArray:
 
 
 def _placement(document: ScheduleDocument, order: tuple[IntArray, ...]) -> Placement:
-    """The placement that the order shows; what the order breaks is left to the verifier."""
+    """The placement by the order. If the order contradicts itself, the verifier reports it."""
     owners = np.zeros((document.stages, document.microbatches), dtype=np.int64)
     for rank, row in enumerate(order):
         owners[fields_of(row)[1:]] = rank
@@ -143,14 +146,14 @@ def _report(document: ReportDocument, objective: Objective) -> Report:
 
 
 def timing_of(schedule: Schedule) -> Timing:
-    """When its ops run: as it says, else simulated."""
-    from ..cost.simulator import simulate  # numba takes longer to import than most files to read
+    """The schedule's timing, simulated if it has none."""
+    from ..cost.simulator import simulate  # importing numba takes longer than reading most files
 
     return schedule.timing or simulate(schedule)
 
 
 def dump_schedule(schedule: Schedule) -> dict[str, Any]:
-    """The schedule as a JSON object, simulated first where it has no timing yet."""
+    """The schedule as a JSON object; simulated first if it has no timing."""
     problem, timing = schedule.problem, timing_of(schedule)
     document: dict[str, Any] = {
         "format": SCHEDULE,
@@ -178,7 +181,8 @@ def dump_schedule(schedule: Schedule) -> dict[str, Any]:
 
 
 def _placement_name(problem: Problem) -> str:
-    """Kinds have their name where no rank is left without stages, as they leave none."""
+    """The placement's name. It is "custom" for a named kind if a rank has no stages, as these kinds
+    use all ranks."""
     placement = problem.placement
     whole = 1 + max(map(max, placement.table)) == problem.ranks
     return placement.name if whole or placement.own_name else PlacementKind.CUSTOM.value

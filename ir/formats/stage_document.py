@@ -1,4 +1,4 @@
-"""Stages and layers of a profile, declared once: what they cost, and what they are called."""
+"""The format of a profile's stages and layers: their costs and names."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _maybe_costs(value: Any) -> float | list[float] | None:
 def _side_by_side(
     one: float | list[float], other: float | list[float]
 ) -> Iterator[tuple[float, float]]:
-    """Two keys' numbers, microbatch by microbatch where either is a list."""
+    """Pairs of two keys' numbers, one per microbatch if either is a list."""
     number = max(len(each) if isinstance(each, list) else 1 for each in (one, other))
     rows = (each if isinstance(each, list) else [each] * number for each in (one, other))
     return zip(*rows, strict=False)
@@ -49,7 +49,7 @@ MaybeCosts: TypeAlias = Annotated[float | list[float] | None, PlainValidator(_ma
 
 
 class LayerDocument(Document):
-    """A layer that a stage was cut from; its one module has its name where none are given."""
+    """A layer; ``modules`` defaults to a single module with the layer's name."""
 
     name: Name
     kind: Literal["embedding", "block", "mtp", "head", "loss"] | None = None
@@ -64,13 +64,13 @@ EACH = (
     *("t_f", "t_b", "t_w", "t_bw", "t_r", "m_b", "m_w", "m_r", "m_o"),
     *("activation_bytes", "offload_bytes"),
 )
-"""The keys that may be lists of one number per microbatch."""
+"""Keys that can be lists with one number per microbatch."""
 
 
 class CostDocument(Document):
-    """Times in ms, memory in the profile's unit, and bytes; null where it is not known.
+    """Times in ms, memory in the profile's unit, and message sizes in bytes; null if unknown.
 
-    Those of :data:`EACH` may be lists of one number per microbatch, all as long.
+    The keys in :data:`EACH` can be lists with one number per microbatch, all of the same length.
     """
 
     t_f: Annotated[Costs, Field(description="ms of the forward of a microbatch")]
@@ -102,7 +102,7 @@ class CostDocument(Document):
 
     @model_validator(mode="after")
     def _recomputed(self) -> CostDocument:
-        """``t_r`` and ``m_r`` come together."""
+        """``t_r`` and ``m_r`` must be given together."""
         if (self.t_r is None) != (self.m_r is None):
             given, absent = ("t_r", "m_r") if self.m_r is None else ("m_r", "t_r")
             raise_faults([DocumentFault((absent,), said(f"missing; expected it beside {given}"))])
@@ -110,7 +110,7 @@ class CostDocument(Document):
 
     @model_validator(mode="after")
     def _as_long(self, info: ValidationInfo) -> CostDocument:
-        """All lists of a profile have one length, that of the first."""
+        """All lists of a profile must have the length of the first one."""
         lengths = {key: len(value) for key in EACH if isinstance(value := getattr(self, key), list)}
         if lengths and info.context is not None:
             number = info.context.setdefault("each", next(iter(lengths.values())))
@@ -124,7 +124,7 @@ class CostDocument(Document):
 
     @property
     def microbatches(self) -> int | None:
-        """How many numbers its lists have; None where there are none."""
+        """The length of its lists; None if there are none."""
         lists = (value for key in EACH if isinstance(value := getattr(self, key), list))
         return next(map(len, lists), None)
 
@@ -144,7 +144,7 @@ class StageDocument(CostDocument):
 
 
 class LayerEntry(LayerDocument, CostDocument):
-    """One layer of a profile by layers, or ``repeat`` of them one after the other."""
+    """One layer of a profile by layers, or ``repeat`` equal layers in a row."""
 
     repeat: Annotated[int, Whole(1, MOST_LAYERS)] | None = None
     with_next: bool | None = None
@@ -158,7 +158,7 @@ class LayerEntry(LayerDocument, CostDocument):
 
     @model_validator(mode="after")
     def _numbered(self) -> LayerEntry:
-        """Layers that one entry stands for have their number in all names."""
+        """The names of repeated layers must contain ``{}``, for the number."""
         names = (("name", [self.name]), ("modules", self.module_names))
         for key, given in names if (self.repeat or 1) > 1 else ():
             if any("{}" not in name for name in given):
@@ -167,7 +167,7 @@ class LayerEntry(LayerDocument, CostDocument):
         return self
 
     def each(self) -> list[LayerDocument]:
-        """The layers that the entry stands for; ``{}`` is the number of each of several."""
+        """The layers of the entry; if there are several, ``{}`` in names becomes the number."""
         several = (self.repeat or 1) > 1
         numbers = [str(n) if several else "{}" for n in range(self.repeat or 1)]
         return [

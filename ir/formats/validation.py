@@ -1,7 +1,7 @@
-"""Declared documents, and their faults as readable lines.
+"""The base of all document formats, and the conversion of validation errors into lines.
 
-Documents are pydantic models. All faults of one are said at once, a line each: the file, the keys
-that lead there, what was expected and what is there.
+Documents are pydantic models. All faults of a document are reported at once, one line each: the
+file, the keys of the location, the expected and the given value.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from ..removed import replaced
 from .json_reader import format_hint, show, unmarked_hint
 
 MOST_HINTS = 1000
-"""Unknown keys of one object that are looked at."""
+"""The most unknown keys of one object that are compared with known ones."""
 ALIKE = 0.75
-"""Likeness of two keys, case and underscores aside, from which on one may be meant by the other:
-``tf`` for t_f, ``memory_limits``; not t_b for t_f."""
+"""The least similarity, ignoring case and underscores, for a hint on a misspelt key: ``tf`` for
+t_f, ``memory_limits``; but not t_b for t_f."""
 
 _WORDS = {
     "list_type": "a list",
@@ -46,15 +46,14 @@ _WORDS = {
 
 
 class Document(BaseModel):
-    """An object of a file. Keys that are not declared are let pass, and kept for hints."""
+    """An object in a file. Keys that are not declared are accepted, and kept for hints."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_removed(cls, data: object) -> object:
-        """Refuses the keys of older files that went, where they have a value: it would be ignored
-        without a word."""
+        """Refuse removed keys that have a value, as they would be ignored silently."""
         if isinstance(data, dict):
             given = (key for key, value in data.items() if value is not None)
             unknown = (key for key in given if key not in cls.model_fields)
@@ -68,9 +67,9 @@ D = TypeVar("D", bound=Document)
 
 @dataclass(frozen=True)
 class Expected:
-    """Annotates a field: ``words`` are what is expected, whatever is wrong with its value.
+    """Field annotation: ``words`` describe what is expected, whatever is wrong with the value.
 
-    With a bound they are said of a number that is sound so far but beyond it.
+    With a bound, they are used only if the value is valid but exceeds the bound.
     """
 
     words: str
@@ -92,13 +91,15 @@ class Expected:
 
 
 EXACT = 2**53
-_MARKS = {("format",), ("version",)}  # a file without both is another one
+_MARKS = {("format",), ("version",)}  # a file without both is not one of ours
 
 
 @dataclass(frozen=True)
 class Whole:
-    """Annotates an ``int``: a whole number within these bounds, neither ``true`` nor ``2.0``; where
-    no other is told, at most what a ``float`` holds to the last digit."""
+    """Field annotation: an integer from ``least`` to ``most``, neither ``true`` nor ``2.0``.
+
+    ``most`` defaults to the largest integer up to which a ``float`` is exact.
+    """
 
     least: int = 0
     most: int = EXACT
@@ -111,22 +112,22 @@ class Whole:
 
 
 def wrong(words: str) -> PydanticCustomError:
-    """The fault of a value that is not what ``words`` say was expected."""
+    """A fault: the value is not what ``words`` describe."""
     return PydanticCustomError("expected", "{words}", {"words": words})
 
 
 def said(line: str) -> PydanticCustomError:
-    """A fault whose ``line`` says all there is to say."""
+    """A fault whose ``line`` is the whole message."""
     return PydanticCustomError("said", "{line}", {"line": line})
 
 
 def removed(line: str) -> PydanticCustomError:
-    """The fault of a removed key, reported once for all objects that have it."""
+    """A fault: a removed key; it is reported only once, even if many objects have it."""
     return PydanticCustomError("removed", "{line}", {"line": line})
 
 
 class DocumentFault(NamedTuple):
-    """A fault of what is at a location, seen from the value that a validator has."""
+    """A fault at a location relative to the value that a validator gets."""
 
     at: tuple[str | int, ...]
     kind: PydanticCustomError
@@ -134,17 +135,17 @@ class DocumentFault(NamedTuple):
 
 
 def raise_faults(found: Iterable[DocumentFault]) -> None:
-    """Raises ValidationError where there are any."""
+    """Raise ValidationError if there are any faults."""
     details = [InitErrorDetails(type=f.kind, loc=f.at, input=f.given) for f in found]
     if details:
         raise ValidationError.from_exception_data("", details)
 
 
 def validated(model: type[D], data: object, where: str) -> D:
-    """``data`` as the document that ``model`` declares; ``where`` names its file.
+    """Validate ``data`` as a document of type ``model``; ``where`` names its file.
 
-    Raises InputError with a line for each fault. If the file has another format, or neither format
-    nor version, there is only a line on that: the other faults would mislead.
+    Raises InputError with one line per fault. If the file has another format, or neither format nor
+    version, there is only a line on that, as the other faults would mislead.
     """
     try:
         return model.model_validate(data, context={})
@@ -203,7 +204,7 @@ def _missing(model: type[Document], fault: ErrorDetails) -> str:
 
 @cache
 def _declared(record: Any) -> dict[str, Any]:
-    """The annotation of each key of a model, or of a dictionary of declared keys."""
+    """The annotation of each key of a model or TypedDict."""
     if issubclass(record, BaseModel):
         fields = record.model_fields.items()
         return {name: field.rebuild_annotation() for name, field in fields}
@@ -211,7 +212,7 @@ def _declared(record: Any) -> dict[str, Any]:
 
 
 def _record(annotation: Any) -> Any:
-    """The type with declared keys inside an annotation; None where there is none."""
+    """The model or TypedDict inside an annotation; None if there is none."""
     if is_typeddict(annotation) or isinstance(annotation, type(BaseModel)):
         return annotation
     return next(filter(None, map(_record, get_args(annotation))), None)
@@ -219,7 +220,7 @@ def _record(annotation: Any) -> Any:
 
 @cache
 def _expected_of(record: Any, key: str) -> str:
-    """The expectation for a missing key: the one that any wrong value of it would be told."""
+    """The expectation for a missing key, in the words for any wrong value."""
     try:
         TypeAdapter(_declared(record)[key]).validate_python(object(), context={})
     except ValidationError as error:
@@ -228,7 +229,7 @@ def _expected_of(record: Any, key: str) -> str:
 
 
 def misspelt(data: Collection[str], known: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Each key of ``data`` that is not known but much like one that is, with the known one."""
+    """Unknown keys of ``data`` that resemble a known one, as (unknown, known) pairs."""
     unknown = list(islice((key for key in data if key not in known), MOST_HINTS))
     bare = {_bare(key): key for key in known} if unknown else {}
     for key in unknown:
@@ -241,20 +242,20 @@ def _bare(key: str) -> str:
 
 
 def keys_in_doubt(record: Any, data: object, where: str) -> dict[str, str]:
-    """A line for each key that is not known but much like one that is, by that key.
+    """A line for each unknown key that resembles a known one, by key.
 
-    Such keys are no fault: other programs may put their own into a document.
+    Such keys are not faults, as other programs may add their own keys to a document.
     """
     lines: dict[str, str] = {}
     for path, declared, found in _objects(record, data, where):
         for key, meant in misspelt(found, declared):
-            # of many alike the first is named
+            # only the first object with this key is named
             lines.setdefault(key, f"{path}: {key}: unknown key, not used; did you mean {meant}?")
     return lines
 
 
 def _objects(record: Any, value: object, where: str) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    """All objects in ``value``, each with the keys that lead there and those that it may have."""
+    """All objects in ``value``, each with its location and the annotations of its known keys."""
     if isinstance(value, dict):
         declared = _declared(record)
         yield where, declared, value
