@@ -1,1 +1,1 @@
-"""Checks of schedules and programs, written apart from what makes them."""
+"""Verifiers of schedules, programs and certificates, independent of the code that creates them."""

@@ -1,17 +1,17 @@
-"""Checks a certificate: that no schedule of an instance costs less than a lower bound.
+"""Verifies certificates: proofs that no schedule of an instance costs less than a lower bound.
 
-In exact fractions, on the instance as the schedule's document has it; no line is shared with the
-solver, whose numbers are taken for nothing but multipliers. These arguments are known:
+The check uses exact fractions and takes the instance from the schedule's document. It shares no
+code with the solver, and uses none of its numbers except multipliers. The arguments are:
 
 - ``work``: a rank runs its ops one at a time.
-- ``critical-path``: one microbatch passes all stages and comes back to the rank it began on.
-- ``moments``, where each stage has a rank of its own: the inequalities between the moments of a
-  stage (:mod:`.certificates.linear`) have no solution with a cost of the bound or less. Counts are
-  whole, so a tree splits their ranges. In each leaf the inequalities, times their multipliers, add
-  up to one that no point of the leaf's box keeps.
+- ``critical-path``: one microbatch passes all stages and comes back to its first rank.
+- ``moments``, if each stage has its own rank: the inequalities between the moments of a stage
+  (:mod:`.certificates.linear`) have no solution with at most the cost of the bound. A tree splits
+  the ranges of the counts, which are integers. In each leaf, the inequalities, times their
+  multipliers, add up to one that every point of the leaf's box violates.
 - ``slots`` and ``crossings`` (:mod:`.certificates.slots`), ``through``, ``memory-time`` and
   ``head-tail`` (:mod:`.certificates.microbatches`), ``arrivals`` (:mod:`.certificates.arrivals`):
-  in closed form, found anew.
+  formulas, which are evaluated here again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from .certificates.slots import crossings, slots
 from .schedule_facts import Facts, read_facts
 
 CLAIM = Fraction(1, 10**6)
-"""Relative: a schedule may claim that much more than is proven, as it counts as optimal then."""
+"""Relative amount by which a schedule may claim more than is proven; it equals the tolerance of the
+status "optimal"."""
 
 ClosedForm: TypeAlias = Callable[[Facts, Mapping[str, Any]], Fraction]
 
@@ -60,13 +61,15 @@ CLOSED_FORMS: Mapping[str, ClosedForm] = {
     "crossings": _of_stage(crossings),
     "arrivals": lambda facts, _: arrivals(facts),
 }
-"""By kind of argument: the cost that it proves. Raise NotProvenError."""
+"""For each kind of argument, the function that returns the cost it proves, or raises
+NotProvenError."""
 
 
 def verify_certificate(schedule: dict[str, Any], document: object, where: str) -> list[str]:
-    """Why the certificate does not prove the lower bound of a valid schedule document, or nothing.
+    """The reasons why the certificate does not prove the lower bound of ``schedule``; empty if it
+    does.
 
-    Raises InputError where ``document`` has not the shape of a certificate.
+    ``schedule``: a valid schedule document. Raises InputError if ``document`` is not a certificate.
     """
     certificate = validated(CertificateDocument, document, where)
     facts = read_facts(schedule, "schedule")
@@ -107,15 +110,15 @@ def _check_argument(facts: Facts, bound: Fraction, argument: Mapping[str, Any]) 
 
 
 def check_tree(instance: LinearFacts, bound: Fraction, nodes: Sequence[Node]) -> None:
-    """Raises NotProvenError where ``nodes`` do not refute that a schedule costs less than
-    ``bound``."""
+    """Raise NotProvenError unless ``nodes`` prove that no schedule costs less than ``bound``."""
     _Refutation(instance, bound).check(nodes)
 
 
 class _Refutation:
-    """Refutes that a schedule costs less than ``bound``; times are in units of it.
+    """Proves that no schedule costs less than ``bound``; times are in units of it.
 
-    Such a schedule keeps all of ``rows`` (terms that add up to a number at least) within ``box``.
+    Such a schedule would satisfy all ``rows`` (each a sum of terms that is at least a number) with
+    variables in the ranges of ``box``.
     """
 
     def __init__(self, instance: LinearFacts, bound: Fraction) -> None:
@@ -126,7 +129,8 @@ class _Refutation:
             self._rows = {(name, i): row for name, i, row in instance.rows(bound)}
 
     def check(self, nodes: Sequence[Node]) -> None:
-        """Raises NotProvenError with the place of the node that is wrong."""
+        """Check the tree in depth-first order. Raises NotProvenError with the index of a wrong
+        node."""
         open_, at = [self._box], 0
         for at, node in enumerate(nodes):
             where = f"argument: nodes[{at}]"
@@ -160,7 +164,7 @@ class _Refutation:
 
 
 def _split(box: Box, node: Node, where: str) -> tuple[Box, Box]:
-    """The box of the second branch, then that of the first, which comes next."""
+    """The boxes of the node's children: first the second child's, then the first child's."""
     variable = node.get("count", ""), node.get("stage", 0)
     if variable not in box or variable[0][0] not in COUNTS:
         raise NotProvenError(f"{where}: no count {variable[0]!r} of stage {variable[1]}")

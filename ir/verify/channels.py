@@ -1,7 +1,7 @@
-"""Checks of what all ranks of a program do together, part of :mod:`.program`.
+"""Checks of what all ranks of a program do together; part of :mod:`.program`.
 
-Messages of one ordered pair of ranks form a channel: the k-th receive gets the k-th send. A
-message goes through once both are posted (rendezvous); only waits and reductions block.
+The messages of an ordered pair of ranks form a channel: the k-th receive gets the k-th send. A
+message is delivered when both are posted (rendezvous); only waits and reductions block.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from .program_facts import Line, Message, ProgramFacts, TensorName
 
 
 def verify_channels(facts: ProgramFacts) -> Iterator[str]:
-    """Messages that do not match, channels out of order, and ranks that wait for ever."""
+    """Unmatched messages, channels out of order, and deadlocks: one line each."""
     yield from _messages(facts)
     yield from _orders(facts)
     yield from _deadlock(facts)
 
 
 def _messages(facts: ProgramFacts) -> Iterator[str]:
-    """Each message that the schedule needs is sent once and received once, nothing else is."""
+    """Each message that the schedule needs must be sent and received once, and no others."""
     for verb in ("send", "recv"):
         lines = [line for row in facts.lines for line in row if line.verb == verb]
         counts = Counter(line.tensor for line in lines)
@@ -46,7 +46,7 @@ def _ends(line: Line) -> Message:
 
 
 def _orders(facts: ProgramFacts) -> Iterator[str]:
-    """Each channel is received in the order in which it is sent."""
+    """Each channel must be received in the order in which it is sent."""
     sends: defaultdict[Message, list[Line]] = defaultdict(list)
     receives: defaultdict[Message, list[Line]] = defaultdict(list)
     for row in facts.lines:
@@ -61,12 +61,12 @@ def _orders(facts: ProgramFacts) -> Iterator[str]:
                     f"channel {source} to {target}: message {k} is sent as {send.tensor} "
                     f"({send}) but received as {receive.tensor} ({receive})"
                 )
-                break  # all that follow are shifted too
+                break  # the later ones are shifted, too
 
 
 @dataclass(slots=True)
 class _World:
-    """All ranks at once: where each is, and what has been posted on each channel."""
+    """The state of all ranks: their positions, and what is posted on each channel."""
 
     facts: ProgramFacts
     at: list[int]
@@ -78,7 +78,7 @@ class _World:
     relayed: set[tuple[str, int]] = field(default_factory=set)
 
     def advance(self, rank: int) -> bool:
-        """Runs ``rank`` until it blocks; whether it ran anything."""
+        """Run ``rank`` until it blocks. Returns whether it ran anything."""
         lines, begin = self.facts.lines[rank], self.at[rank]
         while self.at[rank] < len(lines):
             line = lines[self.at[rank]]
@@ -96,7 +96,7 @@ class _World:
         channel.append(line.tensor)
 
     def blocker(self, line: Line) -> str | None:
-        """The reason why ``line`` waits, in words; None where it can go on."""
+        """The reason why ``line`` waits, as text; None if it does not."""
         if line.verb == "reduce":
             return self._reduction(line)
         if line.verb in ("relay sums", "relay verdict"):
@@ -107,7 +107,7 @@ class _World:
         mine, other = ("send", "recv") if line.verb == "wait send" else ("recv", "send")
         message, place = self.place.get((mine, line.rank, line.tensor), ((0, 0), -1))
         if len(self.posted[other, message]) > place:
-            return None  # a wait for what was never posted is named by the rank's own replay
+            return None  # the rank's own replay reports a wait without a post
         peer = message[1] if mine == "send" else message[0]
         return f"rank {peer} has not posted its {other}"
 
@@ -119,7 +119,7 @@ class _World:
 
 
 def _deadlock(facts: ProgramFacts) -> Iterator[str]:
-    """The ranks that wait for ever, if any, each with where it waits and for what."""
+    """One line for each rank that waits forever: where, and for what."""
     ranks = range(facts.schedule.plan.ranks)
     world = _World(facts, [0 for _ in ranks])
     while any(world.advance(rank) for rank in ranks):

@@ -1,4 +1,4 @@
-"""Checks when gradients are averaged over replicas of the pipeline, from the document alone."""
+"""Checks when gradients are averaged over replicas of the pipeline, from the document only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Rows = Sequence[Sequence[_Average]]
 
 
 def verify_averages(facts: Facts) -> list[str]:
-    """Every breach, one line each; none without replicas or without recorded averages."""
+    """All violations, one line each. Without replicas there must be no averages."""
     if facts.plan.averages is None:
         return []
     rows = [
@@ -38,7 +38,7 @@ def verify_averages(facts: Facts) -> list[str]:
 
 
 def _places(facts: Facts, rows: _Rows) -> Iterator[str]:
-    """Each rank averages a stage at most once; where activations are passed, those that it runs."""
+    """Each rank must average a stage at most once; if activations are sent, the stages it runs."""
     for rank, row in enumerate(rows):
         counts = Counter(one.stage for one in row)
         for stage, count in counts.items():
@@ -59,9 +59,9 @@ def _places(facts: Facts, rows: _Rows) -> Iterator[str]:
 
 
 def _times(facts: Facts, rows: _Rows, replicas: DataParallelDocument) -> Iterator[str]:
-    """One at a time, each as long as a ring needs, none before its gradient is whole.
+    """Averages run one at a time, take as long as the ring needs, and wait for their gradient.
 
-    Where activations are passed none later than that either.
+    If activations are sent, they must also start as soon as the gradient is complete.
     """
     slack = _RELATIVE / 1000 * max((run.end for run in facts.runs), default=0.0)
     for rank, row in enumerate(rows):
@@ -92,8 +92,7 @@ def _times(facts: Facts, rows: _Rows, replicas: DataParallelDocument) -> Iterato
 
 
 def _duration(facts: Facts, stage: int, replicas: DataParallelDocument) -> float:
-    """A ring of D: D - 1 rounds of sums and as many to hand them out, a part of 1 / D each; of that
-    the part that is not hidden."""
+    """The exposed share of a ring all-reduce over D replicas: 2 (D - 1) messages of 1 / D each."""
     of, size = facts.stage(stage), replicas.size
     gradient = (of.weight_bytes or 0.0) if of.grad_bytes is None else of.grad_bytes
     part = gradient / size / (replicas.gigabytes_per_second * 1e6)
@@ -102,7 +101,7 @@ def _duration(facts: Facts, stage: int, replicas: DataParallelDocument) -> float
 
 
 def _iteration_time(facts: Facts, rows: _Rows) -> Iterator[str]:
-    """The report's iteration time follows from the averages."""
+    """The report's iteration time must follow from the averages."""
     report, objective = facts.report, facts.report.objective
     given = report.step if report.iteration_time is None else report.iteration_time
     ends = [

@@ -1,6 +1,6 @@
-"""The network of a schedule document as plain facts: delays and wires, for the verifiers alone.
+"""The network of a schedule document, for verifiers only: delays and wires.
 
-It shares no line with :mod:`..model.links`, so that the one can disagree with the other.
+It shares no code with :mod:`..model.links`, so that an error in one of them is noticed.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from itertools import pairwise
 
 from ..formats.profile_document import LinkDocument, ProfileDocument
 
-_Link = tuple[float, float]  # latency in ms, bytes a ms
+_Link = tuple[float, float]  # latency in ms, bytes per ms
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """``link``: of most pairs, None without links; ``special``: of each pair that differs.
+    """Delays and wires between ranks.
 
-    ``shared`` is the document's word or its list of groups of pairs.
+    ``link``: the link of most pairs, None without links; ``special``: the links of other pairs.
+    ``shared``: which messages share wires, as in the document.
     """
 
     ranks: int
@@ -27,7 +28,7 @@ class Network:
     shared: str | list[list[tuple[int, int]]] | None
 
     def delay(self, source: int, target: int, size: float) -> float:
-        """Milliseconds for an activation or its gradient of ``size`` bytes."""
+        """Milliseconds to send an activation, or its gradient, of ``size`` bytes."""
         if source == target:
             return 0.0
         if isinstance(self.t_comm, tuple):
@@ -37,13 +38,13 @@ class Network:
         return self._over_links(source, target, size)
 
     def transfer_delay(self, source: int, target: int, size: float) -> float:
-        """Milliseconds for weights or their gradient of ``size`` bytes."""
+        """Milliseconds to send weights, or their gradient, of ``size`` bytes."""
         if self.link is None:
             return self.delay(source, target, size)
         return self._over_links(source, target, size)
 
     def wires(self, source: int, target: int) -> list[object]:
-        """The wires that a message occupies; none where the document has no links."""
+        """The wires that a message occupies; empty if the document has no links."""
         if self.link is None:
             return []
         if self.shared == "ports":
@@ -63,7 +64,7 @@ class Network:
         return latency + size / speed
 
     def _way(self, source: int, target: int) -> list[tuple[int, int]]:
-        """The shorter of the two ways round the ring, neighbour by neighbour; up on a tie."""
+        """The hops of the shorter direction round the ring; upwards if both are equally long."""
         up, down = [source], [source]
         while up[-1] != target:
             up.append((up[-1] + 1) % self.ranks)
@@ -81,7 +82,7 @@ def read_network(profile: ProfileDocument) -> Network:
     common = _link(links, 0.0)
     special: dict[tuple[int, int], _Link] = {}
     for a, b, own in links.pairs or ():
-        # of two entries for one pair the first counts
+        # the first of two entries for a pair counts
         special.setdefault((a, b), _link(own, common[0]))
         special.setdefault((b, a), _link(own, common[0]))
     return Network(profile.ranks, profile.t_comm, common, special, links.shared)

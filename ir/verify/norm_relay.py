@@ -1,8 +1,9 @@
-"""Checks of steps that wait for no barrier, part of :mod:`.program`.
+"""Checks of optimizer steps before the global norm is known; part of :mod:`.program`.
 
-Either no rank relays, or each that steps joins one chain: the sums go along it before the steps,
-the verdict back along it in the next iteration. What a rank does before its verdict may have to be
-done again, on all ranks alike: forwards alone, with inputs that were sent before a verdict, too.
+Either no rank relays, or all ranks that step form one chain: sums are sent along it before the
+steps, and the verdict back along it in the next iteration. What ranks do before the verdict may
+have to be repeated, by all of them: this may only be F's, and their inputs must also have been sent
+before a verdict.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collections.abc import Iterator
 
 from .program_facts import Line, ProgramFacts
 
-_Chain = list[tuple[int | None, int, int | None]]  # from, rank, to
+_Chain = list[tuple[int | None, int, int | None]]  # source, rank, target
 
 
 def verify_relays(facts: ProgramFacts) -> Iterator[str]:
+    """All violations of the norm relay, one line each."""
     lines = [line for row in facts.lines for line in row]
     sums = [line for line in lines if line.verb == "relay sums"]
     verdicts = [line for line in lines if line.verb == "relay verdict"]
@@ -37,7 +39,7 @@ def verify_relays(facts: ProgramFacts) -> Iterator[str]:
 
 
 def _chain(relays: list[Line]) -> _Chain:
-    """The relays that follow each other, from the one that waits for none, as far as they fit."""
+    """The chain of relays from the one without a source, as far as sources and targets match."""
     by_rank = {line.rank: line for line in relays}
     begins = [line for line in relays if line.source is None]
     line = begins[0] if len(begins) == 1 else None
@@ -60,7 +62,7 @@ def _heads(facts: ProgramFacts) -> Iterator[str]:
 
 
 def _head(row: list[Line]) -> list[Line]:
-    """The lines before the rank's verdict; none where it has no verdict."""
+    """The lines before the rank's verdict; empty if it has none."""
     at = next((line.at for line in row if line.verb == "relay verdict"), 0)
     return row[:at]
 

@@ -1,8 +1,8 @@
-"""Checks a program document, without trusting the compiler: plain code on the raw JSON.
+"""Verifies a program document, independently of the compiler, from the raw JSON.
 
-Each rank's instructions are replayed alone (inputs there, buffers free, waits matched), then all
-together (:mod:`.channels`: messages matched, channels in order, no deadlock; and
-:mod:`.norm_relay`).
+The instructions of each rank are replayed by themselves (inputs available, buffers free, waits
+matched), then those of all ranks together (:mod:`.channels`: messages matched, channels in order,
+no deadlock; and :mod:`.norm_relay`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ _Op = tuple[str, int, int]
 
 
 def verify_program(document: dict[str, Any]) -> list[str]:
-    """Every breach in a program document, one readable line each; empty: valid.
+    """All violations in a program document and its schedule, one line each; empty if it is valid.
 
-    Its schedule is verified too. Raises InputError, a line for each fault, for what has not the
-    shape of a program document.
+    Raises InputError, with one line per fault, if ``document`` is not a program document.
     """
     facts = read_program(document, "program")
     violations = [f"schedule: {line}" for line in schedule_violations(facts.schedule)]
@@ -40,20 +39,20 @@ def verify_program(document: dict[str, Any]) -> list[str]:
 
 @dataclass(slots=True)
 class _Replay:
-    """One rank's instructions, one after the other, and what is there in between."""
+    """The replay of one rank's instructions; its fields are the state between two of them."""
 
     facts: ProgramFacts
     rank: int
     done: set[_Op] = field(default_factory=set)
     computed: int = 0
-    buffer_of: dict[TensorName, int] = field(default_factory=dict)  # receives posted, not freed
-    tensor_in: dict[int, TensorName] = field(default_factory=dict)  # buffers taken
-    posted: set[TensorName] = field(default_factory=set)  # receives posted, ever
+    buffer_of: dict[TensorName, int] = field(default_factory=dict)  # of receives posted, not freed
+    tensor_in: dict[int, TensorName] = field(default_factory=dict)  # buffers in use
+    posted: set[TensorName] = field(default_factory=set)  # receives posted so far
     arrived: set[TensorName] = field(default_factory=set)  # receives waited for
     sent: set[TensorName] = field(default_factory=set)  # sends posted
     left: set[TensorName] = field(default_factory=set)  # sends waited for
     closed: dict[int, Line] = field(default_factory=dict)  # stages reduced, averaged or stepped
-    unstepped: dict[int, str] = field(default_factory=dict)  # stages with a gradient not yet added
+    unstepped: dict[int, str] = field(default_factory=dict)  # stages with an unused gradient
 
     def violations(self) -> Iterator[str]:
         checks = {
@@ -89,7 +88,7 @@ class _Replay:
         self.posted.add(tensor)
 
     def _fits(self, tensor: TensorName, kind: str, stage: int) -> bool:
-        """Weights and their gradients go into any buffer of their kind for a stage as large."""
+        """A buffer for weights or their gradients holds any stage that is not larger."""
         if kind not in ("w", "dw") or stage >= self.facts.schedule.plan.stages:
             return (tensor.kind, tensor.stage) == (kind, stage)
         large, small = map(self.facts.schedule.stage, (stage, tensor.stage))
@@ -111,10 +110,10 @@ class _Replay:
         self.sent.add(tensor)
 
     def _send_on(self, line: Line) -> Iterator[str]:
-        """A copy of weights or a gradient must be here, and what it is to carry computed."""
+        """The copy of weights or gradient must be on the rank, and what it carries computed."""
         tensor, moves = line.tensor, self.facts.moves
         if tensor not in self.facts.messages:
-            return  # named as a message that nobody needs
+            return  # reported as a message that nobody needs
         before = self.facts.earlier.get(tensor.number)
         here = TensorName(tensor.kind, tensor.stage, before) if before is not None else None
         if here and moves[here.number].target == self.rank and not self._there(here):
@@ -173,11 +172,11 @@ class _Replay:
 
     @property
     def _each(self) -> bool:
-        """Whether each microbatch's gradient is followed by a step of its own."""
+        """Whether there is an optimizer step after each microbatch's gradient."""
         return self.facts.schedule.plan.updates == "microbatch"
 
     def _in_between(self, op: _Op) -> Iterator[str]:
-        """Nothing of a stage runs between a microbatch's gradient and the step with it."""
+        """No op of a stage may run between a microbatch's gradient and its step."""
         kind, stage, microbatch = op
         if stage in self.unstepped:
             yield f"runs before the step with {self.unstepped.pop(stage)}"
@@ -217,7 +216,7 @@ class _Replay:
         return "not waited for" if tensor not in self.arrived else "freed or overwritten"
 
     def _close(self, line: Line) -> Iterator[str]:
-        """After ``reduce``, then ``average``, then ``step`` nothing adds to a stage's gradient."""
+        """After ``reduce``, ``average`` and ``step``, nothing may add to a stage's gradient."""
         if self._each:
             if line.verb != "step" or self.unstepped.pop(line.stages[0], None) is None:
                 yield "no gradient is there to step with"
@@ -237,14 +236,14 @@ class _Replay:
             self.closed[stage] = line
 
     def _still_leaving(self, stage: int) -> Iterator[str]:
-        """The owner's weights that are on their way out while their step would change them."""
+        """The owner's weights must have left before their step changes them."""
         for tensor in sorted(self.sent - self.left):
             own = tensor.kind == "w" and tensor.number not in self.facts.earlier
             if own and tensor.stage == stage:
                 yield f"comes before the send of {tensor} is waited for"
 
     def _not_yet_added(self, stage: int) -> str | None:
-        """The first op here, or gradient from elsewhere, that has not been added to ``stage``'s."""
+        """The first op or received gradient that is still to be added to the stage's gradient."""
         for run in self.facts.schedule.order[self.rank]:
             op = ("W", run.stage, run.microbatch)
             if run.stage == stage and run.kind in ("W", "BW") and op not in self.done:
@@ -268,9 +267,9 @@ class _Replay:
         yield from self._lost_gradients()
 
     def _lost_gradients(self) -> Iterator[str]:
-        """A gradient added for another rank's streamed stage must leave with a D."""
-        adds: dict[int, Line] = {}  # by stage: the last that does
-        sends: dict[int, int] = {}  # by stage: where the last D leaves
+        """A gradient for another rank's streamed stage must leave with a D."""
+        adds: dict[int, Line] = {}  # by stage: the last op that adds to the gradient
+        sends: dict[int, int] = {}  # by stage: the position of the last send of a D
         for line in self.facts.lines[self.rank]:
             if line.op[0] in ("W", "BW"):
                 adds[line.op[1]] = line
@@ -290,15 +289,17 @@ _FOLLOWING = {"reduce": 0, "average": 1, "step": 2}
 
 
 def _makers(tensor: TensorName) -> tuple[_Op, ...]:
-    """The op whose end makes an activation or its gradient."""
+    """The op that computes an activation or its gradient."""
     if tensor.kind == "x":
         return (("F", tensor.stage - 1, tensor.number),)
     return (("B", tensor.stage + 1, tensor.number),)
 
 
 def _updates(facts: ProgramFacts) -> Iterator[str]:
-    """Each stage is stepped once by its owner, or by all that have a replica of it and sum its
-    gradients, and averaged by each or by none; each reduction is joined once by all it concerns."""
+    """Each stage must be stepped once by all its owners, and averaged by all of them or none.
+
+    Each reduction must be run once by all ranks that own one of its stages.
+    """
     lines = [line for row in facts.lines for line in row]
     each = facts.schedule.plan.updates == "microbatch"
     expected = facts.schedule.plan.microbatches if each else 1
@@ -323,7 +324,7 @@ def _updates(facts: ProgramFacts) -> Iterator[str]:
 
 
 def _ties(facts: ProgramFacts) -> Iterator[str]:
-    """Parameters that stages share are summed: some reduction concerns all of the stages."""
+    """The gradients of tied stages must be summed: one reduction must contain the whole group."""
     joined = {line.stages for row in facts.lines for line in row if line.verb == "reduce"}
     for group in facts.schedule.plan.profile.tied:
         if not any(set(group) <= set(stages) for stages in joined):

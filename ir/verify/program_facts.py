@@ -1,4 +1,4 @@
-"""A program document as plain facts for its verifier, which shares no parser with the compiler."""
+"""The contents of a program document for its verifier, which shares no parser with the compiler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from .schedule_facts import Facts, Move, Run, schedule_facts
 
 
 class TensorName(NamedTuple):
-    """A tensor that is sent: ``x1.0`` is ("x", 1, 0); the last is a microbatch, or a transfer."""
+    """A tensor that is sent: ``x1.0`` is ("x", 1, 0).
+
+    ``number``: the microbatch, or for weights and gradients the transfer.
+    """
 
     kind: str
     stage: int
@@ -25,7 +28,7 @@ class TensorName(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One instruction, with what of it there is; ``op``: kind, stage and microbatch."""
+    """One instruction; fields that it does not have are empty. ``op``: kind, stage, microbatch."""
 
     rank: int
     at: int
@@ -36,7 +39,7 @@ class Line(NamedTuple):
     peer: int = 0
     buffer: int = 0
     stages: tuple[int, ...] = ()
-    source: int | None = None  # of a relay, as is target
+    source: int | None = None  # only for relays, as target
     target: int | None = None
 
     def __str__(self) -> str:
@@ -48,11 +51,11 @@ Message = tuple[int, int]  # from rank, to rank
 
 @dataclass(frozen=True, slots=True)
 class ProgramFacts:
-    """A program document. ``buffers``: (kind, stage) of each; ``owners``: the ranks that step each
-    stage.
+    """A program document.
 
-    ``messages``: what must be sent, from the schedule alone. ``earlier``, ``later``: of a transfer,
-    the one before and the one after it on its copy's way.
+    ``lines``, ``buffers``: by rank; a buffer is (kind, stage). ``messages``: what must be sent
+    according to the schedule. ``owners``: the ranks that step each stage. ``earlier``, ``later``:
+    for a transfer, the previous and the next one of its copy.
     """
 
     schedule: Facts
@@ -66,7 +69,7 @@ class ProgramFacts:
 
 
 def read_program(document: object, where: str) -> ProgramFacts:
-    """The facts of ``document``. Raises InputError with every fault of its shape."""
+    """Validate and read ``document``. Raises InputError with every fault of its shape."""
     program = validated(ProgramDocument, document, where)
     schedule = schedule_facts(program.schedule, f"{where}: schedule")
     lines = [
@@ -110,7 +113,7 @@ def _tensor(text: str) -> TensorName:
 
 
 def _buffer(text: str) -> tuple[str, int]:
-    """The kind of tensor and the stage that it is for."""
+    """The kind of tensor and the stage of a buffer."""
     kind = text.rstrip("0123456789")
     return kind, int(text[len(kind) :])
 
@@ -126,7 +129,7 @@ def _homes(schedule: Facts) -> dict[tuple[str, int, int], Run]:
 def _activations(
     homes: dict[tuple[str, int, int], Run], schedule: Facts
 ) -> dict[TensorName, Message]:
-    """The inputs of F's and B's that are made on another rank."""
+    """The inputs of F's and B's that are computed on another rank."""
     messages: dict[TensorName, Message] = {}
     for (kind, s, j), run in homes.items():
         source = {"F": ("F", s - 1, j), "B": ("B", s + 1, j)}.get(kind)
@@ -144,7 +147,10 @@ def _later(moves: list[Move]) -> dict[int, int]:
 
 
 def _owners(schedule: Facts, moves: list[Move]) -> dict[int, tuple[int, ...]]:
-    """Who steps each stage: where its weights set out, or its gradient ends, or all who run it."""
+    """The ranks that step each stage.
+
+    This is the rank where its weights start or its gradient ends, otherwise all ranks that run it.
+    """
     owners: dict[int, tuple[int, ...]] = {}
     for move in moves:
         if move.tensor == "weight":

@@ -1,7 +1,4 @@
-"""Checks that a report's figures follow from the order's times, its bound and status with them.
-
-Checks that each rank holds no more activations than its limit, at any moment.
-"""
+"""Checks a schedule's report, and that activations never exceed the memory limit."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ from collections.abc import Iterator
 from ..formats.json_reader import show
 from .schedule_facts import Facts, Run
 
-RELATIVE = 1e-6  # of times and of what follows from them
+RELATIVE = 1e-6  # tolerance of times and of figures derived from them
 
 
 def verify_report(facts: Facts) -> Iterator[str]:
-    """The report's figures follow from the order's times."""
+    """The report's figures, bound and status must follow from the times of the order."""
     spans = [row[-1].end - row[0].start if row else 0.0 for row in facts.order]
     begin = min((run.start for run in facts.runs), default=0.0)
     makespan = max((run.end for run in facts.runs), default=0.0) - begin
@@ -65,7 +62,7 @@ def _peaks(facts: Facts, peaks: list[float]) -> Iterator[str]:
 
 
 def _certificate(facts: Facts, cost: float) -> Iterator[str]:
-    """The bound is below the cost, the gap follows, and only what is proven is called optimal."""
+    """The bound must not exceed the cost, the gap must match, and "optimal" must be proven."""
     bound, gap, status = facts.report.lower_bound, facts.report.gap, facts.report.status
     if status is None:
         yield "report: status: expected optimal or feasible, got null"
@@ -83,11 +80,11 @@ def _certificate(facts: Facts, cost: float) -> Iterator[str]:
     yield from _equal(facts, "gap", expected, slack=RELATIVE)
 
 
-MEMORY = 1e-9  # relative, of the sum of M_B and M_W
+MEMORY = 1e-9  # relative tolerance of the sum of M_B and M_W
 
 
 def verify_memory(facts: Facts) -> Iterator[str]:
-    """At every moment the activations on a rank are within its limit."""
+    """The activations on a rank must never exceed its limit."""
     for rank, row in enumerate(facts.order):
         limit = facts.limit[rank]
         for run, held in held_at(facts, row):
@@ -96,11 +93,11 @@ def verify_memory(facts: Facts) -> Iterator[str]:
                     f"rank {rank} holds {held:.9g} from {run.start:.9g}, when {run} (op {run.at}) "
                     f"starts, more than its memory limit {limit:.9g}"
                 )
-                break  # what follows on this rank says the same again
+                break  # only the first violation of a rank is reported
 
 
 def held_at(facts: Facts, row: list[Run]) -> Iterator[tuple[Run, float]]:
-    """Each op with its rank's memory from the start of F, R or L on, from the end of others."""
+    """Each op with its rank's memory, from the start of an F, R or L, from the end of other ops."""
     held = 0.0
     again = {(run.stage, run.microbatch) for run in row if run.kind == "R"}
     for run in row:

@@ -1,9 +1,7 @@
-"""Checks a schedule document by the contract, without trusting whoever made it.
+"""Verifies a schedule document by the contract, without trusting its producer.
 
-Slow, plain code on the raw JSON: it shares no line with the simulator, the families or the
-solvers, so that an error in one is not repeated in the other.
-
-Checks that ops run where the passing, and the placement's name if there is one, allow it.
+This is slow, plain code on the raw JSON. It shares no code with the simulator, the families or the
+solvers, so that an error in one of them is not repeated here.
 """
 
 from __future__ import annotations
@@ -21,22 +19,22 @@ from .schedule_facts import Facts, Run, read_facts
 from .transfers import arrivals, verify_transfers
 from .turns import verify_turns
 
-_MOST = 50  # missing ops that are named one by one
+_MOST = 50  # most missing ops that are reported
 
 _First = dict[tuple[str, int, int], Run]
 _Arrivals = dict[tuple[int, int], float]
 
 
 def verify_schedule(document: dict[str, Any]) -> list[str]:
-    """Every breach of the contract in a schedule document, one readable line each; empty: valid.
+    """All violations of the contract in a schedule document, one line each; empty if it is valid.
 
-    Raises InputError, a line for each fault, for what has not the shape of a schedule document.
+    Raises InputError, with one line per fault, if ``document`` is not a schedule document.
     """
     return schedule_violations(read_facts(document, "schedule"))
 
 
 def schedule_violations(facts: Facts) -> list[str]:
-    """Every breach of the contract, one readable line each; empty: valid."""
+    """All violations of the contract, one line each; empty if the schedule is valid."""
     first = _first_runs(facts)
     return [
         *_completeness(facts),
@@ -54,7 +52,7 @@ def schedule_violations(facts: Facts) -> list[str]:
 
 
 def _first_runs(facts: Facts) -> _First:
-    """The first run of each op; a BW stands for the B and the W of its microbatch."""
+    """The first run of each op; a BW is entered as B and as W."""
     first: _First = {}
     for run in facts.runs:
         for kind in ("B", "W") if run.kind == "BW" else (run.kind,):
@@ -63,7 +61,7 @@ def _first_runs(facts: Facts) -> _First:
 
 
 def _completeness(facts: Facts) -> Iterator[str]:
-    """Each (stage, microbatch) has F once, and either B and W once each or BW once."""
+    """Each (stage, microbatch) must have one F, and either one B and one W, or one BW."""
     counts = Counter((run.kind, run.stage, run.microbatch) for run in facts.runs)
     for (kind, s, j), count in counts.items():
         if count > 1:
@@ -74,7 +72,7 @@ def _completeness(facts: Facts) -> Iterator[str]:
 
 
 def _remat(facts: Facts, first: _First) -> Iterator[str]:
-    """Activations given up between F and B are recomputed, or offloaded and loaded, and can be."""
+    """R must be possible and not combined with O; O must be possible and have an L."""
     for kind, s, j in first:
         if kind == "R" and "R" not in facts.at(s, j).durations:
             yield f"{s}R{j} runs, but the profile has no t_r and m_r for stage {s}"
@@ -109,8 +107,8 @@ def _where(facts: Facts, kind: str, stage: int, microbatch: int) -> str:
 
 
 def _sequence(facts: Facts, first: _First) -> Iterator[str]:
-    """On its rank, F comes before B and B before W of one (stage, microbatch); R, or O and L,
-    between F and B."""
+    """For one (stage, microbatch), F must come before B and B before W; R, or O and L, between F
+    and B."""
     backward = ("F", "R", "L")
     causes = {"B": backward, "BW": backward, "W": ("B",), "R": ("F",), "O": ("F",), "L": ("O",)}
     for run in facts.runs:
@@ -121,7 +119,7 @@ def _sequence(facts: Facts, first: _First) -> Iterator[str]:
 
 
 def _paired(facts: Facts) -> Iterator[str]:
-    """Only an F and the BW of another stage or microbatch run at once, listed in this order."""
+    """A pair must be an F, and after it the BW of another stage or microbatch."""
     for row, places in zip(facts.order, facts.pairs, strict=True):
         for at in places:
             one, other = row[at], row[at + 1]
@@ -134,7 +132,7 @@ def _paired(facts: Facts) -> Iterator[str]:
 
 
 def _partner(facts: Facts, run: Run) -> Run | None:
-    """The op that runs at once with ``run``, if any."""
+    """The op that runs at once with ``run``, or None."""
     places, row = facts.pairs[run.rank], facts.order[run.rank]
     if run.at in places:
         return row[run.at + 1]
@@ -142,7 +140,8 @@ def _partner(facts: Facts, run: Run) -> Run | None:
 
 
 def _duration(facts: Facts, run: Run) -> float:
-    """A pair takes as long as both, less what their stages save, and no less than either."""
+    """The duration of an op or a pair. A pair takes the sum less the smaller saving, and no less
+    than either op."""
     other = _partner(facts, run)
     alone = facts.duration(run)
     if other is None:
@@ -153,7 +152,7 @@ def _duration(facts: Facts, run: Run) -> float:
 
 
 def _saved(facts: Facts, run: Run) -> float:
-    """Time saved where the microbatch's F and BW run at once on the op's stage."""
+    """Time saved by running the microbatch's F and BW on the op's stage at once."""
     at_once = facts.stage(run.stage).t_fb
     if at_once is None:
         return 0.0
@@ -162,7 +161,7 @@ def _saved(facts: Facts, run: Run) -> float:
 
 
 def _timing(facts: Facts, first: _First, waits: _Arrivals) -> Iterator[str]:
-    """Each op starts when its rank is free and its inputs have come, neither earlier nor later."""
+    """Each op must start exactly when its rank is free and its inputs have arrived."""
     slack = RELATIVE / 1000 * max((run.end for run in facts.runs), default=0.0)  # for times near 0
 
     def same(a: float, b: float) -> bool:
@@ -195,7 +194,7 @@ def _timing(facts: Facts, first: _First, waits: _Arrivals) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Free:
-    """When one rank is free, and its copies out to the host and back: (time, what happens then)."""
+    """When the rank, and its copies to the host and back, are free: (time, event)."""
 
     rank: tuple[float, str] = (0.0, "the step's start")
     copies: dict[str, tuple[float, str]] = field(default_factory=dict)
@@ -217,7 +216,7 @@ class _Free:
 
 
 def _inputs(facts: Facts, first: _First, run: Run) -> Iterator[tuple[float, str]]:
-    """(time, what happens then) of each input of ``run`` that another op makes."""
+    """(arrival time, event) of each input of ``run`` that another op computes."""
     s, j = run.stage, run.microbatch
     needs = {
         "F": [("F", s - 1)],
@@ -232,13 +231,13 @@ def _inputs(facts: Facts, first: _First, run: Run) -> Iterator[tuple[float, str]
         made = first.get((kind, stage, j))
         if made is None or made is run:
             continue
-        size = facts.at(min(s, stage), j).activation_bytes  # both ways as large
+        size = facts.at(min(s, stage), j).activation_bytes  # the gradient has the same size
         delay = facts.network.delay(made.rank, run.rank, size)
         yield made.end + delay, f"{made} of rank {made.rank} has come"
 
 
 def _transfers(facts: Facts) -> list[str]:
-    """Transfers are sound where weights are passed; elsewhere there are none."""
+    """Transfers must be valid if weights are sent; otherwise there must be none."""
     if facts.plan.passing != "activations":
         return verify_transfers(facts)
     count = len(facts.moves)
@@ -246,8 +245,10 @@ def _transfers(facts: Facts) -> list[str]:
 
 
 def verify_placement(facts: Facts) -> Iterator[str]:
-    """A stage, a microbatch or a pair of both stays on one rank, by what is passed, and on the one
-    that the placement's name says."""
+    """By what is sent, a stage, a microbatch or a pair of both must stay on one rank.
+
+    The rank must also match the placement's name.
+    """
     names = {"activations": "stage {0}", "weights": "microbatch {1}", "mixed": "stage {0}, {1}"}
     homes: dict[str, Run] = {}
     for run in facts.runs:
@@ -262,7 +263,7 @@ def verify_placement(facts: Facts) -> Iterator[str]:
 
 
 def _named(facts: Facts, homes: list[Run]) -> Iterator[str]:
-    """Names that are not in :data:`_PLACES` say nothing."""
+    """Check the ranks against the placement's name, if it is in :data:`_PLACES`."""
     name, ranks, stages = facts.plan.placement or "", facts.plan.ranks, facts.plan.stages
     kind, _, size = name.partition(":")
     if kind not in _PLACES:
@@ -296,4 +297,4 @@ _PLACES: dict[str, Callable[[Run, int, int, int], int]] = {
         ranks - 1 - run.stage if run.microbatch % 2 else run.stage
     ),
 }
-"""The rank of an op by the kind of placement, of ranks, stages and the number in its name."""
+"""The rank of an op by the kind of placement: (op, ranks, stages, number in the name) -> rank."""

@@ -1,8 +1,8 @@
-"""A schedule document as plain facts: what the verifiers read, and all they take from others.
+"""The contents of a schedule document, which is all that the verifiers read.
 
-Nothing here knows Schedule, Problem, Costs or the simulator; of the document only its declared
-shape is taken, so that the checks built on it can disagree with the code they check. A document of
-another shape is no schedule at all: it is wrong input, not an invalid schedule.
+This module does not use Schedule, Problem, Costs or the simulator. It takes only the shape from the
+document's declaration, so that the verifiers can disagree with the code that they check. A document
+of another shape is wrong input, not an invalid schedule.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REPORT = (
 
 
 class Run(NamedTuple):
-    """One op where and when the document has it; ``at`` is its place in its rank's list."""
+    """An op with its rank and times in the document; ``at``: its position in the rank's list."""
 
     rank: int
     at: int
@@ -40,7 +40,7 @@ class Run(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One transfer: a copy of a stage's weights or gradient goes from rank to rank."""
+    """A transfer of a stage's weights or gradient between ranks; ``place``: its index."""
 
     place: int
     tensor: str
@@ -70,8 +70,8 @@ class Move(NamedTuple):
 class MicrobatchFacts:
     """Times and sizes of one microbatch on a stage.
 
-    ``durations``: how long each kind of op takes, in ms; no ``R`` where it cannot be recomputed,
-    no ``O`` and ``L`` where it cannot be offloaded.
+    ``durations``: in ms by kind of op; without ``R`` if the stage cannot be recomputed, without
+    ``O`` and ``L`` if it cannot be offloaded.
     """
 
     durations: dict[str, float]
@@ -84,10 +84,10 @@ class MicrobatchFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A schedule document, and what the verifiers read out of it.
+    """A schedule document and the values that verifiers derive from it.
 
-    ``each``: by stage and microbatch. It and the profile's stages have one entry that all stages
-    share, or one each, and each of ``each`` one that all microbatches share, or one each.
+    ``each``: costs by stage and microbatch. A single stage (also in the profile) or microbatch
+    stands for all of them.
     """
 
     plan: ScheduleDocument
@@ -120,12 +120,12 @@ class Facts:
 
 
 def read_facts(document: object, where: str) -> Facts:
-    """The facts of ``document``. Raises InputError with every fault of its shape."""
+    """Validate and read ``document``. Raises InputError with every fault of its shape."""
     return schedule_facts(validated(ScheduleDocument, document, where), where)
 
 
 def schedule_facts(plan: ScheduleDocument, where: str) -> Facts:
-    """The facts of a document. Raises InputError where it leaves out what is to be verified."""
+    """The facts of a document. Raises InputError if keys are missing that are to be verified."""
     lacking = _lacking(plan)
     if plan.report is None or lacking:
         raise InputError(*(f"{where}: {line}" for line in lacking))
@@ -145,9 +145,9 @@ def schedule_facts(plan: ScheduleDocument, where: str) -> Facts:
 
 
 def _lacking(plan: ScheduleDocument) -> list[str]:
-    """A line for each key that readers can do without and a certificate cannot."""
+    """A line for each missing key that readers do not need, but verifiers do."""
     lines = []
-    if "memory_limit" not in plan.model_fields_set:  # null says that there is none
+    if "memory_limit" not in plan.model_fields_set:  # null means unlimited
         lines.append("memory_limit: missing; expected one number per rank, or null")
     if plan.report is None:
         given = "expected an object, got null" if "report" in plan.model_fields_set else None
@@ -168,7 +168,7 @@ def _move(place: int, entry: Mapping[str, Any]) -> Move:
 
 
 def _each(stage: StageDocument, host: LinkDocument | None) -> list[MicrobatchFacts]:
-    """One entry where all microbatches are alike, else one each."""
+    """One entry per microbatch, or a single one if they are equal."""
     return [_of_microbatch(stage, host, j) for j in range(stage.microbatches or 1)]
 
 

@@ -1,11 +1,13 @@
-"""Checks of the transfers of a weight-passing schedule, from its document and nothing else.
+"""Checks the transfers of a weight-passing schedule, from its document only.
 
-For every streamed stage (another one is replicated on the ranks that run it): its
-weights set out from one rank, its owner; each copy's transfers join up; every F and B has the
-weights, on the owner or in a copy that has come before; every weight gradient that a rank computes
-leaves it once, with the next accumulator D that does, or is the owner's own; every D ends at the
-owner; and every transfer starts exactly when its rule allows, those over one wire one after the
-other as listed, and takes exactly as long as the profile says.
+For every streamed stage (the others are replicated on the ranks that run them):
+
+- its weights start on one rank, its owner, and every D ends there;
+- the transfers of a copy are connected;
+- the weights are available to every F and B, on the owner or in a copy that arrived before;
+- every weight gradient is the owner's own, or leaves its rank with the next D;
+- every transfer starts exactly when its rule allows, in the order of the list on each wire, and
+  takes exactly as long as the profile says.
 """
 
 from __future__ import annotations
@@ -21,10 +23,9 @@ _TOLERANCE = 1e-9
 
 
 def verify_transfers(facts: Facts) -> list[str]:
-    """The violations of the transfers of a schedule; empty where there are none.
+    """The violations of the transfers of a schedule, one line each.
 
-    Whether ops start when transfers allow is part of the ops' own rule; :func:`arrivals` says when
-    that is.
+    Whether ops wait for transfers is checked with the ops, by :func:`arrivals`.
     """
     wrong = ((move, _out_of_range(facts, move)) for move in facts.moves)
     problems = [f"transfers[{move.place}]: {line}" for move, line in wrong if line]
@@ -47,7 +48,7 @@ def verify_transfers(facts: Facts) -> list[str]:
 
 
 def arrivals(facts: Facts) -> dict[tuple[int, int], float]:
-    """By rank and position of an op: the end of the last transfer that it first waits for."""
+    """For each op that waits for transfers, by rank and position: the last end of these."""
     latest: dict[tuple[int, int], float] = {}
     for move in facts.moves:
         waiting = [(move.target, move.before)]
@@ -85,7 +86,7 @@ def _broken_links(journey: list[Move]) -> list[str]:
 def _owner(
     stage: int, weights: list[list[Move]], sums: list[list[Move]], problems: list[str]
 ) -> int:
-    """The rank where the stage's weights set out; adds problems where it, or D's end, differs."""
+    """The rank where the stage's weights start; adds to ``problems`` if copies or D's disagree."""
     starts = [(journey[0], journey[0].source) for journey in weights]
     ends = [(journey[-1], journey[-1].target) for journey in sums]
     owner = (starts or ends)[0][1]
@@ -105,7 +106,7 @@ def _owner(
 def _missing_weights(
     facts: Facts, stage: int, owner: int, weights: list[list[Move]]
 ) -> Iterator[str]:
-    """Ops of ``stage`` that run on a rank while no copy of the weights is there."""
+    """Ops of ``stage`` on a rank without its weights."""
     came: defaultdict[int, list[int]] = defaultdict(list)
     for move in chain.from_iterable(weights):
         came[move.target].append(move.before)
@@ -119,8 +120,7 @@ def _missing_weights(
 def _lost_gradients(facts: Facts, stage: int, owner: int, sums: list[list[Move]]) -> Iterator[str]:
     """Weight gradients that never leave a rank other than the owner.
 
-    A gradient leaves with the next D to do so, hence never twice, and D's journey ends at the
-    owner, hence never elsewhere.
+    They leave only once, with the next D, and every D ends at the owner.
     """
     leaves: defaultdict[int, list[int]] = defaultdict(list)
     for move in chain.from_iterable(sums):
@@ -135,8 +135,8 @@ def _lost_gradients(facts: Facts, stage: int, owner: int, sums: list[list[Move]]
 
 
 def _wrong_times(facts: Facts) -> Iterator[str]:
-    came: dict[tuple[str, int, int], float] = {}  # by item: when its last transfer ends
-    free: dict[object, float] = {}  # by wire: when its last transfer ends
+    came: dict[tuple[str, int, int], float] = {}  # by item: end of its last transfer
+    free: dict[object, float] = {}  # by wire: end of its last transfer
     for move in facts.moves:
         wires = facts.network.wires(move.source, move.target)
         start = max([came.get(move.item, 0.0), *(free.get(wire, 0.0) for wire in wires)])

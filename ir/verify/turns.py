@@ -1,7 +1,6 @@
-"""Checks that every op and transfer of a schedule document can come to its turn.
+"""Checks that ops and transfers of a schedule document do not wait for each other in a cycle.
 
-Times say so as well where each op takes some; where all are zero, or far below the longest, ranks
-that wait for each other in a circle cannot be told by them.
+Usually the times show this, too, but not if they are 0 or far below the longest ones.
 """
 
 from __future__ import annotations
@@ -12,14 +11,16 @@ from graphlib import CycleError, TopologicalSorter
 
 from .schedule_facts import Facts, Run
 
-_MOST = 8  # of a circle that are named
-_Node = tuple[int, int]  # rank and place in its order; for a transfer -1 and its place in the list
+_MOST = 8  # most entries of a cycle that are named
+_Node = tuple[int, int]  # (rank, position in its order), or (-1, index) for a transfer
 _Graph = dict[_Node, set[_Node]]
 
 
 def verify_turns(facts: Facts, first: dict[tuple[str, int, int], Run]) -> Iterator[str]:
-    """A circle of ops and transfers that wait for each other, if there is one; ``first``: where
-    each op runs, a BW under B and W."""
+    """A line with a cycle of ops and transfers that wait for each other, if there is one.
+
+    ``first``: the first run of each op, with a BW as B and as W.
+    """
     waits: _Graph = defaultdict(set)
     for row in facts.order:
         for run in row:
@@ -27,7 +28,7 @@ def verify_turns(facts: Facts, first: dict[tuple[str, int, int], Run]) -> Iterat
     for node, cause in _transfers(facts):
         waits[node].add(cause)
     for node, causes in waits.items():
-        causes.discard(node)  # what runs at once waits for nothing of its own
+        causes.discard(node)  # the ops of a pair share a node
     try:
         TopologicalSorter(waits).prepare()
     except CycleError as error:
@@ -37,13 +38,13 @@ def verify_turns(facts: Facts, first: dict[tuple[str, int, int], Run]) -> Iterat
 
 
 def _node(facts: Facts, run: Run) -> _Node:
-    """An op's own, or that of the F that runs at once with it."""
+    """The node of an op; the BW of a pair has the node of its F."""
     at_once = run.at - 1 in facts.pairs[run.rank]
     return run.rank, run.at - 1 if at_once else run.at
 
 
 def _causes(facts: Facts, first: dict[tuple[str, int, int], Run], run: Run) -> Iterator[_Node]:
-    """The op before it on its rank, and those whose results it needs."""
+    """The previous op on the rank, and the ops that compute the inputs."""
     if run.at > 0 and run.kind != "O":
         yield _node(facts, facts.order[run.rank][run.at - 1])
     s, j = run.stage, run.microbatch
@@ -57,11 +58,11 @@ def _causes(facts: Facts, first: dict[tuple[str, int, int], Run], run: Run) -> I
 
 
 def _transfers(facts: Facts) -> Iterator[tuple[_Node, _Node]]:
-    """Each transfer with what it waits for, and the ops that wait for one."""
+    """(node, node it waits for) of each transfer, and of ops that wait for transfers."""
     last: dict[object, _Node] = {}
     for move in facts.moves:
         if max(move.source, move.target) >= len(facts.order):
-            continue  # named by the checks of transfers
+            continue  # reported by the checks of transfers
         node = (-1, move.place)
         wires = facts.network.wires(move.source, move.target)
         for held in (move.item, *wires):

@@ -1,1 +1,1 @@
-"""The inequalities that certificates multiply, each set with its proof."""
+"""The arguments of certificates, each with its proof."""

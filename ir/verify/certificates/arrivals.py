@@ -1,21 +1,26 @@
-"""Argument ``arrivals`` of a certificate: no rank begins before streamed weights have come.
+"""Argument ``arrivals`` of a certificate: no rank can begin before streamed weights have arrived.
 
-For the makespan, where each microbatch is on one rank, each rank has some, and of each stage one
-rank, whichever, owns the weights, which set out at 0. Of n microbatches per rank runs no op of
-stage k or a later one, nor a B or W, before it has had the weights of the stages 0 to k; let A be
-when it has. Before A it runs F's of lower stages at most, no more of each than n, and no more than
-fit: what a microbatch holds that has come so far is at least the time that it took divided by the
-most time for its memory of any such way. So it ends at A, and what of its work is left then, or
-later.
+It is about the makespan if each microbatch is on one rank, every rank has some, and the weights of
+every stage start at time 0 on one rank, its owner, whichever rank that is.
 
-``wires`` is of a set of wires of which each message out of a rank (or each into one) takes one, for
-as long as it goes; d(s) the least time of stage s's weights between two ranks. A is at least, for
+A rank with n microbatches runs no op of stage k or a later one, and no B or W, before the weights
+of stages 0 to k have arrived; let A be this time. Before A it runs at most the F's of lower stages:
+n of each, and only as many as fit in memory. A microbatch that has passed some of these stages
+holds at least the time of its F's there divided by the largest ratio of F time to memory, so these
+F's take at most this ratio times the memory limit. The rank ends no earlier than A plus the time of
+its remaining work.
 
-- stage 0: the way over any ranks from its owner to the farthest, of the owner for which that is
-  least; at most 64 ranks.
-- stage 0: at most ``wires`` copies arrive somewhere first in each span of d(0), counted back from
-  t, and one that does so in the i-th arrives i times by t at most. The first span is not before 0.
-- all up to k, in the mean: a rank receives those that it does not own over ``wires`` at a time.
+``wires`` is the size of a set of wires of which every message out of a rank (or every message into
+one) occupies one. d(s) is the least time of stage s's weights between two ranks. Lower bounds of A:
+
+- For stage 0: the shortest path, through any ranks, from the owner to the farthest rank, for the
+  best owner; computed for at most 64 ranks.
+- For stage 0: cut the time before t into spans of length d(0), counted back from t. In each span at
+  most ``wires`` copies arrive at their first rank, and a copy that does so in the i-th span has
+  arrived at most i times by t. The first span does not begin before 0. This limits the number of
+  ranks that have the weights at t.
+- For all stages up to k: a rank receives the weights that it does not own over ``wires`` wires at a
+  time. The last rank is no earlier than the mean of all ranks.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ from ..schedule_facts import Facts
 from .rows import MEMORY, NotProvenError, expect_alone, least_of
 
 ZERO = Fraction(0)
-MOST_RANKS = 64  # of which all ways are compared
+MOST_RANKS = 64  # for which shortest paths are computed
 _Matrix = list[list[Fraction]]
 
 
@@ -59,7 +64,7 @@ def arrivals(facts: Facts) -> Fraction:
 def _last_end(
     facts: Facts, delays: Sequence[_Matrix], counts: Counter[int], least: int
 ) -> Fraction:
-    """When the last rank ends of those with ``least`` microbatches or more, at least."""
+    """A lower bound on the last end among the ranks with at least ``least`` microbatches."""
     ranks = [rank for rank, count in counts.items() if count >= least]
     left = _left(facts, least, max(facts.limit[rank] for rank in ranks))
     first = max(_farthest(delays[0], ranks), _spread(facts, delays[0], len(ranks)))
@@ -72,12 +77,15 @@ def _last_end(
 
 
 def _left(facts: Facts, number: int, limit: float) -> list[Fraction]:
-    """By stage k: the least work left of so many microbatches once its weights have come, too."""
+    """For each stage k, the least work left when the weights of stages 0 to k have arrived.
+
+    ``number``: the microbatches of the rank; ``limit``: its memory.
+    """
     stages = [least_of(facts, stage) for stage in range(facts.plan.stages)]
     room = Fraction(limit) * (1 + MEMORY) if isfinite(limit) else None
     work = number * sum((own.f + own.b + own.w for own in stages), ZERO)
     found, time, held = [], ZERO, ZERO
-    rate: Fraction | None = ZERO  # None where what runs holds nothing
+    rate: Fraction | None = ZERO  # most F time per memory; None if unlimited
     for own in stages:
         early = number * time
         if room is not None and rate is not None:
@@ -98,7 +106,7 @@ def _delays(facts: Facts, stage: int) -> _Matrix:
 
 
 def _into(delays: _Matrix, rank: int) -> Fraction:
-    """The least time of a message into a rank."""
+    """The least delay of a message into ``rank``."""
     return min(row[rank] for a, row in enumerate(delays) if a != rank)
 
 
@@ -114,7 +122,8 @@ def _farthest(delays: _Matrix, ranks: Sequence[int]) -> Fraction:
 
 
 def _spread(facts: Facts, delays: _Matrix, number: int) -> Fraction:
-    """When so many ranks, the owner one of them, have the first stage's weights."""
+    """The least time at which ``number`` ranks, including the owner, have the first stage's
+    weights."""
     wires, spans = _wires(facts, leaving=True), min(1, number - 1)
     while wires is not None and number - 1 > wires * spans * (spans + 1) // 2:
         spans += 1
@@ -122,7 +131,7 @@ def _spread(facts: Facts, delays: _Matrix, number: int) -> Fraction:
 
 
 def _wires(facts: Facts, *, leaving: bool) -> int | None:
-    """The number of wires of which each message out of, or into, a rank takes one; None: any."""
+    """``wires`` of the module's argument, for messages out of or into a rank; None: unlimited."""
     ranks, wires = range(facts.plan.ranks), facts.network.wires
     if facts.network.link is None:
         return None
@@ -132,7 +141,7 @@ def _wires(facts: Facts, *, leaving: bool) -> int | None:
 
 
 def _cover(messages: Iterable[Sequence[object]]) -> int:
-    """How many wires it takes, the most used one first, so that each message takes one of them."""
+    """The size of a set of wires, chosen greedily, that contains a wire of each message."""
     left, size = list(messages), 0
     while left:
         wire = Counter(wire for wires in left for wire in wires).most_common(1)[0][0]

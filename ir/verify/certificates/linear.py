@@ -1,27 +1,34 @@
 """The inequalities between the moments of stages: argument ``moments`` of a certificate.
 
-Where each stage has a rank of its own. The moments of stage i: S its first op starts (an F), y its
-first B starts, t its last F starts, V its last B ends, e its last op ends (a W)::
+They hold if each stage has its own rank. The moments of stage i are: S its first op starts (an F),
+y its first B starts, t its last F starts, V its last B ends, e its last op ends (a W)::
 
     S ── n F's ── y ── F's, B's, W's ── t ── one F, a + 1 B's, r W's ── V ── W's ── e
 
-n F's come before the first B; at t there are, beside that F's own microbatch, a with B and W to
-come and q with W alone, which memory holds; z is 1 where all F's come before the first B. What the
-line names fits between its moments, whether or not the rank idles; a microbatch's first F, last F,
-first B and last B each passed the next stage, or go on to it; and the cost is at least e - S
-(period), or e less stage 0's S (makespan). Of the a + 1 W's whose B's end after t, the last B's
-comes after V. No span is more than the bound, so that 2 z in its unit lifts "between".
+n F's run before the first B. At t, in addition to the last F's own microbatch, ``a`` microbatches
+have B and W to come and ``q`` have only W to come; they fit in memory together. z is 1 if all F's
+run before the first B. The inequalities say:
 
-**Ways.** Where a stage may be recomputed or offloaded c_k microbatches are, in way k, with an R
-each, or a copy out and one back. Of those whose F has run and whose B has not, n_k at y, a_k at t,
-hold M_B, their R having run; o_k at y, p_k at t, hold what their way keeps, R to come, or have been
-copied out. Then n and a are those that stay, and a counts the last F's own where it stays. Copies
-out run one at a time from the end of the first F on. What takes longer than the bound is in no
-schedule that costs less, and what keeps no less than M_B is as good as staying. So is to be copied,
-where nothing is recomputed and memory does not hold M_B beside what is kept: while a microbatch is
-out there is no room for another F or B, so that it may as well stay.
+- The ops named in the diagram fit between their moments, whether or not the rank idles.
+- The microbatches of a stage's first F, last F, first B and last B came from the neighbouring stage
+  or go on to it.
+- The cost is at least e - S (period), or e less stage 0's S (makespan).
+- Of the a + 1 W's whose B's end after t, the W of the last B comes after V.
+- No span exceeds the bound, the unit of time, so the term 2 z disables "between" if z is 1.
 
-What is ``held`` over time: :mod:`.room_over_time`.
+**Recomputation and offload.** If a stage can be recomputed or offloaded, c_k microbatches use way
+k: an R each, or a copy to the host and back. Of the microbatches whose F has run and whose B has
+not, n_k at y and a_k at t hold M_B, as their R has run; o_k at y and p_k at t hold what way k
+keeps, as their R is to come or they are offloaded. n and a then count only microbatches that stay,
+and a includes the last F's own microbatch if it stays. Copies to the host run one at a time, from
+the end of the first F on.
+
+A way that takes longer than the bound occurs in no schedule that costs less, and a way that keeps
+at least M_B is no better than to stay. Offload is no better than to stay, either, if nothing is
+recomputed and memory cannot hold M_B beside what is kept: while a microbatch is offloaded there is
+no room for another F or B, so it may as well stay.
+
+The inequalities named "held" are in :mod:`.room_over_time`.
 """
 
 from __future__ import annotations
@@ -43,7 +50,10 @@ ZERO, ONE = Fraction(0), Fraction(1)
 
 @dataclass(frozen=True)
 class LinearFacts:
-    """The instance in exact numbers, by stage; ``down`` and ``up``: delays to and from the next."""
+    """The instance in exact numbers, by stage.
+
+    ``limit``: the memory limits; ``down`` and ``up``: the delays to and from the next stage.
+    """
 
     microbatches: int
     makespan: bool
@@ -54,7 +64,7 @@ class LinearFacts:
 
     @classmethod
     def of(cls, facts: Facts) -> LinearFacts:
-        """Raises NotProvenError where the argument does not speak of the instance."""
+        """Raises NotProvenError if the argument does not apply to the instance."""
         expect_alone(facts)
         plan = facts.plan
         if plan.passing != "activations":
@@ -79,18 +89,19 @@ class LinearFacts:
         )
 
     def box(self) -> Box:
-        """The ranges of all variables but the cost's."""
+        """The ranges of all variables except the cost."""
         every = (self._box(i) for i in range(len(self.stages)))
         return {variable: range_ for own in every for variable, range_ in own.items()}
 
     def rows(self, unit: Fraction) -> Iterator[tuple[str, int, Row]]:
-        """Each inequality with its name and stage; times in ``unit``."""
+        """Each inequality as (name, stage, row), with times in ``unit``."""
         for i in range(len(self.stages)):
             for name, terms, least in _StageRows(self, i, unit).rows():
                 yield name, i, (terms, least)
 
     def round_trip(self, stage: int) -> Fraction:
-        """From the start of a microbatch's F to that of its B, at least."""
+        """The least time from the start of a microbatch's F on the stage to the start of its B
+        there."""
         total = self.stages[stage].f
         for later in range(stage + 1, len(self.stages)):
             own = self.stages[later]
@@ -98,15 +109,18 @@ class LinearFacts:
         return total
 
     def capacity(self, stage: int) -> int:
-        """How many microbatches' M_B memory holds."""
+        """The number of microbatches whose M_B fit in the stage's memory."""
         limit, size = self.limit[stage], self.stages[stage].m_b
         if limit is None or size == 0:
             return self.microbatches
         return min(self.microbatches, int(limit / size))
 
     def _box(self, i: int) -> Box:
-        """Times are within two bounds: stage 0 starts at 0 and runs its last B, which comes after
-        each stage's first op, within one, and each stage ends within one of its first op."""
+        """The ranges of stage i's variables.
+
+        Times are between 0 and two bounds: stage 0 starts at 0 and runs its last B within one
+        bound; every stage's first op comes before that, and the stage ends within one bound of it.
+        """
         fits, m, ways = self.capacity(i), self.microbatches, self.stages[i].ways
         counts = {"n": (1, fits), "a": (0, fits - 1), "q": (0, m - 1), "r": (0, m - 1)}
         counts["z"] = 0, int(fits >= m or bool(ways))
@@ -120,7 +134,7 @@ class LinearFacts:
 
 
 def _useful(own: LeastFacts, limit: Fraction | None) -> LeastFacts:
-    """Without ways that free no place, as :mod:`.linear` says."""
+    """The stage without ways that free no memory (see the module docstring)."""
     copied = all(way.wire for way in own.ways)
     none = limit is not None and own.m_b + own.kept > limit
     return replace(own, ways=()) if copied and none else own
@@ -130,7 +144,7 @@ _Terms: TypeAlias = Mapping[str, Fraction | int]
 
 
 class _Sum(defaultdict[Variable, Fraction]):
-    """Terms of one stage, to which others are added."""
+    """A linear expression in the variables of one stage."""
 
     def __init__(self, stage: int, **of_stage: Fraction | int) -> None:
         super().__init__(Fraction)
@@ -147,40 +161,41 @@ _Named: TypeAlias = tuple[str, _Sum, Fraction]
 
 
 class _StageRows:
-    """The inequalities of a stage: ``terms >= number``."""
+    """The inequalities ``terms >= number`` of one stage."""
 
     def __init__(self, of: LinearFacts, i: int, unit: Fraction) -> None:
         self._of, self._i, self._unit, own = of, i, unit, of.stages[i]
         self._own = own
         self._f, self._b, self._w = (time / unit for time in (own.f, own.b, own.w))
         self._trip, self._m = of.round_trip(i) / unit, Fraction(of.microbatches)
-        most = 2 * of.microbatches * own.m_b  # more is as good as no limit
+        most = 2 * of.microbatches * own.m_b  # a higher limit has no effect
         self._limit = min(filter(None, (of.limit[i], most)), default=ONE)
         self._useful = {
             k: way
             for k, way in enumerate(own.ways, 1)
             if way.kept < own.m_b and max(way.again, way.wire) <= unit
         }
-        self._last = 0 if own.ways else 1  # whether a leaves out the last F's own microbatch
+        self._last = 0 if own.ways else 1  # 1 if a does not count the last F's own microbatch
 
     @cached_property
     def _ahead(self) -> _Terms:
+        """The number of F's before the first B."""
         return {"n": 1} | {f"{name}{k}": 1 for k in self._useful for name in "no"}
 
     @cached_property
     def _pending(self) -> _Terms:
-        """All, less ``_last``."""
+        """The number of microbatches whose B is to come at t, less ``_last``."""
         return {"a": 1} | {f"{name}{k}": 1 for k in self._useful for name in "ap"}
 
     def _again(self, name: str) -> _Terms:
-        """The time of so many R's by way."""
+        """The time of the R's of the microbatches that ``name`` counts, by way."""
         return {f"{name}{k}": way.again / self._unit for k, way in self._useful.items()}
 
     def _sum(self, **of_stage: Fraction | int) -> _Sum:
         return _Sum(self._i, **of_stage)
 
     def _late(self, sign: int) -> _Sum:
-        """The W's behind the last B, less ``_last``, with this sign."""
+        """``sign`` times the number of W's after the last B, less ``_last``."""
         return self._sum(q=sign, r=-sign).plus(sign, self._pending)
 
     def rows(self) -> Iterator[_Named]:
@@ -223,8 +238,10 @@ class _StageRows:
         yield "W's", self._late(1), ONE - last
 
     def _memory(self) -> Iterator[_Named]:
-        """Memory at the first B, at the last F and as the last B runs, in units of the limit, or of
-        twice what all hold if less."""
+        """Memory at the first B, at the last F and during the last B.
+
+        The unit is the limit, or twice the memory of all microbatches if that is less.
+        """
         own, limit, last = self._own, self._limit, self._last
         m_b, m_w = own.m_b / limit, own.m_w / limit
         kept = {k: way.kept / limit for k, way in self._useful.items()}
@@ -274,7 +291,7 @@ class _StageRows:
             yield f"{name} to the end", last_w, self._m * (stays + early) + until_e
 
     def _weighs(self, weigh: SizeWeights, k: int) -> Fraction:
-        """Weight times time of a microbatch in way k, its W left out."""
+        """The weight times time of a microbatch in way k, without its W."""
         way = self._useful[k]
         full = way.again / self._unit
         if way.wire:

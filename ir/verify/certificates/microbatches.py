@@ -1,21 +1,24 @@
-"""Arguments that count microbatches one by one: ``critical-path``, ``through``, ``memory-time`` and
+"""Arguments that consider single microbatches: ``critical-path``, ``through``, ``memory-time`` and
 ``head-tail`` of a certificate.
 
-- ``critical-path``: a microbatch's F's, B's and its first stage's W run one after the other, the
-  first and the last on one rank.
-- ``through``, of ``microbatches`` that pass stage ``by``, no lower than ``stage``: let a be the one
-  whose F runs there first, z the one whose B runs there last. From a's F on ``stage`` on its way to
-  ``by``, their F's and B's there, z's way back and its W run one after the other. Every other one
-  takes time of that span as well: its F on ``stage`` before a's, or its B and W there behind z's,
-  or its F and B on ``by`` between, or else it overtakes a, or z, on some stage between. That one
-  waits for its op there then, but for the time by which its own message may take longer than the
-  other's with the op before; of several in a row, for those from the first that is so short on.
-- ``memory-time``: M_B from F's start to B's end and M_W while W runs fit into a rank's memory times
-  its span.
-- ``head-tail``, of a rank with one stage: before its first B, a round trip after that microbatch's
-  F, it runs F's alone, of what has room beside it; from its last F to that one's B, a round trip
-  after, B's and W's of what has room beside it. Where not all fit at once that F comes after that
-  B, so that both times without ops add up.
+- ``critical-path``: the F's and B's of a microbatch and its W on the first stage run one after the
+  other, the first and the last on the same rank.
+- ``through``, for ``microbatches`` that pass stage ``by``, which is not before ``stage``. Of these,
+  let a be the one whose F runs there first, z the one whose B runs there last. Then a's F's from
+  ``stage`` on its way to ``by``, the F's and B's of all of them there, z's B's on its way back and
+  its W on ``stage`` run one after the other. Every other microbatch takes time in the same span:
+  its F on ``stage`` before a's, or its B and W there after z's, or its F and B on ``by`` in
+  between, or else it overtakes a or z on a stage in between. In the last case a or z waits for its
+  op, less the time by which the waiting microbatch's message can take longer than the other's
+  message and previous op. If several overtake in a row, the ones from the first for which this is
+  positive are counted.
+- ``memory-time``: M_B from the start of F to the end of B and M_W while W runs, times their
+  durations, are at most the rank's memory limit times its span.
+- ``head-tail``, for a rank with one stage: the first B comes a round trip after the F of its
+  microbatch; before it, the rank runs only F's, of microbatches that fit in memory beside that one.
+  The B of the last F's microbatch comes a round trip after that F; in between, the rank runs only
+  B's and W's of microbatches that fit beside it. If not all microbatches fit at once, the last F
+  comes after the first B, so that the idle times of both add up.
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ ZERO = Fraction(0)
 
 @dataclass(frozen=True, slots=True)
 class VisitFacts:
-    """A microbatch on a stage, in exact numbers; ``into_f``, ``into_b``: delays before F and B."""
+    """The costs of a microbatch on a stage, in exact numbers.
+
+    ``into_f``, ``into_b``: the delays of the messages to its F and B.
+    """
 
     f: Fraction
     b: Fraction
@@ -47,11 +53,11 @@ class VisitFacts:
 
 
 def critical_path(facts: Facts) -> Fraction:
-    """The longest way of a microbatch through all stages and back."""
+    """The longest critical path of a microbatch."""
     expect_alone(facts)
     ranks = {(run.stage, run.microbatch): run.rank for run in facts.runs}
     stages = range(facts.plan.stages)
-    like = {  # of those that are alike one is enough
+    like = {  # one microbatch of each kind
         tuple((ranks[s, j], id(facts.at(s, j))) for s in stages): j
         for j in range(facts.plan.microbatches)
     }
@@ -60,7 +66,7 @@ def critical_path(facts: Facts) -> Fraction:
 
 
 def through(facts: Facts, argument: Mapping[str, Any]) -> Fraction:
-    """The cost that ``through`` proves."""
+    """The cost that ``through`` proves. Raises NotProvenError for an invalid argument."""
     every = _activations_passed(facts)
     low, high = argument.get("stage", 0), argument.get("by", 0)
     chosen = set(argument.get("microbatches", ()))
@@ -84,7 +90,7 @@ def through(facts: Facts, argument: Mapping[str, Any]) -> Fraction:
 
 
 def memory_time(facts: Facts, rank: int) -> Fraction:
-    """The cost that ``memory-time`` proves of a rank."""
+    """The cost that ``memory-time`` proves for a rank."""
     every, limit = _activations_passed(facts), _limit(facts, rank)
     own = {run.stage for run in facts.runs if run.rank == rank}
     if not limit:
@@ -98,7 +104,7 @@ def memory_time(facts: Facts, rank: int) -> Fraction:
 
 
 def head_tail(facts: Facts, rank: int) -> Fraction:
-    """The cost that ``head-tail`` proves of a rank."""
+    """The cost that ``head-tail`` proves for a rank."""
     every, limit = _activations_passed(facts), _limit(facts, rank)
     own = {run.stage for run in facts.runs if run.rank == rank}
     if len(own) != 1:
@@ -122,7 +128,10 @@ def head_tail(facts: Facts, rank: int) -> Fraction:
 
 
 def _activations_passed(facts: Facts) -> list[list[VisitFacts]]:
-    """The visits of each microbatch by stage, where each stage is on one rank."""
+    """The visits of each microbatch, by stage.
+
+    Raises NotProvenError unless activations are sent, so that each stage is on one rank.
+    """
     if facts.plan.passing != "activations":
         raise NotProvenError(f"argument: expected passing activations, got {facts.plan.passing}")
     expect_alone(facts)
@@ -132,7 +141,7 @@ def _activations_passed(facts: Facts) -> list[list[VisitFacts]]:
 
 def _visits(facts: Facts, ranks: Mapping[tuple[int, int], int], j: int) -> list[VisitFacts]:
     def delay(a: int, b: int) -> Fraction:
-        """Between stages next to each other."""
+        """The delay between adjacent stages; 0 beyond the ends."""
         if not 0 <= min(a, b) < max(a, b) < facts.plan.stages:
             return ZERO
         size = facts.at(min(a, b), j).activation_bytes
@@ -148,18 +157,21 @@ def _visits(facts: Facts, ranks: Mapping[tuple[int, int], int], j: int) -> list[
 
 
 def _on(way: Sequence[VisitFacts], low: int, high: int) -> Iterator[tuple[VisitFacts, VisitFacts]]:
-    """Each of a microbatch's visits from ``low`` to before ``high``, and the next one."""
+    """Each of a microbatch's visits from ``low`` to ``high`` - 1, with the next one."""
     return pairwise(way[low : high + 1])
 
 
 def _trip(way: Sequence[VisitFacts], stage: int) -> Fraction:
-    """From the start of the F on a stage to that of its B, at least."""
+    """The least time from the start of the F on ``stage`` to the start of the B there."""
     later = (v.f + n.into_f + n.b + v.into_b for v, n in _on(way, stage, len(way)))
     return sum(later, way[-1].f)
 
 
 def _waits(ops: Sequence[tuple[Fraction, Fraction, Fraction]]) -> list[Fraction]:
-    """How long an op that is overtaken waits for each: of time, message before it, op before."""
+    """For each op, the least time that a microbatch waits if this op overtakes it.
+
+    ``ops``: (duration, delay of the message before it, duration of the previous op).
+    """
     longest = max(message for _, message, _ in ops)
     return [max(ZERO, time - max(ZERO, longest - message - op)) for time, message, op in ops]
 
@@ -172,7 +184,7 @@ def _limit(facts: Facts, rank: int) -> Fraction | None:
 
 
 def _pending(visits: Iterable[VisitFacts]) -> Iterator[tuple[Fraction, Fraction]]:
-    """Sizes and times of W's, and of B's with what M_B is more; each taken by itself is no less."""
+    """(size, time) of each W, and of each B with M_B - M_W; choosing them independently relaxes."""
     for visit in visits:
         yield visit.m_w, visit.w
         yield visit.m_b - visit.m_w, visit.b

@@ -1,15 +1,22 @@
-"""Room over time: the inequalities ``held`` of :mod:`.linear`, by weights of sizes.
+"""Memory over time: the inequalities "held" of :mod:`.linear`, by weights of sizes.
 
-Weights of sizes in limits that sum to at most 1 for all that fits together: the sizes; floor((n +
-1) x) / n of each, x where that is whole (Fekete and Schepers, Math. Program. 91, 2001); or places,
-one of each M_B, where what is beside it while a W runs, or the F of what is recomputed, takes up
-those that are then too few. A microbatch that stays weighs its M_B for
-its round trip and T_B; else for its R, or its F and both copies, and T_B, and what it keeps for the
-rest of the trip; a W weighs M_W while it runs. That sum is at most the time from S to V, in which
-all but the last W's run, or to e, less what is lost at both ends: x after S at most 1 + x / f (in
-whole numbers) F's have begun, x before V at most 1 + x / b B's are to come, x before e 1 + x / (b +
-w), so that no more than as many M_B's are held. All M are, at the latest after M f and before M b:
-these times do not meet.
+Weights are numbers for sizes such that the weights of all sizes that fit in memory together sum to
+at most 1. Three kinds are used, for sizes x as parts of the limit:
+
+- x itself.
+- floor((n + 1) x) / n, or x where (n + 1) x is an integer: a dual feasible function (Fekete and
+  Schepers, Math. Program. 91, 2001).
+- Places: the memory has floor(limit / M_B) places, one for each M_B. While a W runs, or the F of a
+  microbatch that will be recomputed, there are fewer, and the op has the weight of the missing
+  ones.
+
+A microbatch that stays has the weight of its M_B during its round trip and T_B. Otherwise, it has
+it during its R, or its F and both copies, and T_B, and the weight of what it keeps during the rest
+of the round trip. A W has the weight of M_W while it runs. The sum of weight times time is at most
+the time from S to V, in which all W's but the last ones run, or to e, less what is lost at both
+ends: x after S, at most 1 + x / f (rounded down) F's have begun; x before V, at most 1 + x / b B's
+are to come; x before e, at most 1 + x / (b + w). At most so many M_B's are held. The two periods do
+not overlap: the first ends M f after S or earlier, the second begins M b before V or later.
 """
 
 from __future__ import annotations
@@ -22,13 +29,15 @@ from math import floor
 from .rows import LeastFacts, WayFacts
 
 ZERO = Fraction(0)
-WEIGHTS = 16  # n of the weights, at most
+WEIGHTS = 16  # largest n of the weights
 
 
 @dataclass(frozen=True, slots=True)
 class SizeWeights:
-    """Weights of M_B, of M_W and by way of what is kept; ``run``: what a W (0) and the F of a way
-    weigh more while they run."""
+    """The weights of M_B, of M_W, and of what each way keeps.
+
+    ``run``: additional weight of ops while they run: of a W (index 0), and of the F of each way.
+    """
 
     m_b: Fraction
     m_w: Fraction
@@ -39,7 +48,7 @@ class SizeWeights:
 def weights(
     own: LeastFacts, limit: Fraction, ways: Mapping[int, WayFacts]
 ) -> Iterator[tuple[str, SizeWeights]]:
-    """The weights of a stage, each with a name; ``ways``: by number those that are of use."""
+    """The weights for a stage, each with its name; ``ways``: the useful ways by number."""
     nothing = [ZERO] * (1 + max(ways, default=0))
     places = limit // own.m_b
     if places:
@@ -64,6 +73,9 @@ def _weight(size: Fraction, n: int) -> Fraction:
 
 
 def lost_while_filling(room: Fraction, size: Fraction, every: Fraction, most: int) -> Fraction:
-    """The area of ``room`` that stays empty, as it is filled by ``size``, each ``every``."""
+    """The area above the steps while ``room`` is filled with ``size`` at intervals of ``every``.
+
+    ``most``: the largest number of steps.
+    """
     steps = max(0, min(most, int(room / size)))
     return every * (steps * room - size * steps * (steps + 1) / 2)

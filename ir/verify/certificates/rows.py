@@ -1,4 +1,4 @@
-"""Rows of inequalities, and the exact numbers that the arguments of certificates speak of."""
+"""Linear inequalities, and the exact numbers of an instance that the arguments use."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 from ..schedule_facts import Facts, MicrobatchFacts
 
-MEMORY = Fraction(1, 10**9)  # relative: what a sum of memory may be above its limit, by rounding
-COUNTS = frozenset("acnopqrz")  # first letters of variables that are whole numbers
+MEMORY = Fraction(1, 10**9)  # relative tolerance of memory limits, for rounding errors
+COUNTS = frozenset("acnopqrz")  # first letters of integer variables
 
 Variable: TypeAlias = tuple[str, int]
 Terms: TypeAlias = Mapping[Variable, Fraction]
@@ -21,13 +21,16 @@ Box: TypeAlias = dict[Variable, tuple[Fraction, Fraction]]
 
 
 class NotProvenError(ValueError):
-    """Why a certificate proves nothing, or not what is claimed."""
+    """The certificate proves nothing, or less than is claimed."""
 
 
 @dataclass(frozen=True, slots=True)
 class WayFacts:
-    """A way of a microbatch between F and B other than to stay: time of its R, memory held in the
-    meantime, and time of its copy each way, 0 where there is none."""
+    """An alternative to holding M_B between F and B: recomputation or offload.
+
+    ``again``: the time of R, ``wire``: the time of a copy in each direction, 0 if there is none;
+    ``kept``: the memory held in the meantime.
+    """
 
     again: Fraction
     kept: Fraction
@@ -36,11 +39,11 @@ class WayFacts:
 
 @dataclass(frozen=True, slots=True)
 class LeastFacts:
-    """The least that any microbatch of a stage takes and holds, in exact numbers.
+    """The least time and memory that any microbatch of a stage needs, in exact numbers.
 
-    Where microbatches are unlike, each number is the least of theirs: with all ops shorter, and
-    sizes smaller, a schedule stays one. A BW that takes less than its B and W is a B of that time
-    at most with a W that takes the rest: the same, its gradient leaving earlier.
+    If microbatches differ, each number is their minimum: a schedule remains valid if ops become
+    shorter and sizes smaller. A BW that takes less than B and W counts as a B of at most that time
+    and a W with the rest, as its gradient then only leaves earlier.
     """
 
     f: Fraction
@@ -53,12 +56,12 @@ class LeastFacts:
 
     @property
     def kept(self) -> Fraction:
-        """The least that a microbatch holds from F to B, whatever becomes of it."""
+        """The least memory that a microbatch holds from F to B, in any way."""
         return min([self.m_b, *(way.kept for way in self.ways)])
 
 
 def expect_alone(facts: Facts) -> None:
-    """Arguments speak of ops one at a time, and of one update an iteration."""
+    """Raise NotProvenError if ops may run at once, or there is an update after each microbatch."""
     if facts.plan.updates == "microbatch":
         raise NotProvenError("argument: knows no updates by microbatch")
     for stage in facts.plan.profile.stages:
@@ -67,7 +70,10 @@ def expect_alone(facts: Facts) -> None:
 
 
 def least_of(facts: Facts, stage: int) -> LeastFacts:
-    """Raises NotProvenError where microbatches are unlike and may be recomputed or offloaded."""
+    """The least costs of a stage.
+
+    Raises NotProvenError if microbatches differ and can be recomputed or offloaded.
+    """
     every = [facts.at(stage, j) for j in range(facts.plan.microbatches)]
     f, b, w = (min(times) for times in zip(*map(times_of, every), strict=True))
     ways = _ways_of(facts, stage, every[0])
@@ -78,7 +84,7 @@ def least_of(facts: Facts, stage: int) -> LeastFacts:
 
 
 def kept_of(facts: Facts, stage: int, own: MicrobatchFacts) -> Fraction:
-    """The least that the microbatch holds from F to B, whatever becomes of it."""
+    """The least memory that the microbatch holds from F to B, in any way."""
     return min([Fraction(own.m_b), *(way.kept for way in _ways_of(facts, stage, own))])
 
 
@@ -91,7 +97,7 @@ def times_of(own: MicrobatchFacts) -> tuple[Fraction, Fraction, Fraction]:
 
 
 def _ways_of(facts: Facts, stage: int, own: MicrobatchFacts) -> tuple[WayFacts, ...]:
-    """The ways other than to stay."""
+    """The ways in which the microbatch can be recomputed or offloaded."""
     found = []
     if "R" in own.durations and own.m_r is not None:
         found.append(WayFacts(Fraction(own.durations["R"]), Fraction(own.m_r), Fraction(0)))
@@ -101,7 +107,7 @@ def _ways_of(facts: Facts, stage: int, own: MicrobatchFacts) -> tuple[WayFacts, 
 
 
 class FractionalChoice:
-    """Things of a size and a time each, of which those of most time for their size come first."""
+    """A fractional knapsack of items (size, time); those with most time per size come first."""
 
     def __init__(self, things: Iterable[tuple[Fraction, Fraction]]) -> None:
         every = list(things)
@@ -112,7 +118,7 @@ class FractionalChoice:
         self._times = list(accumulate((time for _, time in sized), initial=free))
 
     def most(self, room: Fraction) -> Fraction:
-        """No choice that fits into ``room`` takes longer: parts of a thing count."""
+        """Upper bound on the total time of any items that fit in ``room``."""
         at = max(0, bisect_right(self._sizes, room) - 1)
         if at == len(self._rates):
             return self._times[-1]

@@ -1,31 +1,35 @@
-"""Arguments ``slots`` and ``crossings`` of a certificate: a microbatch waits for another's memory.
+"""Arguments ``slots`` and ``crossings`` of a certificate: microbatches wait for memory of others.
 
-Each stage has a rank of its own, and K M_B fit there. Call the k-th F (B, W) of a stage F(k) (B(k),
-W(k)), whatever its microbatch: when it starts, k + 1 have run of what it needs, so that inputs come
-as if they were of one microbatch, and what is held follows from the counts.
+Each stage has its own rank, whose memory holds K M_B's. F(k), B(k) and W(k) are the k-th F, B and W
+of a stage, whatever their microbatches. When one of them starts, k + 1 ops of the kind that makes
+its input have run. So inputs arrive as if equal k were the same microbatch, and the memory held
+follows from the counts.
 
-- *turn* q: F(k + K + q) starts as K - e M_B's are held, its own counted, for some e. So B(k) to B(k
-  + q + e) have ended, and of their W's no more wait than fit beside; since the start of B(k) all
-  these B's have run, the others of these W's, and F(k + K) to F(k + K + q - 1), which B(k) made
-  room for.
-- *done* and *left*: before F(k) k F's have run, and B's and W's but for what its memory holds;
-  before B(k) k + 1 F's, k B's and all W's but those that fit beside an M_B, or a round trip and k
-  B's. Left are from F(k) on the ops from k on, from B(k) on B's and W's from k and F's from k + K
-  on.
+- *turn* q: F(k + K + q) starts when K - e M_B's are held, including its own, for some e. So B(k) to
+  B(k + q + e) have ended, and at most as many of their W's wait as fit beside the M_B's. Since the
+  start of B(k), all these B's have run, the other W's of these, and F(k + K) to F(k + K + q - 1),
+  for which B(k) made room.
+- *done*: before F(k), k F's have run, and all B's and W's except those of microbatches in memory.
+  Before B(k), k B's have run, and in addition k + 1 F's and all W's except those that fit beside
+  one M_B, or at least a round trip has passed.
+- *left*: from F(k) on, the ops from k on; from B(k) on, the B's and W's from k and the F's from k +
+  K on.
 
-``slots``, of a stage: the longest path over turns, delays and ops of one kind one after the other,
-between what is done and what is left there.
+``slots``, for a stage: the longest path over turns, delays and consecutive ops of one kind, from
+what is done to what is left on that stage.
 
-``crossings``, of a stage i: of every d-th microbatch, 2 d = K or K + 1, called 0, 1, 2, ..., F(t +
-2) comes a turn after B(t). There is a last stage c on which F(t + 1) comes before B(t), i - 1 where
-there is none. P and Q bound the starts of F(t + 1) on i and of B(t) on the last stage. On c B(t)
-comes after both, on c + 1 F(t + 1) does; the ways on from there bound F(t + 2) and B(t + 1): the
-next P and Q, for each c. Pairs are kept that are above no other, and the least of each number of
-several where there are many; at each t what is left after one of the pairs bounds the span.
+``crossings``, for a stage i: take every d-th microbatch, where 2 d is K or K + 1, and number them
+0, 1, 2, ...: F(t + 2) comes a turn after B(t). There is a last stage c on which F(t + 1) comes
+before B(t); let c = i - 1 if there is none. P and Q are lower bounds of the starts of F(t + 1) on
+stage i and of B(t) on the last stage. On c, B(t) comes after both; on c + 1, F(t + 1) does. The
+paths from there lead to lower bounds of F(t + 2) and B(t + 1), the next P and Q, for each c. Only
+pairs that no other pair dominates are kept; if there are many, several are replaced by their
+minimum. At each t, what is left after the best pair bounds the span.
 
-Where stages may be recomputed or offloaded the least that a microbatch keeps counts as its M_B. Or
-it does without M_W, in what the limit leaves beside the rest of M_B: as a B starts its own M_B is
-held, and what is kept of all others between F and B, which are there until the rank's next B.
+If stages can be recomputed or offloaded, the least memory that a microbatch keeps counts as its
+M_B. In a second variant, M_W counts as 0 and the limit is reduced by M_B less what is kept: when a
+B starts, its own M_B is held, and at least what is kept of all others between F and B, which remain
+until the rank's next B.
 """
 
 from __future__ import annotations
@@ -41,14 +45,16 @@ from ..schedule_facts import Facts
 from .linear import LinearFacts
 from .rows import NotProvenError
 
-TURNS = 64  # q of a turn is less
-PAIRS = 256  # that are kept
+TURNS = 64  # q of a turn is below this
+PAIRS = 256  # most pairs (P, Q) that are kept
 
 
 @dataclass(frozen=True)
 class StageCounts:
-    """A stage in whole ``unit``'s of time; ``waiting``: the most W's that wait, by the number of
-    M_B's held, 0 to K."""
+    """A stage with times in whole units.
+
+    ``fits``: K. ``waiting[h]``: the most W's that can wait while h M_B's are held, h = 0 to K.
+    """
 
     f: int
     b: int
@@ -57,7 +63,7 @@ class StageCounts:
     waiting: Sequence[int]
 
     def turn(self, q: int) -> int:
-        """From the start of B(k) to that of F(k + K + q)."""
+        """The least time from the start of B(k) to the start of F(k + K + q)."""
         more = (
             e * self.b + max(0, q + 1 + e - self.waiting[self.fits - e]) * self.w
             for e in range(self.fits)
@@ -65,6 +71,7 @@ class StageCounts:
         return (q + 1) * self.b + q * self.f + min(more)
 
     def before_f(self, k: int) -> int:
+        """The least time from the first op to F(k)."""
         least = (
             (k + 1 - held) * self.b + max(0, k + 1 - held - self.waiting[held]) * self.w
             for held in range(1, min(self.fits, k + 1) + 1)
@@ -72,20 +79,22 @@ class StageCounts:
         return k * self.f + min(least)
 
     def before_b(self, k: int, trip: int) -> int:
+        """The least time from the first op to B(k); ``trip``: the round trip."""
         run = (k + 1) * self.f + max(0, k - self.waiting[1]) * self.w
         return k * self.b + max(run, trip)
 
     def after_f(self, left: int) -> int:
-        """With so many microbatches left."""
+        """The least time from an F to the end; ``left``: microbatches left, including its own."""
         return left * (self.f + self.b + self.w)
 
     def after_b(self, left: int) -> int:
+        """The least time from a B to the end; ``left``: microbatches left, including its own."""
         return left * (self.b + self.w) + max(0, left - self.fits) * self.f
 
 
 @dataclass(frozen=True)
 class SlotFacts:
-    """The instance in whole numbers of a unit, by stage."""
+    """The instance with times in whole units, by stage."""
 
     linear: LinearFacts
     unit: Fraction
@@ -95,7 +104,7 @@ class SlotFacts:
 
     @classmethod
     def each(cls, facts: Facts) -> Iterator[SlotFacts]:
-        """Raises NotProvenError where the arguments do not speak of the instance."""
+        """The variants of the instance. Raises NotProvenError if the arguments do not apply."""
         linear = LinearFacts.of(facts)
         yield cls.of(linear)
         if any(own.ways for own in linear.stages):
@@ -124,13 +133,13 @@ class SlotFacts:
 
     @cached_property
     def there(self) -> list[int]:
-        """From the start of F on stage 0 to that on each one."""
+        """The least time from the start of F on stage 0 to its start on each stage."""
         ways = (own.f + delay for own, delay in zip(self.stages, self.down, strict=False))
         return list(accumulate(ways, initial=0))
 
     @cached_property
     def back(self) -> list[int]:
-        """From the start of B on the last stage to that on each one."""
+        """The least time from the start of B on the last stage to its start on each stage."""
         ways = [own.b + delay for own, delay in zip(self.stages[1:], self.up, strict=True)]
         return list(accumulate(reversed(ways), initial=0))[::-1]
 
@@ -138,17 +147,17 @@ class SlotFacts:
         return self.there[-1] - self.there[i] + self.stages[-1].f + self.back[i]
 
     def cost(self, i: int, span: int) -> Fraction:
-        """The cost that a span of stage i's rank leaves at least."""
+        """The least cost if the rank of stage i spans ``span`` units."""
         return (span + (self.there[i] if self.linear.makespan else 0)) * self.unit
 
 
 def slots(facts: Facts, stage: int) -> Fraction:
-    """The cost that ``slots`` proves of a stage."""
+    """The cost that ``slots`` proves for a stage."""
     return max(found.cost(stage, _Path(found, stage).span()) for found in _with_stage(facts, stage))
 
 
 class _Path:
-    """The longest path from the first F of a stage; no moment of others is known before."""
+    """Longest paths from the first F of stage ``source``; None for moments that no path reaches."""
 
     def __init__(self, of: SlotFacts, source: int) -> None:
         self._of, self._source = of, source
@@ -201,7 +210,10 @@ def _latest(times: Iterator[int | None]) -> int | None:
 
 
 def crossings(facts: Facts, stage: int) -> Fraction:
-    """The cost that ``crossings`` proves of a stage."""
+    """The cost that ``crossings`` proves for a stage.
+
+    Raises NotProvenError if the argument does not apply.
+    """
     every = list(_with_stage(facts, stage))
     some = [each for each in every if 2 <= each.stages[stage].fits < each.linear.microbatches]
     if not some:
@@ -222,7 +234,7 @@ def _with_stage(facts: Facts, stage: int) -> Iterator[SlotFacts]:
 
 
 class _Crossings:
-    """Every ``d``-th microbatch on stage i and all later ones."""
+    """The argument ``crossings`` for stage i, with every ``d``-th microbatch."""
 
     def __init__(self, of: SlotFacts, i: int) -> None:
         self._own, self._m, self._trip = of.stages[i], of.linear.microbatches, of.trip(i)
@@ -250,7 +262,7 @@ class _Crossings:
         return span
 
     def _after(self) -> tuple[list[int], list[int]]:
-        """The least times from each F(k) and B(k) to the end, turn by turn."""
+        """The least times from each F(k) and each B(k) to the end."""
         own, m = self._own, self._m
         after_f = [own.after_f(m - k) for k in range(m)]
         after_b = [own.after_b(m - k) for k in range(m)]
@@ -262,12 +274,12 @@ class _Crossings:
         return after_f, after_b
 
     def _next(self, p: int, q: int) -> Iterator[tuple[int, int]]:
-        """The next pair for each c, i - 1 first."""
+        """The next pair (P, Q) for each c, starting with i - 1."""
         own, last, d, up, down = self._own, self._stages[-1], self._d, self._up, self._down
         home, start, b_last = q + up[0], p, q  # B(t) on i, F(t + 1) on i, B(t) on the last stage
         for c in range(-1, len(up)):
             if c >= 0:
-                b_last = max(q + up[c], p + down[c] + self._stages[c].f)  # on c
+                b_last = max(q + up[c], p + down[c] + self._stages[c].f)  # its start on c
                 home = b_last + up[0] - up[c]
             start = max(p, home + own.b) if c < 0 else p
             if c + 1 < len(up):
@@ -282,7 +294,7 @@ class _Crossings:
 
 
 def _lowest(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The pairs above no other one, neighbours as one where they are too many."""
+    """The pairs that no other pair dominates; neighbours are merged to at most PAIRS."""
     kept: list[tuple[int, int]] = []
     for p, q in sorted(pairs):
         if not kept or q < kept[-1][1]:
