@@ -1,8 +1,8 @@
-"""From a schedule to a program: who computes what, when, becomes what each rank does in turn.
+"""Compiles a schedule, the order of ops on each rank, into a program of instructions per rank.
 
-A pass is a function from a program to a program, in the files of ``passes/``; the list is
-:func:`passes`. It is one list for all schedules, whatever is passed: where ops are placed
-and what the transfers say decides what each pass finds to do.
+A pass is a function from a program to a program, in the files of ``passes/``; :func:`passes` lists
+them in order. The same passes serve all schedules: the placement of the ops and the transfers
+determine what each pass adds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Pass: TypeAlias = Callable[[Program], Program]
 
 
 def passes(tied: Groups = (), slack: int = 1, data_parallel: bool = False) -> tuple[Pass, ...]:
-    """The passes that turn bare computes into a whole program, in order."""
+    """The passes, in order, that turn a program of computes into a complete one."""
     return (
         PlaceMessages(slack),
         ReduceGradients(tied),
@@ -44,16 +44,17 @@ def compile_schedule(
     data_parallel: bool = False,
     post_validation: bool = False,
 ) -> Program:
-    """The program that runs ``schedule``, proven free of deadlock; it keeps the planned times.
+    """Compile ``schedule`` into a program with the planned times, proven free of deadlock.
 
-    ``tied``: groups of stages that share parameters, whose gradients are summed before the step,
-    beside those that the schedule's profile names. ``data_parallel``: several replicas of the
-    pipeline run side by side, and average gradients. ``post_validation``: ranks step before the
-    norm of all gradients is known, and again where it then says otherwise
-    (:mod:`.passes.norm_relay`). Raises InvalidScheduleError where the schedule is incomplete or can
-    never run, InputError where a tied group names stages that do not exist, or weights are passed
-    and norms are relayed, or updates come after each microbatch and something waits for all
-    gradients.
+    ``tied``: groups of stages that share parameters, in addition to those in the profile; their
+    gradients are summed before the step. ``data_parallel``: average gradients over replicas of the
+    pipeline. ``post_validation``: step before the norm of all gradients is known, and again if that
+    step was wrong (:mod:`.passes.norm_relay`).
+
+    Raises InvalidScheduleError if the schedule is incomplete or can never run. Raises InputError if
+    a tied group names stages that do not exist, if ``post_validation`` is combined with weight
+    passing, or if an option or tie needs all gradients at once but updates come after each
+    microbatch.
     """
     refuse_where_stale(
         schedule, tied=tied, data_parallel=data_parallel, post_validation=post_validation

@@ -1,5 +1,4 @@
-"""Schedules in other systems' formats, and back where they can be read: one file a format, and what
-flags go with it."""
+"""Schedules in the formats of other systems, one file per format, and their launch flags."""
 
 from __future__ import annotations
 
@@ -15,11 +14,13 @@ from .launch_flags import Launch, for_megatron, for_torch_csv, for_torchtitan
 
 @dataclass(frozen=True, slots=True)
 class Exporter:
-    """A format: ``write(schedule)`` is its text, ``launch(schedule, size)`` the flags that go with
-    it for microbatches of so many sequences, ``read(text, profile, where)`` the schedule again.
+    """A format of another system.
 
-    ``where`` names the text in messages (a file's path, say). Both raise InputError for what the
-    format or the schedule cannot express. ``names_modules``: the text has the model's own names.
+    ``write(schedule)`` returns the text. ``launch(schedule, size)`` returns the flags to use with
+    it, for microbatches of ``size`` sequences. ``read(text, profile, where)`` returns the schedule;
+    ``where`` names the text in messages, such as a file's path. ``write`` and ``read`` raise
+    InputError for what the format or the schedule cannot express. ``names_modules``: whether the
+    text contains the names of the model's modules.
     """
 
     summary: str

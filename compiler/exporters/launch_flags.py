@@ -1,4 +1,4 @@
-"""Launch flags: what a system's command line needs beside an exported file, and what no flag says.
+"""Launch flags: the command line that another system needs with an exported file, and notes.
 
 torchtitan (0.3): https://github.com/pytorch/torchtitan, ``torchtitan/config/configs.py``.
 Megatron-LM: https://github.com/NVIDIA/Megatron-LM, ``megatron/training/arguments.py``.
@@ -16,29 +16,28 @@ from pipeloom.ir.model.schedule import Schedule
 from .torchtitan import is_wrapped, nested
 
 FILE = "FILE"
-"""The exported file's name in a flag, or the text in it."""
+"""Stands in a flag for the exported file's name, or for its text."""
 UNTIED = "--untie-embeddings-and-output-weights"
-# a CSV says the order; these names tell torchtitan which stages a rank has
+# the order of ops is in the CSV; torchtitan needs these names to place stages on ranks
 TORCHTITAN_NAMES = {
     PlacementKind.LINEAR: "PipelineScheduleSingle",
     PlacementKind.INTERLEAVED: "PipelineScheduleMulti",
     PlacementKind.V: "ZBVZeroBubble",
 }
 TORCHTITAN_FAMILIES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved-1f1b": "Interleaved1F1B"}
-"""torch's classes whose order of ops is our family's."""
+"""torch's schedule classes, by our family with the same order of ops."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """``flags``: one a line, where :data:`FILE` stands for the exported file; ``notes``: what else
-    counts."""
+    """Flags, one per line, with :data:`FILE` for the exported file; and further notes."""
 
     flags: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
 
 def for_torch_csv(schedule: Schedule, size: int) -> Launch:
-    """Flags beside a CSV; ``size``: sequences in a microbatch."""
+    """Flags to use with a CSV; ``size``: sequences per microbatch."""
     named, notes = _named(schedule.problem.placement)
     flags = (*named, f"--parallelism.pipeline_parallel_schedule_csv {FILE}")
     return Launch(
@@ -47,7 +46,7 @@ def for_torch_csv(schedule: Schedule, size: int) -> Launch:
 
 
 def for_torchtitan(schedule: Schedule, size: int) -> Launch:
-    """Flags beside the modules of each stage."""
+    """Flags to use with the modules of each stage; ``size``: sequences per microbatch."""
     family = (schedule.report.family if schedule.report else "").partition(":")[0]
     own = TORCHTITAN_FAMILIES.get(family)
     notes = (
@@ -62,7 +61,7 @@ def for_torchtitan(schedule: Schedule, size: int) -> Launch:
 
 
 def _named_modules(schedule: Schedule) -> tuple[str, ...]:
-    """Which of torchtitan's models the names of modules are for, where it is not its own."""
+    """A note on the names of modules, if they are not those of torchtitan's own models."""
     if is_wrapped(schedule):
         return (
             "names are those of torchtitan's transformers_modeling_backend (model.layers.0 is its "
@@ -78,7 +77,7 @@ def _named_modules(schedule: Schedule) -> tuple[str, ...]:
 
 
 def for_megatron(schedule: Schedule, size: int) -> Launch:
-    """Flags beside a layout."""
+    """Flags to use with a layout; ``size``: sequences per microbatch."""
     problem = schedule.problem
     kinds = [layer.kind for layer in chain.from_iterable(s.layers for s in problem.profile.stages)]
     replicas = problem.profile.data_parallel
@@ -107,7 +106,7 @@ def for_megatron(schedule: Schedule, size: int) -> Launch:
 
 
 def _other_order(schedule: Schedule) -> tuple[str, ...]:
-    """Notes on the schedule that Megatron runs, where it is another one."""
+    """Notes on the schedule that Megatron runs, if it differs from this one."""
     problem = schedule.problem
     chunks = problem.stages // problem.ranks
     runs = "1f1b" if chunks == 1 else f"interleaved-1f1b:{chunks}"
@@ -137,7 +136,7 @@ def _batch(schedule: Schedule, size: int) -> tuple[str, ...]:
 
 
 def _named(placement: Placement) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The flag that places stages, or why there is none."""
+    """The flag that places the stages; if there is none, a note on it."""
     name = TORCHTITAN_NAMES.get(placement.kind)
     if name is None:
         return (), (

@@ -4,10 +4,9 @@
 
     Et*3|t*4|t*4|t*2L     one part a stage: E embedding, t block, m multi-token prediction, L loss
 
-``t*3`` are three of them, ``(tt|)*2`` is that part twice, and commas mean nothing. Megatron puts
-part s on rank s mod P. Its L is all that comes after the
-last block: final norm, output and loss. https://github.com/NVIDIA/Megatron-LM, "Custom Pipeline
-Model Parallel Layout".
+``t*3`` is ``ttt``, ``(tt|)*2`` repeats the part in parentheses, and commas are ignored. Megatron
+puts part s on rank s mod P. Its L is everything after the last block: final norm, output and loss.
+See "Custom Pipeline Model Parallel Layout" in https://github.com/NVIDIA/Megatron-LM.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ _LETTERS = {
 _ORDER = "EtmL"
 _ENDS = {"E": "an embedding", "L": "a head or loss"}
 _ONCE = "EL"
-"""One of them stands for all the layers that it means."""
+"""Letters that occur once, for all the layers that they mean."""
 
 
 def write(schedule: Schedule) -> str:
-    """The layout in one line. Raises InputError where Megatron has none for these stages."""
+    """The layout, in one line. Raises InputError if Megatron has none for these stages."""
     parts = named_parts(schedule, "megatron-layout")
     _check_placement(schedule)
     check_layers([layer for part in parts for layer in part], "profile: stages: layers")
@@ -60,13 +59,13 @@ def read_parts(text: str, where: str) -> list[str]:
 
 
 def cut_of(parts: Sequence[str], profile: LayeredProfile, where: str) -> tuple[int, ...]:
-    """The first layer of each stage, of parts from :func:`read_parts`.
+    """The first layer of each stage, for ``parts`` from :func:`read_parts`.
 
-    Raises InputError where the profile, which the layout ``where`` is read for, has other layers,
-    or layers that it does not let be cut apart.
+    ``where`` names the layout in messages. Raises InputError if the profile has other layers, or if
+    a cut is between layers that it keeps together.
     """
     letters = [_LETTERS[stage.layers[0].kind] for stage in profile.layers]
-    # one E, one L for as many layers as they mean
+    # a single E or L stands for several layers
     runs = [(letter, len(list(run))) for letter, run in groupby(letters)]
     mine = "".join(letter if letter in _ONCE else letter * number for letter, number in runs)
     if "".join(parts) != mine:
@@ -91,7 +90,7 @@ def cut_of(parts: Sequence[str], profile: LayeredProfile, where: str) -> tuple[i
 
 
 def _brief(letters: str) -> str:
-    """``Et*6L``"""
+    """The letters in short: ``Et*6L``."""
     runs = ((letter, len(list(run))) for letter, run in groupby(letters))
     return "".join(x if n == 1 else f"{x}*{n}" for x, n in runs) or "nothing"
 
@@ -115,8 +114,7 @@ def _check_placement(schedule: Schedule) -> None:
 
 
 def check_layers(layers: Sequence[Layer], where: str) -> None:
-    """Raises InputError, with ``where`` in front, where no layout can hold these layers in this
-    order, however they are cut."""
+    """Raise InputError, with ``where`` in front, if no layout has these layers in this order."""
     for before, layer in pairwise(layers):
         if _ORDER.index(_LETTERS[layer.kind]) < _ORDER.index(_LETTERS[before.kind]):
             raise InputError(
@@ -130,7 +128,7 @@ def check_layers(layers: Sequence[Layer], where: str) -> None:
 
 
 def _check_ends(parts: list[tuple[Layer, ...]]) -> None:
-    """All E's in the first stage, and all L's in the last."""
+    """Check that every E is in the first stage and every L in the last one."""
     for (letter, what), where in zip(_ENDS.items(), (0, len(parts) - 1), strict=True):
         stages = [n for n, part in enumerate(parts) for x in part if _LETTERS[x.kind] == letter]
         if set(stages) != {where}:

@@ -1,4 +1,4 @@
-"""The layers of each stage of a schedule that was cut from a profile by layers."""
+"""The layers of each stage, for schedules whose stages were cut from a profile by layers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pipeloom.ir.model.schedule import Schedule
 
 
 def check_passing(schedule: Schedule, form: str) -> None:
-    """Raises InputError where stages do not stay on a rank."""
+    """Raise InputError unless only activations are sent, so that each stage stays on one rank."""
     passing = schedule.problem.placement.passing
     if passing is not Passing.ACTIVATIONS:
         raise InputError(
@@ -18,8 +18,10 @@ def check_passing(schedule: Schedule, form: str) -> None:
 
 
 def named_parts(schedule: Schedule, form: str) -> list[tuple[Layer, ...]]:
-    """The layers, stage by stage. Raises InputError where stages do not stay on a rank, or lack
-    layers."""
+    """The layers of each stage.
+
+    Raises InputError if stages do not stay on one rank, or their layers are unknown.
+    """
     check_passing(schedule, form)
     stages = schedule.problem.profile.stages
     for number, stage in enumerate(stages):

@@ -1,13 +1,13 @@
-"""The CSV of torch.distributed.pipelining, compute only: torch places its own communication.
+"""The CSV of torch.distributed.pipelining, without communication, which torch adds.
 
 ::
 
     0F0,0F1,,,0I0,0W0,...     one row per rank, no header
     ,1F0,1I0,1F1,1B1,...      {stage}{F|I|W|B}{microbatch}, an empty cell where the rank idles
 
-torch's I is our B, and its B our BW. torch drops empty cells when it loads the file, so that they
-are for the reader: a column is one unit of time with T_F = T_B = T_W = 1 and instant messages
-(a BW takes two). No blank line may follow, which torch would take for another rank.
+torch's I is our B, and its B is our BW. torch ignores empty cells. For human readers, a column is
+one unit of time with T_F = T_B = T_W = 1 (a BW takes two) and no delays. There must be no blank
+line at the end, as torch would read it as another rank.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _EXPECTED = "expected e.g. 2F0, 2I0, 2W0 or 2B0, or an empty cell"
 
 
 def write(schedule: Schedule) -> str:
-    """``schedule`` as CSV, the F of a pair before its BW.
+    """``schedule`` as CSV; in a pair, F comes before BW.
 
-    Raises InputError where a stage is on several ranks or stepped several times, or a rank has
-    none.
+    Raises InputError if stages do not stay on one rank, are stepped more than once, or a rank has
+    no ops.
     """
     if schedule.updates is not Updates.ITERATION:
         raise InputError(
@@ -73,11 +73,11 @@ def _cells(ops: list[Op], columns: list[int]) -> list[str]:
 
 
 def read(text: str, profile: Profile, where: str = "CSV") -> Schedule:
-    """The schedule that ``text`` gives, with the times that ``profile`` does.
+    """The schedule in ``text``, with times from ``profile``; ``where`` names the text in messages.
 
-    Raises InputError with a line for each wrong cell (rows and columns count from 1) or where the
-    profile has fewer stages, and InvalidScheduleError where ops are missing or repeated or can
-    never run.
+    Raises InputError, with a line for each wrong cell (rows and columns count from 1), or if the
+    profile has other ranks or fewer stages. Raises InvalidScheduleError if ops are missing or
+    repeated, or can never run.
     """
     rows = [line.split(",") for line in text.rstrip().splitlines()]
     if len(rows) != profile.ranks:
@@ -109,13 +109,14 @@ def read(text: str, profile: Profile, where: str = "CSV") -> Schedule:
 
 
 def stages_in(text: str) -> int:
-    """How many stages the cells name."""
+    """The number of stages in the cells."""
     found = re.findall(r"\b([0-9]{1,6})[FIWB]", text)
     return 1 + max(map(int, found), default=0)
 
 
 def _op(cell: str, cells: int, where: str, errors: list[str]) -> Op | None:
-    """The op of one cell; None, and an error unless it is empty, where there is none."""
+    """The op in a cell. None for an empty cell and, with a line added to ``errors``, for a wrong
+    one."""
     cell = cell.strip()
     if not cell:
         return None

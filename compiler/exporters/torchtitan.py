@@ -1,14 +1,14 @@
-"""The modules of each stage, as torchtitan's ``module_fqns_per_model_part`` takes them.
+"""The modules of each stage, as torchtitan's ``module_fqns_per_model_part``.
 
 ::
 
     [["tok_embeddings", "layers.0"], ["layers.1", "norm", "output"]]     one list per stage
 
-A list of lists of strings, which JSON, TOML and Python write alike. Which rank a stage is on
-follows from the schedule that torchtitan is told to run, so it is not here. A loss that no module
-computes is left out; rotary embeddings are in every part, as layers call them without owning them.
+A list of lists of strings is written alike in JSON, TOML and Python. The ranks of the stages are
+not included, as they follow from the schedule that torchtitan runs. A loss that no module computes
+is left out. Rotary embeddings are in every part, as all layers use them.
 
-A Llama-like Hugging Face model has the names of torchtitan's wrapper of these, as in its version
+For a Hugging Face model similar to Llama, the names are those of torchtitan's wrapper in version
 0.3 (https://github.com/pytorch/torchtitan,
 ``torchtitan/experiments/transformers_modeling_backend/model.py``).
 """
@@ -31,13 +31,12 @@ WRAPPED = {
     "model.final_layernorm": "norm",
     "lm_head": "lm_head",
 }
-"""The names that torchtitan's wrapper of Hugging Face models gives to modules beside the layers."""
+"""The names of modules other than layers in torchtitan's wrapper of Hugging Face models."""
 LAYERS, ROTARY = "model.layers.", "rotary_emb"
 
 
 def write(schedule: Schedule) -> str:
-    """One list per stage, on a line of its own. Raises InputError where stages do not know their
-    layers."""
+    """One list per stage, each on its own line. Raises InputError if the layers are unknown."""
     parts = _with_rotary([_modules(part) for part in named_parts(schedule, "torchtitan")])
     if is_wrapped(schedule):
         parts = [[WRAPPED.get(m, m.removeprefix("model.")) for m in part] for part in parts]
@@ -45,14 +44,14 @@ def write(schedule: Schedule) -> str:
 
 
 def is_wrapped(schedule: Schedule) -> bool:
-    """Whether the modules are those of a Hugging Face model that torchtitan's wrapper takes."""
+    """Whether torchtitan's wrapper of Hugging Face models supports all modules."""
     modules = _all_modules(schedule)
     known = all(name in WRAPPED or name.startswith(LAYERS) for name in modules)
     return known and f"model.{ROTARY}" in modules
 
 
 def nested(schedule: Schedule) -> str | None:
-    """The first module deeper in the model than torchtitan looks: at the root, and in its lists."""
+    """The first module that torchtitan does not find: it searches the root and its lists."""
     deep = (name for name in _all_modules(schedule) if name.count(".") > name[-1:].isdigit())
     return next(deep, None)
 
@@ -66,13 +65,13 @@ def _modules(layers: Iterable[Layer]) -> list[str]:
 
 
 def _with_rotary(parts: list[list[str]]) -> list[list[str]]:
-    """The parts with the model's rotary embeddings in each."""
+    """The parts, with the model's rotary embeddings added to each."""
     rotary = [m for m in chain.from_iterable(parts) if m.rpartition(".")[2].startswith(ROTARY)]
     return [[*part, *(m for m in rotary if m not in part)] for part in parts]
 
 
 def write_toml(schedule: Schedule) -> str:
-    """The same as what torchtitan's TOML files have it in."""
+    """The list as part of torchtitan's TOML files."""
     parts = write(schedule).rstrip()
     return (
         f"[parallelism]\npipeline_parallel_degree = {schedule.problem.ranks}\n"

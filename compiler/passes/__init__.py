@@ -1,1 +1,1 @@
-"""Lowering steps, in files by what they are about: valid program in, valid program out."""
+"""The passes of the compiler, each from a valid program to a valid program."""

@@ -1,4 +1,4 @@
-"""The first step: every rank computes its ops in the schedule's order."""
+"""The first pass: every rank computes its ops in the schedule's order."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from pipeloom.ir.units import counted
 
 
 def compute(schedule: Schedule) -> Program:
-    """The program that computes and does nothing else; its schedule has its simulated times.
+    """The program that only computes; its schedule has simulated times.
 
-    Raises InvalidScheduleError where ops are missing, repeated or misplaced, or can never run, and
-    where a transfer leaves a rank that does not hold what it carries.
+    Raises InvalidScheduleError if ops are missing, repeated or misplaced or can never run, or if a
+    transfer starts on a rank that does not have the tensor.
     """
     check_complete(schedule)
     _check_joined(schedule.transfers)
@@ -33,8 +33,11 @@ def compute(schedule: Schedule) -> Program:
 
 
 def check_complete(schedule: Schedule) -> None:
-    """Every (stage, microbatch) has F once and either BW or both B and W once, on its rank, and at
-    most one R, or one O and one L."""
+    """Raise InvalidScheduleError unless the ops are complete.
+
+    Each (stage, microbatch) needs one F and either a BW or one B and one W, on its rank, and may
+    have one R, or one O and one L.
+    """
     problem = schedule.problem
     violations = []
     counts = np.zeros((len(OpKind), problem.stages, problem.microbatches), dtype=np.int64)
@@ -70,7 +73,7 @@ def _miscounted(counts: IntArray, problem: Problem) -> list[str]:
 
 
 def _check_joined(transfers: Sequence[Transfer]) -> None:
-    """Raises InvalidScheduleError where a transfer does not leave the rank that its item is on."""
+    """Raise InvalidScheduleError if a transfer does not leave the rank on which its item is."""
     violations = []
     for i, (transfer, earlier) in enumerate(zip(transfers, previous(transfers), strict=True)):
         name = f"transfers[{i}] ({transfer.kind.value} {transfer.stage} copy {transfer.copy})"

@@ -1,24 +1,24 @@
-"""The proof that a program cannot deadlock, or the cycle of waits that it can be caught in.
+"""Proves that a program cannot deadlock, or finds the cycle of waits in which it can.
 
-Take the instructions as nodes, with an edge to each from the one before it on its rank, from a
-message's send to the wait for its receive and from its receive to the wait for its send; the
-reduces of one group, one on each of its ranks, are one node; a relay has an edge to the one that
-it passes on to. Let every channel's receives be posted in the order of its sends. Then a run
-deadlocks if and only if this graph has a cycle:
+Consider the graph whose nodes are the instructions, with edges from each instruction to the next on
+its rank, from a message's send to the wait for its receive, from its receive to the wait for its
+send, and from a relay to the one that it passes on to. The reduces of one group, one on each of its
+ranks, are a single node. Let the receives of every channel be posted in the order of its sends.
+Then a run deadlocks if and only if this graph has a cycle:
 
 *Acyclic: no deadlock.* As long as instructions are left, consider the first of them in a
-topological order. All before it on its rank are done, so it is its rank's next. If it waits for
-a message, then the send and the receive of that message are posted, and so, since both ends
-follow the channel's order, are those of every earlier message of the channel: they are carried
-one after the other and the wait ends. If it reduces, it is next on all its ranks, which meet. If it
-relays, what it waits for has been passed on. All else never blocks. So some rank can always go on,
-and with finitely many instructions all end.
+topological order. All instructions before it on its rank are done, so it is the next of its rank.
+If it waits for a message, the send and the receive of that message are posted. As both ends follow
+the channel's order, so are those of every earlier message of the channel. They are sent one after
+the other, and the wait ends. If it is a reduce, it is next on all its ranks, which then run it
+together. If it is a relay, the one that it waits for is done. Other instructions never block. So
+some rank can always continue, and since there are finitely many instructions, all of them end.
 
-*Cyclic: deadlock.* No instruction on the cycle can be the first of them to end.
+*Cyclic: deadlock.* None of the instructions on the cycle can end first.
 
-:func:`prove` runs through the program once in such an order, as far as one exists: linear time. A
-message, a reduce or a hop of a relay is a meeting there: who comes to it does not block, and who
-awaits it goes on once all have come.
+:func:`prove` goes through the program once in such an order, as far as there is one, in linear
+time. A message, a reduce or a hop of a relay is called a meeting there. An instruction that comes
+to a meeting does not block; one that awaits it continues when all have come.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Rows: TypeAlias = tuple[Row, ...]
 
 
 class RelayHop(NamedTuple):
-    """One hop of a relay."""
+    """One hop of a relay, from rank to rank."""
 
     kind: ir.RelayKind
     source: int
@@ -48,11 +48,11 @@ Meeting: TypeAlias = ir.Tensor | ir.Reduce | RelayHop
 
 
 Action: TypeAlias = tuple[bool, Meeting, ir.Instruction]
-"""An instruction comes to a meeting, or else awaits it."""
+"""Whether an instruction comes to a meeting (or awaits it), the meeting, and the instruction."""
 
 
 def prove(program: Program) -> None:
-    """Raises InvalidScheduleError, naming the cycle of waits, where ``program`` can deadlock."""
+    """Raise InvalidScheduleError, with the cycle of waits, if ``program`` can deadlock."""
     violations = _out_of_order(program.instructions)
     if violations:
         raise InvalidScheduleError(violations)
@@ -104,7 +104,7 @@ def _actions(item: ir.Instruction, rank: int) -> list[Action]:
 
 
 def _left(rows: list[list[Action]]) -> list[list[Action]]:
-    """Actions that each rank can never do: none without a deadlock, else it awaits the first."""
+    """The actions that each rank can never do; it awaits the first. Empty without a deadlock."""
     missing = Counter(meeting for row in rows for comes, meeting, _ in row if comes)
     waiting: dict[Meeting, list[int]] = defaultdict(list)
     at, ready = [0] * len(rows), deque(range(len(rows)))
@@ -115,7 +115,7 @@ def _left(rows: list[list[Action]]) -> list[list[Action]]:
                 missing[meeting] -= 1
                 if not missing[meeting]:
                     ready.extend(waiting.pop(meeting, ()))
-            elif missing.get(meeting, 1):  # 1: nobody ever comes
+            elif missing.get(meeting, 1):  # 1: no instruction comes to it
                 waiting[meeting].append(rank)
                 break
             at[rank] += 1
@@ -123,8 +123,8 @@ def _left(rows: list[list[Action]]) -> list[list[Action]]:
 
 
 def _cycle(left: list[list[Action]]) -> str:
-    """The ranks that wait for each other in a ring, and what each of them waits for."""
-    import networkx as nx  # here: only a program that is rejected needs it
+    """A line with the ranks that wait for each other in a cycle, and for what each waits."""
+    import networkx as nx  # imported here, as only rejected programs need it
 
     waits: dict[int, tuple[str, int]] = {}
     for rank, row in enumerate(left):

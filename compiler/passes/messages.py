@@ -1,4 +1,4 @@
-"""Names of what messages carry."""
+"""The tensors that messages carry."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ _KINDS = {TransferKind.WEIGHT: TensorKind.WEIGHT, TransferKind.GRADIENT: TensorK
 
 
 def carried(schedule: Schedule) -> list[Tensor]:
-    """The name of what each transfer carries."""
+    """The tensor of each transfer."""
     return [Tensor(_KINDS[t.kind], t.stage, x) for x, t in enumerate(schedule.transfers)]
 
 
 def tensors(schedule: Schedule, messages: Messages) -> list[Tensor]:
-    """The name of what each message of the schedule carries."""
+    """The tensor of each message of the schedule."""
     return [*carried(schedule), *map(_needed, unpack(messages.used))]
 
 
 def _needed(op: Op) -> Tensor:
-    """The activation that ``op`` needs."""
+    """The activation, or gradient of one, that ``op`` needs."""
     kind = TensorKind.X if op.kind is OpKind.F else TensorKind.DY
     return Tensor(kind, op.stage, op.microbatch)
 
 
 def taken_on(schedule: Schedule) -> dict[Tensor, Tensor]:
-    """For each transfer but the first of its item, what brought the item to where it leaves."""
+    """For each transfer except the first of its item: the name in the previous transfer."""
     names = carried(schedule)
     return {
         name: names[earlier]

@@ -1,5 +1,4 @@
-"""Optimizer steps that wait for no barrier: the norm is relayed, the verdict comes an iteration
-later.
+"""Optimizer steps without a barrier: the norm is relayed, and verified an iteration later.
 
 ::
 
@@ -7,8 +6,8 @@ later.
     rank 1   ...   1W7  |    └▶ sums ─┐  step | 1F0 1F1 ▲ verdict 1B0 ...
     rank 2   ...     2W7  |           └▶ sums  step | verdict ┘ 2F0 2B0 ...
 
-Each rank steps by the sum of the ranks up to it. What a rank runs before its verdict, its *head*,
-is run again where a rank stepped wrongly.
+Each rank steps with the sum over the ranks up to it. The ops that a rank runs before its verdict
+are its *head*. If a rank's step was wrong, the heads are run again.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from .segments import Row, after_sends, joined, segments
 
 
 def relay_norms(program: Program) -> Program:
-    """Adds the relays of post-validation (Zero Bubble Pipeline Parallelism, section 4).
+    """Add the relays of post-validation (Zero Bubble Pipeline Parallelism, section 4).
 
-    The sums stand before a rank's first step, the verdict after as many of its first F's as can be:
-    their inputs must be made by ops of heads too, so that a head waits for no verdict. The last
-    rank knows all when it steps and has no head. Messages with an end in no head are received, and
-    waited for, after the verdict, so that heads wait for heads alone.
-    One rank alone needs no relay. Raises InputError where weights are passed.
+    A rank relays the sums before its first step, and the verdict after as many of its first F's as
+    possible. The inputs of these F's must also be computed in heads, so that a head never waits for
+    a verdict. The last rank knows the norm when it steps and has no head. Messages that are not
+    sent and received within heads are received, and waited for, after the verdict. A single rank
+    needs no relay. Raises InputError if weights are sent.
     """
     if program.schedule.transfers:
         raise InputError(
@@ -57,7 +56,7 @@ def relay_norms(program: Program) -> Program:
 
 
 def _heads(rows: Sequence[Row], last: int) -> list[int]:
-    """How many ops each rank's head has."""
+    """The number of ops in each rank's head."""
     heads = [_first_forwards(row) for row in rows]
     heads[last] = []
     while True:
@@ -78,7 +77,8 @@ def _fed(ran: set[Op], op: Op) -> bool:
 
 
 def _cut(row: Row, count: int) -> tuple[Row, Row]:
-    """The first ``count`` ops, with all before them and the sends right after; the rest."""
+    """The first ``count`` ops with all instructions before them and the sends right after; the
+    rest."""
     if count == 0:
         return (), row
     parts = segments(row)
@@ -87,7 +87,7 @@ def _cut(row: Row, count: int) -> tuple[Row, Row]:
 
 
 def _within(heads: Sequence[Row]) -> set[ir.Tensor]:
-    """Tensors that heads both send and receive."""
+    """Tensors that are both sent and received in heads."""
     sent, received = (
         {item.tensor for head in heads for item in head if isinstance(item, kind)}
         for kind in (ir.Send, ir.Receive)
@@ -101,7 +101,7 @@ def _validated(head: Row, rest: Row, verdict: ir.Relay, within: set[ir.Tensor]) 
         for item in head
         if isinstance(item, ir.Receive | ir.WaitSend) and item.tensor not in within
     ]
-    late.sort(key=lambda item: isinstance(item, ir.WaitSend))  # what does not block first
+    late.sort(key=lambda item: isinstance(item, ir.WaitSend))  # receives do not block
     return (*(item for item in head if item not in late), verdict, *late, *rest)
 
 

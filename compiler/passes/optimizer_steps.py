@@ -1,4 +1,4 @@
-"""The optimizer's step of every stage."""
+"""The optimizer step of every stage."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .segments import Row, after_sends, joined, segments
 
 
 def step_stages(program: Program) -> Program:
-    """Steps the stages that each rank owns once the rank has computed and reduced everything.
+    """Step each rank's owned stages when the rank has computed and reduced everything.
 
-    Not earlier, although a rank with several stages may be done with one of them: other ranks may
-    be waiting for what it has yet to compute, and the plan has no time for the step in between.
-    Where a stage is stepped after each microbatch, it is right after the gradient, once what
-    others wait for has been sent.
-    Raises InvalidScheduleError where that is asked for and weights are passed or have replicas.
+    A rank with several stages may have finished one of them earlier. It is not stepped then, as
+    other ranks may wait for the remaining ops, and the plan has no time for a step in between. With
+    an update after each microbatch, the step follows the gradient, after the sends that other ranks
+    wait for. Raises InvalidScheduleError if that is combined with weight passing or replicated
+    stages.
     """
     if program.schedule.updates is Updates.MICROBATCH:
         _check_alone(program)
@@ -44,7 +44,7 @@ def _each(row: Row) -> Row:
 
 
 def _stepped(segment: list[Instruction]) -> list[Instruction]:
-    """``segment`` with the step of the stage whose gradient its first instruction completes."""
+    """``segment`` with a step, if its first instruction completes the gradient of a stage."""
     if not segment or not isinstance(segment[0], Compute):
         return segment
     op = segment[0].op

@@ -1,7 +1,4 @@
-"""Sends, receives and waits of all messages, placed as planned.
-
-The last waits for sends, where they hold up nothing.
-"""
+"""Places the sends, receives and waits of all messages, and the final waits for sends."""
 
 from __future__ import annotations
 
@@ -18,8 +15,11 @@ from .segments import Row, joined, segments
 
 @dataclass(frozen=True, slots=True)
 class PlaceMessages:
-    """Adds the sends, receives and waits of all messages, each receive with its own buffer, where
-    :class:`pipeloom.ir.cost.messages.placed_messages.PlacedMessages` says."""
+    """Add the sends, receives and waits of all messages, each receive with its own buffer.
+
+    Their positions are described in
+    :class:`pipeloom.ir.cost.messages.placed_messages.PlacedMessages`.
+    """
 
     slack: int = SLACK
 
@@ -39,7 +39,7 @@ class PlaceMessages:
 def _buffers(
     placed: PlacedMessages, names: Sequence[ir.Tensor], ranks: int
 ) -> tuple[list[int], tuple[tuple[ir.Buffer, ...], ...]]:
-    """The number of each message's buffer, and each rank's buffers, one a message that it gets."""
+    """The index of each message's buffer, and each rank's buffers, one per received message."""
     numbers, targets = [0] * len(names), placed.messages.routes.target.tolist()
     buffers: list[list[ir.Buffer]] = [[] for _ in range(ranks)]
     for x in placed.posted.tolist():
@@ -51,7 +51,7 @@ def _buffers(
 def _makers(
     names: Sequence[ir.Tensor], source: Sequence[int], target: Sequence[int], numbers: Sequence[int]
 ) -> dict[int, Callable[[int], ir.Instruction]]:
-    """By :class:`Post`, what makes a message's instruction."""
+    """For each :class:`Post`, the function that creates the instruction of a message."""
     return {
         Post.RECEIVE: lambda x: ir.Receive(names[x], source[x], numbers[x]),
         Post.SEND: lambda x: ir.Send(names[x], target[x]),
@@ -61,10 +61,10 @@ def _makers(
 
 
 def drain_sends(program: Program) -> Program:
-    """Moves the waits for sends after the rank's last op to the very end.
+    """Move the waits for sends that follow a rank's last op to the end of the program.
 
-    They overlap the optimizer's step there. Those for the owner's own weights stay before it: it
-    changes them.
+    They overlap with the optimizer step there. The waits for the owner's own weights stay before
+    the step, which modifies them.
     """
     before = taken_on(program.schedule)
 

@@ -1,6 +1,4 @@
-"""When received tensors are no longer needed, and receive buffers: as few as there are tensors
-received and not yet freed at one time.
-"""
+"""Frees received tensors after their last use, and shares receive buffers."""
 
 from __future__ import annotations
 
@@ -16,12 +14,12 @@ from .segments import Row, after_sends
 
 
 def free_received(program: Program) -> Program:
-    """Frees what a rank received once it is used for the last time.
+    """Free each received tensor after its last use.
 
-    A microbatch's input and output gradient: once its weight gradient is done, as deferred weight
-    gradients read both (dW is a product of the two). Weights and gradients: once they have been
-    sent on and no op uses them; an op uses the copy of its weights that was waited for last, and a
-    gradient at home is added to the owner's when it is waited for.
+    Deferred weight gradients read the microbatch's input and output gradient (dW is a product of
+    the two), which are therefore freed after the weight gradient. Weights and gradients are freed
+    when they have been sent on and no op uses them: an op uses the copy of its weights that was
+    waited for last, and a gradient that has arrived at its owner is added when it is waited for.
     """
     before = taken_on(program.schedule)
     rows = (_with_frees(row, _last_uses(row, before)) for row in program.instructions)
@@ -40,9 +38,9 @@ def _with_frees(row: Row, last: dict[ir.Tensor, int]) -> Row:
 
 
 def _last_uses(row: Row, before: dict[ir.Tensor, ir.Tensor]) -> dict[ir.Tensor, int]:
-    """The last use of each received tensor in a rank's row; a wait for it is a use."""
+    """The index of the last use of each received tensor in a rank's row; a wait for it is a use."""
     last: dict[ir.Tensor, int] = {}
-    here: dict[int, ir.Tensor] = {}  # by stage: the weights that came last
+    here: dict[int, ir.Tensor] = {}  # by stage: the weights that arrived last
     for i, item in enumerate(row):
         if isinstance(item, ir.WaitReceive):
             last[item.tensor] = i
@@ -56,7 +54,7 @@ def _last_uses(row: Row, before: dict[ir.Tensor, ir.Tensor]) -> dict[ir.Tensor, 
 
 
 def _read(op: Op, here: dict[int, ir.Tensor]) -> list[ir.Tensor]:
-    """The tensors that an op reads: its weights, and for weight gradients both activations."""
+    """The received tensors that an op reads: its weights, and for weight gradients x and dy."""
     weights = [here[op.stage]] if op.kind is not OpKind.W and op.stage in here else []
     if op.kind not in (OpKind.W, OpKind.BW):
         return weights
@@ -65,14 +63,12 @@ def _read(op: Op, here: dict[int, ir.Tensor]) -> list[ir.Tensor]:
 
 
 def share_buffers(program: Program) -> Program:
-    """Gives each receive a free buffer that serves it, and makes a new one only without.
+    """Give each receive a free buffer, and create a new one only if there is none.
 
-    A buffer of activations serves one kind and stage, one of weights or of gradients any stage's,
-    and is named by the largest of those that it serves.
-    A buffer is taken from the posting of its receive to the free of its tensor. The number made
-    for one use is the largest number taken at the same time: when the n-th is made, the n - 1
-    before it are all taken, so that n tensors are live at that point of the program. No allocation
-    can do with fewer.
+    A buffer for activations serves one kind and stage. A buffer for weights or for gradients serves
+    all stages, and is named after the largest of them. It is in use from the posting of the receive
+    to the free of the tensor. The number of buffers is minimal: when the n-th buffer of a use is
+    created, the n - 1 others are in use, so that n tensors are live at that point of the program.
     """
     stages = program.schedule.problem.profile.stages
     sizes = [stage.weight_bytes or 0.0 for stage in stages]
@@ -107,7 +103,7 @@ def _shared(row: Row, sizes: list[float]) -> tuple[Row, tuple[ir.Buffer, ...]]:
 
 
 def _use(tensor: ir.Tensor) -> ir.Buffer | ir.TensorKind:
-    """The use of a buffer; tensors of one use can share a buffer."""
+    """The key under which tensors share buffers."""
     if tensor.kind in (ir.TensorKind.WEIGHT, ir.TensorKind.GRADIENT):
         return tensor.kind
     return ir.Buffer(tensor.kind, tensor.stage)

@@ -1,7 +1,5 @@
-"""Gradients of what several ranks have copies of, or several stages share: they are summed.
-
-Gradients averaged over the replicas of the whole pipeline: data parallelism beside it.
-"""
+"""Sums gradients of tied and replicated stages, and averages gradients over replicas of the
+pipeline."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ Groups: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 def tied_groups(tied: Sequence[Sequence[int]], stages: int) -> Groups:
-    """``tied`` in ascending order without repetition. Raises InputError for a wrong group."""
+    """``tied`` sorted and without duplicates. Raises InputError for an invalid group."""
     for i, group in enumerate(tied):
         if len(set(group)) < 2 or not all(0 <= stage < stages for stage in group):
             raise InputError(
@@ -32,12 +30,12 @@ def tied_groups(tied: Sequence[Sequence[int]], stages: int) -> Groups:
 
 @dataclass(frozen=True, slots=True)
 class ReduceGradients:
-    """Sums the gradients of tied stages, and of replicated ones, on every rank that has one.
+    """Sum the gradients of tied and of replicated stages, on every rank that has one.
 
-    ``groups``: the tied ones. Parameters of a replicated stage that are tied belong to the reduce
-    of their group alone. A reduce waits for all its ranks. It comes after the rank's last compute,
-    so that no compute waits for another rank's weight gradients, and in the same order on every
-    rank, so that two of them cannot wait for each other.
+    ``groups``: the tied stages. Tied parameters of a replicated stage belong only to the reduce of
+    their group. A reduce waits for all its ranks. It comes after the rank's last compute, so that
+    no compute waits for weight gradients of other ranks. All ranks run reduces in the same order,
+    so that two of them cannot wait for each other.
     """
 
     groups: Groups
@@ -53,11 +51,11 @@ class ReduceGradients:
 
 
 def average_gradients(program: Program) -> Program:
-    """Begins to average each stage's gradient as soon as its rank has all of it.
+    """Start averaging each stage's gradient as soon as it is complete on its rank.
 
-    That is after the stage's last weight gradient here and what is sent right after that op; after
-    the sum over tied or replicated stages where there is one; and at the end where gradients
-    are sent. The averaging runs beside what is left of the step.
+    It starts after the stage's last weight gradient and the sends right after that op, or after the
+    sum over tied or replicated stages; for streamed stages, at the end. It runs in parallel with
+    the rest of the step.
     """
     streamed = program.schedule.streamed
     rows = zip(program.instructions, owned(program.schedule), strict=True)
@@ -79,7 +77,8 @@ def _averaged(row: Row, stages: tuple[int, ...], streamed: set[int]) -> Row:
 
 
 def _whole(row: Row, stage: int) -> int:
-    """The place in ``row`` where the stage's gradient is whole and its last op's sends are out."""
+    """The index in ``row`` after which the stage's gradient is complete, and its last op's sends
+    posted."""
     return after_sends(
         row, max((i for i, item in enumerate(row) if _adds(item, stage)), default=-1)
     )

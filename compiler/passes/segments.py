@@ -1,4 +1,4 @@
-"""One rank's instructions cut at its computes: what messages are placed between."""
+"""One rank's instructions, split at its computes, between which messages are placed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ Segments: TypeAlias = list[list[Instruction]]
 
 
 def segments(row: Iterable[Instruction]) -> Segments:
-    """``row`` as the instructions before its first compute, then each compute with what follows.
+    """``row`` split into the instructions before its first compute, and each compute with those
+    after it.
 
-    Segment i + 1 begins with the rank's i-th compute; there is one segment more than computes.
+    Segment i + 1 begins with the rank's i-th compute; there is one more segment than computes.
     """
     cut: Segments = [[]]
     for instruction in row:
@@ -25,7 +26,7 @@ def segments(row: Iterable[Instruction]) -> Segments:
 
 
 def after_sends(row: Sequence[Instruction], at: int) -> int:
-    """The place of the last of the sends right after ``at``; ``at`` where none is there."""
+    """The index of the last send directly after ``at``, or ``at`` if there is none."""
     while at + 1 < len(row) and isinstance(row[at + 1], Send):
         at += 1
     return at
