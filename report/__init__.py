@@ -1,6 +1,6 @@
-"""Pictures of schedules (SVG, HTML, terminal, Chrome trace), of sweeps, and summaries in words.
+"""Pictures of schedules (SVG, HTML, terminal, Chrome trace) and of sweeps, and summaries as text.
 
-The public names stand in ``__init__.pyi``; each is loaded when it is first used.
+The public names are listed in ``__init__.pyi``; each is loaded when it is first used.
 """
 
 from lazy_loader import attach_stub

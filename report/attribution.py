@@ -1,7 +1,7 @@
-"""Planned against measured: where the time went that the plan did not have.
+"""Compares a measured schedule with its plan, and attributes the additional time to causes.
 
-The chain is walked backwards from the op that ended last: each op back to what it waited for
-longest. What the chain took beyond the plan adds up exactly::
+The chain is the measured critical path. It is followed backwards from the op that ended last: from
+each op to the one that it waited for longest. The additional time of the chain adds up exactly::
 
     measured - planned = slower ops + uneven ops + late receives + host + late start - slack
 """
@@ -25,12 +25,15 @@ from .bars import peak_memory, timed
 
 @dataclass(frozen=True, slots=True)
 class Causes:
-    """Milliseconds beyond the plan, by what took them; negative where it was faster.
+    """Milliseconds beyond the plan, by cause; negative if it was faster.
 
-    ``slower``: the median of the op's kind and stage is above the profile. ``uneven``: this op took
-    longer than that median: contention, clocks, a first step's warm-up. ``receive``: an input was
-    made on another rank and came later than planned. ``host``: all inputs were there, and the op
-    before it had ended. ``start``: the chain's first op began after the first op of all.
+    - ``slower``: the median time of ops of this kind and stage exceeds the profile's.
+    - ``uneven``: the op took longer than that median, for example due to contention, clocks or a
+      warm-up in the first step.
+    - ``receive``: an input from another rank arrived later than planned.
+    - ``host``: the op started late although all its inputs were there and the previous op had
+      ended.
+    - ``start``: the first op of the chain began after the first op of all.
     """
 
     slower: float = 0.0
@@ -50,7 +53,11 @@ class Causes:
 
 @dataclass(frozen=True, slots=True)
 class OpLoss:
-    """An op of the chain, and what it took beyond its plan; ``gap``: idle before it, measured."""
+    """An op of the chain with its planned and measured time, in ms, and the causes of the
+    difference.
+
+    ``gap``: measured idle time before it, in ms.
+    """
 
     rank: int
     op: Op
@@ -62,10 +69,10 @@ class OpLoss:
 
 @dataclass(frozen=True, slots=True)
 class RankLoss:
-    """One rank's makespan in parts, in milliseconds, and the largest memory that it held.
+    """The makespan of one rank in parts, in milliseconds, and its peak memory.
 
-    ``waiting``: idle until other ranks had made an input, and after the last op. ``receive``: idle
-    from then until it came. ``host``: idle with all inputs there.
+    ``waiting``: idle until other ranks had computed an input, and after the last op. ``receive``:
+    idle from then until it arrived. ``host``: idle with all inputs there.
     """
 
     rank: int
@@ -80,11 +87,12 @@ class RankLoss:
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """``measured - planned`` makespan is ``causes.total - slack``, in milliseconds.
+    """The causes of the difference between planned and measured makespan, in milliseconds.
 
-    ``slack``: the planned makespan above the planned length of the chain, which was not the longest
-    one then. ``chain``: in the order in which it ran. ``expected``: by the spread of the profile's
-    op times, where it has one.
+    ``measured - planned`` equals ``causes.total - slack``. ``slack``: the planned makespan less the
+    planned length of the chain, which need not be the longest chain of the plan. ``chain``: its ops
+    in the order in which they ran. ``expected``: the makespan to be expected if op times vary by
+    the profile's spread, if that is known.
     """
 
     planned: float
@@ -97,12 +105,11 @@ class Attribution:
 
 
 def attribute(planned: Schedule, measured: Schedule) -> Attribution:
-    """The causes for which ``measured`` took longer than ``planned``: the same ops in the same
-    order.
+    """Attribute the time by which ``measured`` exceeds ``planned`` to causes.
 
-    Transfers of weights, which no trace has, count with their planned times from the ops that they
-    waited for. Raises InputError where the two do not run the same ops in the same order on each
-    rank, or where ``measured`` has no times.
+    Traces do not contain weight transfers; they count with their planned durations, from the
+    measured ends of the ops that they wait for. Raises InputError if the two schedules do not run
+    the same ops in the same order on each rank, or if ``measured`` has no times.
     """
     if measured.timing is None:
         raise InputError("measured schedule: expected times, got none")
@@ -138,17 +145,17 @@ def _check_same_ops(planned: Schedule, measured: Schedule) -> None:
 
 
 class _Waited(NamedTuple):
-    """A node that an op or a transfer waits for, and the planned delay from its end on."""
+    """A node that an op or a transfer waits for, and the planned delay after its end, in ms."""
 
     node: int
     delay: float
 
 
 class _Waiting:
-    """The nodes (ops, then transfers) that each node waits for, by the measured times."""
+    """The nodes (ops, then transfers) that each node waits for, with their measured times."""
 
     def __init__(self, schedule: Schedule, end: Sequence[float]) -> None:
-        # numba takes longer to import than to draw
+        # importing numba takes longer than drawing
         from pipeloom.ir.cost.dependency_graph import ScheduleGraph
 
         graph = ScheduleGraph.of(schedule)
@@ -162,14 +169,15 @@ class _Waiting:
         self._sent: dict[int, float] = {}
 
     def last(self, node: int) -> _Waited | None:
-        """The last to come to ``node``, by the planned delay; None where it waits for nothing."""
+        """The predecessor of ``node`` that arrives last, with its planned delay; None if there is
+        none."""
         return max(self._waits[node], key=self.came, default=None)
 
     def came(self, waited: _Waited) -> float:
         return self.done(waited.node) + waited.delay
 
     def done(self, node: int) -> float:
-        """When an op ended; when a transfer would have, in its planned time."""
+        """The measured end of an op; for a transfer, its end if it takes its planned time."""
         if node < len(self._end):
             return self._end[node]
         pending = [node]
@@ -184,9 +192,10 @@ class _Waiting:
         return self._sent[node]
 
     def op_before(self, node: int) -> _Waited | None:
-        """The op that ``node`` waited for last, and the planned way from it, over transfers too.
+        """The op that ``node`` waited for last, and the planned time from its end, through
+        transfers.
 
-        None where there is none; so it is where a transfer could leave from the beginning.
+        None if there is no such op, for example if a transfer could start at the beginning.
         """
         last, way = self.last(node), 0.0
         while last is not None and last.node >= len(self._end):
@@ -195,7 +204,7 @@ class _Waiting:
         return last and _Waited(last.node, last.delay + way)
 
     def made_elsewhere(self, node: int, track_of: Sequence[tuple[int, bool]]) -> list[_Waited]:
-        """The nodes on other tracks that ``node`` waits for."""
+        """The predecessors of ``node`` that are on other tracks."""
         return [
             w
             for w in self._waits[node]
@@ -207,14 +216,14 @@ class _Waiting:
 
 
 class _Comparison:
-    """Both timings over one numbering of the ops, rank after rank."""
+    """The planned and the measured times, with ops numbered rank after rank."""
 
     def __init__(self, planned: Schedule, measured: Schedule) -> None:
         self._schedules = planned, measured
         ranks = range(planned.problem.ranks)
         self._ops = [op for rank in ranks for op in planned.ops(rank)]
         self._rank = [rank for rank in ranks for _ in planned.ops(rank)]
-        # copies to the host and back run beside their rank, which waits for them as for messages
+        # copies to and from the host have their own track; ranks wait for them as for messages
         copies = [op.kind.copies for op in self._ops]
         self._track = [*zip(self._rank, copies, strict=True)]
         starts, ends = _flat(planned)
@@ -225,7 +234,7 @@ class _Comparison:
         self._usual = self._medians()
 
     def chain(self) -> Iterator[OpLoss]:
-        """From the op that ended last back to one that waited for none."""
+        """The ops of the chain, from the op that ended last to one that waited for none."""
         node: int | None = max(range(len(self._ops)), key=self._end.__getitem__, default=None)
         while node is not None:
             before = self._clock.op_before(node)
@@ -271,7 +280,7 @@ class _Comparison:
         )
 
     def _medians(self) -> dict[tuple[OpKind, int], float]:
-        """The median time of an op of each kind and stage."""
+        """The median time of the ops of each kind and stage."""
         took: defaultdict[tuple[OpKind, int], list[float]] = defaultdict(list)
         for op, time in zip(self._ops, self._took, strict=True):
             took[op.kind, op.stage].append(time)
@@ -279,7 +288,7 @@ class _Comparison:
 
 
 def _flat(schedule: Schedule) -> tuple[list[float], list[float]]:
-    """Start and end of each op, rank after rank."""
+    """The starts and the ends of all ops, rank after rank."""
     timing = schedule.known_timing
     return (
         [t for row in timing.start for t in row.tolist()],

@@ -1,4 +1,4 @@
-"""Bars of ops, and memory over time: common to all pictures of a schedule."""
+"""Bars of ops and memory over time, used by all pictures of a schedule."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pipeloom.ir.model.schedule import Averaged, Schedule, Timing
 
 @dataclass(frozen=True, slots=True)
 class OpBar:
-    """One op of a rank; ``shade`` goes from 0 at the rank's first stage to 1 at its last.
+    """One op of a rank; ``shade`` is 0 for the rank's first stage and 1 for its last.
 
-    ``half``: 0 or 1 for the first or the second op of a pair that runs at once, else None.
+    ``half``: 0 for the first and 1 for the second op of a pair that runs at once, otherwise None.
     """
 
     rank: int
@@ -29,7 +29,7 @@ class OpBar:
 
 
 def timed(schedule: Schedule) -> Schedule:
-    """``schedule`` with its times: recorded or simulated, its first op at 0."""
+    """``schedule`` with recorded or simulated times, shifted so that its first op starts at 0."""
     timing = timing_of(schedule)
     begin = min((float(start.min()) for start in timing.start if len(start)), default=0.0)
     return replace(schedule, timing=_earlier(timing, begin))
@@ -49,14 +49,16 @@ def _earlier(timing: Timing, by: float) -> Timing:
 
 
 def averages(schedule: Schedule, rank: int) -> Sequence[Averaged]:
-    """The averages of ``rank`` over replicas, beside its ops."""
+    """The averages of ``rank`` over replicas."""
     rows = schedule.known_timing.averages
     return rows[rank] if rows else ()
 
 
 def counted(schedule: Schedule, rank: int) -> tuple[float, float]:
-    """From when to when idle time of ``rank`` counts in the bubble rate: one period from its first
-    op on, or the makespan."""
+    """The start and end, in ms, of the interval in which idle time of ``rank`` counts as bubble.
+
+    This is one period from the rank's first op on, or the makespan, depending on the objective.
+    """
     timing, objective = schedule.known_timing, schedule.problem.objective
     start = timing.start[rank]
     begin = float(start[0]) if len(start) and objective is Objective.PERIOD else 0.0
@@ -64,7 +66,7 @@ def counted(schedule: Schedule, rank: int) -> tuple[float, float]:
 
 
 def last(schedule: Schedule) -> float:
-    """When all ops, transfers and averages are over, and all idle time that counts."""
+    """The end, in ms, of all ops, transfers, averages and counted idle time."""
     timing = schedule.known_timing
     ends = [one.end for row in timing.averages for one in row]
     ends += [counted(schedule, rank)[1] for rank in range(schedule.problem.ranks)]
@@ -73,12 +75,12 @@ def last(schedule: Schedule) -> float:
 
 
 def bars(schedule: Schedule, rank: int) -> Iterator[OpBar]:
-    """The ops that occupy ``rank`` in its order, each with its time and its stage's shade."""
+    """The ops that occupy ``rank``, in order."""
     return (bar for bar in _every(schedule, rank) if not bar.op.kind.copies)
 
 
 def copies(schedule: Schedule, rank: int) -> Iterator[OpBar]:
-    """The copies to and from the host beside the ops of ``rank``."""
+    """The copies to and from the host of ``rank``."""
     return (bar for bar in _every(schedule, rank) if bar.op.kind.copies)
 
 
@@ -95,12 +97,12 @@ def _every(schedule: Schedule, rank: int) -> Iterator[OpBar]:
 
 
 def kinds(schedule: Schedule) -> list[OpKind]:
-    """The kinds of op that ``schedule`` has, in order."""
+    """The kinds of ops in ``schedule``, in the order of :class:`OpKind`."""
     return sorted({op.kind for rank in range(schedule.problem.ranks) for op in schedule.ops(rank)})
 
 
 def memory_steps(schedule: Schedule, rank: int) -> list[tuple[float, float]]:
-    """(time, memory held from then on) whenever what ``rank`` holds changes."""
+    """The memory that ``rank`` holds over time: (time, memory from then on) at each change."""
     stages = schedule.problem.profile.stages
     changes: list[tuple[float, float]] = []
     shown = list(_every(schedule, rank))
@@ -119,13 +121,14 @@ def memory_steps(schedule: Schedule, rank: int) -> list[tuple[float, float]]:
             OpKind.BW: (bar.end, -stage.m_b),
         }[bar.op.kind]
         changes.append((at, change))
-    changes.sort(key=lambda change: change[0])  # copies overlap with ops; the sort is stable
+    changes.sort(key=lambda change: change[0])  # stable; copies overlap with ops
     held = np.cumsum([change for _, change in changes])
     return [(at, max(0.0, value)) for (at, _), value in zip(changes, held.tolist(), strict=True)]
 
 
 def peak_memory(schedule: Schedule) -> tuple[float, ...]:
-    """The largest memory of each rank: as recorded (measured, maybe), else summed."""
+    """The peak memory of each rank: recorded (possibly measured), otherwise by
+    :func:`memory_steps`."""
     ranks = schedule.problem.ranks
     if schedule.timing is not None and len(schedule.timing.peak_memory) == ranks:
         return schedule.timing.peak_memory
@@ -133,8 +136,7 @@ def peak_memory(schedule: Schedule) -> tuple[float, ...]:
 
 
 def fullest(schedule: Schedule) -> int:
-    """The rank that fills the largest share of its limit; without limits, the one that holds
-    most."""
+    """The rank that uses the largest share of its limit; without limits, the one with most."""
     limits, peaks = schedule.problem.memory_limit, peak_memory(schedule)
 
     def filled(rank: int) -> tuple[float, float]:
@@ -144,7 +146,7 @@ def fullest(schedule: Schedule) -> int:
 
 
 def memory_scale(schedules: Iterable[Schedule]) -> float:
-    """The largest limit or peak of any rank: what a whole gauge is, on one scale for a picture."""
+    """The largest limit or peak of any rank: the full scale of the gauges in a picture."""
     sizes = (
         size
         for schedule in schedules

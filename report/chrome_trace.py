@@ -14,10 +14,10 @@ from .summaries import caption
 
 
 def trace_events(schedules: Sequence[tuple[str | None, Schedule]]) -> dict[str, Any]:
-    """A process for each schedule, such as the planned and the measured one.
+    """Chrome trace events with one process per schedule, such as the planned and the measured one.
 
-    In it a thread a rank, an event an op (microseconds), an arrow a message between ranks, and a
-    counter a rank for the memory held.
+    A process has one thread per rank, one event per op (times in microseconds), one arrow per
+    message between ranks, and a counter of each rank's memory.
     """
     events = [
         event | {"pid": pid} | ({"id": f"{pid}.{event['id']}"} if "id" in event else {})
@@ -62,12 +62,12 @@ def _common(bar: OpBar, thread: int) -> dict[str, Any]:
 
 
 def _host_thread(schedule: Schedule, rank: int) -> int:
-    """The thread for what moves to and from the host."""
+    """The thread of the rank's copies to and from the host."""
     return schedule.problem.ranks + rank
 
 
 def _copies(schedule: Schedule, rank: int) -> list[dict[str, Any]]:
-    """Copies to and from the host as asynchronous events, since the two directions may overlap."""
+    """Copies to and from the host as asynchronous events, as the two directions may overlap."""
     events: list[dict[str, Any]] = []
     for bar in copies(schedule, rank):
         common = _common(bar, _host_thread(schedule, rank)) | {"id": f"host {bar.op}"}
@@ -102,20 +102,21 @@ def _counters(schedule: Schedule, rank: int) -> list[dict[str, Any]]:
 
 
 def _messages(schedule: Schedule) -> Iterator[dict[str, Any]]:
-    """An arrow from where an activation or its gradient is made to another rank that needs it."""
+    """An arrow from each op that computes an activation or its gradient to the op that needs it, if
+    that is on another rank."""
     each = {bar.op: bar for rank in range(schedule.problem.ranks) for bar in bars(schedule, rank)}
     for op, bar in each.items():
         needed = next((each[other] for other in _needing(op) if other in each), None)
         if needed is None or needed.rank == bar.rank:
             continue
         common = {"name": "message", "cat": "message", "id": f"message {op}"}
-        leaves = bar.end * 1e3 - min(1.0, (bar.end - bar.start) * 500)  # within the op's event
+        leaves = bar.end * 1e3 - min(1.0, (bar.end - bar.start) * 500)  # inside the op's event
         yield common | {"ph": "s", "ts": leaves, "tid": bar.rank}
         yield common | {"ph": "f", "bp": "e", "ts": needed.start * 1e3, "tid": needed.rank}
 
 
 def _needing(op: Op) -> list[Op]:
-    """The ops that may take what this one hands on."""
+    """The ops that may need the output of ``op``."""
     if op.kind is OpKind.F:
         return [Op(OpKind.F, op.stage + 1, op.microbatch)]
     if op.kind in (OpKind.B, OpKind.BW):
@@ -124,7 +125,7 @@ def _needing(op: Op) -> list[Op]:
 
 
 def _transfers(schedule: Schedule) -> list[dict[str, Any]]:
-    """Weight transfers as asynchronous events, since those of one rank may overlap."""
+    """Weight transfers as asynchronous events, as those of one rank may overlap."""
     events: list[dict[str, Any]] = []
     for i, (transfer, (start, end)) in enumerate(
         zip(schedule.transfers, schedule.known_timing.transfers.tolist(), strict=False)

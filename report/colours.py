@@ -1,4 +1,4 @@
-"""One colour a kind of op, dark at a rank's first stage to light at its last."""
+"""The colours of ops: one hue per kind, dark for a rank's first stage, light for its last."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pipeloom.ir.model.ops import OpKind
 
 Colour = tuple[int, int, int]
 
-# first stage, last stage; the hues stay apart for every common colour blindness
+# (first stage, last stage); the hues are distinct for every common colour blindness
 _ENDS: dict[OpKind, tuple[Colour, Colour]] = {
     OpKind.F: ((0x2F, 0x6C, 0xB3), (0xA6, 0xC8, 0xEF)),
     OpKind.B: ((0x14, 0x84, 0x6B), (0x93, 0xD9, 0xC3)),
@@ -35,12 +35,12 @@ AVERAGE: Colour = (0x7A, 0x4F, 0xB5)
 
 
 def of_pair(shade: float) -> Colour:
-    """The colour of an F and a BW that run at once, drawn as one; ``shade`` as below."""
+    """The colour of an F and a BW run at once, drawn as one; ``shade``: 0 (dark) to 1."""
     return _between(_PAIR, shade)
 
 
 def colour(kind: OpKind, shade: float) -> Colour:
-    """``shade`` from 0 (dark) to 1 (light)."""
+    """The colour of ops of a kind; ``shade``: 0 (dark) to 1 (light)."""
     return _between(_ENDS[kind], shade)
 
 
@@ -51,7 +51,7 @@ def _between(ends: tuple[Colour, Colour], shade: float) -> Colour:
 
 
 def is_light(rgb: Colour) -> bool:
-    """Whether dark text reads better on it (relative luminance as in WCAG)."""
+    """Whether dark text is more readable on this colour (by relative luminance, WCAG)."""
     linear = [(c / 255 / 12.92) if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in rgb]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return luminance > 0.3

@@ -1,4 +1,4 @@
-"""``show --measured``: what a run took beyond its plan, in words and as JSON."""
+"""``show --measured``: the time of a run beyond its plan, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .text_table import table
 if TYPE_CHECKING:
     from .attribution import Attribution, OpLoss
 
-SHOWN = 5  # ops that the text names
+SHOWN = 5  # most ops that the text names
 LEAST = 5e-4
-"""Milliseconds: less is not shown."""
+"""Milliseconds below which a difference is not shown."""
 CAUSES = {
     "slower": "what ops took beyond the profile, each kind and stage in its median",
     "uneven": "what ops took beyond their own median: contention, clocks",
@@ -25,13 +25,13 @@ CAUSES = {
 
 
 def text(found: Attribution) -> str:
-    """Three tables: what the difference is made of, each rank, and the ops that lost most."""
+    """Three tables: the causes of the difference, the ranks, and the ops with most losses."""
     beyond = found.measured - found.planned
     parts = [(name, getattr(found.causes, name), words) for name, words in CAUSES.items()]
     parts.append(("slack", -found.slack, "the plan had a longer chain than this one"))
     rows = [[name, _signed(ms), words] for name, ms, words in parts if abs(ms) >= LEAST]
     percent = round(beyond / found.planned * 100, 1) if found.planned > 0 else None
-    share = "" if percent is None else f" ({percent + 0.0:+.1f} %)"  # + 0.0: no -0.0
+    share = "" if percent is None else f" ({percent + 0.0:+.1f} %)"  # + 0.0 turns -0.0 into 0.0
     head = (
         f"makespan {found.planned:.5g} ms planned, {found.measured:.5g} ms measured, "
         f"{_signed(beyond)} ms{share}, along the chain of ops that ended last:"
@@ -80,7 +80,7 @@ def _ops(chain: tuple[OpLoss, ...]) -> list[str]:
 
 
 def as_json(found: Attribution) -> dict[str, Any]:
-    """All of it; ops by their names."""
+    """The whole attribution as a JSON object, with ops as text."""
     answer = asdict(found)
     for loss, row in zip(found.chain, answer["chain"], strict=True):
         row["op"] = str(loss.op)

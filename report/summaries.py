@@ -1,4 +1,4 @@
-"""Numbers and schedules in words, for titles, summaries and tables."""
+"""Numbers and schedules as text, for titles, summaries and tables."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ WITH_BARRIER = "with a barrier, as for clipping or loss scaling"
 
 
 NOTHING = 5e-7
-"""A share that is shown as 0."""
+"""Shares below this are shown as 0."""
 
 
 def percent(share: float) -> str:
-    """``4.33 %``; tiny shares keep two digits."""
+    """A share as ``4.33 %``; shares below 0.1 % are shown with two significant digits."""
     if abs(share) < NOTHING:
         return "0 %"
     return f"{share * 100:.2f} %" if abs(share) >= 1e-3 else f"{share * 100:.2g} %"
 
 
 def setting(schedule: Schedule) -> str:
-    """``zb-6.2b, 8 ranks, 24 microbatches``."""
+    """The problem in short: ``zb-6.2b, 8 ranks, 24 microbatches``."""
     problem = schedule.problem
     counts = counted(problem.ranks, "rank"), counted(problem.microbatches, "microbatch")
     return ", ".join([*filter(None, [problem.profile.name]), *counts])
 
 
 def called(schedule: Schedule) -> str:
-    """The family, ``zb-h1``; the placement of an optimized schedule, ``V``."""
+    """A schedule's name: its family, such as ``zb-h1``, or the placement if it is optimized."""
     family = schedule.report.family if schedule.report else ""
     return family if family not in {"", OPTIMIZED} else _placed(schedule.problem)
 
@@ -63,23 +63,22 @@ def _placed(problem: Problem) -> str:
 
 
 def heading(schedule: Schedule) -> str:
-    """``zb-6.2b, 8 ranks, 24 microbatches: zb-h1``."""
+    """The setting and the name: ``zb-6.2b, 8 ranks, 24 microbatches: zb-h1``."""
     return f"{setting(schedule)}: {called(schedule)}"
 
 
 def title(schedule: Schedule) -> str:
-    """``V, 0.44 % bubble (optimal)``."""
+    """The name, the bubble rate and the proof: ``V, 0.44 % bubble (optimal)``."""
     rate = timed(schedule).known_timing.bubble_rate(schedule.problem.objective)
     known = proof(schedule)
     return f"{called(schedule)}, {percent(rate)} bubble" + (f" ({known})" if known else "")
 
 
 def scope(problem: Problem, *, paired: bool = False) -> str:
-    """Which schedules a bound and ``optimal`` are about: ``one stage per rank, passing
-    activations``.
+    """The schedules that bounds and ``optimal`` cover: ``one stage per rank, passing activations``.
 
-    ``paired``: which kind of schedule one with pairs is of, where they save time and bounds do not
-    hold for it: where the optimizer makes none.
+    ``paired``: whether the schedule has pairs; it matters only if pairs save time but the optimizer
+    makes none for this problem.
     """
     words = _placed_and_passed(problem)
     if overlap_saves(problem):
@@ -99,7 +98,7 @@ def _placed_and_passed(problem: Problem) -> str:
 
 
 def proof(schedule: Schedule) -> str | None:
-    """How good the schedule is known to be; None where nothing is known."""
+    """The proven quality of the schedule, as text; None if there is no bound."""
     known = gap(schedule)
     if schedule.report is None or known is None:
         return None
@@ -112,19 +111,21 @@ def proven(status: Status, gap: float) -> str:
 
 
 def from_optimal(gap: float) -> str:
-    """``at most 4.33 % from optimal``; of a gap that is shown as 0, ``optimal``."""
+    """``at most 4.33 % from optimal``, or ``optimal`` if the gap is shown as 0."""
     return "optimal" if gap < NOTHING else f"at most {percent(gap)} from optimal"
 
 
 def memory(schedule: Schedule) -> str:
-    """``peak memory 7.94 of 8``; ranks are named where limits differ."""
+    """``peak memory 7.94 of 8``, with the rank if limits differ."""
     return f"peak memory {_held(schedule, named=len(set(schedule.problem.memory_limit)) > 1)}"
 
 
 def _held(schedule: Schedule, *, named: bool = True) -> str:
-    """``7.94 of 8 (rank 2)``: the peak of the rank that is nearest to its limit, with two different
-    limits the peak of the nearest rank to each, and the largest peak if it is another rank's.
-    ``named``: add the rank."""
+    """``7.94 of 8 (rank 2)``: the peak of the rank that uses the largest share of its limit.
+
+    If there are two different limits, a rank for the other one is added, and if another rank has
+    the largest peak, that one, too. ``named``: show the rank.
+    """
     limits, peaks = schedule.problem.memory_limit, peak_memory(schedule)
     ranks = [first := fullest(schedule)]
     if len(set(limits)) == 2:
@@ -140,7 +141,7 @@ def _of_limit(peak: float, limit: float) -> str:
 
 
 def summary(schedule: Schedule) -> str:
-    """One line: bubble, period, makespan, memory, proof."""
+    """One line: bubble rate, period, makespan, memory and proof."""
     schedule, objective = timed(schedule), schedule.problem.objective
     rate, known = percent(schedule.known_timing.bubble_rate(objective)), proof(schedule)
     parts = [f"bubble {rate} of the {objective.value}", figures(schedule)]
@@ -148,7 +149,7 @@ def summary(schedule: Schedule) -> str:
 
 
 def figures(schedule: Schedule) -> str:
-    """``period 1900.5 ms, makespan 2109.9 ms, peak memory 16 of 16``: the objective first."""
+    """``period 1900.5 ms, makespan 2109.9 ms, peak memory 16 of 16``, with the objective first."""
     schedule = timed(schedule)
     timing = schedule.known_timing
     costs = [f"period {duration(timing.period)}", f"makespan {duration(timing.makespan)}"]
@@ -158,8 +159,10 @@ def figures(schedule: Schedule) -> str:
 
 
 def repeats(schedule: Schedule) -> str | None:
-    """The interval at which a picture's one iteration repeats; None where iterations are apart,
-    or where the times are measured in one step."""
+    """A line on the interval at which the iteration in a picture repeats.
+
+    None if iterations do not overlap, or if the times were measured in a single step.
+    """
     timing, objective = timed(schedule).known_timing, schedule.problem.objective
     if objective is Objective.MAKESPAN or timing.period > timing.makespan * (1 - 1e-6):
         return None
@@ -170,20 +173,22 @@ def repeats(schedule: Schedule) -> str | None:
 
 
 def asked_by_profile(profile: Profile, objective: Objective) -> str | None:
-    """Why the makespan is the objective, where the profile asks for it."""
+    """A note that the makespan is the objective because of the profile, or None."""
     asked = profile.barrier and objective is Objective.MAKESPAN
     return "makespan, because the profile has a barrier" if asked else None
 
 
 def caption(name: str | None, schedule: Schedule, *, with_setting: bool = True) -> str:
-    """``measured, zb-6.2b, 8 ranks, 24 microbatches: V, 0.44 % bubble (optimal)``: ``name`` is what
-    the user calls it."""
+    """``measured, zb-6.2b, 8 ranks, 24 microbatches: V, 0.44 % bubble (optimal)``.
+
+    ``name``: the user's name for the schedule.
+    """
     before = ", ".join(filter(None, [name, setting(schedule) if with_setting else ""]))
     return f"{before}: {title(schedule)}" if before else title(schedule)
 
 
 def facts(schedule: Schedule, assumed: str | None = None) -> str:
-    """Several lines, a name and a figure each: what is known of a schedule, and was assumed."""
+    """All figures of a schedule, one per line with its label; ``assumed`` is one of them."""
     schedule = timed(schedule)
     timing, problem, report = schedule.known_timing, schedule.problem, schedule.report
     asked = asked_by_profile(problem.profile, problem.objective)
@@ -216,7 +221,7 @@ def facts(schedule: Schedule, assumed: str | None = None) -> str:
 
 
 def _steady(schedule: Schedule) -> list[tuple[str, str]]:
-    """The time of a step whose messages wait for their wires, where weights are sent over links."""
+    """The time of a step in the steady state, if weights are sent over links."""
     if not schedule.transfers or uncosted(schedule):
         return []
     every = duration(step_between_ops(schedule))
@@ -224,7 +229,7 @@ def _steady(schedule: Schedule) -> list[tuple[str, str]]:
 
 
 def averaging(schedule: Schedule) -> str | None:
-    """The cost of averaging over replicas in words; None where there are none."""
+    """The cost of averaging over replicas, as text; None without replicas."""
     schedule = timed(schedule)
     timing, objective = schedule.known_timing, schedule.problem.objective
     if not any(timing.averages):
@@ -239,7 +244,7 @@ def averaging(schedule: Schedule) -> str | None:
 
 
 def remat(schedule: Schedule) -> list[tuple[str, str]]:
-    """How often activations are recomputed or offloaded, where they are."""
+    """The number of recomputed and offloaded activations, if there are any."""
     ops = np.concatenate(schedule.order)
     number = np.bincount(ops & KIND_MASK, minlength=len(OpKind)).tolist()
     parts = [
@@ -251,7 +256,7 @@ def remat(schedule: Schedule) -> list[tuple[str, str]]:
 
 
 def transfer_note(schedule: Schedule) -> str | None:
-    """A note on lagging gradients, or on transfers of weights without a real cost, if any."""
+    """A note that gradients are stale, or that weight transfers have no realistic cost, if so."""
     lag = max(staleness(schedule))
     if lag:
         return f"asynchronous: gradients lag by up to {lag} update{'s' * (lag > 1)}"
@@ -259,7 +264,10 @@ def transfer_note(schedule: Schedule) -> str | None:
 
 
 def uncosted(schedule: Schedule) -> str | None:
-    """Why transfers of weights have no real cost; None where there are none, or they have one."""
+    """The reason why weight transfers have no realistic cost.
+
+    None if they have one, or if there are no transfers.
+    """
     profile = schedule.problem.profile
     if not schedule.transfers:
         return None
@@ -272,7 +280,7 @@ def uncosted(schedule: Schedule) -> str | None:
 
 
 def gap(schedule: Schedule) -> float | None:
-    """(cost - lower bound) / cost; None where no bound is known."""
+    """(cost - lower bound) / cost; None if there is no bound."""
     report = schedule.report
     if report is None or report.lower_bound is None:
         return None
@@ -281,7 +289,7 @@ def gap(schedule: Schedule) -> float | None:
 
 
 def describe(document: dict[str, Any]) -> dict[str, Any]:
-    """A schedule without its order: its size, limit and report."""
+    """The JSON object of a schedule without its order: size, limit and report."""
     keys = ("passing", "ranks", "stages", "microbatches", "memory_limit")
     return {
         "name": document["profile"]["name"],

@@ -1,4 +1,4 @@
-"""Tables in the terminal."""
+"""Tables for the terminal."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import TypeAlias
 from pipeloom.ir.units import duration
 
 WIDEST = 150
-"""Columns of a table in the terminal, and of the sentences under it."""
+"""The largest width, in characters, of a table in the terminal and of the text below it."""
 LEAST_WORDS = 40
-"""Least width of a table's last column, however wide the others are."""
+"""The least width, in characters, of a table's last column."""
 
 Cell: TypeAlias = str | float | None
-"""Words, a time in milliseconds, or nothing, which is shown as ``-``."""
+"""Text, a time in milliseconds, or None, which is shown as ``-``."""
 
 
 def table(header: list[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """Columns aligned by their widest cell, the first and the last to the left, the others to the
-    right; times in a column have one unit.
+    """A table with aligned columns: the first and the last to the left, the others to the right.
 
-    Words in the last that would go beyond ``WIDEST`` go on in the next line.
+    All times in a column have the same unit. Text in the last column that would exceed ``WIDEST``
+    is wrapped.
     """
     columns = [_shown(column) for column in zip(header, *rows, strict=True)]
     widths = [max(map(len, column)) for column in columns]

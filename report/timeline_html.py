@@ -1,4 +1,4 @@
-"""The timeline as a page: wheel to zoom, drag to pan, double click for all, hover for an op."""
+"""The timeline as a page: wheel to zoom, drag to pan, double click to reset, hover for an op."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ svg.addEventListener("dblclick", () => {{ view = [...whole]; apply(); }});
 
 
 def timeline_html(panels: Sequence[tuple[str | None, Schedule]], *, memory: bool = False) -> str:
-    """One self-contained page around :func:`timeline_svg`."""
+    """A self-contained HTML page with :func:`timeline_svg`."""
     title = escape(heading([schedule for _, schedule in panels]))
     return _PAGE.format(title=title, svg=timeline_svg(panels, memory=memory))

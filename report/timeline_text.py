@@ -1,13 +1,13 @@
-"""The timeline in a terminal: a row per rank, as many columns of time as fit.
+"""The timeline in a terminal: one row per rank, and as many columns as fit.
 
-Each column shows the op that runs at its middle. An op is its kind and microbatch, filled up with
-a character of its kind, so that the picture reads without colour. A pair of ops that run at once is
-one cell with both microbatches, and what moves to and from the host is in rows of its own::
+Each column shows the op that runs at its middle. An op is shown as its kind and microbatch,
+followed by a fill character of its kind, so that the picture can be read without colours. A pair of
+ops that run at once is one cell with both microbatches. Copies to and from the host have their own
+rows::
 
     rank 0 │F0─F1─F2─····B0══W0┄P3/1≡≡≡≡
         out│   O0→→→
         mem│▁▁▃▃▅▅▅▅▅▅▃▃▂▂▃▃▃▃▃▃▃
-
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FILL = {
     OpKind.F: "─", OpKind.B: "═", OpKind.W: "┄", OpKind.BW: "━",
     OpKind.R: "╌", OpKind.O: "→", OpKind.L: "←",
 }  # fmt: skip
-# where one column is all that an op has
+# the letter of an op that has only one column
 _LETTER = {kind: kind.name for kind in OpKind} | {OpKind.BW: "D"}
 _IDLE, _LEVELS = "·", " ▁▂▃▄▅▆▇█"
 _COPIES = {OpKind.O: "out", OpKind.L: "back"}
@@ -40,7 +40,7 @@ _COPIES = {OpKind.O: "out", OpKind.L: "back"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Mark:
-    """A mark from ``start`` to ``end``: the first of ``names`` that fits, and ``fill``."""
+    """A mark from ``start`` to ``end``: the first of ``names`` that fits, followed by ``fill``."""
 
     start: float
     end: float
@@ -49,7 +49,7 @@ class _Mark:
     rgb: Colour
 
     def text(self, length: int) -> str:
-        """``F12──``, or ``F──`` where the number does not fit, or ``F``."""
+        """``F12──``, or ``F──`` if the number does not fit, or ``F``."""
         name = next((name for name in self.names if len(name) <= length), self.names[-1])
         return name + self.fill * (length - len(name))
 
@@ -63,10 +63,10 @@ def timeline_text(
     memory: float | None = None,
     end: float | None = None,
 ) -> str:
-    """The schedule in ``columns`` characters a line, with ANSI colours where asked for.
+    """The schedule as text with ``columns`` characters per line, and ANSI colours on request.
 
-    ``name``: what the user calls it. ``memory``: draw the memory that each rank holds over time,
-    on a scale from 0 to this. ``end``: of the axis of time; by default the schedule's own.
+    ``name``: the user's name for it. ``memory``: if given, draw each rank's memory over time, from
+    0 to this. ``end``: the end of the time axis, by default the schedule's own.
     """
     schedule = timed(schedule)
     lines = [caption(name, schedule), bare_timeline(schedule, columns, colours, memory, end)]
@@ -81,7 +81,7 @@ def bare_timeline(
     memory: float | None = None,
     end: float | None = None,
 ) -> str:
-    """The rows, the axis and the legend alone, without a title and figures."""
+    """Only the rows, the axis and the legend, without a title and figures."""
     schedule = timed(schedule)
     end = last(schedule) if end is None else end
     head = max(len(f"rank {rank}") for rank in range(schedule.problem.ranks)) + 2
@@ -107,7 +107,7 @@ def bare_timeline(
 
 
 def _levels(schedule: Schedule, rank: int, end: float, width: int, most: float) -> str:
-    """A block in each column, as high as the memory that ``rank`` holds at most in its time."""
+    """For each column, a block whose height is the largest memory of ``rank`` in its time."""
     held, scale = np.zeros(width), width / end if end > 0 else 0.0
     steps = [*memory_steps(schedule, rank), (end, 0.0)]
     for (start, size), (stop, _) in pairwise(steps):
@@ -118,7 +118,7 @@ def _levels(schedule: Schedule, rank: int, end: float, width: int, most: float) 
 
 
 def _rows_of_copies(schedule: Schedule) -> dict[str, tuple[OpKind, ...]]:
-    """The rows of copies under each rank's own: one, or one each way where some overlap."""
+    """The rows of copies below each rank's row: one, or one per direction if some overlap."""
     found = [list(copies(schedule, rank)) for rank in range(schedule.problem.ranks)]
     if not any(found):
         return {}
@@ -129,7 +129,7 @@ def _rows_of_copies(schedule: Schedule) -> dict[str, tuple[OpKind, ...]]:
 
 
 def _marks(shown: Iterable[OpBar]) -> list[_Mark]:
-    """One a bar, and one a pair of those that run at once."""
+    """One mark per bar; a pair that runs at once is one mark."""
     marks: list[_Mark] = []
     first: OpBar | None = None
     for bar in shown:
@@ -151,14 +151,14 @@ def _average(one: Averaged) -> _Mark:
 
 def _mark(bar: OpBar) -> _Mark:
     kind, fill = bar.op.kind, _FILL[bar.op.kind]
-    # two columns of BW would be a B and a W
+    # BW in two columns would read as a B and a W
     short = f"BW{fill}" if kind is OpKind.BW else kind.name
     names = (f"{kind.name}{bar.op.microbatch}", short, _LETTER[kind])
     return _Mark(bar.start, bar.end, names, fill, colour(kind, bar.shade))
 
 
 def _visible(shown: Iterable[OpBar], least: float) -> list[_Mark]:
-    """Copies may be short: each has a column at least."""
+    """The marks of copies, each at least ``least`` ms wide, so that short ones are visible."""
     marks = map(_mark, sorted(shown, key=lambda bar: bar.start))
     return [replace(mark, end=max(mark.end, mark.start + least)) for mark in marks]
 
@@ -166,8 +166,10 @@ def _visible(shown: Iterable[OpBar], least: float) -> list[_Mark]:
 def _cells(
     shown: list[_Mark], end: float, width: int, idle: tuple[float, float] = (0.0, 0.0)
 ) -> list[tuple[str, _Mark | None]]:
-    """Runs of columns that belong to one mark (or to none), each with its text. ``idle``: from when
-    to when what belongs to none counts as idle."""
+    """Runs of columns that belong to one mark (or to none), each with its text.
+
+    ``idle``: the interval in which columns without a mark count as idle.
+    """
     starts = [mark.start for mark in shown]
     owners: list[_Mark | None] = []
     for column in range(width):

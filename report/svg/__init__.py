@@ -1,1 +1,1 @@
-"""Pictures as SVG: schedules, sweeps, plans and their scaling."""
+"""SVG pictures of schedules, sweeps, plans and scaling."""

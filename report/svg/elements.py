@@ -1,4 +1,4 @@
-"""SVG elements as text, and the ticks of an axis."""
+"""SVG elements as text, and the ticks of axes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ text {{ font-size: 12px; }}
 .muted {{ fill: {MUTED}; }}
 .value {{ text-anchor: middle; stroke: {PAPER}; stroke-width: 3px; paint-order: stroke; }}
 """
-"""Of a chart's title, labels and muted words."""
+"""The CSS of a chart's title, labels and muted text."""
 
 
 def number(value: float) -> str:
-    """A coordinate: two decimals, no trailing zeros."""
+    """A coordinate with at most two decimals."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def element(name: str, content: str = "", **attributes: str | float | None) -> str:
-    """``content`` is markup; underscores in attribute names stand for hyphens."""
+    """An SVG element. ``content`` is markup; underscores in attribute names become hyphens."""
     text = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_text(value)}"'
         for key, value in attributes.items()
@@ -36,12 +36,12 @@ def _text(value: str | float) -> str:
 
 
 def label(text: str, x: float, y: float, **attributes: str | float | None) -> str:
-    """Text at its base line."""
+    """A text element with its base line at ``y``."""
     return element("text", escape(text), x=x, y=y, **attributes)
 
 
 def document(width: float, height: float, style: str, content: list[str], title: str) -> str:
-    """A whole SVG file on white paper."""
+    """A complete SVG file with a white background."""
     body = "\n".join(
         [
             element("title", escape(title)),
@@ -59,7 +59,7 @@ def document(width: float, height: float, style: str, content: list[str], title:
 
 
 def ticks(end: float, about: int) -> list[float]:
-    """Round numbers from 0 to ``end``, about so many."""
+    """Round numbers from 0 to ``end``, approximately ``about`` of them."""
     if end <= 0:
         return [0.0]
     raw = end / max(1, about)

@@ -1,4 +1,4 @@
-"""The frontier of a sweep: the memory limit against the bubble rate."""
+"""The frontier of a sweep: bubble rate over memory limit."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ _SHAPES = (
     "M{x} {top}l6.5 12h-13Z",
     "M{x} {top}m-6.5 1h13l-6.5 12Z",
 )
-"""A diamond, a square and two triangles, each in all colours before the next."""
+"""A diamond, a square and two triangles; each is used in all colours before the next."""
 _PLACEMENT_COLOURS = ("#3f9fb5", "#14846b", "#e39a2b", "#7656a4", "#c2416b", "#8c6d46", "#6b8e23")
 _FAMILY_COLOURS = ("#e39a2b", "#14846b", "#7656a4", "#c2416b", "#8c6d46", "#3f9fb5", "#6b8e23")
 
 
 @dataclass(frozen=True, slots=True)
 class FrontierPoint:
-    """A schedule found under a memory limit, inf for none. ``bound``: no valid schedule has a
-    smaller bubble."""
+    """The best schedule for a memory limit (inf: unlimited).
+
+    ``bound``: a lower bound of the bubble rate, or None.
+    """
 
     limit: float
     bubble_rate: float
@@ -39,13 +41,14 @@ class FrontierPoint:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """The results of a sweep: optimized points, and of families (name, peak memory, bubble rate).
+    """The results of a sweep.
 
-    A name may come several times; its marks are alike. ``scope`` says in words which schedules
-    were searched and are bounded; ``elsewhere`` names the families that are none of them. Of
-    families only those are drawn that no other is better than in both. ``placements``: the points
-    (limit, bubble rate) of each, from small limits to large ones, a list for each run of limits at
-    which it was searched.
+    ``points``: optimized schedules. ``families``: (name, peak memory, bubble rate); points with the
+    same name have the same mark, and dominated ones are not drawn (:attr:`shown`). ``scope``: the
+    schedules that were searched and that the bounds cover, as text. ``elsewhere``: names of
+    families outside of this scope, such as those with another placement. ``placements``: for each
+    placement, its points (limit, bubble rate) with ascending limits, one list per contiguous range
+    of limits in which it was searched.
     """
 
     title: str
@@ -58,8 +61,10 @@ class Frontier:
 
     @property
     def shown(self) -> list[tuple[str, float, float]]:
-        """The families that no other is better than, by memory and by bubble; one of the schedules
-        that were searched is left out for another of these only."""
+        """The families that are not dominated in memory and bubble rate.
+
+        Families within the scope are compared only with each other, the others with all.
+        """
         own = [one for one in self.families if one[0] not in self.elsewhere]
         best = {
             name
@@ -79,7 +84,7 @@ class _Axes:
     top: float
 
     def x(self, limit: float) -> float:
-        """No limit is at the right edge."""
+        """The position of a limit; no limit is at the right edge."""
         share = min(1.0, (limit - self.low) / (self.high - self.low))
         return LEFT + (WIDTH - LEFT - RIGHT) * share
 
@@ -88,7 +93,7 @@ class _Axes:
 
 
 def frontier_svg(frontier: Frontier) -> str:
-    """An SVG file: optimized schedules as a line, lower bounds under it, families as marks."""
+    """An SVG file: optimized schedules as a line, lower bounds below it, families as marks."""
     points = sorted(frontier.points, key=lambda point: point.limit)
     families = frontier.shown
     axes = _axes(points, families)
@@ -150,7 +155,7 @@ def _grid(axes: _Axes, objective: str) -> list[str]:
 
 
 def _bound(points: Sequence[FrontierPoint], axes: _Axes) -> list[str]:
-    """A limit's bound holds for every smaller limit too: steps down at each point."""
+    """The area below the bounds; a bound also holds for all smaller limits, so there are steps."""
     known: list[tuple[float, float]] = []
     best = 0.0
     for point in reversed(points):
@@ -174,8 +179,7 @@ def _bound(points: Sequence[FrontierPoint], axes: _Axes) -> list[str]:
 def _placements(
     placements: Mapping[str, Sequence[Sequence[tuple[float, float]]]], axes: _Axes
 ) -> list[str]:
-    """A thin line with small dots for each run of results; what is above the picture is left
-    out."""
+    """A thin line with small dots for each range of results, without points above the picture."""
     lines = []
     for i, runs in enumerate(placements.values()):
         for points in runs:
@@ -188,7 +192,7 @@ def _placements(
 def _steps(
     places: Sequence[tuple[float, float]], width: float, colour: str, end: str = ""
 ) -> list[str]:
-    """A schedule fits under every larger limit too: level until the next point."""
+    """A line with steps, as a schedule also fits in all larger limits."""
     if not places:
         return []
     path = "".join(f"H{number(x)}V{number(y)}" for x, y in places[1:]) + end
@@ -216,7 +220,7 @@ def _line(points: Sequence[FrontierPoint], axes: _Axes) -> list[str]:
 def _labels(
     points: Sequence[FrontierPoint], families: Sequence[tuple[str, float, float]], axes: _Axes
 ) -> list[str]:
-    """The bubble rate where it changes, as far as there is room."""
+    """The bubble rate at each point where it changes, if there is room."""
     places = [(axes.x(p.limit), axes.y(p.bubble_rate)) for p in points]
     corners = [(x, y) for p, (_, y) in enumerate(places) for x, _ in places[p : p + 2]]
     taken = [
@@ -256,7 +260,7 @@ def _names(families: Sequence[tuple[str, float, float]]) -> list[str]:
 
 
 def _mark(i: int, x: float, y: float, content: str = "", *, hollow: bool = False) -> str:
-    """The family's shape in its colour."""
+    """The mark of the i-th family: its shape and colour."""
     shape = _SHAPES[i // len(_FAMILY_COLOURS) % len(_SHAPES)]
     path = shape.format(x=number(x), top=number(y - 6.5))
     colour = _FAMILY_COLOURS[i % len(_FAMILY_COLOURS)]
@@ -268,7 +272,7 @@ def _mark(i: int, x: float, y: float, content: str = "", *, hollow: bool = False
 def _legend(
     frontier: Frontier, families: Sequence[tuple[str, float, float]]
 ) -> tuple[list[str], float]:
-    """Its elements, and the position of its last line."""
+    """The elements of the legend, and the position of its last line."""
     x, y = WIDTH - RIGHT + 24, TOP + 8
     lines = [
         element("path", d=f"M{x - 8} {y}h16", stroke=LINE, stroke_width=2, fill="none"),

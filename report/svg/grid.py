@@ -1,4 +1,4 @@
-"""Positions in a timeline."""
+"""The coordinates of a timeline."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ LINE = 1.5  # the height of a transfer, below a row
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Positions of time and ranks: ``end`` is the last time, ``row`` the height of a rank's row,
-    ``line`` that of a thin line below it, ``memory`` what a whole gauge holds."""
+    """The mapping of times and ranks to coordinates.
+
+    ``end``: the last time in ms. ``row``: the height of a rank's row. ``line``: the height of a
+    thin line below it. ``memory``: the full scale of the memory gauges.
+    """
 
     width: float
     end: float

@@ -1,4 +1,4 @@
-"""Layout of labels: beside their points, clear of marks, lines and each other."""
+"""The layout of labels, beside their points and without overlaps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 CHARACTER, HEIGHT = 6.6, 12.0
-"""Width of a character and height of a line of 12 px text, enough for every common font."""
+"""The width of a character and the height of a line at 12 px, sufficient for common fonts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ def around(x: float, y: float, reach: float) -> Box:
 
 
 def along(path: Iterable[tuple[float, float]], reach: float) -> list[Box]:
-    """A line of level and upright pieces."""
+    """The boxes around a line of horizontal and vertical pieces."""
     corners = list(path)
     return [
         Box(min(a, c) - reach, min(b, d) - reach, max(a, c) + reach, max(b, d) + reach)
@@ -36,7 +36,7 @@ def along(path: Iterable[tuple[float, float]], reach: float) -> list[Box]:
 
 
 def place(text: str, x: float, y: float, taken: list[Box], bounds: Box) -> Box | None:
-    """The room for ``text`` nearest to (x, y), which is then taken; None where there is none."""
+    """The free box for ``text`` nearest to (x, y), or None; it is added to ``taken``."""
     width = CHARACTER * len(text)
     for distance in (8.0, 14.0, 22.0, 32.0):
         for left, top in (

@@ -1,4 +1,4 @@
-"""The memory held over time, as a chart beneath a timeline."""
+"""A chart of the memory held over time, below a timeline."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ FULLEST, OTHER, LIMIT = "#2f4a6b", "#9db0c6", "#c2416b"
 
 
 def memory_chart(schedule: Schedule, grid: Grid, top: float) -> list[str]:
-    """A line for each rank, the fullest one's on top of the others, and their limits.
+    """A line for each rank, with that of the fullest rank on top, and the memory limits.
 
-    All charts of a picture have one scale. The sizes are the profile's, also at measured times.
+    All charts of a picture have the same scale. Sizes are the profile's, even if times are
+    measured.
     """
     if grid.memory <= 0:
         return [label("no memory in the profile", LEFT, top + SPACE, class_="muted")]

@@ -1,4 +1,4 @@
-"""Plans of a model on a cluster: tokens per second and GPU against memory."""
+"""Plans for a model on a cluster: tokens per second and GPU over memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Axis: TypeAlias = Callable[[float], float]
 
 @dataclass(frozen=True, slots=True)
 class PlanPoint:
-    """A plan: GiB on its fullest device, tokens per second and GPU."""
+    """A plan: memory in GiB of its fullest device, tokens per second and GPU."""
 
     name: str
     memory_gib: float
@@ -27,8 +27,11 @@ class PlanPoint:
 
 @dataclass(frozen=True, slots=True)
 class PlansPicture:
-    """``points``: the best plan first. ``device_gib``: what a device has. ``most``: tokens per
-    second and GPU that no plan is above."""
+    """The data of the picture.
+
+    ``points``: plans, the best one first. ``device_gib``: the memory of a device. ``most``: an
+    upper bound on the tokens per second and GPU of all plans.
+    """
 
     title: str
     points: Sequence[PlanPoint]
@@ -37,7 +40,7 @@ class PlansPicture:
 
 
 def plans_svg(picture: PlansPicture) -> str:
-    """An SVG file: plans as marks; the device's memory and the bound as lines, if they are near."""
+    """An SVG file: plans as marks; the device's memory and the bound as lines, if in range."""
     left, right = _span([point.memory_gib for point in picture.points], picture.device_gib)
     low, top = _span([point.tokens for point in picture.points], picture.most)
 
@@ -75,7 +78,7 @@ def plans_svg(picture: PlansPicture) -> str:
 
 
 def _marks(picture: PlansPicture, x: Axis, y: Axis) -> list[str]:
-    """The plans, each with its name where there is room; the best above all others."""
+    """The plans, with their names if there is room; the best one is on top."""
     places = [(x(point.memory_gib), y(point.tokens)) for point in picture.points]
     taken = [around(*each, 7.0) for each in places]
     taken += along([(LEFT, y(picture.most)), (WIDTH - RIGHT, y(picture.most))], 1.0)
@@ -93,8 +96,11 @@ def _marks(picture: PlansPicture, x: Axis, y: Axis) -> list[str]:
 
 
 def _span(values: Sequence[float], limit: float) -> tuple[float, float]:
-    """The ends of an axis around the values, and around their upper ``limit`` where that is no
-    further from them than they are apart, or a tenth of it."""
+    """The ends of an axis for ``values`` and, if it is near, their upper ``limit``.
+
+    It is near if its distance from the largest value is at most the range of the values, or a tenth
+    of the limit.
+    """
     least, most = min(values), max(values)
     if limit - most <= max(most - least, 0.1 * limit):
         most = max(most, limit)
@@ -103,6 +109,6 @@ def _span(values: Sequence[float], limit: float) -> tuple[float, float]:
 
 
 def _round_numbers(least: float, most: float, about: int) -> list[float]:
-    """The round numbers from ``least`` to ``most``, about so many."""
+    """The round numbers from ``least`` to ``most``, approximately ``about`` of them."""
     step = ticks(most - least, about)[1]
     return [i * step for i in range(math.ceil(least / step), math.floor(most / step) + 1)]

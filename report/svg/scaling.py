@@ -1,4 +1,4 @@
-"""Scaling over numbers of GPUs: what a token costs on each, by what the time goes to."""
+"""Scaling with the number of GPUs: the time per token, by cause."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ PARTS = {
     "dp": ("#3b8f6b", "averaging over replicas"),
     "step": ("#8a97a6", "optimizer and host"),
 }
-"""The colour and the words of each part, from the bottom up."""
+"""The colour and the label of each part, from the bottom up."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleBar:
-    """``parts``: microseconds that a GPU spends on a token, by what they go to; none where nothing
-    fits. ``tokens``: a second and GPU."""
+    """The bar of one number of GPUs.
+
+    ``tokens``: per second and GPU. ``parts``: the microseconds of a GPU per token, by cause; empty
+    if no plan fits.
+    """
 
     gpus: int
     tokens: float
@@ -36,7 +39,7 @@ class ScaleBar:
 
 
 def scaling_svg(title: str, bars: Sequence[ScaleBar]) -> str:
-    """An SVG file: a bar for each number of GPUs, as high as what a token costs there."""
+    """An SVG file with a bar for each number of GPUs; its height is the GPU time per token."""
     width = LEFT + STEP * max(3, len(bars)) + RIGHT
     most = max((sum(bar.parts.values()) for bar in bars), default=0.0) or 1.0
     scale = (HEIGHT - TOP - BOTTOM) / (most * 1.08)

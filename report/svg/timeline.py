@@ -1,4 +1,4 @@
-"""The timeline: one row per rank, time to the right, one or more schedules under each other.
+"""The timeline: one row per rank, time to the right, one or more schedules below each other.
 
 ::
 
@@ -6,11 +6,11 @@
     F forward  B input gradient  ...
     planned: V, 4.33 % bubble (optimal)               2. for each schedule: its name and figures,
     period 812 ms, makespan 846 ms, ...
-      |-------------- period --------------|             the rank that spans longest,
+      |-------------- period --------------|             the rank with the longest span,
     0 [F0][F1][F2]//////[B0][W0]...   7.94 |====|        a row per rank, its peak memory,
     1      [F0][F1]...                7.94 |====|
     8 - - - - - - - - - limit - - - - -                  the memory held over time,
-    0 ___/~~~~~~~~~~~~~~~\\____                            if it is wanted,
+    0 ___/~~~~~~~~~~~~~~~\\____                            if requested,
       0        200        400        600 ms              and the axis
 """
 
@@ -48,7 +48,7 @@ from .memory import MEMORY_CHART, memory_chart
 NAME, HEAD, AXIS, GAP = 48.0, 28.0, 30.0, 16.0
 MEMORY_BAR = 56.0
 COPY = 4.0  # the height of a copy to or from the host, below a row
-# how wide the plot may grow for readable bars, and for visible ones
+# the largest widths of the plot that make bars readable, and visible
 ROOMY_WIDTH, MOST_WIDTH = 2400.0, 4000.0
 
 _TRANSFER = {TransferKind.WEIGHT: "#5b6b7f", TransferKind.GRADIENT: "#c2416b"}
@@ -82,12 +82,11 @@ BUBBLE = element(
 def timeline_svg(
     panels: Sequence[tuple[str | None, Schedule]], *, memory: bool = False, width: float = 1200.0
 ) -> str:
-    """An SVG file that shows schedules under each other, with the names that the user gave them, on
-    one scale of time and one of memory.
+    """An SVG file that shows schedules below each other, with the same scales of time and memory.
 
-    Times are a schedule's recorded ones (measured ones too) or, where it has none, simulated
-    ones; each panel starts at 0. ``memory``: draw the memory held over time under each. The
-    picture grows wider than ``width`` where the bars would be too thin.
+    ``panels``: schedules with the user's names for them. Times are recorded (possibly measured) or,
+    if there are none, simulated; each schedule starts at 0. ``memory``: draw the memory held over
+    time below each schedule. The picture becomes wider than ``width`` if bars would be too thin.
     """
     shown = [(name, timed(schedule)) for name, schedule in panels]
     schedules = [schedule for _, schedule in shown]
@@ -136,7 +135,7 @@ def _grid(schedules: Sequence[Schedule], width: float) -> Grid:
 
 
 def _legend(schedules: Sequence[Schedule], y: float, right: float) -> tuple[list[str], float]:
-    """The legend of the kinds that occur, bubble and transfers; the position of its last line."""
+    """The legend of what occurs in the picture, and the position of its last line."""
     lines, x = [], MARGIN
     several = any(bar.shade > 0 for schedule in schedules for bar in bars(schedule, 0))
 
@@ -206,7 +205,7 @@ def _axis(grid: Grid, rows: float, bottom: float) -> list[str]:
 
 
 def _cost(schedule: Schedule, grid: Grid, y: float) -> list[str]:
-    """A dimension line: the period, over the rank that spans longest, or the makespan."""
+    """A dimension line: the period, over the rank with the longest span, or the makespan."""
     timing, objective = schedule.known_timing, schedule.problem.objective
     rank = max(range(schedule.problem.ranks), key=lambda r: timing.spans[r])
     left, right = map(grid.x, counted(schedule, rank))
@@ -238,7 +237,7 @@ def _row(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
 
 
 def _bars(shown: Sequence[OpBar], grid: Grid, y: float, height: float) -> list[str]:
-    """Bars in one group a colour, and the microbatch's number on each that has room."""
+    """The bars, in one group per colour, with the microbatch's number if there is room."""
     groups: dict[str, list[str]] = defaultdict(list)
     numbers: dict[str, list[str]] = {"#fff": [], INK: []}
     for bar in shown:
@@ -260,7 +259,7 @@ def _bars(shown: Sequence[OpBar], grid: Grid, y: float, height: float) -> list[s
 
 
 def _number(words: str, x: float, y: float, wide: float, tall: float) -> str | None:
-    """A microbatch's number in a bar of this middle: upright, or turned where the bar is narrow."""
+    """A microbatch's number centred in its bar, rotated if the bar is narrow; None without room."""
     long, turned = 6.2 * len(words) + 1.6, None
     if wide < long:
         wide, tall, turned = tall, wide, f"rotate(-90 {number(x)} {number(y)})"
@@ -279,7 +278,7 @@ def _tooltip(bar: OpBar) -> str:
 
 
 def _copies(schedule: Schedule, rank: int, grid: Grid, y: float) -> Iterator[str]:
-    """Copies out to the host, and below them those back, as thin bars under the rank's row."""
+    """Copies to the host, and below them copies back, as thin bars below the rank's row."""
     for bar in copies(schedule, rank):
         at = y + (grid.line + 0.3 if bar.op.kind is OpKind.L else 0.0)
         fill = as_hex(colour(bar.op.kind, bar.shade))
@@ -287,7 +286,7 @@ def _copies(schedule: Schedule, rank: int, grid: Grid, y: float) -> Iterator[str
 
 
 def _averages(schedule: Schedule, rank: int, grid: Grid, y: float) -> Iterator[str]:
-    """Averages over replicas, as thin lines under the rank's row."""
+    """Averages over replicas, as thin lines below the rank's row."""
     for one in averages(schedule, rank):
         span, words = (one.start, one.end), f"average of stage {one.stage}"
         yield _thin(grid, span, _title(words, *span), y=y, height=3.3, fill=as_hex(AVERAGE))
@@ -299,7 +298,7 @@ def _transfers_of(schedule: Schedule) -> Iterator[tuple[Transfer, list[float]]]:
 
 
 def _transfers(schedule: Schedule, rank: int, grid: Grid, y: float) -> Iterator[str]:
-    """Weights and gradients on their way to ``rank``, as thin lines under its row."""
+    """Transfers of weights and gradients to ``rank``, as thin lines below its row."""
     for transfer, (start, end) in _transfers_of(schedule):
         if transfer.target == rank and end > start:
             kind, at = transfer.kind, y + 1.8 * (transfer.kind is TransferKind.GRADIENT)
@@ -318,7 +317,7 @@ def _thin(grid: Grid, span: tuple[float, float], title: str, **attributes: str |
 
 
 def _memory(schedule: Schedule, rank: int, grid: Grid, y: float, height: float) -> list[str]:
-    """A gauge: the peak against the limit, on the scale of all panels."""
+    """A gauge: the peak relative to the limit, with the same scale in all panels."""
     peak, limit = peak_memory(schedule)[rank], schedule.problem.memory_limit[rank]
     limited = np.isfinite(limit)
     per = MEMORY_BAR / grid.memory if grid.memory > 0 else 0.0
