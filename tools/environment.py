@@ -1,4 +1,4 @@
-"""Where a recorded figure comes from: the machine, the commit and the code of the library."""
+"""The origin of recorded figures: the machine, the commit and hashes of the library's code."""
 
 from __future__ import annotations
 
@@ -24,9 +24,12 @@ _LIBRARY = Path(pipeloom.__file__).parent
 
 
 def environment() -> dict[str, Any]:
-    """The origin of a figure: :func:`machine`, the date, the load average of the last minute, the
-    commit (with ``+`` where files differ from it) and, by room of the library, a hash of its code,
-    which comments and docstrings do not change."""
+    """The origin of a figure, as a JSON object.
+
+    It contains :func:`machine`, the date, the load average of the last minute, the commit (with
+    ``+`` if there are uncommitted changes) and, for each folder of the library, a hash of its code,
+    which does not depend on comments and docstrings.
+    """
     found = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": _commit()}
     load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
     rooms = {room: _hash(_LIBRARY / room) for room in ROOMS}
@@ -34,7 +37,7 @@ def environment() -> dict[str, Any]:
 
 
 def machine() -> dict[str, str]:
-    """The processor and the versions of those packages that are installed."""
+    """The processor, the Python version, and the versions of the installed :data:`PACKAGES`."""
     found = {"cpu": _cpu(), "python": platform.python_version()}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -43,7 +46,7 @@ def machine() -> dict[str, str]:
 
 
 def _commit() -> str | None:
-    """The commit of the library that is measured; None outside of a checkout."""
+    """The commit of the measured library; None outside of a checkout."""
     try:
         return _git("rev-parse", "--short=12", "HEAD") + "+" * bool(_git("status", "--porcelain"))
     except (OSError, subprocess.CalledProcessError):
@@ -64,7 +67,7 @@ def _hash(folder: Path) -> str:
 
 
 def code(source: str) -> str:
-    """The syntax tree of ``source`` in words, without docstrings: strings that are statements."""
+    """The syntax tree of ``source`` as text, without docstrings (strings that are statements)."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         for body in (part for part in vars(node).values() if isinstance(part, list)):

@@ -1,14 +1,14 @@
-"""How many small faults, made in a room from a seed, its tests find.
+"""Counts how many small faults in a folder its tests find (mutation testing).
 
-Usage: ``python -m tools.mutants ROOM TESTS... [--count 20] [--seed 0] [--seconds 60]``,
-for example ``python -m tools.mutants ir/cost tests/property/ir tests/conformance``. Each mutant is
-one changed operator, comparison, constant or condition in a copy of the tree. It is killed if
-pytest fails or takes longer than ``--seconds``, twice as long as the tests may take without it.
-Kernels, which numba keeps compiled, and lines that only raise or describe are left alone. Survivors
-are listed; some of them change nothing.
+Usage: ``python -m tools.mutants ROOM TESTS... [--count 20] [--seed 0] [--seconds 60]``, for example
+``python -m tools.mutants ir/cost tests/property/ir tests/conformance``. A mutant is one changed
+operator, comparison, constant or condition in a copy of the tree. It is killed if pytest fails or
+takes longer than ``--seconds``, which is twice the time that the tests may take without it.
+Kernels, which numba caches, and lines that only raise or describe are not changed. Survivors are
+listed; some of them do not change behaviour.
 
-``--other TREE TESTS...`` compares two suites: mutants are drawn among those of both trees, and each
-runs against the tests of its tree.
+``--other TREE TESTS...`` compares two test suites: mutants are drawn from those that both trees
+have, and each is tested with the tests of its tree.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ QUIET = (ast.Raise, ast.Assert, ast.ImportFrom, ast.Import, ast.AnnAssign, ast.J
 
 @dataclass(frozen=True)
 class Mutant:
-    """``new`` takes the place of a node's text."""
+    """A changed file, in which the text of ``node`` is replaced by ``new``."""
 
     path: Path
     node: ast.expr
     new: str
     place: str
-    """The names of its class and function, and a number among the same texts in there."""
+    """The names of the class and function, and a number that distinguishes equal texts in it."""
 
     @property
     def key(self) -> tuple[Path, str, str, str]:
-        """The same for the same mutant of another tree."""
+        """A key that is equal for the same mutant of another tree."""
         return self.path, self.place, ast.unparse(self.node), self.new
 
     def __str__(self) -> str:
         return f"{self.path}:{self.node.lineno}: {ast.unparse(self.node)} -> {self.new}"
 
     def write(self, tree: Path) -> None:
-        """Writes the changed file into the tree."""
+        """Write the changed file into the tree."""
         lines = (tree / self.path).read_bytes().splitlines(keepends=True)
         first, last = self.node.lineno - 1, (self.node.end_lineno or self.node.lineno) - 1
         before = lines[first][: self.node.col_offset]
@@ -72,7 +72,7 @@ def is_kernel(node: ast.AST) -> bool:
 
 
 def expressions(node: ast.AST, place: str = "") -> Iterator[tuple[str, ast.expr]]:
-    """Those that may be changed below a node, each with the names of its class and function."""
+    """The expressions below a node that may be changed, each with its class and function."""
     for child in ast.iter_child_nodes(node):
         if not (isinstance(child, QUIET) or is_kernel(child)):
             if isinstance(child, ast.expr):
@@ -82,7 +82,7 @@ def expressions(node: ast.AST, place: str = "") -> Iterator[tuple[str, ast.expr]
 
 
 def changed(node: ast.expr) -> str | None:
-    """Other text for an expression, or None where there is none."""
+    """The changed text of an expression, or None if it cannot be changed."""
     copy = deepcopy(node)
     match copy:
         case ast.BinOp() | ast.BoolOp() if type(copy.op) in OPERATORS:
@@ -103,7 +103,7 @@ def changed(node: ast.expr) -> str | None:
 
 
 def mutants(tree: Path, room: str) -> list[Mutant]:
-    """All of a room's files."""
+    """All mutants of the files in a folder."""
     found = []
     for path in sorted((tree / room).rglob("*.py")):
         counts = Counter[tuple[str, str]]()
@@ -117,13 +117,13 @@ def mutants(tree: Path, room: str) -> list[Mutant]:
 
 
 def common(trees: Sequence[Path], room: str) -> list[tuple[Mutant, ...]]:
-    """The mutants that all trees have: of the same file, class and function, and the same text."""
+    """The mutants that all trees have: in the same file, class and function, with the same text."""
     found = [{mutant.key: mutant for mutant in mutants(tree, room)} for tree in trees]
     return [tuple(one[key] for one in found) for key in found[0] if all(key in o for o in found)]
 
 
 def failed(tree: Path, tests: Sequence[str], seconds: float) -> bool:
-    """Whether the tests fail, or take too long."""
+    """Whether the tests fail or take longer than ``seconds``."""
     words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     environment = os.environ | {"PYTHONPATH": f"{tree / 'src'}:{tree}"}
     with subprocess.Popen(
@@ -169,7 +169,7 @@ def main() -> int:
         trees = [Path(folder) / f"tree{number}" for number in range(len(suites))]
         for source, tree in zip(suites, trees, strict=True):
             shutil.copytree(source, tree, symlinks=True, ignore=shutil.ignore_patterns(".*"))
-            first = failed(tree, suites[source], 10 * args.seconds)  # compiles kernels
+            first = failed(tree, suites[source], 10 * args.seconds)  # also compiles kernels
             if first or failed(tree, suites[source], args.seconds / 2):
                 print(f"{source}: the tests fail, or take too long, as they are")
                 return 2

@@ -1,9 +1,9 @@
-"""Code lines of each room and words of the pages, as a table against the budgets.
+"""Prints code lines of each folder and words of the pages, as a table against the budgets.
 
 Usage: ``python -m tools.size [--files N] [FOLDER ...]``; exit code 1 if a budget is exceeded.
 
-A code line is not blank, not a comment and not part of a docstring. Budgets are in
-``[tool.pipeloom.budgets]`` of ``pyproject.toml``; a room that is not named there has none.
+A code line is not blank, not a comment and not part of a docstring. The budgets are in
+``[tool.pipeloom.budgets]`` of ``pyproject.toml``; folders that are not named there have none.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def code_lines(source: str) -> int:
 
 
 def docstring_lines(source: str) -> set[int]:
-    """The lines of docstrings: a string expression that starts a body or follows an assignment."""
+    """The lines of docstrings: string expressions at the start of a body or after an assignment."""
     lines: set[int] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, DOCUMENTED):
@@ -55,7 +55,7 @@ def docstring_lines(source: str) -> set[int]:
 
 
 def is_string(statement: object) -> bool:
-    """Whether a statement is a string, as docstrings are."""
+    """Whether a statement consists of a string only, as docstrings do."""
     return (
         isinstance(statement, ast.Expr)
         and isinstance(statement.value, ast.Constant)
@@ -68,14 +68,15 @@ def _documents(earlier: ast.stmt | None) -> bool:
 
 
 def words(text: str) -> int:
-    """The number of words of a page, without its code blocks and what is written from records."""
+    """The number of words of a page, without code blocks and parts generated from records."""
     written = r"<!-- (?:rows|claims)\b.*?<!-- end -->"
     prose = re.sub(written, "", text, flags=re.DOTALL).split("```")[::2]
     return sum(len(part.split()) for part in prose)
 
 
 def tracked(folder: str, ending: str) -> list[Path]:
-    """The files below ``folder`` that git knows or would add, without links, by name."""
+    """The files below ``folder`` with this ending that git tracks or would add, sorted, without
+    links."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "--", folder],
         cwd=ROOT, capture_output=True, text=True, check=True,
@@ -90,13 +91,13 @@ def room_files(folders: Iterable[str], ending: str) -> list[Path]:
 
 @cache
 def measured(path: Path) -> int:
-    """Code lines of a Python file, words of a page."""
+    """The number of code lines of a Python file, or of words of a page."""
     text = path.read_text(encoding="utf-8")
     return code_lines(text) if path.suffix == ".py" else words(text)
 
 
 def rows(budgets: dict[str, dict[str, object]]) -> list[tuple[str, int, int, str]]:
-    """Each budget as (name, size, most allowed, unit)."""
+    """Each budget as (name, size, budget, unit)."""
     found = []
     for name, budget in budgets.items():
         folders, most = budget["of"], budget["most"]
@@ -116,7 +117,7 @@ def _within(path: Path, folders: Sequence[str]) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the table of budgets, or the files of ``FOLDER`` by size; 1 if one is exceeded."""
+    """Print the table of budgets, or the files of ``FOLDER`` by size. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.size", description=__doc__)
     parser.add_argument("folders", nargs="*", metavar="FOLDER", help="list these folders' files")
     parser.add_argument("--files", type=int, default=20, metavar="N", help="at most so many files")
