@@ -69,7 +69,7 @@ def duration(milliseconds: float, most: float | None = None) -> str:
 def _in_unit_of(most: float, milliseconds: float) -> str:
     if most >= 1e4:
         return f"{milliseconds / 1e3:.5g} s"
-    if most >= 0.999995 or most == 0:  # no 1000 us
+    if most >= 0.999995 or most == 0:  # never 1000 us
         return f"{milliseconds:.5g} ms"
     return f"{milliseconds * 1e3:.5g} us"
 

@@ -181,7 +181,7 @@ class _Waiting:
         if node < len(self._end):
             return self._end[node]
         pending = [node]
-        while pending:  # no recursion: a transfer may wait for thousands
+        while pending:  # not recursive: chains may have thousands of transfers
             at = pending[-1]
             missing = [w.node for w in self._waits[at] if self._unknown(w.node)]
             pending += missing

@@ -62,7 +62,6 @@ def _common(bar: OpBar, thread: int) -> dict[str, Any]:
 
 
 def _host_thread(schedule: Schedule, rank: int) -> int:
-    """The thread of the rank's copies to and from the host."""
     return schedule.problem.ranks + rank
 
 

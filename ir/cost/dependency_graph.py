@@ -28,7 +28,7 @@ NEVER = 2**62
 
 
 class EdgeKind(Enum):
-    """Why a node waits for another one."""
+    """The reason why a node waits for another one."""
 
     ORDER = "it comes before it on the rank, or among its copies to or from the host"
     INPUT = "it makes its input, on the same rank"

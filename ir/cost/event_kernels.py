@@ -63,7 +63,7 @@ class Wires(NamedTuple):
 @kernel
 def first_come(  # noqa: PLR0917, C901
     first: IntArray,  # (N + 1,) where each node's edges begin
-    to: IntArray,  # (E,) node that each edge leads to; N + n is node n one round later
+    to: IntArray,  # (E,) target of each edge; N + n is node n of the next round
     delay: FloatArray,  # (E,)
     missing: IntArray,  # (rounds * N,) edges into each node; afterwards, those without a time
     duration: FloatArray,  # (N,)

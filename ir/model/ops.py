@@ -56,7 +56,7 @@ _TEXT = re.compile(r"(\d+)(F|BW|B|W|R|O|L)(\d+)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Op:
-    """One op; ``str(Op(OpKind.F, 2, 0)) == "2F0"``."""
+    """One op, such as ``Op(OpKind.F, 2, 0)``, whose text is ``2F0``."""
 
     kind: OpKind
     stage: int

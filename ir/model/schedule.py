@@ -265,7 +265,8 @@ class Schedule:
     def of(
         cls, problem: Problem, order: Sequence[Iterable[Op] | IntArray], family: str
     ) -> Schedule:
-        """A schedule from each rank's ops, packed or not."""
+        """A schedule from each rank's ops (:class:`Op` objects or packed), with ``family`` as
+        method."""
         return cls(
             problem,
             tuple(ops if isinstance(ops, np.ndarray) else pack(ops) for ops in order),

@@ -66,7 +66,7 @@ class _Replay:
             "average": self._close,
             "step": self._close,
         }
-        relays = ("relay sums", "relay verdict")  # see verify_relays
+        relays = ("relay sums", "relay verdict")  # checked by verify_relays
         for line in self.facts.lines[self.rank]:
             for message in () if line.verb in relays else checks[line.verb](line):
                 yield f"{line}: {message}"

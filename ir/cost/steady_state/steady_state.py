@@ -56,7 +56,7 @@ def played(
     """
     found = iteration.play(iterations)
     if found is None:
-        simulate(schedule)  # names what can never start
+        simulate(schedule)  # raises the error that names what can never start
         raise AssertionError("a schedule that can be simulated can be played")
     return found
 
@@ -77,7 +77,7 @@ def step_time(schedule: Schedule, routes: MessageTable | None = None) -> float:
     for iterations in _LENGTHS:
         start, _, done = played(schedule, iteration, iterations)
         begin = np.vstack([start[:, : iteration.ranks], done])
-        begin = begin[:, done > 0.0]  # a rank with nothing to do has no pace
+        begin = begin[:, done > 0.0]  # without ranks that have nothing to do
         steady = _steady(begin) if begin.size else 0.0
         if steady is not None:
             return steady

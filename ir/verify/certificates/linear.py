@@ -179,23 +179,23 @@ class _StageRows:
 
     @cached_property
     def _ahead(self) -> _Terms:
-        """The number of F's before the first B."""
+        """The number of F's before the first B, as terms: coefficient by variable."""
         return {"n": 1} | {f"{name}{k}": 1 for k in self._useful for name in "no"}
 
     @cached_property
     def _pending(self) -> _Terms:
-        """The number of microbatches whose B is to come at t, less ``_last``."""
+        """The number of microbatches whose B is to come at t, less ``_last``, as terms."""
         return {"a": 1} | {f"{name}{k}": 1 for k in self._useful for name in "ap"}
 
     def _again(self, name: str) -> _Terms:
-        """The time of the R's of the microbatches that ``name`` counts, by way."""
+        """The time of the R's of the microbatches that ``name`` counts by way, as terms."""
         return {f"{name}{k}": way.again / self._unit for k, way in self._useful.items()}
 
     def _sum(self, **of_stage: Fraction | int) -> _Sum:
         return _Sum(self._i, **of_stage)
 
     def _late(self, sign: int) -> _Sum:
-        """``sign`` times the number of W's after the last B, less ``_last``."""
+        """``sign`` times the number of W's after the last B, less ``_last``, as a sum of terms."""
         return self._sum(q=sign, r=-sign).plus(sign, self._pending)
 
     def rows(self) -> Iterator[_Named]:
