@@ -108,13 +108,13 @@ class UnsupportedError(InputError):
 
 
 class InfeasibleError(PipeloomError):
-    """No schedule fits in the memory limit or, with ``device``, in the devices' memory.
+    """No schedule fits in the memory limit or, with ``device``, none was found for the devices'
+    memory.
 
-    With ``device``, none may have been found although one exists. ``smallest``: the smallest
-    feasible limit (in the profile's unit of memory); with ``device``, the device memory that the
-    schedule needs which exceeds it least. ``rank``: the rank that needs it. Both are None if
-    several placements or schemes with different limits were compared. ``given``: the limit that was
-    too small, if there is one.
+    ``smallest``: the smallest feasible limit (in the profile's unit of memory); with ``device``,
+    the device memory that is needed by the schedule which exceeds it least. ``rank``: the rank that
+    needs it. Both are None if several placements or schemes with different limits were compared.
+    ``given``: the limit that was too small, if there is one.
     """
 
     exit_code = 1

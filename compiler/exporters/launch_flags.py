@@ -136,7 +136,8 @@ def _batch(schedule: Schedule, size: int) -> tuple[str, ...]:
 
 
 def _named(placement: Placement) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The flag that places the stages; if there is none, a note on it."""
+    """The flag that makes torchtitan place the stages, and notes; without such a flag, a note says
+    so."""
     name = TORCHTITAN_NAMES.get(placement.kind)
     if name is None:
         return (), (

@@ -32,7 +32,7 @@ _LETTERS = {
 _ORDER = "EtmL"
 _ENDS = {"E": "an embedding", "L": "a head or loss"}
 _ONCE = "EL"
-"""Letters that occur once, for all the layers that they mean."""
+"""Letters of which a single one stands for several consecutive layers."""
 
 
 def write(schedule: Schedule) -> str:

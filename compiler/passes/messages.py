@@ -22,13 +22,13 @@ def tensors(schedule: Schedule, messages: Messages) -> list[Tensor]:
 
 
 def _needed(op: Op) -> Tensor:
-    """The activation, or gradient of one, that ``op`` needs."""
+    """The input that ``op`` needs from another op: x for an F, dy for a B or BW."""
     kind = TensorKind.X if op.kind is OpKind.F else TensorKind.DY
     return Tensor(kind, op.stage, op.microbatch)
 
 
 def taken_on(schedule: Schedule) -> dict[Tensor, Tensor]:
-    """For each transfer except the first of its item: the name in the previous transfer."""
+    """For each transfer except the first of its item, the tensor of the previous transfer."""
     names = carried(schedule)
     return {
         name: names[earlier]

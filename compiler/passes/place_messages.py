@@ -1,4 +1,4 @@
-"""Places the sends, receives and waits of all messages, and the final waits for sends."""
+"""Inserts the sends, receives and waits of all messages, and moves the final waits for sends."""
 
 from __future__ import annotations
 

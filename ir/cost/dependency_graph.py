@@ -207,7 +207,8 @@ class ScheduleGraph:
         return [(origin[keep], to[keep], delay[keep]), (origin[both], other[both], delay[both])]
 
     def cycle(self) -> list[str]:
-        """Names of ops and transfers each of which waits for the next; the last one is the first.
+        """A cycle of ops and transfers, by name: each waits for the next, and the last is the
+        first.
 
         Empty if the schedule can run (disregarding wires).
         """

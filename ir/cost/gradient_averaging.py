@@ -32,7 +32,7 @@ class Due(NamedTuple):
     """A stage that a rank averages, in ``duration`` ms.
 
     ``last``: the position in the rank's order of the last op that adds to the gradient; None if the
-    average also waits for other events.
+    average also waits for transfers or for other ranks.
     """
 
     rank: int
@@ -72,11 +72,12 @@ def averages(schedule: Schedule, timing: Timing) -> tuple[tuple[Averaged, ...], 
 
 
 def share_until(schedule: Schedule, timing: Timing, until: float) -> float:
-    """The scale of the averages' durations at which the last one ends at ``until``; at least 0.
+    """The factor by which averages must be scaled so that the last one ends at ``until``; at least
+    0.
 
     ``until`` is not before the end of the last op. A rank's averages run one after the other, so
-    they end at the maximum, over its averages, of: when that one is ready, plus its and all later
-    durations. The scale is the minimum that these terms leave (1 if there are no averages).
+    the last one ends at the maximum of: the time when one of them is ready, plus the durations from
+    that one on. The factor is the minimum that these terms allow (1 if there are no averages).
     """
     ready = sorted((_ready(schedule, timing, one), one.stage, one) for one in due(schedule))
     later = dict.fromkeys(range(len(timing.start)), 0.0)

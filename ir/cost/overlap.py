@@ -36,7 +36,10 @@ def overlap_saves(problem: Problem) -> bool:
 
 
 def check_pairs(schedule: Schedule) -> None:
-    """Raise InvalidScheduleError, naming each pair that is not an F and the BW of another thing."""
+    """Raise InvalidScheduleError, naming each pair that is wrong.
+
+    A pair must be an F, followed by the BW of another stage or microbatch.
+    """
     errors = []
     for rank, places in enumerate(schedule.pairs):
         for at in places:

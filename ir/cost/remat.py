@@ -82,7 +82,7 @@ def changes(costs: Costs) -> FloatArray:
 
 
 def held(problem: Problem, order: Sequence[IntArray]) -> list[FloatArray]:
-    """Memory of each rank after each of its ops has started, one array per rank.
+    """Memory of each rank once each of its ops has changed it, one array per rank.
 
     It depends only on the order.
     """

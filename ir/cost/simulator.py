@@ -41,8 +41,13 @@ _F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
 _R, _O, _L = int(OpKind.R), int(OpKind.O), int(OpKind.L)
 
 RematArrays = tuple[Choice, FloatArray, FloatArray, FloatArray]
-"""Choices, (S, M); memory kept between F and B by choice, (3, S); scratch: when a recomputed or
-loaded input of B is ready, -2 after O, (S, M); when the copies to the host and back end, (2, P)."""
+"""The arrays of recomputation and offload.
+
+- the choices, (S, M);
+- memory kept between F and B, by choice, (3, S);
+- scratch: when the input of each B is recomputed or loaded, -2 after its O, (S, M);
+- scratch: the ends of each rank's last copies to the host and back, (2, P).
+"""
 
 
 @kernel

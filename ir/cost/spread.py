@@ -108,7 +108,10 @@ class _Paths:
         return cls(order, first, origin[by_target], delay[by_target], begins, ends)
 
     def makespans(self, durations: FloatArray) -> FloatArray:
-        """The makespan in ms of each column of ``durations``, (N, n): shape (n,)."""
+        """The makespan of each sample in ms, (n,).
+
+        ``durations``: (N, n), the duration of each node in each sample.
+        """
         end = np.empty(durations.shape)
         _run(self.order, self.first, self.origin, self.delay, durations, end)
         opened = (end[self.begins] - durations[self.begins]).min(axis=0)

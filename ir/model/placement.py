@@ -58,7 +58,7 @@ class Placement:
     def of_stages(
         cls, owners: Sequence[int], name: str | None = None, ranks: int | None = None
     ) -> Placement:
-        """Stage s on rank ``owners[s]``; activations are sent.
+        """A placement of stage s on rank ``owners[s]``; activations are sent.
 
         ``ranks``: the number of ranks, by default the highest rank in ``owners`` plus 1.
         """
@@ -70,7 +70,7 @@ class Placement:
     def of_ops(
         cls, passing: Passing, ranks: int, owner: IntArray, name: str | None = None
     ) -> Placement:
-        """Stage s of microbatch j on rank ``owner[s, j]``.
+        """A placement of stage s of microbatch j on rank ``owner[s, j]``.
 
         If a placement with its own constructor has this table, that one is returned; with a
         ``name`` only if it has this name. Otherwise the kind is CUSTOM.

@@ -129,7 +129,7 @@ class DataParallel:
     exposed: float = 1.0
 
     def time(self, gradient: float) -> float:
-        """Milliseconds, as far as exposed, of a ring all-reduce of ``gradient`` bytes.
+        """The exposed part, in milliseconds, of a ring all-reduce of ``gradient`` bytes.
 
         See :mod:`..cost.gradient_averaging`.
         """

@@ -47,7 +47,7 @@ class WeightCoverage:
 
 
 def joined(found: Iterable[Mapping[int, WeightCoverage]]) -> dict[int, WeightCoverage]:
-    """Merge what several ranks found into one entry per stage."""
+    """Merge the coverage that several ranks found into one entry per stage."""
     merged: dict[int, WeightCoverage] = {}
     for row in found:
         for stage, one in row.items():

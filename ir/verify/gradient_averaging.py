@@ -92,7 +92,10 @@ def _times(facts: Facts, rows: _Rows, replicas: DataParallelDocument) -> Iterato
 
 
 def _duration(facts: Facts, stage: int, replicas: DataParallelDocument) -> float:
-    """The exposed share of a ring all-reduce over D replicas: 2 (D - 1) messages of 1 / D each."""
+    """The exposed share of a ring all-reduce of the stage's gradient.
+
+    With D replicas, it takes 2 (D - 1) messages with 1 / D of the gradient each.
+    """
     of, size = facts.stage(stage), replicas.size
     gradient = (of.weight_bytes or 0.0) if of.grad_bytes is None else of.grad_bytes
     part = gradient / size / (replicas.gigabytes_per_second * 1e6)

@@ -1,9 +1,9 @@
 """Checks of optimizer steps before the global norm is known; part of :mod:`.program`.
 
 Either no rank relays, or all ranks that step form one chain: sums are sent along it before the
-steps, and the verdict back along it in the next iteration. What ranks do before the verdict may
-have to be repeated, by all of them: this may only be F's, and their inputs must also have been sent
-before a verdict.
+steps, and the verdict back along it in the next iteration. If a step was wrong, all ranks repeat
+what they have run before the verdict. So they may run only F's before it, and the inputs of these
+must also have been sent before a verdict.
 """
 
 from __future__ import annotations

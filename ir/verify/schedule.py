@@ -72,7 +72,11 @@ def _completeness(facts: Facts) -> Iterator[str]:
 
 
 def _remat(facts: Facts, first: _First) -> Iterator[str]:
-    """R must be possible and not combined with O; O must be possible and have an L."""
+    """Each R, O and L must have its costs in the profile, and be combined correctly.
+
+    R and O exclude each other; O and L come together; none of them can be combined with pairs, or
+    with the sending of weights.
+    """
     for kind, s, j in first:
         if kind == "R" and "R" not in facts.at(s, j).durations:
             yield f"{s}R{j} runs, but the profile has no t_r and m_r for stage {s}"
@@ -245,7 +249,7 @@ def _transfers(facts: Facts) -> list[str]:
 
 
 def verify_placement(facts: Facts) -> Iterator[str]:
-    """By what is sent, a stage, a microbatch or a pair of both must stay on one rank.
+    """A stage, a microbatch or a pair of both must stay on one rank, depending on the passing.
 
     The rank must also match the placement's name.
     """

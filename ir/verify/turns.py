@@ -38,7 +38,7 @@ def verify_turns(facts: Facts, first: dict[tuple[str, int, int], Run]) -> Iterat
 
 
 def _node(facts: Facts, run: Run) -> _Node:
-    """The node of an op; the BW of a pair has the node of its F."""
+    """The node of an op in the graph of waits; both ops of a pair have the node of the F."""
     at_once = run.at - 1 in facts.pairs[run.rank]
     return run.rank, run.at - 1 if at_once else run.at
 

@@ -110,7 +110,8 @@ def counts_before(
 
 
 SLACK = 1
-"""Ops by which a rank receives, and sends what starts on it, earlier than planned."""
+"""Number of ops by which receives, and sends from a tensor's first rank, are posted earlier than
+planned."""
 BoolArray = npt.NDArray[np.bool_]
 
 

@@ -177,7 +177,11 @@ def _ways(graph: ScheduleGraph) -> IntArray:
 
 
 def _wires(profile: Profile, bare: int, ways: IntArray, last: Sequence[tuple[str, ...]]) -> Wires:
-    """The wires of notices and messages between ``ways``, then those of the ``last`` nodes."""
+    """The wires of notices and messages, and those of the ``last`` nodes.
+
+    ``ways``: source and target of each message, (2, n); ``bare``: nodes without wires, which come
+    first.
+    """
     codes, which = np.unique(ways[0] * profile.ranks + ways[1], return_inverse=True)
     between: list[Pair] = [divmod(code, profile.ranks) for code in codes.tolist()]
     names, shares = profile.wires(between), profile.wire_shares(between)

@@ -14,7 +14,7 @@ from .steady_state import step_time
 
 
 def between_ops(schedule: Schedule) -> MessageTable:
-    """The transfers of ``schedule`` as a rank sends them that can do so only between ops.
+    """The table of transfers for ranks that can send only between ops, as compiled programs do.
 
     A compiled program has a position in the rank's order for each send
     (:mod:`pipeloom.compiler.passes.place_messages`). A transfer that is passed on leaves after the
@@ -22,9 +22,9 @@ def between_ops(schedule: Schedule) -> MessageTable:
     that starts on the rank is sent up to :data:`SLACK` ops before it is planned to leave, but not
     before an earlier one on the same channel.
 
-    If sends were possible during ops, the timing of the schedule would be exact. Our runtime sends
-    in the order of the program: over Gloo from the rank's thread, over NCCL on streams that wait
-    for the previous ops. Raises InvalidScheduleError if the schedule can never run.
+    The schedule's own times assume that transfers can also leave during ops. Our runtime sends in
+    the order of the program: over Gloo from the rank's thread, over NCCL on streams that wait for
+    the previous ops. Raises InvalidScheduleError if the schedule can never run.
     """
     timing = schedule.timing or simulate(schedule)
     transfers = schedule.transfers

@@ -184,7 +184,10 @@ def _limit(facts: Facts, rank: int) -> Fraction | None:
 
 
 def _pending(visits: Iterable[VisitFacts]) -> Iterator[tuple[Fraction, Fraction]]:
-    """(size, time) of each W, and of each B with M_B - M_W; choosing them independently relaxes."""
+    """(size, time) of each W with M_W, and of each B with M_B - M_W.
+
+    A choice of any of them is a relaxation of what can be pending.
+    """
     for visit in visits:
         yield visit.m_w, visit.w
         yield visit.m_b - visit.m_w, visit.b

@@ -63,7 +63,8 @@ class StageCounts:
     waiting: Sequence[int]
 
     def turn(self, q: int) -> int:
-        """The least time from the start of B(k) to the start of F(k + K + q)."""
+        """The least time from the start of B(k) to that of F(k + K + q), K the microbatches that
+        fit."""
         more = (
             e * self.b + max(0, q + 1 + e - self.waiting[self.fits - e]) * self.w
             for e in range(self.fits)
