@@ -107,7 +107,7 @@ def _packed(row: list[OpEntry]) -> IntArray:
 
 
 def _placement(document: ScheduleDocument, order: tuple[IntArray, ...]) -> Placement:
-    """The placement by the order. If the order contradicts itself, the verifier reports it."""
+    """The placement that follows from the order. Contradictions are left to the verifier."""
     owners = np.zeros((document.stages, document.microbatches), dtype=np.int64)
     for rank, row in enumerate(order):
         owners[fields_of(row)[1:]] = rank

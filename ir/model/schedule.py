@@ -265,8 +265,10 @@ class Schedule:
     def of(
         cls, problem: Problem, order: Sequence[Iterable[Op] | IntArray], family: str
     ) -> Schedule:
-        """A schedule from each rank's ops (:class:`Op` objects or packed), with ``family`` as
-        method."""
+        """A schedule from each rank's ops (:class:`Op` objects or packed), without a timing.
+
+        The report has ``family`` also as the method.
+        """
         return cls(
             problem,
             tuple(ops if isinstance(ops, np.ndarray) else pack(ops) for ops in order),
