@@ -61,7 +61,7 @@ def judge(rows: Rows) -> Iterator[Claim]:
             wrong = sum(bool(row["violations"]) for row in own)
             words = (
                 "Several stages per rank, two copies, recomputation, offload, little memory and "
-                f"shared links: of {len(own)} instances with 4 to 16 ranks half are within "
+                f"shared links: of {len(own)} instances with 4 to 16 ranks, half are within "
                 f"{found['median']:.1%} of a proven bound after {limit}, nine of ten within "
                 f"{found['nine of ten']:.1%}, the worst {found['worst']:.1%}."
             )

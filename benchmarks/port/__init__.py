@@ -31,8 +31,8 @@ def judge(rows: Rows) -> Iterator[Claim]:
     changed = max(row["changed_lines"] for row in rows)
     equal = all(row["losses_equal"] for row in rows)
     words = (
-        f"A training script of torch.distributed.pipelining is ported in {changed} changed lines, "
-        f"with {'equal' if equal else 'DIFFERENT'} losses up to rounding."
+        f"Porting a training script from torch.distributed.pipelining changes {changed} lines; its "
+        f"losses are {'equal' if equal else 'DIFFERENT'} up to rounding."
     )
     yield Claim(PART, words, equal and changed <= MOST_CHANGED, "port")
 

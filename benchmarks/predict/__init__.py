@@ -236,12 +236,12 @@ def _summary(held: Mapping[str, Row], unseen: Figures) -> Claim:
     swapped = held[DENSE]["halves_swapped"]["median"]
     memory = held[MEMORY]["figures"]["median"]
     words = (
-        "Predicted step times of published runs that calibration did not see are off by "
-        f"{dense['median']:.1f} % in the median of {dense['rows']} large dense runs ({swapped:.1f} "
-        f"% with calibration and test runs exchanged), {experts['median']:.0f} % in "
-        f"{experts['rows']} runs of experts, and {vtrain['median']:.1f} % in {vtrain['rows']} of "
-        f"vTrain ({unseen[0]['median']:.0f} % where its layers were not seen in other runs); "
-        f"memory by {memory:.0f} %."
+        "The median error of predicted step times, on published runs that calibration did not "
+        f"see, is {dense['median']:.1f}% for {dense['rows']} large dense runs ({swapped:.1f}% with "
+        f"calibration and test runs exchanged), {experts['median']:.0f}% for {experts['rows']} "
+        f"mixture-of-experts runs, and {vtrain['median']:.1f}% for {vtrain['rows']} runs of vTrain "
+        f"({unseen[0]['median']:.0f}% where no other run has their layers); of memory, it is "
+        f"{memory:.0f}%."
     )
     return Claim(HELD, words, key="predict")
 
