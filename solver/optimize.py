@@ -123,8 +123,7 @@ class Solving:
 
     @classmethod
     def of(cls, problem: Problem, options: SolveOptions | None = None, **changes: Any) -> Self:
-        """Create a solve. Its time limits are those passed to each call, not
-        ``options.time_limit``."""
+        """Create a solve. Its time limits are those of each call, not ``options.time_limit``."""
         options = replace(options or SolveOptions(), **changes)
         return cls(_incumbent(problem, replace(options, time_limit=0.0)), options)
 
@@ -133,8 +132,7 @@ class Solving:
         return self._go(seconds, 1)
 
     def run(self, seconds: float) -> Schedule:
-        """Continue for ``seconds``, or until nothing is left to do; returns the best schedule so
-        far."""
+        """Continue for ``seconds`` or until all is done; returns the best schedule so far."""
         return self._go(seconds, None)
 
     def explore(self, seconds: float) -> Schedule:
@@ -152,8 +150,7 @@ class Solving:
         self._best.interrupted()
 
     def beat(self, cost: float) -> None:
-        """Stop calls once no schedule can cost less than ``cost``, that of a schedule known
-        elsewhere."""
+        """Stop calls once no schedule can cost less than ``cost``, which is known elsewhere."""
         self._best.beat = cost
 
     def _go(self, seconds: float, pieces: int | None) -> Schedule:
@@ -179,8 +176,7 @@ class Solving:
         return not self.done and not self._best.over()
 
     def _advance(self, pieces: int | None) -> bool:
-        """Run this many pieces (all, if None) until the solve is over. Returns whether none is
-        left."""
+        """Run this many pieces (None: all) until the solve is over; whether none is left."""
         for _ in range(pieces) if pieces is not None else count():
             try:
                 next(self._pieces)

@@ -77,8 +77,7 @@ def heuristically(best: Incumbent, seed: int) -> Pieces:
 
 
 def exactly(best: Incumbent, seed: int, solver: str) -> Pieces:
-    """The portfolio of an exact solver: construct, improve the bound, then run the solver to its
-    end."""
+    """The portfolio of an exact solver: construct, improve the bound, then run the solver."""
     search = start(best, seed)
     yield
     yield from search.construct(best)
@@ -94,8 +93,7 @@ PORTFOLIOS: Mapping[str, Callable[[Incumbent, int], Pieces]] = {
 
 
 def start(best: Incumbent, seed: int) -> ConstructAndImprove:
-    """Build the first schedules and take the closed-form bounds. Returns the search that goes
-    on."""
+    """Build first schedules and take closed-form bounds; returns the search to continue with."""
     linear = LinearInstance.of(best.problem)
     if best.order is None:
         best.offer(one_at_a_time(best.problem), FALLBACK)
@@ -119,8 +117,7 @@ def start(best: Incumbent, seed: int) -> ConstructAndImprove:
 
 
 class ConstructAndImprove:
-    """Constructs schedules, then improves them. One thread may continue where another one
-    stopped."""
+    """Constructs schedules, then improves them; one thread may continue where another stopped."""
 
     def __init__(self, best: Incumbent, linear: LinearInstance | None, seed: int) -> None:
         rng = np.random.default_rng(seed)

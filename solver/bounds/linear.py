@@ -95,8 +95,7 @@ def fewest_forwards(linear: LinearInstance, cost: float, lags: FloatArray) -> In
 
 
 def _heads(linear: LinearInstance, idle: FloatArray, tail: FloatArray) -> Heads:
-    """The heads if stages idle at most ``idle`` in total, at least ``tail`` of it after the last
-    F."""
+    """The heads if stages idle at most ``idle`` in total, of which ``tail`` after the last F."""
     counts, earliest = linear.capacity.copy(), np.empty(linear.stages)
     every, stuck, first_b = linear.microbatches, None, float(linear.f[-1])
     for i in range(linear.stages - 1, -1, -1):

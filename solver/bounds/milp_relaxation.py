@@ -99,8 +99,7 @@ def relaxation(
 
 
 def remat_relaxation(problem: Problem, ceiling: float, budget: Budget) -> Bound | None:
-    """The bound if microbatches may be recomputed or offloaded; None if a rank has several
-    stages."""
+    """The bound with recomputation and offload; None if a rank has several stages."""
     bare = least_times(unfused(problem))
     linear, costs = LinearInstance.of(bare), Costs.of(bare)
     if linear is None:
@@ -128,8 +127,7 @@ def remat_relaxation(problem: Problem, ceiling: float, budget: Budget) -> Bound 
 
 
 def _binding(linear: LinearInstance, i: int, chosen: IntArray, ways: Ways) -> list[str]:
-    """Lines about the stage that binds: how many microbatches the solution recomputes and
-    offloads."""
+    """Lines about the binding stage: how many microbatches are recomputed and offloaded."""
     copied = int(chosen[ways.wire > 0].sum())
     again, room = int(chosen[1:].sum()) - copied, int(linear.capacity[i])
     return [

@@ -87,8 +87,7 @@ class RankModel:
         return max(map(rate, self.m_b, self.f))
 
     def holding_span(self) -> float:
-        """Lower bound on the rank's span: the least span with enough memory-time for
-        :attr:`held`."""
+        """Lower bound on the rank's span: the least one with enough memory-time for ``held``."""
         return span_that_holds(self.held, self.room, self.work, self.area())
 
 

@@ -119,8 +119,7 @@ def through_some(of: Figures) -> Bound:
 
 
 class Pass(NamedTuple):
-    """The result of :func:`through_some`: ``microbatches`` pass the stage ``by`` one after the
-    other.
+    """A result of :func:`through_some`: ``microbatches`` pass stage ``by`` one after the other.
 
     ``stage``: the stage where they come from and go back to; ``span``: the lower bound on its span.
     """

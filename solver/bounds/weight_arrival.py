@@ -151,8 +151,10 @@ def _most_wires(problem: Problem, leaving: bool) -> float:
 
 
 def _cover(messages: Iterable[tuple[str, ...]]) -> int:
-    """The size of a set of wires of which every message occupies one (greedy: most used wire
-    first)."""
+    """The size of a set of wires of which every message occupies one.
+
+    Greedy: the most used wire first.
+    """
     left, size = list(messages), 0
     while left:
         wire = Counter(wire for wires in left for wire in wires).most_common(1)[0][0]

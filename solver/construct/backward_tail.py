@@ -204,8 +204,7 @@ class TailBuilder:
             yield int(self._rng.choice(forwards)), self._rng.uniform()
 
     def _built(self, place: int, patience: float, best: Incumbent) -> IntArray | None:
-        """The order with all ops rebuilt that start no earlier than the F at ``place``; None if
-        stuck."""
+        """The order with all ops rebuilt from the F at ``place`` on; None if stuck."""
         starts, built = self._starts, self._order.copy()
         rows = [(a, starts[a:b]) for a, b in pairwise(self._offsets)]
         first = np.array([a + np.searchsorted(row, starts[place]) for a, row in rows])

@@ -76,8 +76,7 @@ class Constructor:
 def settings(
     linear: LinearInstance, bound: float, lags: FloatArray
 ) -> Iterator[HeuristicParameters]:
-    """The parameters to try of both heuristics, in order; those that the bound suggests come
-    first."""
+    """The parameters to try of both heuristics; those that the bound suggests come first."""
     warms = [fewest_forwards(linear, bound * (1 + excess), lags) for excess in EXCESS]
     full = (float(linear.capacity[0]) - 1) / max(1, linear.stages - 1)
     warms += [_slope(linear, slope) for slope in SLOPES]

@@ -120,12 +120,12 @@ class ListParameters(NamedTuple):
 def list_parameters(
     stages: Stages, rng: np.random.Generator, entries: Sequence[IntArray] = ()
 ) -> Iterator[ListParameters]:
-    """Yield random parameters without end: which ops go first, how W's fill gaps, how F's are
-    spaced.
+    """Yield random parameters without end.
 
-    ``stages``: of the mean microbatch. Microbatches enter in their given order, or in that of each
-    of ``entries`` in turn. If memory is small, every second one has no offsets and spaces the F's
-    by whole ``meeting`` times, about as many as the work takes.
+    They determine which ops go first, how W's fill gaps and how F's are spaced. ``stages``: of the
+    mean microbatch. Microbatches enter in their given order, or in that of each of ``entries`` in
+    turn. If memory is small, every second one has no offsets and spaces the F's by whole
+    ``meeting`` times, about as many as the work takes.
     """
     number, ranks = len(stages.f), len(stages.limit)
     streams, microbatches = stages.names.shape

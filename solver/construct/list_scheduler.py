@@ -208,8 +208,7 @@ def tune_list(  # noqa: PLR0917
     state: State,  # changed in place
     stopped: npt.NDArray[np.bool_],  # (1,), ends the search when set
 ) -> tuple[float, float]:
-    """Simulated annealing with ``moves`` moves; returns the costs of ``best`` and
-    ``parameters``."""
+    """Simulated annealing, ``moves`` moves; returns the costs of ``best`` and ``parameters``."""
     key, ahead, reserve = parameters.key.copy(), parameters.ahead.copy(), parameters.reserve.copy()
     defer, fill = parameters.defer.copy(), parameters.fill.copy()
     patience, gap = parameters.patience.copy(), parameters.gap.copy()

@@ -305,8 +305,7 @@ def tune_remat_list(  # noqa: PLR0917
     state: State,  # changed in place
     stopped: npt.NDArray[np.bool_],  # (1,), ends the search when set
 ) -> tuple[float, float]:
-    """Simulated annealing with ``moves`` moves; returns the costs of ``best`` and
-    ``parameters``."""
+    """Simulated annealing, ``moves`` moves; returns the costs of ``best`` and ``parameters``."""
     keep, again, ahead, defer, fill, patience, lead, gap, stay = parameters
     capacity, (stages, microbatches) = linear.capacity, stay.shape
     order, number = np.empty_like(best), np.empty_like(best_number)

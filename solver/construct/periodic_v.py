@@ -176,10 +176,11 @@ def _in_order(starts: FloatArray, interval: float, microbatches: int) -> Iterato
 
 
 def _cycles(lengths: FloatArray, interval: float, m_w: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The start times of the six ops in each cycle, x at 0, (N, 6), and the memory-time of waiting
-    W's, (N,).
+    """All cycles of a rank.
 
-    Of cycles with the same times of x, y, u and v only the one with the least memory-time is kept.
+    Returns the start times of the six ops in each cycle, x at 0, (N, 6), and the memory-time of W's
+    that wait, (N,). Of cycles with the same times of x, y, u and v only the one with the least
+    memory-time is kept.
     """
     idle = max(0.0, interval - float(lengths.sum()))
     taken = lengths[_CYCLES][:, None] + idle * np.eye(6)

@@ -249,8 +249,7 @@ def tune_priorities(  # noqa: PLR0917
     state: State,  # changed in place
     stopped: npt.NDArray[np.bool_],  # (1,), ends the search when set
 ) -> tuple[float, float]:
-    """Simulated annealing with ``moves`` moves; returns the costs of ``best`` and
-    ``priorities``."""
+    """Simulated annealing, ``moves`` moves; returns the costs of ``best`` and ``priorities``."""
     key, offset = priorities.key.copy(), priorities.offset.copy()
     yields = priorities.yields.copy()
     cooling = (cold / hot) ** (1.0 / max(moves, 1))
@@ -278,8 +277,7 @@ def tune_priorities(  # noqa: PLR0917
 
 @kernel
 def _change_one(priorities: Priorities, state: State) -> None:
-    """Random move: the key of a microbatch for some kinds, or offset or ``yields`` of some
-    stages."""
+    """Random move: keys of one or two microbatches, or ``offset`` or ``yields`` of some stages."""
     key, offset, yields, _ = priorities
     number, microbatches = offset.shape[1], key.shape[1]
     chance, kind = random(state), int(3 * random(state))

@@ -91,8 +91,10 @@ _MUTATIONS = (
 def round_parameters(
     linear: LinearInstance, warms: list[IntArray], idle: FloatArray
 ) -> Iterator[RoundParameters]:
-    """The parameters to try with each of ``warms``; ``idle``: idle time per stage of a good
-    schedule."""
+    """The parameters to try with each of ``warms``.
+
+    ``idle``: the idle time of each stage in a good schedule.
+    """
     none, every = np.zeros(linear.stages, dtype=bool), np.ones(linear.stages, dtype=bool)
     budgets = ((np.zeros_like(idle), True), (np.zeros_like(idle), False), (idle, False))
     shapes = [shape for warm in warms for shape in _shapes(warm)]
@@ -103,8 +105,7 @@ def round_parameters(
 
 
 def _shapes(warm: IntArray) -> tuple[IntArray, ...]:
-    """``warm``, preceded by a variant that falls by at least one from stage to stage, if
-    different."""
+    """``warm``, and before it a variant that falls from stage to stage, if different."""
     falling = warm.copy()
     for i in range(1, len(warm)):
         falling[i] = max(1, min(falling[i], falling[i - 1] - 1))

@@ -42,8 +42,7 @@ class LinearInstance(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem) -> LinearInstance | None:
-        """The instance of ``problem``; None if a rank has several stages, or a stage several
-        ranks."""
+        """The instance of ``problem``; None unless each stage is on one rank of its own."""
         owners = problem.placement.owners
         if problem.placement.passing is not Passing.ACTIVATIONS or len(set(owners)) < len(owners):
             return None

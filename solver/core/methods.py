@@ -55,6 +55,5 @@ _LABELS = frozenset(Method)
 
 
 def family_of(method: str) -> str:
-    """The family of a schedule by its method: any method outside :class:`Method` is a family's
-    name."""
+    """The family of a schedule; a method that is not in :class:`Method` is a family's name."""
     return OPTIMIZED if method in _LABELS else method

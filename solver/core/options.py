@@ -87,8 +87,7 @@ Optimizer: TypeAlias = Callable[[Problem, SolveOptions], Schedule]
 
 
 def cores() -> int:
-    """The number of cores to use: :data:`THREADS` if set, else all. Raises InputError if
-    invalid."""
+    """The number of cores to use: :data:`THREADS` if set, else all. Raises InputError."""
     given = os.environ.get(THREADS)
     if given is not None:
         if not (given.isascii() and given.isdigit() and 0 < len(given) < 7 and int(given)):

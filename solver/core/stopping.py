@@ -114,8 +114,7 @@ class Budget(FirstOf):
         return min(self.time.left, self.work.left / OPS_A_SECOND)
 
     def part(self, number: int) -> Budget:
-        """A budget that starts now, with one of ``number`` equal parts of what is left of this
-        one."""
+        """A budget that starts now, with one of ``number`` equal parts of what is left."""
         return Budget(self.time.left / number, self.work.left / number, self.interrupt)
 
 

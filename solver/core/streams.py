@@ -33,8 +33,7 @@ def stream_numbers(problem: Problem) -> IntArray:
 
 
 def as_many_each_way(problem: Problem) -> bool:
-    """Whether activations are passed; with two directions, as many microbatches must go each
-    way."""
+    """Whether activations are passed and, if in two directions, as many microbatches in each."""
     if problem.placement.kind is PlacementKind.BIDIRECTIONAL:
         return len(set(map(len, streams_of(problem)))) == 1
     return problem.placement.passing is Passing.ACTIVATIONS

@@ -26,8 +26,11 @@ _WHY = "where microbatches are unlike (lists of one number per microbatch)"
 
 
 def check_planned(problem: Problem) -> None:
-    """Raises InputError if microbatches are unlike and the problem needs what is planned only for
-    equal ones."""
+    """Raise InputError if microbatches are unlike and the problem is not planned for such.
+
+    Recomputation, offload, fused backwards, pairs and two copies are planned only for equal
+    microbatches.
+    """
     if not problem.profile.unlike:
         return
     if problem.placement.passing is Passing.MIXED:
@@ -41,7 +44,7 @@ def check_planned(problem: Problem) -> None:
 
 
 def check_unpaired(problem: Problem) -> None:
-    """Raises InputError if microbatches are unlike and the profile allows pairs."""
+    """Raise InputError if microbatches are unlike and the profile allows pairs."""
     known = [s for s, stage in enumerate(problem.profile.stages) if stage.t_fb is not None]
     if known and problem.profile.unlike:
         raise InputError(f"stages[{known[0]}]: t_fb: expected none {_WHY}")

@@ -29,8 +29,7 @@ Worker = Callable[[Incumbent], Pieces]
 
 
 def workers_abreast(best: Incumbent | None = None) -> int:
-    """The number of parallel workers: one per core, at least two; exactly two if work is
-    limited."""
+    """The number of parallel workers: one per core and at least two; two if work is limited."""
     if best is not None and best.limited:
         return LEAST_WORKERS
     return max(LEAST_WORKERS, min(cores(), MOST_WORKERS))

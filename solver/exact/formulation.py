@@ -166,8 +166,7 @@ class Formulation:
         return tuple(found)
 
     def ordered(self, first: Mapping[tuple[int, int], bool]) -> tuple[tuple[int, ...], ...]:
-        """Each rank's ops in order; ``first``: for each open pair, whether its first op runs
-        first."""
+        """Each rank's ops in order; ``first``: for open pairs, whether the first op runs first."""
         before = np.zeros(len(self.ops), dtype=np.int64)
         for ops in self.rank_ops:
             before[list(ops)] = self.precedes[np.ix_(ops, ops)].sum(axis=0)
@@ -202,8 +201,7 @@ class Formulation:
 
     @cached_property
     def heads(self) -> FloatArray:
-        """The earliest start of each op, the longest path over ops that must precede it, shape
-        (N,)."""
+        """The earliest start of each op: the longest path over preceding ops, shape (N,)."""
         head = np.zeros(len(self.ops))
         for i in self._sequence:
             for j, gap in self._followers[i]:
@@ -212,8 +210,7 @@ class Formulation:
 
     @cached_property
     def tails(self) -> FloatArray:
-        """The longest path from the start of each op to the end of ops that must follow it, shape
-        (N,)."""
+        """The longest path from the start of each op over all following ops, shape (N,)."""
         tail = self.duration.copy()
         for i in reversed(self._sequence):
             for j, gap in self._followers[i]:
@@ -280,8 +277,7 @@ class Formulation:
 
     @cached_property
     def earliest(self) -> tuple[Earliest, ...]:
-        """The constraints of F's that may run before their rank's first B; none for the
-        makespan."""
+        """The constraint of each F that may run before its rank's first B; none for makespan."""
         if self.problem.objective is Objective.MAKESPAN:
             return ()
         forwards = [i for i, op in enumerate(self.ops) if op.kind is OpKind.F]
@@ -363,11 +359,11 @@ def to_positions(formulation: Formulation, schedule: Schedule) -> Positions:
 def to_schedule(
     formulation: Formulation, positions: Positions, report: Report, slack: float
 ) -> Schedule | None:
-    """The better of two schedules of ``positions``, timed by the simulator; None if neither is
-    valid.
+    """The better of two schedules of ``positions``, timed by the simulator, or None.
 
     One uses positions as microbatches. The other names microbatches such that every rank starts as
-    late as in ``positions`` (see *first starts* above). ``slack``: the largest error of the times.
+    late as in ``positions`` (see *first starts* above). Either may be invalid. ``slack``: the
+    largest error of the times.
     """
     stages, microbatches = formulation.costs.owner.shape
     plain = np.tile(np.arange(microbatches), (stages, 1))
@@ -402,8 +398,7 @@ def _microbatches(formulation: Formulation, positions: Positions, slack: float) 
 
 
 def _pick(arrival: Sequence[float], left: list[int], by: float, waits: bool) -> int:
-    """The index in ``left`` of the F to take: the last that arrived if this one waits, else the
-    first."""
+    """The index of the F to take of ``left``: the last arrived if it waits, else the first."""
     there = [k for k in left if arrival[k] <= by] or left[:1]
     return there[-1] if waits else there[0]
 

@@ -34,8 +34,7 @@ def index(costs: Costs, kind: OpKind, stage: int, k: int) -> int:
 
 
 def dependencies_of(costs: Costs) -> tuple[Dependency, ...]:
-    """The dependencies of all ops: F, B and W of a microbatch, and inputs from neighbouring
-    stages."""
+    """The dependencies of all ops: within a microbatch, and on neighbouring stages."""
     stages, microbatches = costs.owner.shape
     found = []
     for s in range(stages):
@@ -52,8 +51,7 @@ def dependencies_of(costs: Costs) -> tuple[Dependency, ...]:
 
 
 def precedes_of(problem: Problem, costs: Costs, dependencies: tuple[Dependency, ...]) -> BoolArray:
-    """The matrix of all precedences, transitively closed: (N, N), True if the row's op comes
-    first."""
+    """All precedences as a matrix, (N, N), transitively closed: the row's op comes first."""
     stages, microbatches = costs.owner.shape
     matrix = np.zeros((3 * stages * microbatches,) * 2, dtype=np.bool_)
     for dependency in dependencies:
@@ -71,8 +69,7 @@ def precedes_of(problem: Problem, costs: Costs, dependencies: tuple[Dependency, 
 
 
 def _one_at_a_time(costs: Costs) -> list[int]:
-    """The indices of all ops, one microbatch after the other, an order that keeps all
-    precedences."""
+    """The indices of all ops, one microbatch after the other: it keeps all precedences."""
     stages, microbatches = costs.owner.shape
     return [
         index(costs, kind, s, k)

@@ -33,8 +33,7 @@ def build_families(best: Incumbent) -> None:
 
 
 def families_of(problem: Problem) -> list[Family]:
-    """The families in the order in which they are built; with many ops the slowest, ZB-V, is
-    last."""
+    """The families in building order; with many ops the slowest, ZB-V, is last."""
     found = [*synchronous(), *_sized(problem)]
     if 3 * problem.stages * problem.microbatches > MANY_OPS:
         found.sort(key=lambda family: isinstance(family, ZBV))
@@ -50,8 +49,7 @@ def streaming_families(problem: Problem) -> Iterator[Schedule]:
 
 
 def _sized(problem: Problem) -> Iterator[Family]:
-    """ZB-V with as many chunks as fit, and Chimera with fewer microbatches than it usually
-    holds."""
+    """ZB-V with as many chunks as fit, and Chimera with fewer microbatches than usual."""
     largest = max(stage.m_b for stage in problem.profile.stages)
     if largest > 0 and problem.limited:
         chunks = int(counts_within(min(problem.memory_limit) * (1 + ROUNDING), largest, inf))

@@ -64,8 +64,7 @@ class Family(ABC):
         return problem
 
     def build(self, problem: Problem) -> Schedule:
-        """The timed schedule. Raises InputError if unsupported, InfeasibleError if memory is too
-        small."""
+        """The timed schedule. Raises InputError, or InfeasibleError if memory is too small."""
         self._require(problem)
         return self.schedule(problem)
 

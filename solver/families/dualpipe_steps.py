@@ -37,8 +37,10 @@ Row: TypeAlias = tuple[list[Op], tuple[int, ...]]  # a rank's ops, and where its
 
 @dataclass(frozen=True, slots=True)
 class DualPipeStep:
-    """An op of the ``index``-th microbatch on a chunk. ``overlaps``: it forms a pair with the next
-    step."""
+    """An op of the ``index``-th microbatch on a chunk.
+
+    ``overlaps``: it forms a pair with the next step.
+    """
 
     kind: OpKind
     chunk: int

@@ -118,8 +118,7 @@ class LinearListTuner:
             self._keep(self._offer(best, rows), parameters)
 
     def _offer(self, best: Incumbent, rows: Order) -> float:
-        """Offer an order; returns its simulated cost, which can be below the kernel's if a gap was
-        too long."""
+        """Offer an order; returns its cost, below the kernel's if a gap was longer than needed."""
         cost = self._constructor.cost(rows)
         best.offer(rows, Method.LIST, cost)
         return cost

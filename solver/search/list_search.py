@@ -72,8 +72,7 @@ class ParameterTuner(ABC, Generic[Parameters]):
     def _tune(
         self, best: Incumbent, parameters: Parameters, heat: Heat, moves: int
     ) -> tuple[float, float]:
-        """Anneal with ``moves`` moves; returns the costs of the order found and of the last
-        parameters."""
+        """Anneal with ``moves`` moves; the costs of the order found and of the last parameters."""
 
     @abstractmethod
     def _cost(self, parameters: Parameters) -> float: ...

@@ -25,8 +25,7 @@ BUILD_OP, PAIR = 10, 15
 
 
 def search_periodic(best: Incumbent) -> Pieces:
-    """Bisect between the least interval and the one at which the cost equals that of the best
-    schedule.
+    """Bisect between the least interval and that at which the cost equals the best known.
 
     Offers every schedule that keeps the memory limits.
     """

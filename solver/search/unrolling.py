@@ -66,8 +66,7 @@ def _slots(problem: Problem) -> int:
 
 
 class SmallSearch:
-    """The search of a smaller problem, continued in rounds; ``ended``: it has nothing left to
-    do."""
+    """The search of a smaller problem, continued in rounds; ``ended``: nothing is left to do."""
 
     def __init__(self, best: Incumbent, small: Incumbent, search: Worker) -> None:
         small.interrupt, small.slice = best.interrupt, best.slice
@@ -99,8 +98,7 @@ class Unroller:
         return not self._small.closed
 
     def first(self, best: Incumbent) -> Pieces:
-        """Rounds before all other methods, for a share of the time or work, unless the gap is
-        small."""
+        """Rounds before all other methods, for a share of the time, unless the gap is small."""
         for _ in range(FIRST_ROUNDS):
             close = best.cost <= (1 + CLOSE) * best.bound.value
             if close or not self.able or self._search.ended or best.share_left < FIRST:

@@ -213,8 +213,10 @@ def _meet(  # noqa: PLR0917
     ceiling: float,
     left: FloatArray,  # (n + 1,), lowered to what the dropped states say
 ) -> _States:
-    """The states after each choice of the stage where t meets t + 1 + j, without those whose
-    ``low`` reaches the ceiling."""
+    """The states after each choice of the stage where t meets t + 1 + j.
+
+    States whose ``low`` reaches the ceiling are dropped.
+    """
     n, top, last = met.shape[1] + 1, len(f) - 1, len(rest_b) - 1
     size = 0
     for s in range(len(met)):

@@ -130,8 +130,7 @@ class RankFlow:
         return shares
 
     def _row(self, most: float, terms: dict[_Class, float], k: int, since: int = 0) -> None:
-        """Add the constraint: sum of ``terms`` at step ``k``, minus that at ``since``, <=
-        ``most``."""
+        """Add: the sum of ``terms`` at step ``k``, minus that at ``since``, is at most ``most``."""
         row = self._solver.Constraint(-self._solver.infinity(), most)
         for each, factor in terms.items():
             row.SetCoefficient(self._shares[each][k], factor)

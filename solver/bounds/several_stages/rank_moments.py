@@ -214,8 +214,7 @@ class RankMoments:
         return float(self.ends.solution_value() - self.starts.solution_value())
 
     def span(self, add: Any, model: RankModel, unit: float) -> None:
-        """Add the constraints that the memory-time of the microbatches fits into limit times
-        span."""
+        """Add: the memory-time of the microbatches fits into limit times span."""
         if 0 < model.limit < np.inf:
             add(self.last_b - self.starts >= held_until_last_backward(model) / unit)
             add(self.ends - self.starts >= model.holding_span() / unit)

@@ -99,7 +99,9 @@ def _read(log: str, solution: Path) -> Outcome:
 
 
 def _values(text: str) -> dict[str, float]:
-    """Read the solution file: a status line, then index, name, value and reduced cost per
-    variable."""
+    """Read the solution file.
+
+    After a status line it has index, name, value and reduced cost of each variable.
+    """
     rows = [line.replace("**", "").split() for line in text.splitlines()[1:]]
     return {row[1]: float(row[2]) for row in rows if len(row) == 4}

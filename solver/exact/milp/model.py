@@ -184,8 +184,7 @@ def _order(model: _Model) -> None:
 def _unless(
     model: _Model, late: int, early: int, gap: float, excuse: pulp.LpAffineExpression
 ) -> None:
-    """Add: ``late`` starts at least ``gap`` after the start of ``early``, unless ``excuse`` is
-    1."""
+    """Add: ``late`` starts ``gap`` after the start of ``early``, unless ``excuse`` is 1."""
     most = model.latest[early] + gap - model.head[late]
     if most > 0:
         model.lp += model.start[late] >= model.start[early] + gap - most * excuse

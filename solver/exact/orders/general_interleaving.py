@@ -219,8 +219,7 @@ class GeneralInterleaving(TickModel):
         return self.ticks.down(float(into[each.stage, self._streams[each.stream][0]]))
 
     def begins(self, rank: OpenOrders) -> cp_model.IntVar:
-        """A variable that is no later than the rank's first op, an F of the lowest stage of a
-        stream."""
+        """A variable no later than the rank's first op, an F of the lowest stage of a stream."""
         lowest = {n: stage for stage, n in reversed(rank.hosted)}
         firsts = [self.start(OpClass(FORWARD, stage, n), 0) for n, stage in lowest.items()]
         if len(firsts) == 1:
@@ -305,8 +304,7 @@ class RankConstraints:
     def _beside(
         self, other: OpClass, each: OpClass, k: int
     ) -> tuple[int, Sequence[cp_model.LiteralT]]:
-        """How many ops of class ``other`` always run before each(k), and literals of those that
-        may.
+        """How many ops of ``other`` always run before each(k), and literals of those that may.
 
         The literals of W's are implications only (:meth:`_weight_before`).
         """
@@ -332,8 +330,7 @@ class RankConstraints:
         self._cp.add(held.total <= limit)
 
     def _span(self, each: OpClass, k: int, begins: cp_model.IntVar) -> None:
-        """Add that ops before each(k) fit after the rank's first op, and all others before its
-        end."""
+        """Add: the ops before each(k) fit after the rank's first op, all others before its end."""
         model, rank, done, left = self._model, self._rank, LiteralSum(), LiteralSum()
         for other in rank.classes(FORWARD, BACKWARD):
             takes = after = model.takes(other)

@@ -141,8 +141,10 @@ class Interleaving(TickModel):
                 cp.add(self.f[i][k] >= self.b[i][k - capacity] + b + wait)
 
     def _memory(self, i: int) -> None:
-        """Add, for each n of B's before F(i, k): the W's that have run, and the time that all
-        took."""
+        """Add, for each number n of B's before F(i, k), the W's that must have run.
+
+        Also that F(i, k) starts after the time of all of these.
+        """
         f, b, w = self._durations(i)
         for k in range(1, self.linear.microbatches):
             least = max(0, k + 1 - int(self.linear.capacity[i]))

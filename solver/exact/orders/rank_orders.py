@@ -79,8 +79,7 @@ class OpenOrders:
         return found
 
     def beside(self, a: OpClass, b: OpClass, k: int) -> tuple[int, range]:
-        """How many ops of ``a`` (the first ones) always run before b(k), and the range of those
-        that may."""
+        """How many ops of ``a`` always run before b(k), and the range of those that may."""
         count = self.counts[a.stream]
         if a.stream != b.stream:
             return 0, range(count)
@@ -129,8 +128,7 @@ class OpenOrders:
         return found
 
     def pairs(self) -> Iterator[tuple[OpClass, OpClass]]:
-        """Yield pairs of classes of one stream, the earlier one on the route first; W's only with
-        F's."""
+        """Yield pairs of classes of one stream, in the order of the route; W's only with F's."""
         kinds = self.classes(FORWARD, BACKWARD, WEIGHT)
         for a, b in product(kinds, kinds):
             apart = {a.kind, b.kind} == {BACKWARD, WEIGHT} or a.kind is b.kind is WEIGHT

@@ -159,8 +159,7 @@ class RankWindows:
         self.all, self.answered, self.spent = host.count - 1, True, 0.0
 
     def _route(self) -> Iterator[tuple[OpClass, OpClass, float]]:
-        """Yield pairs of successive ops of a microbatch, and the least time between their
-        starts."""
+        """Yield pairs of successive ops of a microbatch and the least time between their starts."""
         placed, stages = self._placed, self._stages
 
         def of(kind: OpKind, stage: int) -> OpClass:
@@ -258,7 +257,7 @@ class RankWindows:
         self.answered = unanswered < UNANSWERED
 
     def _is_refuted(self, m: int, target: int, found: int | None) -> bool:
-        """Whether ``found`` says that no window of ``m`` takes ``target``; if so, raises the
+        """Whether ``found`` says that no window of ``m`` takes ``target``; if so, take the
         bound."""
         if found is None or found <= target:
             return False
@@ -352,11 +351,10 @@ def _grow(
 def several_ranks(
     best: Incumbent, placed: GeneralPlacement, taught: Sequence[RankWindows] = ()
 ) -> RankWindows | None:
-    """Windows of all ranks, or of the rank of the first stage and the one whose lowest stage is
-    highest.
+    """Windows of all ranks, or of two: that of the first stage, and a last one.
 
-    None if these have too many orders, or if memory holds too much: then it binds only in long
-    windows.
+    The second is the rank whose lowest stage is highest. None if these have too many orders, or if
+    memory holds too much: then it binds only in long windows.
     """
     most = WIDE_HELD * best.problem.ranks
     little = [host.limit <= most * float(host.m_b.sum()) for host in placed.hosts]
@@ -373,8 +371,10 @@ def several_ranks(
 
 
 def _follow(best: Incumbent, wide: RankWindows) -> Pieces:
-    """Ask about ever longer windows of several ranks, as long as all of them are expected to be
-    done in time."""
+    """Ask about ever longer windows of several ranks.
+
+    It stops if they are not expected to reach all microbatches in time.
+    """
     lengths = list(_lengths(wide.all))
     for i, m in enumerate(lengths):
         before = wide.spent

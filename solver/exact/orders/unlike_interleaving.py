@@ -145,8 +145,7 @@ class _RankOrders:
         return self._literals[a, b]
 
     def _span(self, op: Op, begins: cp_model.IntVar, ends: cp_model.LinearExpr) -> None:
-        """Add that ops before this one fit after the rank's first op, and all others before its
-        end."""
+        """Add: the ops before this one fit after the rank's first op, all others before its end."""
         model, done, left = self._model, LiteralSum(), LiteralSum()
         for other in self._ops:
             if other.kind is WEIGHT:
@@ -184,8 +183,7 @@ class _RankOrders:
 
 
 def _largest(costs: Costs, number: int) -> list[int]:
-    """The ``number`` microbatches with the largest product of memory and time, in ascending
-    order."""
+    """The ``number`` microbatches with the largest product of memory and time, ascending."""
     areas = costs.m_b.sum(axis=0) * costs.durations[:2].sum(axis=(0, 1))
     return sorted(np.argsort(-areas, kind="stable")[:number].tolist())
 

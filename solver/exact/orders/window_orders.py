@@ -200,11 +200,10 @@ class WindowOrders:
     def _memories(
         self, rank: int, memory: FloatArray
     ) -> tuple[list[tuple[IntArray, int]], dict[int, int]]:
-        """The change of memory by each op and the room for it, both as integers, for each
-        constraint.
+        """The change of memory by each op, and the room for it, as integers.
 
-        The constraints are those of *Memory* above. Also returns the memory that each optional R
-        releases.
+        One of each for both constraints of *Memory* above. Also returns the memory that each
+        optional R releases.
         """
         window, costs = self._window, self._window.costs
         limit = float(costs.limit[rank]) * (1 + ROUNDING)
@@ -238,8 +237,7 @@ class WindowOrders:
         return found, {i: sizes.down(amount) for i, amount in freed.items()}
 
     def _relieve(self, total: LiteralSum, taker: int, reliefs: Mapping[int, int]) -> None:
-        """Subtract what microbatches do not hold at ``taker``: their F has run, their optional R
-        follows."""
+        """Subtract what is not held at ``taker`` by microbatches whose optional R comes later."""
         for i, amount in reliefs.items():
             f = self._window.optional[i]
             if f == taker:
@@ -315,8 +313,7 @@ class WindowOrders:
         return self._literals[w, b]
 
     def _implications(self) -> None:
-        """Add that an op that runs before another one also runs before the next of its class, and
-        so on."""
+        """Add: an op that runs before another also runs before the next of its class, and so on."""
         after = {i: k for each in self._window.classes for i, k in pairwise(each)}
         for (a, b), literal in self._literals.items():
             if (other := self._literals.get((after.get(a, -1), b))) is not None:

@@ -75,8 +75,7 @@ def _merged(ranks: int, microbatches: int, most: int | None) -> list[list[Op]]:
 def _direction(
     stage: int, ranks: int, microbatches: int, odd: int, most: int | None
 ) -> Iterator[Op]:
-    """1F1B of one direction on ``stage``: of the even microbatches (``odd`` = 0) or the odd
-    ones."""
+    """1F1B on ``stage`` of one direction: the even microbatches (``odd`` = 0) or the odd ones."""
     count, ahead = (microbatches + 1 - odd) // 2, min(ranks - stage, most or ranks)
     for op in unpack(alternate(stage, count, ahead=ahead, backward=OpKind.BW)):
         yield Op(op.kind, op.stage, 2 * op.microbatch + odd)

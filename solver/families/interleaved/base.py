@@ -15,14 +15,12 @@ from ..base import ParametrizedFamily
 
 @dataclass(frozen=True)
 class InterleavedFamily(ParametrizedFamily):
-    """``number``: K, stages per rank; None takes the profile's own K, or 2 if it has one per
-    rank."""
+    """``number``: K, stages per rank; None means the profile's own K, or 2 if that is 1."""
 
     parameter = "K"
 
     def placed(self, profile: Profile) -> tuple[Profile, Placement]:
-        """Cut each stage into K if the profile has one per rank; K P stages are taken as they
-        are."""
+        """Cut each stage into K if there is one per rank; K P stages are taken as they are."""
         own, rest = divmod(profile.num_stages, profile.ranks)
         chunks = self.number or (own if own > 1 and not rest else 2)
         if profile.num_stages == profile.ranks:

@@ -1,8 +1,7 @@
-"""Breadth-first looping (Breadth-First Pipeline Parallelism, Lamy-Poirier, 2023): K chunks per
-rank.
+"""Looped breadth-first pipelines (Lamy-Poirier, 2023): K chunks per rank.
 
-P = 2, K = 2, M = 3, T_F = T_B = T_W of a chunk; lower case is the second chunk (stages P..2P-1),
-``B0 --`` a fused BW of microbatch 0::
+The paper is Breadth-First Pipeline Parallelism. P = 2, K = 2, M = 3, T_F = T_B = T_W of a chunk;
+lower case is the second chunk (stages P..2P-1), ``B0 --`` a fused BW of microbatch 0::
 
     rank 0  F0 F1 F2 f0 f1 f2 .  .  .  b0 -- b1 -- b2 -- B0 -- B1 -- B2 --
     rank 1  .  F0 F1 F2 f0 f1 f2 b0 -- b1 -- b2 -- B0 -- B1 -- B2 --

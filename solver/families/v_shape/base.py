@@ -19,8 +19,7 @@ class VShapeFamily(Family):
         return 1
 
     def placed(self, profile: Profile) -> tuple[Profile, Placement]:
-        """Cut each stage if the profile has one per rank; 2 x waves x P stages are taken as they
-        are."""
+        """Cut each stage if there is one per rank; 2 x waves x P stages are taken as they are."""
         ranks, waves = profile.ranks, self.waves(profile.num_stages, profile.ranks)
         if profile.num_stages == ranks:
             profile = profile.split(2 * waves)

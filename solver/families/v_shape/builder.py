@@ -75,8 +75,7 @@ class VBuilder:
         return len(self._ends[leg][rank])
 
     def comes_from(self, rank: int, leg: int) -> int | None:
-        """The other rank that produces the input of ``leg``; None if this rank does, or there is no
-        input."""
+        """The other rank that produces the input of ``leg``; None if no other rank does."""
         other = rank - 1 if leg in {F_DOWN, B_DOWN} else rank + 1
         return other if 0 <= other < self.ranks else None
 

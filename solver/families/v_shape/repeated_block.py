@@ -1,11 +1,11 @@
-"""Schedules that repeat a building block (Pipeline Parallelism with Controllable Memory, Qi et al.,
-2024).
+"""Families that repeat a building block.
 
-All ops take one *slot*. The block defines the slot in which each leg of a microbatch runs on each
-rank. Microbatch j runs 6 j slots later, since it has six ops per rank. The legs take four of every
-six slots of a rank; W's fill the others. The time for which a microbatch is held, from its F to its
-W, divided by six is the number of microbatches held at once. So a block whose legs are closer
-together needs less memory.
+They are those of Pipeline Parallelism with Controllable Memory (Qi et al., 2024). All ops take one
+*slot*. The block defines the slot in which each leg of a microbatch runs on each rank. Microbatch j
+runs 6 j slots later, since it has six ops per rank. The legs take four of every six slots of a
+rank; W's fill the others. The time for which a microbatch is held, from its F to its W, divided by
+six is the number of microbatches held at once. So a block whose legs are closer together needs less
+memory.
 """
 
 from __future__ import annotations

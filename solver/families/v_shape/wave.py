@@ -85,8 +85,7 @@ def _priority(op: Op) -> tuple[int, int, int]:
 
 
 def _next_op(op: Op, stages: int, under_way: int) -> Op:
-    """The op that ``op`` makes ready: the next of its microbatch, or the F of the next one to
-    enter."""
+    """The op that ``op`` makes ready: the microbatch's next, or the F of the next one to enter."""
     if op.kind is OpKind.F:
         last = op.stage + 1 == stages
         return Op(OpKind.BW if last else OpKind.F, op.stage + (not last), op.microbatch)

@@ -49,8 +49,7 @@ def shift(order: IntArray, source: int, target: int) -> None:
 
 @kernel
 def copy_places(order: IntArray, low: int, high: int, into: IntArray, at: int) -> None:
-    """Copy positions low..high to ``into[at:]``; an assignment of slices takes longer to
-    compile."""
+    """Copy positions low..high to ``into[at:]``; assigning a slice takes longer to compile."""
     for i in range(high - low + 1):
         into[at + i] = order[low + i]
 
@@ -210,8 +209,7 @@ def critical_blocks(  # noqa: PLR0917
 
 @kernel
 def at_an_edge(blocks: IntArray, number: int, reach: int, state: State) -> tuple[int, int]:
-    """A move that may shorten the critical path: an op goes before its block's first or behind its
-    last.
+    """A move on the critical path: an op goes before its block's first or behind its last.
 
     Returns the op's position and its new one.
     """

@@ -54,8 +54,7 @@ def change_choice(  # noqa: PLR0917
     wanted: int,
     state: State,
 ) -> bool:
-    """Make ``wanted`` the choice of a stage's microbatches since..until - 1; False if it is
-    already."""
+    """Make ``wanted`` the choice of a stage's microbatches since..until - 1; False if it is."""
     changed = False
     if wanted == FUSED:
         split = kind_of(order[_backward(order, first, packed(_F, stage, since))]) == _BW
