@@ -33,8 +33,8 @@ def needs(problem: Problem) -> FloatArray:
 
 
 def smallest_limit(problem: Problem) -> tuple[float, int]:
-    """The smallest limit, equal on all ranks, with which a schedule fits, and the rank that
-    binds."""
+    """The smallest limit, equal on all ranks, with which a schedule fits, and the rank it is
+    for."""
     least = needs(problem)
     rank = int(least.argmax())
     return float(least[rank]), rank

@@ -8,6 +8,8 @@ starts; V_i, its last B ends; e_i, its last op ends (a W)::
 
     S_i ── n_i F's ── y_i ── F's, B's, W's ── t_i ── one F, a_i B's, r_i W's ── V_i ── W's ── e_i
 
+Proof that every schedule of cost C <= ceiling gives a solution of the MILP:
+
 *Counts.* A microbatch stays, is recomputed or is offloaded on stage i; choice k
 (:class:`.memory_time.Ways`) is made for c_k of them, and R_k is the time of its R, or 0. n_i F's
 run before the first B. At t_i the B's of a_i microbatches are still to come, that of the last F

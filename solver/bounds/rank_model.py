@@ -62,7 +62,7 @@ class RankModel:
 
     @property
     def room(self) -> float:
-        """The most that the rank ever holds."""
+        """The most memory that the rank ever holds."""
         return min(self.limit, self.count * float(self.m_b.sum()))
 
     def area(self) -> Callable[[float], float]:

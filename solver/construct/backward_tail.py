@@ -218,9 +218,10 @@ class TailBuilder:
         return built if done else None
 
     def _way(self, place: int, begins: FloatArray) -> FloatArray:
-        """The least backward time of each op on the path: from the F at ``place`` up and back down.
+        """The least backward time of each op on the path, from the F at ``place`` on.
 
-        All ranks start at ``begins``; the times of all other ops are infinite.
+        The path goes up to the last stage and back to the first. Ranks start at ``begins``; the
+        times of all other ops are infinite.
         """
         c, way = self._costs, np.full(len(self._order), np.inf)
         kinds, stages, microbatches = fields_of(self._order)

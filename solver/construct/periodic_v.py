@@ -42,7 +42,7 @@ _SAME = 1e-6  # relative to T: closer times count as equal
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PeriodicV:
-    """The arrays of a V, by rank.
+    """The arrays of a V, by rank; x, y, u, v are the ops in the module's diagram.
 
     ``lengths``: durations of x, y, u, v and of the W's of u and v, (P, 6). ``ways``: when a
     microbatch that never waits starts x, y, u and v, from its entry on, (P, 4). ``m_b``, ``m_w``:

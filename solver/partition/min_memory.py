@@ -70,7 +70,7 @@ def smallest(cutter: Cutter, placement: Placement) -> MinMemory:
 
 @dataclass(frozen=True)
 class _Needs:
-    """The memory that ranks need: for activations, with ``device`` for all that they hold."""
+    """The memory that ranks need for activations or, with ``device``, for everything."""
 
     cutter: Cutter
     placement: Placement

@@ -280,7 +280,7 @@ FUSED = 3  # row of the choices that a stage may have
 class RematAnnealer(OrderAnnealer):
     """Simulated annealing of orders with or without remat.
 
-    ``every``: whatever can be recomputed is.
+    ``every``: recompute whatever can be recomputed.
     """
 
     def __init__(self, problem: Problem, rng: np.random.Generator, every: bool) -> None:

@@ -168,7 +168,7 @@ def slot_wait(linear: LinearInstance) -> FloatArray:
 
 
 def _besides(linear: LinearInstance, i: int, q: int) -> float:
-    """The least part of a turn besides its q + 1 B's and q F's: e further B's, and W's."""
+    """A :func:`turn` without its q + 1 B's and q F's: the least time of further B's and W's."""
     more = np.arange(linear.capacity[i])  # e
     waiting = most_waiting(linear, i, linear.capacity[i] - more)
     weights = np.maximum(0, q + 1 + more - waiting)

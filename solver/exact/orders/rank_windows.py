@@ -257,7 +257,7 @@ class RankWindows:
         self.answered = unanswered < UNANSWERED
 
     def _is_refuted(self, m: int, target: int, found: int | None) -> bool:
-        """Whether ``found`` says that no window of ``m`` takes ``target``; if so, take the
+        """Whether ``found`` shows that no window of ``m`` takes ``target``; if so, raise the
         bound."""
         if found is None or found <= target:
             return False

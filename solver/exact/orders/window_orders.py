@@ -202,8 +202,8 @@ class WindowOrders:
     ) -> tuple[list[tuple[IntArray, int]], dict[int, int]]:
         """The change of memory by each op, and the room for it, as integers.
 
-        One of each for both constraints of *Memory* above. Also returns the memory that each
-        optional R releases.
+        Returns such a pair for each of the two constraints of *Memory* above, and the memory that
+        each optional R releases.
         """
         window, costs = self._window, self._window.costs
         limit = float(costs.limit[rank]) * (1 + ROUNDING)

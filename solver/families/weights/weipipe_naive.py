@@ -9,7 +9,8 @@ microbatches 0 and 2; ``F10`` is stage 1, microbatch 0, ``B`` a fused BW)::
     rank 1      F01 F11 B11 B01 F03 F13 B13 B03
 
 Each turn has one op, but three items (as large as a stage) are sent: while a rank runs F's, the
-weights for BW's and D pass unused, and vice versa. So it sends twice as much as interleave.
+weights for BW's and D pass unused, and vice versa. So it sends twice as much as
+:mod:`.weipipe_interleave`.
 
 Makespan without communication, if P divides M and T_F and T_BW = T_B + T_W of a stage are equal
 everywhere: consider the P turns in which rank 0 has only F's (or only BW's). In the first P - 1 of

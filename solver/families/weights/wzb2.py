@@ -9,7 +9,7 @@ P stages on P ranks (see :mod:`.ring`). The k-th microbatch of a rank runs F of 
     rank 1      F01 F11 B11 B01 W01 W11 F03 F13 B13 B03 W03 W13
 
 Each turn has one op, but three items (as large as a stage) are sent, of which the op uses one. So
-it sends three times as much as interleave.
+it sends three times as much as :mod:`.weipipe_interleave`.
 
 Makespan without communication at equal times T_F = T_B = T_W = u, if P divides M: (3 M + P-1) u, a
 bubble rate of (P-1) / (3 M + P-1). The period has no bubble. At other times, equal on all stages, a
