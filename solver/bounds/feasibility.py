@@ -33,8 +33,7 @@ def needs(problem: Problem) -> FloatArray:
 
 
 def smallest_limit(problem: Problem) -> tuple[float, int]:
-    """The smallest limit, equal on all ranks, with which a schedule fits, and the rank it is
-    for."""
+    """The smallest limit, equal on all ranks, that admits a schedule, and the rank it is for."""
     least = needs(problem)
     rank = int(least.argmax())
     return float(least[rank]), rank

@@ -217,7 +217,7 @@ def _by_moments(facts: Facts, known: float, stop: StoppingCriterion) -> Certifie
             value = (best.lower_bound + failed) / 2
             continue
         value *= (refutation.root if stop() else refutation.left) * (1 - MARGIN)
-        if stop():  # the root relaxation alone takes almost no time
+        if stop():  # refuting by the root relaxation takes almost no time
             nodes = refuted(instance, value)[1] if 0 < value < known else None
             return _of_moments(value, nodes) if nodes else None
         if value <= 0:

@@ -73,7 +73,7 @@ class LinearInstance(NamedTuple):
         return len(self.f)
 
     def lags(self, objective: Objective) -> FloatArray:
-        """How much shorter than the cost the span of each stage must be.
+        """By how much the span of each stage must be shorter than the cost, shape (S,).
 
         0 for the period, ``offset`` for the makespan: a stage cannot begin before its offset.
         """

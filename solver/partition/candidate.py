@@ -114,7 +114,7 @@ class CutCandidate:
 
     @property
     def promise(self) -> tuple[float, float, float]:
-        """Sort key of cuts by how much they deserve more time, the lowest first."""
+        """Sort key of cuts, the most promising first."""
         return min(self.cost, self.quick_schedule.cost), self.bound, self.quick_schedule.cost
 
     @property

@@ -350,7 +350,10 @@ class _Run:
         return most
 
     def until_last_b(self, idle: FloatArray) -> FloatArray:
-        """The least time from the first F to the end of the last B; W's wait if M_W fits."""
+        """The least time from the first F to the end of the last B.
+
+        As many W's come later as memory holds M_W.
+        """
         late = 1 + counts_within(self.limit - self.m_b, self.m_w, self.microbatches - 1)
         early = self.microbatches - late
         return np.asarray(self.microbatches * (self.f + self.b) + early * self.w + idle)

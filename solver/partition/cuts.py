@@ -143,7 +143,7 @@ class Cutter:
         return moved if start < self.number and self.allowed(moved) else None
 
     def best_value(self, price: Price, combine: Combine) -> float:
-        """The least sum, or maximum, of the prices of a cut's stages; infinite if no cut."""
+        """The least sum, or maximum, of the prices of a cut's stages; infinite if there is none."""
         return float(self._ahead(price, combine)[0][0])
 
     def best_path(self, price: Price, combine: Combine) -> Cut | None:

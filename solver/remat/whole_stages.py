@@ -27,7 +27,7 @@ from pipeloom.ir.model.problem import Problem
 from ..core.relaxations import offloadable, plain, recomputable
 from ..core.tolerances import ROUNDING
 
-FARTHEST = 6  # an L is moved forward past at most so many ops of its rank
+FARTHEST = 6  # an L is moved forward past at most this many ops of its rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Reduction:
     """A choice for whole stages: stay, recompute or offload.
 
     ``choice``: of each stage, for all its microbatches, (S,). ``rests``: with offload, room is
-    reserved for so many rests of M_B, each held only while a stage computes. ``latest``: when
+    reserved for this many rests of M_B, each held only while a stage computes. ``latest``: when
     memory is needed, offload the microbatch whose B is last, else the one that has been held
     longest.
     """

@@ -25,9 +25,9 @@ BUILD_OP, PAIR = 10, 15
 
 
 def search_periodic(best: Incumbent) -> Pieces:
-    """Bisect between the least interval and that at which the cost equals the best known.
+    """Bisection over the interval; offers every schedule that keeps the memory limits.
 
-    Offers every schedule that keeps the memory limits.
+    It is between the least one, which is the work, and the one with the cost of the best schedule.
     """
     problem = best.problem
     if not repeats(problem):

@@ -30,7 +30,7 @@ from .splicing import BUILT, CUTS, Splices, lengthened
 
 FEWER = 2 / 3  # no separate search with more than this share of the microbatches
 SMALL_WORK = 4  # slices of work in a round of such a search
-# first search: until this share of time is left, and at most so many rounds
+# first search: until this share of time is left, and at most this many rounds
 FIRST, FIRST_ROUNDS = 0.6, 40
 CLOSE = 0.003  # no first search if the gap to the bound is at most this
 LENGTHENING = 16  # slices of work to extend a schedule

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # least improvement asked for, relative to the cost: at first, and at most
 STEP, LONGEST_STEP = 5e-4, 1e-2
-# once this share of time or work is left, so many windows per round; one before
+# once this share of time or work is left, this many windows per round; one before
 LATE, WINDOWS = 0.8, 6
 # pairs of ops in the first window; least number that must be possible in time
 PAIRS, ROOM = 4000.0, 8000.0

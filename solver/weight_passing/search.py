@@ -40,7 +40,7 @@ RESTARTS = 100
 PATIENCE = 16  # restarts without success, by step: that a step is shortest can rarely be proven
 BUILDING = 500  # work to build an op or a transfer, in simulated ops
 PLAYING = 1500  # work to compute the step, per op, in simulated ops
-DIGITS = 9  # costs that agree to so many digits are equal
+DIGITS = 9  # costs that agree to this many digits are equal
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -54,8 +54,8 @@ class Streaming:
 
     ``collections``: D's of a stage that leave a rank per iteration. ``lead``: see :mod:`.prefetch`;
     0 or more. ``home``: the route of the D's; None means that of the weights. ``opening``: the
-    first copies of so many stages use the fan, whatever the route, as ranks have nothing else to do
-    while they wait for these.
+    number of stages whose first copies use the fan, whatever the route, as ranks have nothing else
+    to do while they wait for these.
     """
 
     buffers: int = 2

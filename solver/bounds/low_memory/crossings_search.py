@@ -54,7 +54,7 @@ from .crossings import slowest_stage
 
 FEWEST, MOST = 3, 8  # microbatches under way (n); n = 2 is :mod:`.crossings`
 STATES = (300, 1000, 3000, 10_000, 30_000)  # largest number of states kept, by pass
-CROWD = 8  # up to so many times STATES are compared in pairs; before that, close ones are merged
+CROWD = 8  # up to this many times STATES are compared in pairs; before that, close ones are merged
 CELL = 1e-7  # states closer than this are always merged; in units of the ceiling
 COARSEST = 3e-3  # states farther apart than this are not merged but given up
 TINY = 1e-200  # no search for smaller costs: CELL times them would underflow

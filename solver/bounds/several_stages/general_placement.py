@@ -100,7 +100,7 @@ class GeneralPlacement:
         return float(self.down[-1] - self.down[a] + self.f[-1] + self.back[b])
 
     def lag(self, host: HostModel) -> float:
-        """How much shorter than the cost the span of the rank must be."""
+        """By how much the span of the rank must be shorter than the cost; 0 for the period."""
         return float(self.down[host.lowest]) if self.objective is Objective.MAKESPAN else 0.0
 
     def head(self, host: HostModel, i: int) -> float:
@@ -151,11 +151,11 @@ class GeneralPlacement:
         return max(0.0, done) + max(heads, default=0.0)
 
     def way_back(self, name: str, words: str, far: HostModel, until: float, why: str) -> Bound:
-        """The cost if the last B of rank ``far`` ends at least ``until`` after the rank's start.
+        """Lower bound on the cost, given the time from a rank's start to the end of its last B.
 
-        Let k be that rank. Its last B is one of l_k. The microbatch goes on to l_r of each rank r
-        with l_r < l_k, whose B and W follow; on rank k itself the W follows. ``why``: the reason
-        for ``until``, for the explanation of the bound.
+        Let k be the rank ``far``, and ``until`` that time. The last B of k is one of l_k. Its
+        microbatch goes on to l_r of each rank r with l_r < l_k, whose B and W follow; on rank k
+        itself the W follows. ``why``: the reason for ``until``, for the explanation of the bound.
         """
         k = far.lowest
 

@@ -8,16 +8,16 @@ Every schedule satisfies:
 - *Pace*: X_c grows from 0 to 1, and M sum d_c (X_c(t') - X_c(t)) <= t' - t.
 - *Memory*: M sum (m_b (X_F - X_B) + m_w (X_B - X_W)) <= limit. An F takes its memory when it
   starts, and a B or W releases it when it ends, so at any time the left side is at most what is
-  held. The M_B's alone are within the limit as well, and are a whole number of M_B's if all sizes
-  are equal.
+  held. The sum of only the M_B's is within the limit as well; if all sizes are equal, it is at most
+  the whole number of M_B's that fit.
 - *Precedence*: if an op of class v starts at least D after the op of class u of the same
   microbatch, then X_v(t) <= X_u(t - D + max(0, d_u - d_v)). Proof: if a share p of the op of v has
   run at t, it started by t - p d_v, and the op of u by t - p d_v - D. So at time t - D + max(0, d_u
   - d_v) a share of at least p of the op of u has run. Ops that have ended are the case p = 1. The
   least times D are those of :mod:`.general_placement`.
-- *Entries* (:mod:`.host_model`): until the first F of a stage starts, its M_B must still fit beside
-  all that is held; until the first B of a stage starts, few F's of the rank's next stage can have
-  run.
+- *Entries* (:mod:`.host_model`): until the first F of a stage starts, there must still be room for
+  its M_B in addition to all that is held; until the first B of a stage starts, few F's of the
+  rank's next stage can have run.
 
 The program has variables X_c only at multiples of a time step; the D are rounded down to whole
 steps. If the rank cannot have run all its ops by a multiple of the step, its span is larger than
@@ -194,8 +194,8 @@ def placed_model(problem: Problem) -> GeneralPlacement:
 def latest_and_longest(placed: GeneralPlacement) -> tuple[HostModel, HostModel]:
     """The ranks to compute the bound for, chosen by closed-form estimates.
 
-    The first has the latest last B, counted with the way back from it; the second has the longest
-    span.
+    First the rank whose last B, plus the way of its microbatch back to the first ranks, is latest.
+    Second the rank with the longest span.
     """
 
     def span(host: HostModel) -> float:

@@ -130,7 +130,7 @@ class Apart(NamedTuple):
 class Starts(Protocol):
     """The start variables of a model, in ticks, for :class:`RankConstraints`.
 
-    ``end``: when all ops of a rank up to the kind ``until`` have ended.
+    ``end``: when all ops of a rank have ended that are of the kind ``until`` or an earlier one.
     """
 
     cp: cp_model.CpModel

@@ -50,7 +50,7 @@ from .rank_orders import BACKWARD, FORWARD, WEIGHT, OpClass, OpenOrders
 
 WORDS = "all orders of one rank's ops are searched, the other ranks count as ways"
 WORDS_OF_MORE = "all orders of several ranks' ops are searched, any other ranks count as ways"
-MOST_HELD = 3.5  # only for ranks whose memory holds at most so many whole microbatches
+MOST_HELD = 3.5  # only for ranks whose memory holds at most this many whole microbatches
 TURNS = 3.0  # longest window but the last, in multiples of the microbatches that memory holds
 OPS = 600  # most F's and B's in a model, whose construction takes quadratic time
 QUESTIONS, ALL_QUESTIONS = 6, 8  # questions about one window; about all microbatches
@@ -65,7 +65,7 @@ WIDE_SHARE = 0.5  # share of the time left for windows of several ranks
 FOLLOW_QUESTIONS, FOLLOW_SECONDS = 6, 2.0  # for one window of several ranks
 SPARSE = 8  # up to this length all windows are asked about
 SLOWER = 1.3  # estimated factor from the time of one length to that of the next
-STRIDE, PARTS = 3, 12  # E is extrapolated over so many windows; precision, as a part of the step
+STRIDE, PARTS = 3, 12  # E is extrapolated over this many windows; precision, as a part of the step
 UNANSWERED = 2  # undecided questions after which a window is given up
 
 
@@ -257,8 +257,7 @@ class RankWindows:
         self.answered = unanswered < UNANSWERED
 
     def _is_refuted(self, m: int, target: int, found: int | None) -> bool:
-        """Whether ``found`` shows that no window of ``m`` takes ``target``; if so, raise the
-        bound."""
+        """Whether ``found`` refutes ``target`` for windows of ``m``; if so, raises the bound."""
         if found is None or found <= target:
             return False
         self.least[m] = target + 1

@@ -37,7 +37,7 @@ _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 FILLS = 0.05  # share of the moves that change `fill` of a rank
 ROUTES = 0.3  # share of the moves that follow a microbatch
 FOLLOWED = 12  # most ops in such a move
-FAR = 40  # an op is searched at most so many positions from where it was
+FAR = 40  # an op is searched at most this many positions from where it was
 
 
 @kernel
@@ -45,7 +45,7 @@ def fill_weights(  # noqa: PLR0917
     runs: IntArray,  # (2 N,) packed F's and B's, rank after rank
     offsets: IntArray,  # (P + 1,) start of each rank's
     costs: CostArrays,
-    fill: FloatArray,  # (P,) a W runs if the next input is so many T_W away
+    fill: FloatArray,  # (P,) a W runs if the next input is this many T_W away
     order: IntArray,  # (3 N,) out: with W's
     start: FloatArray,  # (3 N,) out
     end: FloatArray,  # (3 N,) out
