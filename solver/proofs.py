@@ -47,7 +47,10 @@ def closed_form_bounds(best: Incumbent) -> None:
 
 
 def tighten(best: Incumbent) -> Pieces:
-    """Compute the relaxations that are more than closed forms, unless bound and cost are equal."""
+    """Compute the bounds by MILP, linear program and crossings search.
+
+    It ends as soon as bound and cost are equal.
+    """
     if best.over():
         return
     linear = LinearInstance.of(least_times(best.problem))
@@ -132,7 +135,7 @@ def interleave(best: Incumbent, seed: int) -> Pieces:
 
 
 def several_stages(problem: Problem) -> bool:
-    """Whether ranks have several stages, each on one rank, without recomputation and offload."""
+    """Whether some rank has several stages, each stage has one rank, and there is no remat."""
     passing = problem.placement.passing is Passing.ACTIVATIONS
     return passing and not has_remat(problem) and LinearInstance.of(problem) is None
 

@@ -41,7 +41,8 @@ class RankModel:
         return self.count * float((self.f + self.b + self.w).sum())
 
     def forwards(self) -> float:
-        """Upper bound on the time of the F's before the first B ends, as all of them hold M_B."""
+        """Upper bound on the total time of the F's before the first B ends; all of them hold
+        M_B."""
         return most(self.f, self.m_b, self.limit, self.count)
 
     def early_weights(self) -> float:

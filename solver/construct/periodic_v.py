@@ -11,8 +11,8 @@ rank where the microbatch turns::
     rank 1         x1 . y1    u1 . . v1          u, v: B of the stage on the way up, and down
     rank 2            x2 y2      u2 v2
 
-With equal times this gives V-Min (Qi et al., 2024) for the least memory, and V-Half for the least T
-without idle time. For other limits and for unequal times there is no published schedule.
+With equal times this gives V-Min (Qi et al., 2024) for the least memory, and V-Half if T equals the
+work, without idle time. For other limits and for unequal times there is no published schedule.
 
 Each rank has a limit of its own, on the peak over the cycle. So the memory of each rank has a
 weight: ranks that exceed their limit get a higher weight in the next iteration, as in a Lagrangian

@@ -386,7 +386,7 @@ def _follow(best: Incumbent, wide: RankWindows) -> Pieces:
 
 
 def _lengths(longest: int) -> Iterator[int]:
-    """All lengths at first, then ever fewer, and the longest."""
+    """The lengths of windows to ask about: all at first, then ever fewer, and the longest."""
     m = 1
     while m < longest:
         yield m
