@@ -41,8 +41,7 @@ class RankModel:
         return self.count * float((self.f + self.b + self.w).sum())
 
     def forwards(self) -> float:
-        """Upper bound on the total time of the F's before the first B ends; all of them hold
-        M_B."""
+        """Upper bound on the total time of F's before the first B ends; all hold their M_B."""
         return most(self.f, self.m_b, self.limit, self.count)
 
     def early_weights(self) -> float:
